@@ -1,0 +1,1 @@
+"""BERT-family research in JAX: pretraining, fine-tuning, translation and summarization."""

@@ -1,0 +1,238 @@
+"""Prepared text: the documents of a source, split into sentences and tokenized, written once.
+
+`Preparation` makes a folder named after the fingerprint of all that determines its content:
+
+    manifest.json          the fingerprint's parts, and what was counted
+    vocab.txt              the vocabulary, trained here if none was given
+    records/               token ids of each document: ArrayRecord, by a TFDS builder
+    {train,valid}.*        sentence lengths, and the number of sentences in each document
+    unigrams.npy           how often each token occurs in the training documents
+    plans/                 the epoch plans (see `plan.py`)
+
+The folder appears under its name only when all of it is written.
+"""
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Int64
+
+from bertjax.data import preparation, records
+from bertjax.data.sentence_pairs import Sentences
+from bertjax.data.sources import TextSource
+from bertjax.data.tokenizers import WordPiece
+from bertjax.errors import UserError, choice
+
+_log = logging.getLogger(__name__)
+
+SPLITS = ("train", "valid")
+# Part of every fingerprint: raise it when the same text would be prepared to other bytes.
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusConfig:
+    """What text to prepare, and how.
+
+    Attributes:
+      source: training text (see `sources.TextSource`).
+      valid_source: held-out text; empty to hold out documents of `source`.
+      valid_fraction: which fraction of the documents is held out, chosen by a hash of their text, so that
+        copies of a document never stand on both sides.
+      text_field: the field that holds the text, in JSONL rows and TFDS records.
+      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+      lines: whether a line is a "sentence", or a "paragraph" that is to be split into sentences.
+      vocab_file: a published vocab.txt, or a folder with one; empty to train one on the training text.
+      vocab_size: how many tokens to train (at most).
+      lowercase: whether the vocabulary is uncased.
+      workers: processes that split and tokenize; 0 for one each core. The result does not depend on it.
+      prepared_dir: where prepared text is kept and found again; empty for the run's own folder.
+    """
+
+    source: str
+    valid_source: str
+    valid_fraction: float
+    text_field: str
+    on_bad_row: str
+    lines: str
+    vocab_file: str
+    vocab_size: int
+    lowercase: bool
+    workers: int
+    prepared_dir: str
+
+    def __post_init__(self) -> None:
+        choice(self.lines, ("sentence", "paragraph"), "data.lines")
+        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        if not 0 < self.valid_fraction < 1:
+            raise UserError(
+                "config key data.valid_fraction",
+                got=self.valid_fraction,
+                expected="a fraction of the documents above 0 and below 1",
+                fix="use 0.02, or give held-out text as data.valid_source",
+            )
+
+
+class Split:
+    """The documents of one split."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Args: the prepared folder; "train" or "valid"."""
+        sizes = np.fromfile(folder / f"{name}.document_sizes.int32", np.int32)
+        lengths = np.fromfile(folder / f"{name}.sentence_lengths.int32", np.int32)
+        self.sentences = Sentences(lengths, sizes)
+        self._records = records.TokenRecords(folder / "records", name)
+
+    def read(self, documents: Sequence[int]) -> list[Int[np.ndarray, " tokens"]]:
+        """The token ids of documents, all sentences in a row."""
+        return self._records.read(documents)
+
+
+class Corpus:
+    """A prepared folder, opened."""
+
+    def __init__(self, folder: Path) -> None:
+        """Args: the folder of a finished `Preparation`."""
+        self.folder = folder
+        manifest = json.loads((folder / "manifest.json").read_text())
+        self.fingerprint: str = manifest["fingerprint"]
+        self.counts: dict[str, dict[str, int]] = manifest["counts"]
+        self.tokenizer = WordPiece.load(folder)
+        self.splits = {name: Split(folder, name) for name in SPLITS}
+        self.unigrams: Int64[np.ndarray, " V"] = np.load(folder / "unigrams.npy")
+
+
+class Preparation:
+    """The text of a config, to be prepared or found prepared.
+
+    Attributes:
+      fingerprint: of all that determines the prepared bytes; the same on every machine.
+      folder: where they are once `is_finished`.
+    """
+
+    def __init__(self, config: CorpusConfig, default_dir: Path) -> None:
+        """Args: what text; where to keep it unless the config says. Raises UserError if it cannot be read."""
+        self._config, self._parts = config, _fingerprint_parts(config)
+        self.fingerprint = hashlib.sha256(json.dumps(self._parts, sort_keys=True).encode()).hexdigest()[:16]
+        self.folder = Path(config.prepared_dir or default_dir).absolute() / self.fingerprint
+
+    def is_finished(self) -> bool:
+        """Whether the text has been prepared."""
+        return (self.folder / "manifest.json").exists()
+
+    def run(self) -> None:
+        """Prepares the text unless that has been done.
+
+        A second process that prepares the same text waits for the first; whatever an interrupted one left
+        is deleted and made anew.
+        """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.folder.with_suffix(".partial")
+        with self.folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.is_finished():
+                return
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            try:
+                counts = _write(self._config, partial)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            manifest = {"fingerprint": self.fingerprint, "parts": self._parts, "counts": counts}
+            (partial / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+            partial.rename(self.folder)
+        for name, split_counts in counts.items():
+            _log.info("prepared %s: %s", name, ", ".join(f"{value} {key}" for key, value in split_counts.items()))
+
+
+def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
+    """All that determines the prepared bytes, and nothing else."""
+    vocabulary = f"{config.vocab_size} trained tokens"
+    if config.vocab_file:
+        vocabulary = hashlib.sha256("\n".join(_given_vocabulary(config).vocab).encode()).hexdigest()
+    return {
+        "format": _FORMAT,
+        "source": _open(config, config.source).fingerprint(),
+        "valid": _open(config, config.valid_source).fingerprint() if config.valid_source else config.valid_fraction,
+        "on_bad_row": config.on_bad_row,
+        "lines": config.lines,
+        "lowercase": config.lowercase,
+        "vocabulary": vocabulary,
+    }
+
+
+def _open(config: CorpusConfig, source: str) -> TextSource:
+    return TextSource(source, config.text_field, config.on_bad_row)
+
+
+def _write(config: CorpusConfig, folder: Path) -> dict[str, dict[str, int]]:
+    """Writes everything but the manifest, and returns what was counted."""
+    sources = {name: _open(config, _text_of(config, name)) for name in SPLITS}
+    if config.vocab_file:
+        tokenizer = _given_vocabulary(config)
+    else:
+        # The held-out documents have no part in the vocabulary.
+        documents = _documents(config, "train", _open(config, config.source))
+        vocab = preparation.train_vocabulary(documents, config.vocab_size, config.lowercase, config.workers)
+        tokenizer = WordPiece(vocab, config.lowercase)
+    tokenizer.save(folder)
+
+    counters = {name: preparation.SplitCounter(folder, name, tokenizer.vocab_size) for name in SPLITS}
+    tokens = {
+        name: preparation.tokenized(
+            _documents(config, name, source), folder, config.lines, config.workers, counters[name]
+        )
+        for name, source in sources.items()
+    }
+    records.write_tokens(folder / "records", tokens)
+    counts = {}
+    for name, counter in counters.items():
+        counts[name] = counter.finish() | {"skipped_rows": sources[name].counts["bad_rows"]}
+        if not counts[name]["documents"]:
+            raise UserError(
+                f"the {name} split of {_text_of(config, name)!r}",
+                got="no document with any text",
+                expected="some documents to train on, and some held out",
+                fix="give more documents (a blank line ends one), a larger data.valid_fraction or a data.valid_source",
+            )
+    np.save(folder / "unigrams.npy", counters["train"].unigrams)
+    return counts
+
+
+def _given_vocabulary(config: CorpusConfig) -> WordPiece:
+    """The vocabulary of `vocab_file`. Raises UserError if it is a folder of another casing than the config's."""
+    path = Path(config.vocab_file)
+    if not path.is_dir():
+        return WordPiece.from_file(path, config.lowercase)
+    tokenizer = WordPiece.load(path)
+    if tokenizer.lowercase != config.lowercase:
+        raise UserError(
+            "config key data.lowercase",
+            got=config.lowercase,
+            expected=f"{tokenizer.lowercase}, as the tokenizer in {path} has it",
+            fix=f"set --config.data.lowercase={tokenizer.lowercase}",
+        )
+    return tokenizer
+
+
+def _text_of(config: CorpusConfig, split: str) -> str:
+    return config.valid_source or config.source if split == "valid" else config.source
+
+
+def _documents(config: CorpusConfig, split: str, source: TextSource) -> Iterator[preparation.Document]:
+    """The lines of each document of a split."""
+    for document in source.documents():
+        if not config.valid_source:
+            fraction = preparation.text_hash("\n".join(document.lines)) / 2**64
+            if (fraction < config.valid_fraction) != (split == "valid"):
+                continue
+        yield document.lines

@@ -1,0 +1,192 @@
+"""Reads TFDS datasets without TensorFlow: the only module that imports tensorflow_datasets."""
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from jaxtyping import Int32
+
+from bertjax.errors import UserError
+
+# Builders of these parts are known to `tfds.builder` only once the part is imported.
+_PARTS = ("question_answering", "summarization", "text", "translate")
+
+
+class TextRecords:
+    """The texts of one field of `tfds:NAME:SPLIT`, in stored order.
+
+    Args:
+      name: as `tfds.builder` takes it: NAME[/CONFIG][:VERSION], of a dataset prepared as array_record.
+      split: a split, or a slice of one such as `train[:1%]`.
+      text_field: the field that holds the text.
+    Raises:
+      UserError: unknown dataset, split or field; a dataset that is not prepared; a field that is no text.
+    """
+
+    def __init__(self, name: str, split: str, text_field: str) -> None:
+        self._split = split
+        self._text_field = text_field
+        self._builder = _builder(name)
+        self._records = _records(self._builder, name, split)
+        _check_text_field(self._builder, name, text_field)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[str | bytes]:
+        """Yields the texts: bytes from files, str from `tfds.testing.mock_data`.
+
+        Raises:
+          UserError: a file of the dataset is damaged or missing.
+        """
+        # One by one: reading many in a call is faster, but `mock_data` cannot do it.
+        for index in range(len(self)):
+            try:
+                record = self._records[index]
+            except RuntimeError as error:  # the one type that array_record raises
+                raise UserError(
+                    f"record {index} of {self._builder.data_dir}",
+                    got=f"a file that cannot be read ({_first_line(error)})",
+                    expected="the complete array_record files of the dataset",
+                    fix="copy or prepare the dataset again",
+                ) from None
+            yield record[self._text_field]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns name, config and version, split and number of records."""
+        return {
+            "kind": "tfds",
+            "dataset": self._builder.info.full_name,
+            "split": self._split,
+            "num_examples": len(self),
+        }
+
+
+def _builder(name: str) -> tfds.core.DatasetBuilder:
+    for part in _PARTS:
+        importlib.import_module(f"tensorflow_datasets.{part}")
+    try:
+        return tfds.builder(name)
+    # TFDS says "unknown" with several types, among them AssertionError for a version.
+    except (ValueError, AssertionError, ImportError, OSError) as error:
+        raise UserError(
+            f"config key data.source=tfds:{name}",
+            got=f"a dataset that TFDS does not find ({_first_line(error)})",
+            expected=f"NAME[/CONFIG][:VERSION] of its catalog, or of a dataset prepared under {_data_dir()}",
+            fix="correct the name, or set the environment variable TFDS_DATA_DIR to where prepared data is",
+        ) from None
+
+
+def _records(builder: tfds.core.DatasetBuilder, name: str, split: str) -> Any:
+    """Returns the split as a random-access source of records."""
+    where = f"config key data.source=tfds:{name}:{split}"
+    prepare = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
+    try:
+        return builder.as_data_source(split)
+    except (ValueError, KeyError) as error:
+        if builder.is_prepared():
+            raise UserError(
+                where,
+                got=f"split {split!r} ({_first_line(error)})",
+                expected="one of " + ", ".join(sorted(builder.info.splits)) + ", or a slice such as train[:1%]",
+                fix="correct the part after the last colon",
+            ) from None
+    except (NotImplementedError, AssertionError, OSError):
+        if builder.is_prepared():
+            raise UserError(
+                where,
+                got=f"data prepared as {builder.info.file_format} in {builder.data_dir}",
+                expected="array_record, which is read without TensorFlow",
+                fix=f"delete that folder or choose another TFDS_DATA_DIR, then run {prepare}",
+            ) from None
+    raise UserError(
+        where,
+        got=f"a dataset that is not prepared on this machine: nothing in {builder.data_dir}",
+        expected="array_record files there",
+        fix=f"run {prepare} (some builders need TensorFlow for it), or set TFDS_DATA_DIR to where they are",
+    )
+
+
+def _check_text_field(builder: tfds.core.DatasetBuilder, name: str, text_field: str) -> None:
+    features = builder.info.features
+    fields = dict(features) if isinstance(features, tfds.features.FeaturesDict) else {}
+    texts = sorted(field for field, feature in fields.items() if _is_text(feature))
+    if text_field not in texts:
+        got = "one that holds no text" if text_field in fields else "none of the dataset's fields"
+        raise UserError(
+            f"config key data.text_field={text_field} of tfds:{name}",
+            got=got,
+            expected="one of " + ", ".join(texts) if texts else "a dataset with a text field at its top level",
+            fix="set --config.data.text_field to the field that holds the text",
+        )
+
+
+def _is_text(feature: Any) -> bool:
+    tensor = feature.get_tensor_info() if isinstance(feature, tfds.features.FeatureConnector) else None
+    return (
+        isinstance(tensor, tfds.features.TensorInfo) and tensor.shape == () and np.dtype(tensor.np_dtype).kind in "OSU"
+    )
+
+
+def _data_dir() -> str:
+    return str(tfds.core.constants.DATA_DIR)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+class TokenRecords:
+    """The token ids of a split's documents, read at random."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        """Args: a folder that `write_tokens` wrote; the split's name."""
+        self._records = _token_builder(folder, {}).as_data_source(split)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read(self, documents: Sequence[int]) -> list[Int32[np.ndarray, " tokens"]]:
+        """The token ids of documents, in one read."""
+        return [record["tokens"] for record in self._records.__getitems__(list(documents))]
+
+
+def write_tokens(folder: Path, splits: Mapping[str, Iterable[Int32[np.ndarray, " tokens"]]]) -> None:
+    """Writes the token ids of each split's documents, in order, as ArrayRecord.
+
+    Args:
+      folder: the parent of the dataset's folder.
+      splits: each is read to its end before the next.
+    """
+    tfds.disable_progress_bar()  # the caller shows its own
+    _token_builder(folder, splits).download_and_prepare()
+
+
+def _token_builder(folder: Path, splits: Mapping[str, Iterable[np.ndarray]]) -> tfds.core.DatasetBuilder:
+    return _TokenizedDocuments(splits, data_dir=folder, file_format="array_record")
+
+
+class _TokenizedDocuments(tfds.core.GeneratorBasedBuilder):
+    """Documents as token ids; integer keys and no shuffling keep them in the order they come in."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, splits: Mapping[str, Iterable[np.ndarray]], **options: Any) -> None:
+        self._splits = splits
+        super().__init__(**options)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        # As bytes: half the time of a list of numbers.
+        tokens = tfds.features.Tensor(shape=(None,), dtype=np.int32, encoding=tfds.features.Encoding.BYTES)
+        features = tfds.features.FeaturesDict({"tokens": tokens})
+        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, np.ndarray]]]]:
+        return {name: self._generate_examples(tokens) for name, tokens in self._splits.items()}
+
+    def _generate_examples(self, documents: Iterable[np.ndarray]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        for key, tokens in enumerate(documents):
+            yield key, {"tokens": tokens}

@@ -1,0 +1,110 @@
+"""The one exception for what a user can get wrong: what was got, what was expected, and the fix."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class UserError(ValueError):
+    """Bad input from outside: a flag, a config key, a file, a row, a checkpoint, a device count.
+
+    `launch.py` prints it without a traceback and exits with status 2. Our own bugs are `assert`s.
+
+    >>> raise UserError("data.seq_len", got=3, expected="at least 8", fix="raise data.seq_len")
+    Traceback (most recent call last):
+    bertjax.errors.UserError: data.seq_len: got 3; expected at least 8. Fix: raise data.seq_len.
+    """
+
+    def __init__(self, what: str, *, got: object, expected: str, fix: str) -> None:
+        super().__init__(f"{what}: got {got}; expected {expected}. Fix: {fix.rstrip('.')}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes send theirs home by pickle, which knows nothing of keyword arguments.
+        return _restore, (str(self),)
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Makes the dataclass `cls` from a config subtree; every key must be a field, and every field given.
+
+    There are no defaults to fall back on, so a dead, missing or mistyped key cannot go unnoticed.
+
+    Args:
+      cls: a dataclass whose fields are plain values, tuples, mappings or such dataclasses.
+      values: the config subtree.
+      where: its dotted name, for the message; "" for the whole config.
+    Raises:
+      UserError: an unknown or missing key, or a value of another type than the field's.
+    """
+    return build_all((cls,), values, where)[0]
+
+
+def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+    """Makes several dataclasses from one config subtree, as `build`; each key must be a field of one or more."""
+    hints = [typing.get_type_hints(cls) for cls in classes]
+    fields = {key: hint for each in hints for key, hint in each.items()}
+    prefix = f"{where}." if where else ""
+    for key in values:
+        if key not in fields:
+            raise UserError(
+                f"config key {prefix}{key}",
+                got="an unknown key",
+                expected="one of " + ", ".join(fields),
+                fix="correct the name or delete the key",
+            )
+    for key, hint in fields.items():
+        if key not in values:
+            raise UserError(
+                f"config key {prefix}{key}",
+                got="no value",
+                expected=f"a value of type {_name(hint)}",
+                fix=f"set --config.{prefix}{key}=...",
+            )
+    checked = {key: _checked(values[key], hint, prefix + key) for key, hint in fields.items()}
+    return tuple(cls(**{key: checked[key] for key in each}) for cls, each in zip(classes, hints, strict=True))
+
+
+def choice(value: str, choices: tuple[str, ...], where: str) -> str:
+    """Returns `value` if it is one of `choices`, else raises UserError."""
+    if value not in choices:
+        raise UserError(
+            f"config key {where}",
+            got=repr(value),
+            expected="one of " + ", ".join(choices),
+            fix="choose one of these",
+        )
+    return value
+
+
+def _checked(value: Any, hint: Any, where: str) -> Any:
+    """Returns `value` as `hint`: an int passes for a float, a list for a tuple; nothing else is converted."""
+    if dataclasses.is_dataclass(hint):
+        return build(hint, value, where)
+    origin = typing.get_origin(hint) or hint
+    if origin is float and type(value) is int:
+        return float(value)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(value)
+    allowed = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (origin,)
+    # bool is an int to isinstance; `num_layers=True` is a mistake all the same.
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise UserError(
+            f"config key {where}",
+            got=f"{value!r} ({type(value).__name__})",
+            expected=f"a value of type {_name(hint)}",
+            fix=f"set --config.{where} to a value of that type",
+        )
+    return value
+
+
+def _restore(message: str) -> UserError:
+    error = UserError.__new__(UserError)
+    ValueError.__init__(error, message)
+    return error
+
+
+def _name(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint))

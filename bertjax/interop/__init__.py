@@ -1,0 +1,1 @@
+"""Published weights to and from our parameter tree."""

@@ -1,0 +1,1 @@
+"""Flax Linen modules: pure functions of parameters and arrays, with no data, files or flags."""

@@ -1,0 +1,103 @@
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2) and its masks.
+
+Shapes: B batch, S queries, T keys, H hidden size, N heads, D = H / N head size.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+# Finite, so that a row with no key to attend to gets uniform weights and finite gradients instead of NaN.
+MASKED_SCORE = -1e30
+
+
+class Dense(nn.Module):
+    """Affine map of the last axis: `kernel` [I, O] and `bias` [O], stored in float32, applied in `dtype`.
+
+    Kernels start as `tf.truncated_normal_initializer(initializer_range)` of google-research/bert: values
+    beyond two standard deviations are drawn again, and the narrower result (0.88 of the range) is not
+    scaled back up. Biases start at zero.
+    """
+
+    features: int
+    initializer_range: float
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows I"]) -> Float[Array, "*rows O"]:
+        """Maps the last axis from I to O = `features`."""
+        kernel_init = nn.initializers.truncated_normal(self.initializer_range)
+        kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        # Flat rows make the gradient one plain matrix product: up to 2x faster on CPU for H -> 4H.
+        rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
+        y = rows @ kernel.astype(self.dtype) + bias.astype(self.dtype)
+        return y.reshape(*x.shape[:-1], self.features)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attends from `x` to `source`: `x` itself for self-attention, the encoder's output for cross-attention.
+
+    Parameters: `query`, `key`, `value`, `output`, each with `kernel` [H, H] and `bias` [H].
+    Scores, mask and softmax are computed in float32; dropout falls on the weights, as in BERT.
+    """
+
+    num_heads: int
+    dropout: float
+    initializer_range: float
+    dtype: str
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B S H"],
+        source: Float[Array, "B T H"],
+        mask: Bool[Array, "B #N S T"],
+        *,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S T"] | None]:
+        """Returns what `x` attends to, and the attention weights.
+
+        Args:
+          x: the queries.
+          source: the keys and values.
+          mask: True where a query may attend to a key. Applied before the softmax, so that masked keys take
+            no weight. A row without any True gives finite, meaningless output.
+          deterministic: no dropout.
+          return_attention: whether to return the weights (float32, before dropout) or None in their place.
+        """
+        hidden_size = x.shape[-1]
+        head_size = hidden_size // self.num_heads
+
+        def project(name: str, y: Array) -> Array:
+            return Dense(hidden_size, self.initializer_range, self.dtype, name=name)(y)
+
+        def heads(name: str, y: Array) -> Array:
+            return project(name, y).reshape(*y.shape[:-1], self.num_heads, head_size)
+
+        query, key, value = heads("query", x), heads("key", source), heads("value", source)
+        scores = jnp.einsum("BSND,BTND->BNST", query, key, preferred_element_type=jnp.float32)
+        scores = jnp.where(mask, scores * head_size**-0.5, MASKED_SCORE)
+        weights = jax.nn.softmax(scores)
+        kept = nn.Dropout(self.dropout)(weights.astype(self.dtype), deterministic=deterministic)
+        context = jnp.einsum("BNST,BTND->BSND", kept, value)
+        return project("output", context.reshape(x.shape)), weights if return_attention else None
+
+
+def make_mask(attention_mask: Int[Array, "B S"] | Bool[Array, "B S"], direction: str) -> Bool[Array, "B 1 S S"]:
+    """Returns which query (axis 2) may attend to which key (axis 3).
+
+    Args:
+      attention_mask: nonzero at real tokens, 0 at padding.
+      direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
+    """
+    length = attention_mask.shape[-1]
+    query, key = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
+    allowed = {
+        "both": jnp.ones((length, length), bool),
+        "left_to_right": key <= query,
+        "right_to_left": key >= query,
+    }[direction]
+    return allowed & (attention_mask != 0)[:, None, None, :]

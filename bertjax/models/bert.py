@@ -1,0 +1,180 @@
+"""BERT (Devlin et al. 2019) and its pretraining heads, as in google-research/bert `modeling.py`.
+
+Shapes: B batch, S length, H hidden size, N heads, V vocabulary, L layers, P masked positions.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32, Int
+
+from bertjax.errors import choice
+from bertjax.models.attention import Dense, make_mask
+from bertjax.models.embeddings import BertEmbeddings
+from bertjax.models.transformer import Encoder, TransformerConfig, check_value, dense, gelu, layer_norm
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig(TransformerConfig):
+    """A Transformer encoder's sizes and options, and those of BERT around it.
+
+    Raises:
+      UserError: a value out of range.
+    """
+
+    vocab_size: int
+    max_positions: int
+    type_vocab_size: int
+    direction: str  # "both", "left_to_right" or "right_to_left": which positions a token may attend to
+    next_sentence: bool  # whether pretraining has the pooler and the next-sentence head
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("vocab_size", "max_positions", "type_vocab_size"):
+            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        choice(self.direction, ("both", "left_to_right", "right_to_left"), "model.direction")
+
+
+class BertOutput(NamedTuple):
+    """What `Bert` returns."""
+
+    hidden: Array  # [B, S, H]
+    pooled: Array | None  # [B, H], or None without a pooler
+    attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
+
+
+class PreTrainingOutput(NamedTuple):
+    """What `BertForPreTraining` returns."""
+
+    masked_lm_logits: Array  # [B, P, V] float32
+    next_sentence_logits: Array | None  # [B, 2] float32; class 0: the second segment is next, 1: it is random
+    pooled: Array | None  # [B, H]
+    attention: Array | None  # [L, B, N, S, S] float32
+
+
+def num_parameters(config: BertConfig) -> int:
+    """Returns the size of `Bert` with its pooler and without pretraining heads, as papers quote it.
+
+    109,482,240 for BERT-Base and 335,141,888 for BERT-Large, at the published vocabulary of 30,522.
+    """
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    tables = (config.vocab_size + config.max_positions + config.type_vocab_size) * hidden
+    norm = 2 * hidden
+    square = hidden * hidden + hidden  # query, key, value, output or pooler: kernel and bias
+    feed_forward = 2 * hidden * intermediate + intermediate + hidden
+    layer = 4 * square + feed_forward + 2 * norm
+    final_norm = norm if config.norm == "pre" else 0
+    return tables + norm + config.num_layers * layer + final_norm + square
+
+
+class Bert(nn.Module):
+    """Embeddings, encoder, and a pooler (dense and tanh on the first token) if `use_pooler`.
+
+    Parameters: `embeddings`, `encoder`, `pooler`.
+    """
+
+    config: BertConfig
+    use_pooler: bool
+
+    def setup(self) -> None:
+        """Makes the parts."""
+        config = self.config
+        self.embeddings = BertEmbeddings(config, config.vocab_size, config.max_positions, config.type_vocab_size)
+        self.encoder = Encoder(config)
+        if self.use_pooler:
+            self.pooler = dense(config, config.hidden_size)
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        attention_mask: Int[Array, "B S"] | Bool[Array, "B S"],
+        *,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> BertOutput:
+        """Encodes a batch.
+
+        Args:
+          input_ids: the tokens.
+          token_type_ids: 0 in the first segment, 1 in the second.
+          attention_mask: nonzero at real tokens, 0 at padding.
+          deterministic: no dropout.
+          return_attention: whether to return the attention weights.
+        """
+        x = self.embeddings(input_ids, token_type_ids, deterministic=deterministic)
+        mask = make_mask(attention_mask, self.config.direction)
+        x, attention = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
+        pooled = jnp.tanh(self.pooler(x[:, 0])) if self.use_pooler else None
+        return BertOutput(x, pooled, attention)
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """Predicts words: dense, GELU, norm, then the product with the word embeddings, plus a bias.
+
+    Parameters: `transform`, `norm`, `bias` [V]; the output table is the input's.
+    """
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V H"]) -> Float32[Array, "B P V"]:
+        """Returns the logits of all words at each masked position."""
+        config = self.config
+        x = gelu(config, dense(config, config.hidden_size, "transform")(hidden))
+        x = layer_norm(config, "norm")(x)
+        table = word_embeddings.astype(config.dtype)
+        logits = jnp.einsum("BPH,VH->BPV", x, table, preferred_element_type=jnp.float32)
+        return logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+
+
+class BertForPreTraining(nn.Module):
+    """BERT with the masked language model and, if `config.next_sentence`, the next-sentence head.
+
+    Parameters: `bert`, `masked_lm`, `next_sentence` [H, 2]. When `config.next_sentence` is False there is
+    neither `next_sentence` nor `bert/pooler`: nothing would train them.
+    """
+
+    config: BertConfig
+
+    def setup(self) -> None:
+        """Makes the parts."""
+        config = self.config
+        self.bert = Bert(config, use_pooler=config.next_sentence)
+        self.masked_lm = MaskedLanguageModelHead(config)
+        if config.next_sentence:
+            self.next_sentence = Dense(2, config.initializer_range, "float32")
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        attention_mask: Int[Array, "B S"] | Bool[Array, "B S"],
+        masked_positions: Int[Array, "B P"],
+        *,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> PreTrainingOutput:
+        """Predicts words and the next sentence.
+
+        Args:
+          input_ids: the tokens, some of them masked.
+          token_type_ids: 0 in the first segment, 1 in the second.
+          attention_mask: nonzero at real tokens, 0 at padding.
+          masked_positions: where words are to be predicted; logits are computed there alone.
+          deterministic: no dropout.
+          return_attention: whether to return the attention weights.
+        """
+        hidden, pooled, attention = self.bert(
+            input_ids,
+            token_type_ids,
+            attention_mask,
+            deterministic=deterministic,
+            return_attention=return_attention,
+        )
+        masked = jnp.take_along_axis(hidden, masked_positions[..., None], axis=1)
+        masked_lm_logits = self.masked_lm(masked, self.bert.embeddings.word_embeddings)
+        next_sentence_logits = None if pooled is None else self.next_sentence(pooled)
+        return PreTrainingOutput(masked_lm_logits, next_sentence_logits, pooled, attention)

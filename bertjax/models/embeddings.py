@@ -1,0 +1,55 @@
+"""BERT's input embeddings (Devlin et al. 2019, section 3, figure 2)."""
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from bertjax.errors import UserError
+from bertjax.models.transformer import TransformerConfig, layer_norm
+
+
+class BertEmbeddings(nn.Module):
+    """Sum of word, position and token type embeddings, normalized, with dropout.
+
+    Parameters: the tables `word_embeddings` [V, H], `position_embeddings` [max_positions, H] and
+    `token_type_embeddings` [type_vocab_size, H], and `norm`. An id outside its table gives NaN, not the
+    embedding of another word.
+    """
+
+    config: TransformerConfig
+    vocab_size: int
+    max_positions: int
+    type_vocab_size: int
+
+    def setup(self) -> None:
+        """Makes the tables attributes: the masked language model's output shares the word embeddings."""
+        self.word_embeddings = self._table("word_embeddings", self.vocab_size)
+        self.position_embeddings = self._table("position_embeddings", self.max_positions)
+        self.token_type_embeddings = self._table("token_type_embeddings", self.type_vocab_size)
+        self.norm = layer_norm(self.config)
+        self.dropout = nn.Dropout(self.config.dropout)
+
+    def _table(self, name: str, rows: int) -> Float[Array, "{rows} H"]:
+        init = nn.initializers.truncated_normal(self.config.initializer_range)
+        return jnp.asarray(self.param(name, init, (rows, self.config.hidden_size)))
+
+    def __call__(
+        self, input_ids: Int[Array, "B S"], token_type_ids: Int[Array, "B S"], *, deterministic: bool
+    ) -> Float[Array, "B S H"]:
+        """Embeds ids and segments.
+
+        Raises:
+          UserError: a sequence longer than max_positions.
+        """
+        length = input_ids.shape[1]
+        if length > self.max_positions:
+            raise UserError(
+                "sequence length",
+                got=length,
+                expected=f"at most model.max_positions={self.max_positions}",
+                fix="lower --config.data.seq_len or raise --config.model.max_positions",
+            )
+        x = jnp.take(self.word_embeddings, input_ids, axis=0)
+        x = x + jnp.take(self.token_type_embeddings, token_type_ids, axis=0)
+        x = x + self.position_embeddings[:length]
+        return self.dropout(self.norm(x), deterministic=deterministic)

@@ -1,0 +1,183 @@
+"""The Transformer encoder: post-norm as BERT (Devlin et al. 2019) or pre-norm (Xiong et al. 2020).
+
+Shapes: B batch, S length, H hidden size, N heads, F feed-forward size, L layers.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from bertjax.errors import UserError, choice
+from bertjax.models.attention import Dense, MultiHeadAttention
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes and options of a stack of Transformer layers.
+
+    Parameters are always float32; `dtype` is what activations are computed in. Softmax, normalization
+    statistics and logits stay in float32.
+
+    Raises:
+      UserError: a value out of range.
+    """
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    dropout: float  # on embeddings and on the output of each sub-layer
+    attention_dropout: float  # on the attention weights
+    gelu: str  # "erf": exact, as BERT's first release; "tanh": approximation, as Google's code since 2019
+    norm: str  # "post": after the residual sum; "pre": before each sub-layer, and once more at the end
+    norm_eps: float
+    initializer_range: float
+    dtype: str  # "float32" or "bfloat16"
+    scan_layers: bool  # one compiled layer in a loop (fast compile), or all layers unrolled (fast run)
+    remat: bool  # recompute each layer in the backward pass instead of storing its activations
+
+    def __post_init__(self) -> None:
+        for key in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
+            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        for key in ("dropout", "attention_dropout"):
+            check_value(0 <= getattr(self, key) < 1, key, getattr(self, key), "at least 0 and below 1")
+        for key in ("norm_eps", "initializer_range"):
+            check_value(getattr(self, key) > 0, key, getattr(self, key), "above 0")
+        divisible = self.hidden_size % self.num_heads == 0
+        check_value(divisible, "hidden_size", self.hidden_size, f"a multiple of num_heads={self.num_heads}")
+        choice(self.gelu, ("erf", "tanh"), "model.gelu")
+        choice(self.norm, ("post", "pre"), "model.norm")
+        choice(self.dtype, ("float32", "bfloat16"), "model.dtype")
+
+
+def check_value(ok: bool, key: str, value: object, expected: str) -> None:
+    """Raises UserError about `config.model.<key>` unless `ok`."""
+    if not ok:
+        fix = f"change --config.model.{key}"
+        raise UserError(f"config key model.{key}", got=value, expected=expected, fix=fix)
+
+
+def dense(config: TransformerConfig, features: int, name: str | None = None) -> Dense:
+    """Returns a Dense layer initialized and computed as the config says."""
+    return Dense(features, config.initializer_range, config.dtype, name=name)
+
+
+def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNorm:
+    """Returns a LayerNorm with float32 statistics and `scale`, `bias` [H].
+
+    The two-pass variance: the one-pass form loses digits when the mean is far from zero.
+    """
+    return nn.LayerNorm(epsilon=config.norm_eps, dtype=config.dtype, use_fast_variance=False, name=name)
+
+
+def gelu(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Applies the Gaussian error linear unit, exact or by tanh (Hendrycks and Gimpel 2016)."""
+    return jax.nn.gelu(x, approximate=config.gelu == "tanh")
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention and a feed-forward network, each with dropout, a residual sum and a norm.
+
+    Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`.
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B S H"],
+        mask: Bool[Array, "B #N S S"],
+        *,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S S"] | None]:
+        """Returns the layer's output and its attention weights, or None if not asked for them."""
+        config = self.config
+        attention = MultiHeadAttention(
+            config.num_heads,
+            config.attention_dropout,
+            config.initializer_range,
+            config.dtype,
+            name="attention",
+        )
+        attention_norm = layer_norm(config, "attention_norm")
+        output_norm = layer_norm(config, "output_norm")
+
+        def attend(y: Array) -> tuple[Array, Array | None]:
+            y, weights = attention(y, y, mask, deterministic=deterministic, return_attention=return_attention)
+            return nn.Dropout(config.dropout)(y, deterministic=deterministic), weights
+
+        def feed_forward(y: Array) -> Array:
+            y = gelu(config, dense(config, config.intermediate_size, "intermediate")(y))
+            y = dense(config, config.hidden_size, "output")(y)
+            return nn.Dropout(config.dropout)(y, deterministic=deterministic)
+
+        if config.norm == "pre":
+            y, weights = attend(attention_norm(x))
+            x = x + y
+            return x + feed_forward(output_norm(x)), weights
+        y, weights = attend(x)
+        x = attention_norm(x + y)
+        return output_norm(x + feed_forward(x)), weights
+
+
+class Encoder(nn.Module):
+    """A stack of Transformer layers.
+
+    Parameters: `layers`, a TransformerLayer's with a leading axis L on each; `final_norm` if pre-norm.
+    The layout, and the outcome with dropout too, are the same scanned or unrolled, rematerialized or not,
+    so that any checkpoint opens with any of these options.
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B S H"],
+        mask: Bool[Array, "B #N S S"],
+        *,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> tuple[Float[Array, "B S H"], Float[Array, "L B N S S"] | None]:
+        """Returns the last layer's output and all attention weights, or None if not asked for them."""
+        config = self.config
+        layer = TransformerLayer(config, parent=None)
+        stacked = self.param("layers", _stacked_init(layer))
+        # Without a key, dropout inside the layer reports that it is missing.
+        use_key = self.has_rng("dropout") and not deterministic
+        keys = jax.random.split(self.make_rng("dropout"), config.num_layers) if use_key else None
+
+        def body(x: Array, params_and_key: tuple[Any, Array | None]) -> tuple[Array, Any]:
+            params, key = params_and_key
+            return layer.apply(
+                {"params": params},
+                x,
+                mask,
+                deterministic=deterministic,
+                return_attention=return_attention,
+                rngs={} if key is None else {"dropout": key},
+            )
+
+        if config.remat:
+            # Unrolled, the compiler would merge the recomputation with the forward pass; in a loop it cannot.
+            body = jax.checkpoint(body, prevent_cse=not config.scan_layers)
+        x, weights = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
+        return layer_norm(config, "final_norm")(x) if config.norm == "pre" else x, weights
+
+
+def _stacked_init(layer: TransformerLayer) -> Callable[[Array], Any]:
+    """Returns the initializer of all layers: the parameters of each, from a key of its own, on axis 0."""
+    config = layer.config
+    x, mask = jnp.zeros((1, 1, config.hidden_size), config.dtype), jnp.ones((1, 1, 1, 1), bool)
+
+    def init(key: Array) -> Any:
+        return layer.init(key, x, mask, deterministic=True, return_attention=False)["params"]
+
+    return lambda key: jax.vmap(init)(jax.random.split(key, config.num_layers))

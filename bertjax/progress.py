@@ -1,0 +1,34 @@
+"""Progress of long work: a bar when a person is watching, a plain line now and then otherwise."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from tqdm import tqdm
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_SECONDS_BETWEEN_LINES = 30
+
+
+def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
+    """Yields `items`, showing how many have passed.
+
+    Args:
+      items: the work.
+      what: its name, in front of the count.
+      unit: what is counted.
+      total: how many there will be, where that is known.
+    """
+    if sys.stderr.isatty():
+        yield from tqdm(items, desc=what, unit=" " + unit, total=total)
+        return
+    last = time.monotonic()
+    for count, item in enumerate(items, start=1):
+        yield item
+        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            _log.info("%s: %d%s %s", what, count, f" of {total}" if total else "", unit)

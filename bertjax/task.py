@@ -1,0 +1,78 @@
+"""The contract between an experiment and the training wing: nothing here knows the mesh, the loop knows no task."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+Params = Any  # a nested dict of float32 arrays
+Batch = Mapping[str, np.ndarray]
+Sums = dict[str, jax.Array]  # {term: float32 scalar}
+Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float32 scalars
+
+
+class Example(NamedTuple):
+    """One thing to predict on.
+
+    Attributes:
+      inputs: one-dimensional arrays of the batch fields of one row, unpadded.
+      source: what the task needs to write the record.
+    """
+
+    inputs: Mapping[str, np.ndarray]
+    source: Any
+
+
+class Task(Protocol):
+    """What an experiment tells the training wing."""
+
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh parameters. Pure and reads no file, so that it works under `jax.eval_shape` and `jit`."""
+
+    def warm_start(self, params: Params) -> Params:
+        """Published weights in place of fresh ones, where `init_from` says so; else `params` as they are."""
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """For parameter paths that match a pattern: which mesh axis each dimension is split over, if it divides."""
+
+    def batch_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """Shape and type of each field of a global training batch. Reads no data."""
+
+    def batches(self, split: str, start: int, rows: slice) -> Iterator[Batch]:
+        """Rows `rows` of each global batch from batch `start` on.
+
+        The "train" split never ends; the "valid" split ends after each of its rows has come once, the last
+        batch filled up with rows of weight 0.
+        """
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """What each term of the loss is divided by, from a whole global batch alone."""
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """Sums over the rows of a micro-batch; without `rng`, dropout is off.
+
+        The metric "tokens" is the number of tokens that are not padding.
+        """
+
+    def baselines(self) -> Mapping[str, float]:
+        """Figures known before training, to be logged once: what a model that has learned nothing scores."""
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """What `--mode=predict` reads. Raises UserError with the line's number."""
+
+    def predict_lengths(self) -> Sequence[int]:
+        """The lengths that examples are padded to, ascending: a compiled program each."""
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """Outputs for a padded batch of examples, each with the batch as its first axis."""
+
+    def record(self, example: Example, output: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        """One JSON-able record of an example and its (still padded) outputs."""
+
+    def save_vocabulary(self, folder: Path) -> None:
+        """Writes what `predict` needs beside parameters, into the run's folder."""
+
+    def export(self, params: Params, folder: Path) -> None:
+        """Writes a folder that the published systems open."""

@@ -1,0 +1,48 @@
+"""The settings of a training run that every task has."""
+
+import dataclasses
+
+from bertjax.checkpoints import CheckpointConfig
+from bertjax.errors import UserError, choice
+from bertjax.training.optimizers import OptimizerConfig
+from bertjax.training.sharding import MeshConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """How a task is trained.
+
+    Attributes:
+      seed: of parameters, data order, masks and dropout; from 0 to 2**32 - 1.
+      num_steps: updates.
+      batch_size: rows of an update, over all devices and micro-batches.
+      accumulation_steps: micro-batches that an update's rows are worked through in.
+      log_every, evaluate_every: steps between; the last step is logged and evaluated in any case.
+      parallel: "jit", or "pmap" for comparison.
+    """
+
+    seed: int
+    num_steps: int
+    batch_size: int
+    accumulation_steps: int
+    log_every: int
+    evaluate_every: int
+    parallel: str
+    mesh: MeshConfig
+    optimizer: OptimizerConfig
+    checkpoint: CheckpointConfig
+
+    def __post_init__(self) -> None:
+        choice(self.parallel, ("jit", "pmap"), "parallel")
+        for key in ("num_steps", "batch_size", "accumulation_steps", "log_every", "evaluate_every"):
+            if getattr(self, key) < 1:
+                raise UserError(f"config key {key}", got=getattr(self, key), expected="at least 1", fix="raise it")
+        if not 0 <= self.seed < 2**32:
+            raise UserError("config key seed", got=self.seed, expected="0 to 2**32 - 1", fix="choose one of these")
+        if self.batch_size % self.accumulation_steps:
+            raise UserError(
+                "config key accumulation_steps",
+                got=f"{self.accumulation_steps} micro-batches for batch_size {self.batch_size}",
+                expected="a divisor of batch_size",
+                fix="change one of the two",
+            )

@@ -1,0 +1,125 @@
+"""What a run measured: `metrics.jsonl` (one flat object a line), TensorBoard files, and lines to read."""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from tensorboardX import SummaryWriter
+
+from bertjax.task import Metrics
+from bertjax.training.step import StepReport
+
+_log = logging.getLogger(__name__)
+
+
+class MetricLog:
+    """Writes figures by step; process 0 does, the others only take part."""
+
+    def __init__(self, workdir: Path, resumed: int) -> None:
+        """Args: the run's folder; the step that the run resumes from, beyond which lines are dropped."""
+        self._is_writer = jax.process_index() == 0
+        if self._is_writer:
+            path = workdir / "metrics.jsonl"
+            _drop_after(path, resumed)
+            self._file = path.open("a")
+            self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=resumed + 1 if resumed else None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_writer:
+            self._file.close()
+            self._board.close()
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        """Writes the figures of a step, in full; the line that people read has four digits."""
+        if self._is_writer and figures:
+            self._file.write(json.dumps({"step": step, **figures}) + "\n")
+            self._file.flush()
+            for name, value in figures.items():
+                self._board.add_scalar(name, value, step)
+            _log.info("step %d  %s", step, "  ".join(f"{name}={value:.4g}" for name, value in figures.items()))
+
+
+class Window:
+    """The figures of the steps between two lines of the log."""
+
+    def __init__(self, learning_rate: Callable[[int], Any]) -> None:
+        """Args: the schedule, to log the rate of the last step."""
+        self._learning_rate = learning_rate
+        self._metrics: Metrics | None = None
+        self._report: StepReport | None = None
+        self._timed_steps = 0
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    def add(self, report: StepReport) -> None:
+        """Adds a step, without waiting for it."""
+        if self._since is None:  # the first step compiles, and its time would mislead
+            jax.block_until_ready(report)
+            self._since = time.perf_counter()
+        else:
+            self._timed_steps += 1
+        total = self._metrics
+        self._metrics = report.metrics if total is None else jax.tree.map(jnp.add, total, report.metrics)
+        self._report = report
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stops the clock while something other than training goes on."""
+        assert self._since is not None
+        self._seconds += time.perf_counter() - self._since
+        yield
+        self._since = time.perf_counter()
+
+    def close(self, done: int) -> dict[str, float]:
+        """The means over the window, and its pace, after `done` updates; begins the next window."""
+        assert self._metrics is not None and self._report is not None and self._since is not None
+        figures = means(self._metrics, "train")
+        figures["train/gradient_norm"] = float(self._report.gradient_norm)
+        figures["train/learning_rate"] = float(self._learning_rate(done - 1))
+        now = time.perf_counter()
+        seconds = self._seconds + now - self._since
+        if self._timed_steps:
+            tokens_per_step = float(self._metrics["tokens"][0]) / float(self._metrics["loss"][1])
+            figures["train/step_seconds"] = seconds / self._timed_steps
+            figures["train/tokens_per_second"] = tokens_per_step * self._timed_steps / seconds
+        self._metrics, self._timed_steps, self._seconds, self._since = None, 0, 0.0, now
+        return figures
+
+
+def means(metrics: Mapping[str, tuple[jax.Array, jax.Array]], prefix: str) -> dict[str, float]:
+    """Sums over counts, on the host; a metric that counted nothing, and the plain count "tokens", are left out."""
+    fetched = jax.device_get(dict(metrics))
+    return {
+        f"{prefix}/{name}": float(value / count)
+        for name, (value, count) in fetched.items()
+        if count > 0 and name != "tokens"
+    }
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Drops the lines of steps after `step`, which a killed run got to and the resumed one will do again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] > step:
+                continue
+        except ValueError:  # the line that was being written
+            continue
+        kept.append(line + "\n")
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(kept))
+    partial.replace(path)

@@ -1,0 +1,213 @@
+"""Optimizers as values: AdamW in BERT's form and the standard one, LAMB, schedules, parameter groups."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bertjax.errors import UserError, choice
+from bertjax.task import Params
+
+Schedule = Callable[[jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """How parameters are updated.
+
+    Attributes:
+      name: "adamw" or "lamb".
+      learning_rate: the peak of the schedule.
+      schedule: "linear" (BERT's), "inverse_sqrt" (Noam's), "cosine" or "constant", after `warmup_steps`.
+      warmup_steps: updates of linear warm-up.
+      weight_decay: decoupled decay, times the learning rate.
+      no_decay: parameters whose path matches this pattern do not decay.
+      beta1, beta2, eps: Adam's.
+      bias_correction: Adam's and LAMB's; BERT has none ("mostly an oversight", its author says).
+      clip_norm: largest norm of the whole gradient; 0 to leave it.
+      groups: ordered (path pattern, overrides): a parameter belongs to the first group whose pattern is found
+        in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any of the fields above but
+        `clip_norm`, or {"frozen": True}.
+    """
+
+    name: str
+    learning_rate: float
+    schedule: str
+    warmup_steps: int
+    weight_decay: float
+    no_decay: str
+    beta1: float
+    beta2: float
+    eps: float
+    bias_correction: bool
+    clip_norm: float
+    groups: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        choice(self.name, ("adamw", "lamb"), "optimizer.name")
+        choice(self.schedule, ("linear", "inverse_sqrt", "cosine", "constant"), "optimizer.schedule")
+        for key in ("learning_rate", "weight_decay", "clip_norm", "warmup_steps"):
+            if getattr(self, key) < 0:
+                raise UserError(
+                    f"config key optimizer.{key}",
+                    got=getattr(self, key),
+                    expected="0 or more",
+                    fix="raise it",
+                )
+
+
+def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> optax.GradientTransformation:
+    """The optimizer of a run.
+
+    Args:
+      config: its settings.
+      params: the parameters, or their shapes: group patterns are looked up in their paths.
+      num_steps: updates of the run, over which the schedule decays.
+    Raises:
+      UserError: a group that matches nothing or overrides what cannot be overridden.
+    """
+    labels, optimizers = _labels(config, params), {"default": _update_rule(config, num_steps)}
+    for i, (_, overrides) in enumerate(config.groups):
+        optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
+    clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    return optax.chain(clip, optax.partition(optimizers, labels))
+
+
+def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
+    """The learning rate by number of updates done.
+
+    BERT's "linear" matches `create_optimizer` of google-research/bert: the decay spans all steps, not those
+    after the warm-up, so that the rate drops a little as the warm-up ends; the first update has rate 0.
+    "inverse_sqrt" is the schedule of Vaswani et al. 2017, section 5.3, with its peak as `learning_rate`:
+    their factor d_model**-0.5 * warmup_steps**-0.5.
+    """
+    warmup, peak = config.warmup_steps, config.learning_rate
+
+    def schedule(count: jax.Array) -> jax.Array:
+        step = jnp.asarray(count, jnp.float32)
+        if config.schedule == "linear":
+            after = 1 - step / num_steps
+        elif config.schedule == "cosine":
+            after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / max(num_steps - warmup, 1), 0, 1)))
+        elif config.schedule == "inverse_sqrt":
+            # Counts updates from 1, as the paper does.
+            step = step + 1
+            after = jnp.sqrt(max(warmup, 1) / step)
+        else:
+            after = jnp.ones(())
+        return peak * jnp.where(step < warmup, step / max(warmup, 1), jnp.maximum(after, 0))
+
+    return schedule
+
+
+def path_names(params: Params) -> Params:
+    """The tree of `params` with each leaf replaced by its path, "encoder/layers/output/kernel"."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), params
+    )
+
+
+def _labels(config: OptimizerConfig, params: Params) -> Params:
+    """Which group each parameter belongs to."""
+    names = path_names(params)
+    patterns = [pattern for pattern, _ in config.groups]
+
+    def label(name: str) -> str:
+        matches = (f"group {i}" for i, pattern in enumerate(patterns) if re.search(pattern, name))
+        return next(matches, "default")
+
+    labels = jax.tree.map(label, names)
+    used = set(jax.tree.leaves(labels))
+    for i, pattern in enumerate(patterns):
+        if f"group {i}" not in used:
+            raise UserError(
+                f"config key optimizer.groups[{i}]",
+                got=f"pattern {pattern!r}, which no parameter is left to match",
+                expected="a pattern found in at least one path that no earlier group takes, such as "
+                + ", ".join(jax.tree.leaves(names)[:3]),
+                fix="correct the pattern, or move the group forward",
+            )
+    return labels
+
+
+def _group_rule(
+    config: OptimizerConfig, overrides: dict[str, Any], index: int, num_steps: int
+) -> optax.GradientTransformation:
+    if overrides.pop("frozen", False):
+        return optax.set_to_zero()
+    allowed = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    del allowed["groups"], allowed["clip_norm"]
+    for key, value in overrides.items():
+        if key not in allowed or not isinstance(value, (allowed[key], int)):
+            raise UserError(
+                f"config key optimizer.groups[{index}]",
+                got=f"{key}={value!r}",
+                expected="overrides of " + ", ".join(f"{k} ({t.__name__})" for k, t in allowed.items()) + ", or frozen",
+                fix="correct the name or the value",
+            )
+    return _update_rule(dataclasses.replace(config, **overrides), num_steps)
+
+
+def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
+    def decays(params: Params) -> Params:
+        return jax.tree.map(lambda name: not re.search(config.no_decay, name), path_names(params))
+
+    return optax.chain(
+        _scale_by_adam(config),
+        optax.add_decayed_weights(config.weight_decay, mask=decays),
+        scale_by_layer_trust_ratio() if config.name == "lamb" else optax.identity(),
+        optax.scale_by_learning_rate(make_schedule(config, num_steps)),
+    )
+
+
+def _scale_by_adam(config: OptimizerConfig) -> optax.GradientTransformation:
+    if config.bias_correction:
+        return optax.scale_by_adam(config.beta1, config.beta2, config.eps)
+    return scale_by_uncorrected_adam(config.beta1, config.beta2, config.eps)
+
+
+class UncorrectedAdamState(NamedTuple):
+    """Adam's moments."""
+
+    mu: Params
+    nu: Params
+
+
+def scale_by_uncorrected_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
+    """Adam without bias correction: `AdamWeightDecayOptimizer` of google-research/bert, before its decay."""
+
+    def init(params: Params) -> UncorrectedAdamState:
+        return UncorrectedAdamState(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+
+    def update(
+        updates: Params, state: UncorrectedAdamState, params: Params | None = None
+    ) -> tuple[Params, UncorrectedAdamState]:
+        del params
+        mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.nu, updates)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), UncorrectedAdamState(mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+    """LAMB's ratio of the norms of parameter and update (You et al. 2020, algorithm 2), layer by layer.
+
+    Our layers are stacked on axis 0 of one array, and each of them has a norm of its own.
+    """
+
+    def scale(name: str, update: jax.Array, param: jax.Array) -> jax.Array:
+        axes = tuple(range(1, param.ndim)) if "layers/" in name else None
+        update_norm = jnp.sqrt(jnp.sum(update**2, axes, keepdims=True))
+        param_norm = jnp.sqrt(jnp.sum(param**2, axes, keepdims=True))
+        defined = (update_norm > 0) & (param_norm > 0)
+        return update * jnp.where(defined, param_norm / jnp.where(defined, update_norm, 1), 1)
+
+    def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, Any]:
+        return jax.tree.map(scale, path_names(updates), updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

@@ -1,0 +1,67 @@
+"""The config that a run keeps in its folder, and what may change when it is started again."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.errors import UserError
+
+# These say where and how often, and on what; none of them changes what is learned.
+_MAY_CHANGE = (
+    "log_every",
+    "evaluate_every",
+    "parallel",
+    "mesh",
+    "checkpoint",
+    "data.workers",
+    "data.prepared_dir",
+)
+
+
+def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Writes `config.json`, or checks it against the one that is there.
+
+    Raises:
+      UserError: the folder holds a run of another config; the keys that differ are named.
+    """
+    path = workdir / "config.json"
+    if path.exists():
+        old, new = _flat(load_config(workdir)), _flat(json.loads(json.dumps(config)))
+        differing = [
+            f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
+            for key in sorted(old.keys() | new.keys())
+            if old.get(key) != new.get(key) and not any((key + ".").startswith(free + ".") for free in _MAY_CHANGE)
+        ]
+        if differing:
+            raise UserError(
+                f"--workdir={workdir}",
+                got="a run of another config: " + "; ".join(differing),
+                expected="an empty folder, or a run of the same config to go on with",
+                fix="choose another --workdir, or start with the config that the run had",
+            )
+    workdir.mkdir(parents=True, exist_ok=True)
+    partial = workdir / f".config.{os.getpid()}.json"
+    partial.write_text(json.dumps(config, indent=2) + "\n")
+    partial.rename(path)
+
+
+def load_config(workdir: Path) -> dict[str, Any]:
+    """Reads a run's config. Raises UserError if the folder is not a run's."""
+    path = workdir / "config.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--workdir={workdir}",
+            got=f"no readable config.json ({error})",
+            expected="the folder of a run",
+            fix="train it first, with --config=... and this --workdir, or correct the path",
+        ) from error
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    return {k: v for key, value in tree.items() for k, v in _flat(value, f"{prefix}.{key}".strip(".")).items()}

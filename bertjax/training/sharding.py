@@ -1,0 +1,112 @@
+"""Where arrays live: one mesh of (data, fsdp, tensor), and how parameters and batches are laid out over it."""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bertjax.errors import UserError
+from bertjax.training.optimizers import path_names
+
+Rules = Sequence[tuple[str, tuple[str | None, ...]]]
+# Smaller arrays are not worth the communication.
+_MIN_FSDP_SIZE = 2**14
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis; -1 for all that the other axes leave.
+
+    Attributes:
+      data: rows of a batch are split, parameters are copied.
+      fsdp: rows are split, and parameters and optimizer state too (gathered where they are used).
+      tensor: attention heads and the feed-forward layer are split.
+    """
+
+    data: int
+    fsdp: int
+    tensor: int
+
+
+def make_mesh(config: MeshConfig) -> Mesh:
+    """The mesh over all devices of all processes. Raises UserError if they cannot be laid out so."""
+    shape, count = list(dataclasses.astuple(config)), jax.device_count()
+    if shape.count(-1) == 1:
+        rest = math.prod(size for size in shape if size != -1)
+        shape[shape.index(-1)] = count // max(rest, 1)
+    if min(shape) < 1 or math.prod(shape) != count:
+        raise UserError(
+            "config keys mesh.{data,fsdp,tensor}",
+            got=f"{dataclasses.astuple(config)} for {count} device(s)",
+            expected="sizes whose product is the number of devices (one of them may be -1)",
+            fix=f"set --config.mesh.data={count} and the others to 1",
+        )
+    return jax.make_mesh(tuple(shape), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over the data and fsdp axes."""
+    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def local_rows(mesh: Mesh, batch_size: int) -> slice:
+    """The rows of a global batch that this process's devices hold: one block, by the order of the mesh.
+
+    Raises:
+      UserError: the rows do not divide by the devices they are split over.
+    """
+    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    if batch_size % shards:
+        raise UserError(
+            "config key batch_size (divided by accumulation_steps)",
+            got=batch_size,
+            expected=f"a multiple of {shards}, the devices that rows are split over (mesh.data * mesh.fsdp)",
+            fix=f"use {-(-batch_size // shards) * shards} or {max(batch_size // shards, 1) * shards} rows",
+        )
+    held = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    spans = sorted({span[0].indices(batch_size)[:2] for span in held if span is not None})
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(spans)), "rows of a process are not one block"
+    return slice(spans[0][0], spans[-1][1])
+
+
+def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
+    """This process's rows to its devices, as global arrays of `batch_size` rows."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
+        for name, rows in batch.items()
+    }
+
+
+def tree_shardings(shapes: Any, mesh: Mesh, rules: Rules) -> Any:
+    """Shardings for a tree of parameters, or of optimizer state that repeats the parameters' paths.
+
+    Args:
+      shapes: a tree of arrays or `ShapeDtypeStruct`s.
+      mesh: the mesh.
+      rules: (path pattern, mesh axis of each of the last dimensions or None); the first match counts.
+    """
+
+    def sharding(name: str, leaf: Any) -> NamedSharding:
+        spec: list[str | None] = [None] * leaf.ndim
+        axes = next((axes for pattern, axes in rules if re.search(pattern, name)), ())
+        for dimension, axis in zip(range(leaf.ndim - len(axes), leaf.ndim), axes, strict=True):
+            if axis and dimension >= 0 and leaf.shape[dimension] % mesh.shape[axis] == 0:
+                spec[dimension] = axis
+        free = [d for d in range(leaf.ndim) if spec[d] is None and leaf.shape[d] % mesh.shape["fsdp"] == 0]
+        if free and mesh.shape["fsdp"] > 1 and leaf.size >= _MIN_FSDP_SIZE:
+            spec[max(free, key=lambda d: leaf.shape[d])] = "fsdp"
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    return jax.tree.map(sharding, path_names(shapes), shapes)
+
+
+def with_shardings(shapes: Any, shardings: Any) -> Any:
+    """`ShapeDtypeStruct`s that say where the arrays shall live."""
+    return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)

@@ -1,0 +1,149 @@
+"""One update: a pure function of (state, batch, index), compiled once over the mesh, or mapped by pmap."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bertjax.errors import UserError
+from bertjax.task import Metrics, Params, Task
+from bertjax.training import sharding
+
+Tree = Any
+
+
+class TrainState(NamedTuple):
+    """All that an update changes."""
+
+    step: jax.Array  # int32: updates done
+    params: Params
+    opt_state: Any
+
+
+class StepReport(NamedTuple):
+    """What an update tells the loop; arrays that it may fetch later."""
+
+    metrics: Metrics
+    gradient_norm: jax.Array  # before clipping
+    finite: jax.Array  # bool: loss and gradient are finite, and so the update was made
+
+
+StepFunction = Callable[[TrainState, Tree, jax.Array], tuple[TrainState, StepReport]]
+
+
+def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    """A fresh state; pure, to be compiled with the shardings it shall have."""
+    params = task.init(jax.random.key(seed))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+def make_step(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    *,
+    accumulation: int,
+    seed: int,
+    whole_batch: Callable[[Tree], Tree] = lambda tree: tree,
+    all_sum: Callable[[Tree], Tree] = lambda tree: tree,
+) -> StepFunction:
+    """The update of one global batch.
+
+    The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch.
+    Micro-batches and devices add up sums, so the update does not depend on how the batch was divided.
+
+    Args:
+      task: what is trained.
+      optimizer: how.
+      accumulation: micro-batches that the rows are worked through in.
+      seed: dropout keys are a function of (seed, index, micro-batch).
+      whole_batch: from the rows at hand to the global batch; the identity under jit, whose arrays are global.
+      all_sum: from sums over the rows at hand to sums over the global batch.
+    """
+
+    def step(state: TrainState, batch: Tree, index: jax.Array) -> tuple[TrainState, StepReport]:
+        denominators = task.denominators(whole_batch(batch))
+
+        def loss(params: Params, rows: Tree, key: jax.Array) -> tuple[jax.Array, Metrics]:
+            sums, metrics = task.loss(params, rows, key)
+            return sum(sums[term] / denominators[term] for term in sums), metrics
+
+        def micro_step(rows: Tree, key: jax.Array) -> Tree:
+            return jax.value_and_grad(loss, has_aux=True)(state.params, rows, key)
+
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), accumulation)
+        (value, metrics), grads = all_sum(_accumulate(micro_step, batch, keys))
+        metrics["loss"] = (value, jnp.ones(()))
+
+        gradient_norm = optax.global_norm(grads)
+        # A state that has missed an update takes no later one, so it stays as it was before the bad step.
+        finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == index)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        new_state = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
+        return jax.tree.map(partial(jnp.where, finite), new_state, state), StepReport(metrics, gradient_norm, finite)
+
+    return step
+
+
+def _accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys: jax.Array) -> Tree:
+    """The sum of `micro_step` over as many micro-batches as there are keys, each with rows of every device."""
+    if len(keys) == 1:
+        return micro_step(batch, keys[0])
+    parts = jax.tree.map(lambda x: x.reshape(-1, len(keys), *x.shape[1:]).swapaxes(0, 1), batch)
+    shapes = jax.eval_shape(micro_step, *jax.tree.map(lambda x: x[0], (parts, keys)))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(
+        lambda total, part: (jax.tree.map(jnp.add, total, micro_step(*part)), None), zeros, (parts, keys)
+    )[0]
+
+
+def jit_step(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    state_shardings: Tree,
+    accumulation: int,
+    seed: int,
+) -> StepFunction:
+    """The update, compiled over the mesh; the state is donated and keeps its shardings."""
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(
+        make_step(task, optimizer, accumulation=accumulation, seed=seed),
+        in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated),
+        out_shardings=(state_shardings, replicated),
+        donate_argnums=0,
+    )
+
+
+def pmap_step(
+    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, accumulation: int, seed: int
+) -> StepFunction:
+    """The same update through `jax.pmap`, one device for each block of rows, for those who compare with it.
+
+    Raises:
+      UserError: parameters are to be split, or there are several processes; `parallel=jit` does both.
+    """
+    if mesh.shape["data"] != mesh.size or jax.process_count() > 1:
+        raise UserError(
+            "config key parallel",
+            got=f"'pmap' with mesh {dict(mesh.shape)} in {jax.process_count()} process(es)",
+            expected="one process whose devices are all on the data axis",
+            fix="use --config.parallel=jit",
+        )
+    step = make_step(
+        task,
+        optimizer,
+        accumulation=accumulation,
+        seed=seed,
+        whole_batch=partial(jax.lax.all_gather, axis_name="data", tiled=True),
+        all_sum=partial(jax.lax.psum, axis_name="data"),
+    )
+    mapped = jax.pmap(step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=mesh.devices.ravel())
+
+    def call(state: TrainState, batch: Tree, index: jax.Array) -> tuple[TrainState, StepReport]:
+        return mapped(state, jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch), index)
+
+    return call

@@ -1,0 +1,370 @@
+"""BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from jaxtyping import Array, Float, Int
+
+from bertjax import checkpoints
+from bertjax.data.batching import PretrainingBatches
+from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.masking import MaskingConfig
+from bertjax.data.sentence_pairs import PairsConfig
+from bertjax.data.tokenizers import WordPiece
+from bertjax.errors import UserError, build, build_all, choice
+from bertjax.interop import huggingface
+from bertjax.models.bert import BertConfig, BertForPreTraining
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.task import Batch, Example, Metrics, Params, Sums
+
+_log = logging.getLogger(__name__)
+
+_TOP = 5
+_PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
+# What `init_from` determines: a different value in the config is a contradiction.
+_FROM_FOLDER = (
+    "vocab_size",
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "intermediate_size",
+    "max_positions",
+    "type_vocab_size",
+    "gelu",
+    "norm_eps",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The keys of the config that this experiment reads.
+
+    Attributes:
+      experiment: this file's name.
+      init_from: a Hugging Face folder or a run of ours to take sizes, vocabulary and weights from; or "".
+      seed: of the data; the training wing has it too.
+      batch_size: rows of a global batch.
+      objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
+      model: fields of `BertConfig`.
+      data: fields of `CorpusConfig` and `PairsConfig`.
+      masking: see `MaskingConfig`.
+    """
+
+    experiment: str
+    init_from: str
+    seed: int
+    batch_size: int
+    objective: str
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+    masking: MaskingConfig
+
+    def __post_init__(self) -> None:
+        choice(self.objective, ("masked_lm", "causal_lm"), "objective")
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in the sizes, casing and vocabulary that `init_from` determines.
+
+    Raises:
+      UserError: no size is given at all, or one that contradicts the folder.
+    """
+    model, data = dict(config["model"]), dict(config["data"])
+    if config["init_from"]:
+        values, lowercase = _described(Path(config["init_from"]))
+        found = {f"model.{key}": value for key, value in values.items()}
+        found |= {"data.lowercase": lowercase, "data.vocab_file": config["init_from"]}
+        for name, value in found.items():
+            subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
+            if subtree[key] not in (None, "", value):
+                raise UserError(
+                    f"config key {name}",
+                    got=subtree[key],
+                    expected=f"{value}, as in init_from={config['init_from']}",
+                    fix="leave it out, and name no size after the config file",
+                )
+            subtree[key] = value
+    missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
+    if missing:
+        raise UserError(
+            "--config",
+            got=f"neither a size nor init_from (model.{missing[0]} is not set)",
+            expected="a size, or a folder to take it from",
+            fix="append a size, --config=configs/bert_pretraining.py:tiny, or set --config.init_from=FOLDER",
+        )
+    return {**config, "model": model, "data": data}
+
+
+def preparation(config: Config, workdir: Path) -> Preparation:
+    """The text that training needs, to be kept in the run's folder unless the config says where."""
+    corpus, _ = build_all((CorpusConfig, PairsConfig), config.data, "data")
+    return Preparation(corpus, workdir / "data")
+
+
+def make(config: Config, vocab_dir: Path, prepared: Path | None) -> "BertPretraining":
+    """The task.
+
+    Args:
+      config: its settings.
+      vocab_dir: a folder with the vocabulary.
+      prepared: the prepared text; without it the task can predict and export, but not train.
+    """
+    return BertPretraining(config, WordPiece.load(vocab_dir), Corpus(prepared) if prepared else None)
+
+
+class BertPretraining:
+    """See `bertjax.task.Task`."""
+
+    def __init__(self, config: Config, tokenizer: WordPiece, corpus: Corpus | None) -> None:
+        """Args: settings; the vocabulary; the prepared text. Raises UserError if they do not fit together."""
+        self._config, self._tokenizer, self._corpus = config, tokenizer, corpus
+        _, self._pairs = build_all((CorpusConfig, PairsConfig), config.data, "data")
+        vocab_size = config.model["vocab_size"] or tokenizer.vocab_size
+        values = {**config.model, "vocab_size": vocab_size, "next_sentence": self._pairs.next_sentence}
+        self._model_config = build(BertConfig, values, "model")
+        _check_together(config, self._model_config, self._pairs, tokenizer)
+        self._model = BertForPreTraining(self._model_config)
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Task.init`."""
+        ids, position = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32)
+        return self._model.init(rng, ids, ids, ids, position, deterministic=True, return_attention=False)["params"]
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Task.warm_start`."""
+        if not self._config.init_from:
+            return params
+        folder = Path(self._config.init_from)
+        if checkpoints.has_checkpoint(folder):
+            return checkpoints.restore_params(folder, "latest", params)
+        loaded, report = huggingface.load(folder, self._model_config)
+        for head in report.missing:
+            _log.warning("%s has no weights of %s, which starts afresh", folder, head)
+        leaves = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(loaded)
+        return traverse_util.unflatten_dict(leaves)
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """See `Task.partition_rules`."""
+        return TENSOR_RULES
+
+    def batch_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """See `Task.batch_specs`."""
+        rows, length = self._config.batch_size, self._pairs.seq_len
+        predicted = self._config.masking.max_predictions if self._config.objective == "masked_lm" else length - 1
+        shapes = {
+            "input_ids": (length,),
+            "token_type_ids": (length,),
+            "attention_mask": (length,),
+            "masked_positions": (predicted,),
+            "masked_labels": (predicted,),
+            "masked_weights": (predicted,),
+            "next_sentence_labels": (),
+            "row_weights": (),
+        }
+        return {
+            name: jax.ShapeDtypeStruct((rows, *shape), jnp.float32 if name.endswith("weights") else jnp.int32)
+            for name, shape in shapes.items()
+        }
+
+    def batches(self, split: str, start: int, rows: slice) -> Iterator[Batch]:
+        """See `Task.batches`."""
+        batches = self._split(split)
+        if split == "train":
+            return batches.training(start, rows)
+        return batches.evaluation(rows)
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """Predicted tokens, and pairs: the mean of google-research/bert over each."""
+        return {
+            self._config.objective: jnp.maximum(jnp.sum(batch["masked_weights"]), 1),
+            "next_sentence": jnp.maximum(jnp.sum(batch["row_weights"]), 1),
+        }
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """Cross-entropies of the predicted tokens and of the next sentence; see `Task.loss`."""
+        output = self._model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            batch["masked_positions"],
+            deterministic=rng is None,
+            return_attention=False,
+            rngs={} if rng is None else {"dropout": rng},
+        )
+        terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
+        if output.next_sentence_logits is not None:
+            labels = batch["next_sentence_labels"]
+            terms["next_sentence"] = (output.next_sentence_logits, labels, batch["row_weights"])
+        sums, metrics = {}, {"tokens": (jnp.sum(batch["attention_mask"], dtype=jnp.float32), jnp.ones(()))}
+        for name, (logits, labels, weights) in terms.items():
+            sums[name] = jnp.sum(cross_entropy(logits, labels) * weights)
+            right = jnp.sum((logits.argmax(-1) == labels) * weights)
+            metrics[f"{name}_loss"] = (sums[name], jnp.sum(weights))
+            metrics[f"{name}_accuracy"] = (right, jnp.sum(weights))
+        return sums, metrics
+
+    def baselines(self) -> Mapping[str, float]:
+        """The cross-entropy of the training text's unigram distribution on the held-out predicted tokens."""
+        assert self._corpus is not None
+        # One more of each token, so that one never seen in training does not cost infinity.
+        counts = np.zeros(self._model_config.vocab_size) + 1
+        counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
+        costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
+        for batch in self._split("valid").evaluation(slice(None)):
+            total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
+            count += float(batch["masked_weights"].sum())
+        return {f"valid/{self._config.objective}_unigram_loss": total / count}
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """A text with one or more [MASK] in each line, or two texts with a tab between them."""
+        for number, line in enumerate(lines, start=1):
+            yield self._example(line.rstrip("\n"), number)
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Task.predict_lengths`."""
+        limit = self._model_config.max_positions
+        return [*(length for length in _PREDICT_LENGTHS if length < limit), limit]
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The likeliest tokens at each masked position [B, P, 5], and the odds of the second segment [B]."""
+        output = self._model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            batch["masked_positions"],
+            deterministic=True,
+            return_attention=False,
+        )
+        top = min(_TOP, self._model_config.vocab_size)
+        probabilities, tokens = jax.lax.top_k(jax.nn.softmax(output.masked_lm_logits), top)
+        result = {"probabilities": probabilities, "tokens": tokens}
+        if output.next_sentence_logits is not None:
+            result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0]
+        return result
+
+    def record(self, example: Example, output: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        """Positions count from [CLS], which is 0; `is_next_probability` is null without a second segment."""
+        text, positions = example.source
+        vocab = self._tokenizer.vocab
+        masks = [
+            {
+                "position": position,
+                # A published table may have a few more rows than its vocabulary has tokens.
+                "tokens": [vocab[i] if i < len(vocab) else f"[row {i}]" for i in tokens],
+                "probabilities": [round(float(p), 6) for p in probabilities],
+            }
+            for position, tokens, probabilities in zip(
+                positions, output["tokens"].tolist(), output["probabilities"].tolist(), strict=False
+            )
+        ]
+        is_next = round(float(output["is_next"]), 6) if "\t" in text and "is_next" in output else None
+        return {"text": text, "masks": masks, "is_next_probability": is_next}
+
+    def export(self, params: Params, folder: Path) -> None:
+        """A folder that `transformers.BertForPreTraining.from_pretrained` opens."""
+        huggingface.save(folder, params, self._model_config)
+        self._tokenizer.save(folder)
+
+    def save_vocabulary(self, folder: Path) -> None:
+        """See `Task.save_vocabulary`."""
+        self._tokenizer.save(folder)
+
+    def _split(self, split: str) -> PretrainingBatches:
+        assert self._corpus is not None, "a task without prepared text only predicts"
+        return PretrainingBatches(
+            self._corpus,
+            split,
+            self._pairs,
+            self._config.masking,
+            objective=self._config.objective,
+            direction=self._model_config.direction,
+            seed=self._config.seed,
+            batch_size=self._config.batch_size,
+        )
+
+    def _example(self, text: str, number: int) -> Example:
+        segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
+        ids, token_types = [self._tokenizer.cls_id], [0]
+        for token_type, segment in enumerate(segments):
+            ids += [*segment, self._tokenizer.sep_id]
+            token_types += [token_type] * (len(ids) - len(token_types))
+        positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
+        limit = self._model_config.max_positions
+        if not positions or len(segments) > 2 or len(ids) > limit:
+            raise UserError(
+                f"input line {number}",
+                got=f"{len(positions)} [MASK], {len(segments)} tab-separated segment(s), {len(ids)} word pieces",
+                expected=f"at least one [MASK], at most two segments, and at most {limit} word pieces with "
+                "[CLS] and [SEP]",
+                fix="correct the line",
+            )
+        # A causal model predicts a token from its neighbor's position.
+        shift = {"both": 0, "left_to_right": -1, "right_to_left": 1}[self._model_config.direction]
+        asked = np.array(positions) + (shift if self._config.objective == "causal_lm" else 0)
+        inputs = {
+            "input_ids": np.array(ids, np.int32),
+            "token_type_ids": np.array(token_types, np.int32),
+            "attention_mask": np.ones(len(ids), np.int32),
+            "masked_positions": asked.astype(np.int32),
+        }
+        return Example(inputs, (text, positions))
+
+
+def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:
+    """-log softmax(logits)[labels], for each."""
+    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - picked
+
+
+def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: WordPiece) -> None:
+    """Raises UserError for values that are right each on its own, but not together."""
+    if config.objective == "causal_lm" and (model.direction == "both" or pairs.next_sentence):
+        raise UserError(
+            "config key objective",
+            got=f"causal_lm with model.direction={model.direction} and data.next_sentence={pairs.next_sentence}",
+            expected="one direction, or each token would see what it predicts; and no next-sentence prediction, "
+            "since [CLS] would see nothing but itself",
+            fix="set --config.model.direction=left_to_right --config.data.next_sentence=False",
+        )
+    if pairs.seq_len > model.max_positions:
+        raise UserError(
+            "config key data.seq_len",
+            got=pairs.seq_len,
+            expected=f"at most model.max_positions={model.max_positions}",
+            fix="lower data.seq_len, or train a model with more positions",
+        )
+    if tokenizer.vocab_size > model.vocab_size:
+        raise UserError(
+            "config key model.vocab_size",
+            got=model.vocab_size,
+            expected=f"at least {tokenizer.vocab_size}, the size of the vocabulary",
+            fix="leave model.vocab_size out: it follows from the vocabulary",
+        )
+
+
+def _described(folder: Path) -> tuple[dict[str, Any], bool]:
+    """The sizes and the casing of a published model or of a run of ours."""
+    if checkpoints.has_checkpoint(folder):
+        model = json.loads((folder / "config.json").read_text())["model"]
+        tokenizer = WordPiece.load(folder)
+        values = {**model, "vocab_size": model["vocab_size"] or tokenizer.vocab_size}
+        return {key: values[key] for key in _FROM_FOLDER}, tokenizer.lowercase
+    if (folder / huggingface.CONFIG_FILE).exists():
+        values = huggingface.read_config(folder)
+        return {key: values[key] for key in _FROM_FOLDER}, WordPiece.load(folder).lowercase
+    raise UserError(
+        f"config key init_from={folder}",
+        got="neither checkpoints nor a Hugging Face config.json" if folder.exists() else "no such folder",
+        expected="a run of ours, or a folder with config.json, model.safetensors and vocab.txt",
+        fix="correct the path",
+    )

@@ -1,0 +1,289 @@
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.tokenizers import SPECIALS, WordPiece, normalize
+from bertjax.errors import UserError
+
+WORDS = ["un", "##want", "##aff", "##able", "want", "##ed", ",", "running", "a", "##a", "é", "e"]
+VOCAB = [*SPECIALS, *WORDS, "[", "]", "mask"]
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return json.loads(gzip.decompress(Path(__file__).with_name("golden").joinpath("tokenizer.json.gz").read_bytes()))
+
+
+@pytest.fixture(scope="module")
+def published():
+    if "BERTJAX_DATA" not in os.environ:
+        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
+    return Path(os.environ["BERTJAX_DATA"]) / "vocab"
+
+
+def make(lowercase=True):
+    return WordPiece(VOCAB, lowercase)
+
+
+def pieces(ids):
+    return [VOCAB[i] for i in ids]
+
+
+def test_longest_piece_first():
+    first, second = make().encode_batch(["UNwantéd, running", "unaffable wantedly"])
+    assert pieces(first) == ["un", "##want", "##ed", ",", "running"]
+    assert pieces(second) == ["un", "##aff", "##able", "[UNK]"]
+
+
+def test_casing():
+    assert normalize("HeLLo, Éva!", lowercase=True).split() == ["hello", ",", "eva", "!"]
+    assert normalize("HeLLo, Éva!", lowercase=False).split() == ["HeLLo", ",", "Éva", "!"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"]),
+        ("한국어 カタカナ", ["한국어", "カタカナ"]),
+        ("a\u200bb\x00c\ufffdd\x85e", ["abcde"]),
+        ("a\u2028b\u3000c\td", ["a", "b", "c", "d"]),
+        ("$5+x", ["$", "5", "+", "x"]),
+        ("§5€", ["§", "5€"]),
+        ("ΟΔΟΣ ΟΔΟΣΑ", ["οδος", "οδοσα"]),
+        ("\ue000x", ["\ue000x"]),
+        ("\U0002b91f\U0002b920", ["\U0002b91f", "\U0002b920"]),
+        ("", []),
+    ],
+)
+def test_words(text, words):
+    decomposed = [unicodedata.normalize("NFD", word) for word in words]
+    assert make(lowercase=True).words(text) == decomposed
+
+
+def test_golden_small_vocabulary(golden):
+    for casing in ("uncased", "cased"):
+        got = WordPiece(golden["vocab"], casing == "uncased").encode_batch(golden["texts"])
+        for text, ids, expected in zip(golden["texts"], got, golden[casing], strict=True):
+            assert ids == expected, ascii(text)
+
+
+@pytest.mark.parametrize("casing", ["uncased", "cased"])
+def test_golden_published_vocabulary(golden, published, casing):
+    tokenizer = WordPiece.from_file(published / f"bert-base-{casing}-vocab.txt", casing == "uncased")
+    assert tokenizer.vocab_size == {"uncased": 30522, "cased": 28996}[casing]
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (
+        0, 100, 101, 102, 103
+    )  # fmt: skip
+    ids = tokenizer.encode_batch(golden["texts"])
+    size = len(ids) // len(golden["published"][casing])
+    blocks = [json.dumps(ids[start : start + size]).encode() for start in range(0, len(ids), size)]
+    assert [hashlib.sha256(block).hexdigest()[:16] for block in blocks] == golden["published"][casing]
+
+
+@given(st.text(st.characters(codec="utf-8")) | st.text("aΣσς\u0301é中 .\x00\u200b한"), st.booleans())
+def test_agrees_with_the_algorithm_step_by_step(text, lowercase):
+    assert normalize(text, lowercase).split() == step_by_step(text, lowercase)
+
+
+def step_by_step(text, lowercase):
+    """The published procedure, a character and a step at a time."""
+    kept = []
+    for char in text:
+        category = unicodedata.category(char)
+        if char in " \t\n\r" or category == "Zs":
+            kept.append(" ")
+        elif char not in "\0\ufffd" and category not in ("Cc", "Cf"):
+            chinese = any(
+                low <= ord(char) <= high
+                for low, high in [
+                    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+                    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+                ]
+            )  # fmt: skip
+            kept.append(f" {char} " if chinese else char)
+    words = []
+    for token in "".join(kept).split():
+        if lowercase:
+            decomposed = unicodedata.normalize("NFD", token.lower())
+            token = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
+        word = ""
+        for char in token:
+            ascii_symbol = 33 <= ord(char) <= 126 and not char.isalnum()
+            if ascii_symbol or unicodedata.category(char)[0] == "P":
+                words += [word, char]
+                word = ""
+            else:
+                word += char
+        words.append(word)
+    return [word for word in words if word]
+
+
+def test_special_tokens_in_text_are_ordinary_text():
+    assert list(map(pieces, make().encode_batch(["[MASK]", "[SEP]"]))) == [
+        ["[", "mask", "]"],
+        ["[", "[UNK]", "]"],
+    ]
+
+
+def test_encode_with_masks():
+    tokenizer = make()
+    ids = tokenizer.encode_with_masks("a [MASK], un[MASK]a [mask]")
+    assert pieces(ids) == ["a", "[MASK]", ",", "un", "[MASK]", "a", "[", "mask", "]"]
+    assert pieces(tokenizer.encode_with_masks("[MASK][MASK]")) == ["[MASK]", "[MASK]"]
+    assert pieces(tokenizer.encode_with_masks("a")) == ["a"]
+    assert tokenizer.encode_with_masks("") == []
+
+
+def test_words_over_200_characters_are_unknown():
+    first, second = make().encode_batch(["a" * 200, "a" * 201])
+    assert pieces(first) == ["a"] + ["##a"] * 199
+    assert pieces(second) == ["[UNK]"]
+
+
+def test_lone_surrogates_are_unknown():
+    (ids,) = make().encode_batch(["a a\ud800 \udfff a"])
+    assert pieces(ids) == ["a", "[UNK]", "[UNK]", "a"]
+
+
+def test_attributes_and_pickle():
+    tokenizer = pickle.loads(pickle.dumps(make(lowercase=False)))
+    assert tokenizer.vocab == tuple(VOCAB)
+    assert tokenizer.lowercase is False
+    assert tokenizer.vocab_size == len(VOCAB)
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
+    assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
+    assert [token for token in VOCAB if token[:2] == "##"] == list(np.array(VOCAB)[tokenizer.is_continuation])
+    assert list(map(pieces, tokenizer.encode_batch(["A é"]))) == [["[UNK]", "é"]]
+    assert tokenizer.encode_batch([]) == []
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_vocab_file_endings(tmp_path, ending, last):
+    vocab = [*VOCAB, "\u2028", "\x85x", "\x1d"]
+    text = ending.join(vocab) + (ending if last else "")
+    (tmp_path / "vocab.txt").write_bytes(text.encode())
+    assert WordPiece.from_file(tmp_path / "vocab.txt", lowercase=True).vocab == tuple(vocab)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"0 tokens without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"5 tokens without \[MASK\]; expected"),
+        ("\n".join([*VOCAB, "a", "un", "a"]).encode(), r"'un' on lines 6, 22 \(2 duplicated"),
+        (b"[PAD]\n[UNK]\ncaf\xe9\n", r"vocab.txt, line 3: got the byte 0xe9"),
+    ],
+)
+def test_bad_vocab_file(tmp_path, content, message):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        WordPiece.from_file(path, lowercase=True)
+    assert str(path) in str(error.value)
+
+
+def test_no_vocab_file(tmp_path):
+    with pytest.raises(UserError, match=r"nothing.txt: got No such file"):
+        WordPiece.from_file(tmp_path / "nothing.txt", lowercase=True)
+    with pytest.raises(UserError, match="Is a directory"):
+        WordPiece.from_file(tmp_path, lowercase=True)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_saved_folder_opens_in_transformers(tmp_path, golden, lowercase):
+    transformers = pytest.importorskip("transformers")
+    ours = WordPiece(golden["vocab"], lowercase)
+    ours.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    first, second = "Être OU ne pas être", "x" * 90 + ", 東京!"
+    a, b = ours.encode_batch([first, second])
+    assert ours.unk_id not in a
+    assert theirs(first)["input_ids"] == [ours.cls_id, *a, ours.sep_id]
+    pair = theirs(first, second)
+    assert pair["input_ids"] == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
+    assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert theirs("[MASK]", add_special_tokens=False)["input_ids"] == [ours.mask_id]
+    assert (theirs.pad_token_id, theirs.unk_token_id) == (ours.pad_id, ours.unk_id)
+    assert len(theirs) == ours.vocab_size
+
+
+def test_saved_tokenizer_json_keeps_long_words(tmp_path):
+    make().save(tmp_path)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert pieces(library.encode("a" * 200).ids) == ["[CLS]", "a", *["##a"] * 199, "[SEP]"]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("absent", [(), ("vocab.txt",), ("tokenizer.json",), ("vocab.txt", "tokenizer_config.json")])
+def test_load_needs_only_part_of_a_folder(tmp_path, lowercase, absent):
+    make(lowercase).save(tmp_path)
+    for name in absent:
+        (tmp_path / name).unlink()
+    loaded = WordPiece.load(tmp_path)
+    assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), lowercase)
+
+
+def test_load_of_what_transformers_saves(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    make(lowercase=False).save(tmp_path / "ours")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    loaded = WordPiece.load(tmp_path / "theirs")
+    assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), False)
+
+
+def write(folder, name, value):
+    (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "nothing that tells the casing"),
+        ({"vocab.txt": "\n".join(VOCAB)}, "nothing that tells the casing"),
+        ({"tokenizer_config.json": {"do_lower_case": True}}, "no vocab.txt, no tokenizer.json"),
+        ({"tokenizer_config.json": {"do_lower_case": "yes"}}, "do_lower_case yes"),
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json: got Expecting property name"),
+        ({"tokenizer_config.json": "[]"}, "a JSON list"),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True, "strip_accents": False}},
+            "'strip_accents': False",
+        ),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True, "tokenize_chinese_chars": False}},
+            "'chinese': False",
+        ),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": {"model": {"type": "BPE"}}},
+            "a tokenizer.json of type BPE",
+        ),
+        (
+            {
+                "tokenizer_config.json": {"do_lower_case": True},
+                "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "[UNK]": 2}}},
+            },
+            "ids with gaps or repeats",
+        ),
+    ],
+)
+def test_bad_folder(tmp_path, files, message):
+    for name, value in files.items():
+        write(tmp_path, name, value)
+    with pytest.raises(UserError) as error:
+        WordPiece.load(tmp_path)
+    assert message in str(error.value)
+
+
+def test_load_missing_folder(tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        WordPiece.load(tmp_path / "nowhere")

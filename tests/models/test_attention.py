@@ -1,0 +1,173 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.attention import Dense, MultiHeadAttention, make_mask
+
+
+def attention(dropout=0.0, dtype="float32", num_heads=3):
+    return MultiHeadAttention(num_heads, dropout, initializer_range=0.5, dtype=dtype)
+
+
+def inputs(batch=2, queries=5, keys=7, hidden=12):
+    rng = np.random.RandomState(0)
+    x = jnp.asarray(rng.randn(batch, queries, hidden), jnp.float32)
+    source = jnp.asarray(rng.randn(batch, keys, hidden), jnp.float32)
+    mask = jnp.asarray(rng.rand(batch, 1, queries, keys) < 0.6).at[..., 0].set(True)
+    return x, source, mask
+
+
+def init(module, x, source, mask):
+    variables = module.init(jax.random.key(0), x, source, mask, deterministic=True, return_attention=True)
+    leaves, tree = jax.tree.flatten(variables)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    perturbed = [a + 0.1 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
+    return tree.unflatten(perturbed)
+
+
+def numpy_attention(params, x, source, mask, num_heads):
+    """One query, one head at a time, with the sum over allowed keys alone."""
+
+    def project(name, y):
+        return y @ np.asarray(params[name]["kernel"]) + np.asarray(params[name]["bias"])
+
+    query, key, value = project("query", x), project("key", source), project("value", source)
+    context = np.zeros_like(query)
+    weights = np.zeros((x.shape[0], num_heads, x.shape[1], source.shape[1]))
+    size = x.shape[-1] // num_heads
+    for b, n, s in np.ndindex(*weights.shape[:3]):
+        head = slice(n * size, (n + 1) * size)
+        allowed = np.flatnonzero(np.broadcast_to(mask, weights.shape)[b, n, s])
+        score = np.exp([query[b, s, head] @ key[b, t, head] / np.sqrt(size) for t in allowed])
+        weights[b, n, s, allowed] = score / score.sum()
+        context[b, s, head] = weights[b, n, s] @ value[b, :, head]
+    return project("output", context), weights
+
+
+@pytest.mark.parametrize("num_heads", [1, 3, 4])
+def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads):
+    x, source, mask = inputs()
+    module = attention(num_heads=num_heads)
+    variables = init(module, x, source, mask)
+    output, weights = module.apply(variables, x, source, mask, deterministic=True, return_attention=True)
+    expected = numpy_attention(variables["params"], np.asarray(x), np.asarray(source), np.asarray(mask), num_heads)
+    np.testing.assert_allclose(output, expected[0], atol=1e-5)
+    np.testing.assert_allclose(weights, expected[1], atol=1e-6)
+
+
+def test_mask_may_differ_between_heads():
+    x, source, _ = inputs()
+    mask = jnp.asarray(np.random.RandomState(1).rand(2, 3, 5, 7) < 0.6).at[..., 0].set(True)
+    module = attention()
+    variables = init(module, x, source, mask)
+    output, _ = module.apply(variables, x, source, mask, deterministic=True, return_attention=False)
+    expected, _ = numpy_attention(variables["params"], np.asarray(x), np.asarray(source), np.asarray(mask), 3)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_masked_keys_take_no_weight_and_the_rest_sum_to_one():
+    x, source, mask = inputs()
+    module = attention()
+    _, weights = module.apply(init(module, x, source, mask), x, source, mask, deterministic=True, return_attention=True)
+    assert (np.asarray(weights)[~np.broadcast_to(mask, weights.shape)] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+
+
+def test_row_without_keys_has_finite_output_and_gradient():
+    x, source, mask = inputs()
+    mask = mask.at[1].set(False)
+    module = attention()
+    variables = init(module, x, source, mask)
+
+    def loss(variables, x, source):
+        output, _ = module.apply(variables, x, source, mask, deterministic=True, return_attention=False)
+        return jnp.sum(output**2)
+
+    value, grads = jax.value_and_grad(loss, argnums=(0, 1, 2))(variables, x, source)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((value, grads)))
+
+
+def test_dropout_falls_on_the_weights_but_not_on_those_returned():
+    x, source, mask = inputs()
+    module = attention(dropout=0.5)
+    variables = init(module, x, source, mask)
+
+    def run(deterministic, seed):
+        return module.apply(
+            variables,
+            x,
+            source,
+            mask,
+            deterministic=deterministic,
+            return_attention=True,
+            rngs={"dropout": jax.random.key(seed)},
+        )
+
+    still, weights = run(True, 0)
+    dropped, same_weights = run(False, 0)
+    np.testing.assert_array_equal(weights, same_weights)
+    assert not np.allclose(still, dropped, atol=1e-3)
+    np.testing.assert_array_equal(dropped, run(False, 0)[0])
+    assert not np.allclose(dropped, run(False, 1)[0], atol=1e-3)
+    # The expectation is the value without dropout; the standard error of 2,000 draws is about 0.02.
+    keys = jax.random.split(jax.random.key(2), 2000)
+    draw = jax.jit(
+        jax.vmap(
+            lambda key: module.apply(
+                variables,
+                x,
+                source,
+                mask,
+                deterministic=False,
+                return_attention=False,
+                rngs={"dropout": key},
+            )[0]
+        )
+    )
+    np.testing.assert_allclose(draw(keys).mean(0), still, atol=0.25)
+
+
+def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_weights():
+    x, source, mask = inputs()
+    variables = init(attention(), x, source, mask)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
+    expected, _ = attention().apply(variables, x, source, mask, deterministic=True, return_attention=True)
+    half = (x.astype(jnp.bfloat16), source.astype(jnp.bfloat16))
+    output, weights = attention(dtype="bfloat16").apply(
+        variables, *half, mask, deterministic=True, return_attention=True
+    )
+    assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
+    error = np.linalg.norm(output.astype(jnp.float32) - expected) / np.linalg.norm(expected)
+    assert 1e-6 < error < 0.02
+
+
+def test_make_mask():
+    attention_mask = jnp.asarray([[1, 1, 1], [1, 1, 0]])
+    expected = {
+        "both": [[[1, 1, 1], [1, 1, 1], [1, 1, 1]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]]],
+        "left_to_right": [[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 1, 0]]],
+        "right_to_left": [[[1, 1, 1], [0, 1, 1], [0, 0, 1]], [[1, 1, 0], [0, 1, 0], [0, 0, 0]]],
+    }
+    for direction, rows in expected.items():
+        mask = make_mask(attention_mask, direction)
+        assert mask.dtype == bool
+        np.testing.assert_array_equal(mask, np.array(rows, bool)[:, None])
+        np.testing.assert_array_equal(mask, make_mask(attention_mask == 1, direction))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)])
+def test_dense_maps_the_last_axis(shape):
+    x = jax.random.normal(jax.random.key(0), shape)
+    params = {"kernel": jax.random.normal(jax.random.key(1), (4, 6)), "bias": jnp.arange(6.0)}
+    y = Dense(6, 0.02, "float32").apply({"params": params}, x)
+    np.testing.assert_allclose(y, np.asarray(x) @ params["kernel"] + params["bias"], atol=1e-5)
+
+
+def test_kernels_start_truncated_at_two_standard_deviations_and_are_not_rescaled():
+    params = Dense(400, 0.02, "float32").init(jax.random.key(0), jnp.zeros((1, 300)))["params"]
+    kernel = np.asarray(params["kernel"])
+    assert 0.0399 < np.abs(kernel).max() <= 0.04
+    # The standard deviation of a normal variable truncated at 2 is 0.87962566.
+    np.testing.assert_allclose(kernel.std(), 0.02 * 0.87962566, rtol=0.01)
+    assert (np.asarray(params["bias"]) == 0).all()

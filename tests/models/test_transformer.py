@@ -1,0 +1,274 @@
+import dataclasses
+import functools
+import math
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models.transformer import Encoder, TransformerConfig, TransformerLayer
+
+CONFIG = TransformerConfig(
+    hidden_size=12,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=20,
+    dropout=0.0,
+    attention_dropout=0.0,
+    gelu="erf",
+    norm="post",
+    norm_eps=1e-3,
+    initializer_range=0.3,
+    dtype="float32",
+    scan_layers=True,
+    remat=False,
+)
+FORMS = [(scan, remat) for scan in (False, True) for remat in (False, True)]
+
+
+def inputs(config, batch=2, length=6):
+    x = jax.random.normal(jax.random.key(7), (batch, length, config.hidden_size))
+    mask = jnp.ones((batch, 1, length, length), bool).at[1, :, :, 4:].set(False)
+    return x.astype(config.dtype), mask
+
+
+@functools.cache
+def init(module, config):
+    """Parameters with nothing left at 0 or 1."""
+    x, mask = inputs(config)
+    variables = jax.jit(lambda key: module.init(key, x, mask, deterministic=True, return_attention=False))(
+        jax.random.key(0)
+    )
+    leaves, tree = jax.tree.flatten(variables)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    return tree.unflatten(
+        [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("deterministic", "return_attention"))
+def run(config, variables, key=None, deterministic=True, return_attention=False):
+    x, mask = inputs(config)
+    rngs = {} if key is None else {"dropout": key}
+    return Encoder(config).apply(
+        variables, x, mask, deterministic=deterministic, return_attention=return_attention, rngs=rngs
+    )
+
+
+def numpy_layer(config, params, x, mask):
+    """The layer in float64."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+    def dense(p, y):
+        return y @ p["kernel"] + p["bias"]
+
+    def norm(p, y):
+        centered = y - y.mean(-1, keepdims=True)
+        variance = (centered**2).mean(-1, keepdims=True)
+        return centered / np.sqrt(variance + config.norm_eps) * p["scale"] + p["bias"]
+
+    def gelu(y):
+        if config.gelu == "erf":
+            return y * 0.5 * (1 + np.vectorize(math.erf)(y / math.sqrt(2)))
+        return 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+
+    def attend(y):
+        def heads(p):
+            return np.moveaxis(dense(p, y).reshape(*y.shape[:2], config.num_heads, -1), 2, 1)
+
+        query, key, value = (heads(params["attention"][name]) for name in ("query", "key", "value"))
+        score = query @ np.swapaxes(key, 2, 3) / math.sqrt(query.shape[-1])
+        weight = np.where(mask, np.exp(score), 0)
+        weight /= weight.sum(-1, keepdims=True)
+        return dense(params["attention"]["output"], np.moveaxis(weight @ value, 1, 2).reshape(y.shape))
+
+    def feed_forward(y):
+        return dense(params["output"], gelu(dense(params["intermediate"], y)))
+
+    if config.norm == "pre":
+        x = x + attend(norm(params["attention_norm"], x))
+        return x + feed_forward(norm(params["output_norm"], x))
+    x = norm(params["attention_norm"], x + attend(x))
+    return norm(params["output_norm"], x + feed_forward(x))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("gelu", ["erf", "tanh"])
+def test_layer_matches_float64_numpy(norm, gelu):
+    config = dataclasses.replace(CONFIG, norm=norm, gelu=gelu)
+    layer = TransformerLayer(config)
+    variables = init(layer, config)
+    x, mask = inputs(config)
+    output, _ = layer.apply(variables, x, mask, deterministic=True, return_attention=False)
+    expected = numpy_layer(config, variables["params"], np.asarray(x, np.float64), np.asarray(mask))
+    np.testing.assert_allclose(output, expected, atol=2e-5)
+    other = dataclasses.replace(config, gelu={"erf": "tanh", "tanh": "erf"}[gelu])
+    off = numpy_layer(other, variables["params"], np.asarray(x, np.float64), np.asarray(mask))
+    assert np.abs(off - expected).max() > 1e-4
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("scan", [False, True])
+def test_encoder_applies_the_layers_in_order(norm, scan):
+    config = dataclasses.replace(CONFIG, norm=norm, scan_layers=scan)
+    variables = init(Encoder(config), config)
+    x, mask = inputs(config)
+    expected = np.asarray(x, np.float64)
+    for i in range(config.num_layers):
+        params = jax.tree.map(lambda leaf, i=i: leaf[i], variables["params"]["layers"])
+        expected = numpy_layer(config, params, expected, np.asarray(mask))
+    if norm == "pre":
+        final = variables["params"]["final_norm"]
+        centered = expected - expected.mean(-1, keepdims=True)
+        scale = np.sqrt((centered**2).mean(-1, keepdims=True) + config.norm_eps)
+        expected = centered / scale * final["scale"] + final["bias"]
+    np.testing.assert_allclose(run(config, variables)[0], expected, atol=5e-5)
+
+
+@pytest.mark.parametrize(("norm", "dropout"), [("post", 0.3), ("pre", 0.0)])
+def test_scanned_unrolled_and_rematerialized_agree(norm, dropout):
+    base = dataclasses.replace(CONFIG, norm=norm, dropout=dropout, attention_dropout=dropout, scan_layers=False)
+    variables = init(Encoder(base), base)
+    results = []
+    for scan, remat in FORMS:
+        config = dataclasses.replace(base, scan_layers=scan, remat=remat)
+
+        def loss(variables, config=config):
+            output, weights = run(config, variables, key=jax.random.key(3), deterministic=False, return_attention=True)
+            return jnp.sum(output**3), (output, weights)
+
+        (_, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(variables)
+        assert outputs[1].shape == (2, 2, 2, 6, 6)
+        results.append((outputs, grads))
+    for outputs, grads in results[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), outputs, results[0][0])
+        assert distance(grads, results[0][1]) < 1e-5
+
+
+def distance(tree, reference):
+    difference = jax.tree.map(lambda a, b: a - b, tree, reference)
+    return float(norm_of(difference) / norm_of(reference))
+
+
+def norm_of(tree):
+    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def make(config):
+    x, mask = inputs(config)
+    return Encoder(config).init(jax.random.key(5), x, mask, deterministic=True, return_attention=False)
+
+
+@pytest.mark.parametrize(("scan", "remat"), FORMS)
+def test_parameters_are_stacked_alike_in_all_forms(scan, remat):
+    config = dataclasses.replace(CONFIG, scan_layers=scan, remat=remat)
+    params, reference = make(config), make(CONFIG)
+    jax.tree.map(np.testing.assert_array_equal, params, reference)
+    layers = flax.traverse_util.flatten_dict(params["params"]["layers"], sep="/")
+    assert {name: leaf.shape for name, leaf in layers.items() if "norm" not in name} == {
+        **{f"attention/{name}/kernel": (2, 12, 12) for name in ("query", "key", "value", "output")},
+        **{f"attention/{name}/bias": (2, 12) for name in ("query", "key", "value", "output")},
+        "intermediate/kernel": (2, 12, 20),
+        "intermediate/bias": (2, 20),
+        "output/kernel": (2, 20, 12),
+        "output/bias": (2, 12),
+    }
+    assert {name for name in layers if "norm" in name} == {
+        f"{norm}/{leaf}" for norm in ("attention_norm", "output_norm") for leaf in ("scale", "bias")
+    }
+    kernel = layers["attention/query/kernel"]
+    assert not np.allclose(kernel[0], kernel[1])
+
+
+def test_only_pre_norm_ends_with_a_norm():
+    for norm, expected in (("post", {"layers"}), ("pre", {"layers", "final_norm"})):
+        config = dataclasses.replace(CONFIG, norm=norm)
+        assert jax.eval_shape(lambda config=config: make(config))["params"].keys() == expected
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_dropout_follows_its_key(scan):
+    config = dataclasses.replace(CONFIG, dropout=0.4, scan_layers=scan)
+    variables = init(Encoder(config), config)
+    still = run(config, variables)[0]
+    np.testing.assert_array_equal(still, run(config, variables, key=jax.random.key(1))[0])
+    dropped = run(config, variables, key=jax.random.key(1), deterministic=False)[0]
+    np.testing.assert_array_equal(dropped, run(config, variables, key=jax.random.key(1), deterministic=False)[0])
+    assert not np.allclose(dropped, still, atol=1e-2)
+    assert not np.allclose(dropped, run(config, variables, key=jax.random.key(2), deterministic=False)[0], atol=1e-2)
+    with pytest.raises(flax.errors.InvalidRngError):
+        run(config, variables, deterministic=False)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_each_layer_draws_its_own_dropout(scan):
+    """With x = 0 and only output biases of 1, the sum of two layers' dropout is 0, 1 or 2 units.
+
+    Were the draws the same, it would be 0 or 2.
+    """
+    config = dataclasses.replace(CONFIG, norm="pre", dropout=0.5, scan_layers=scan)
+    params = jax.tree.map(jnp.zeros_like, init(Encoder(config), config)["params"])
+    params["final_norm"]["scale"] = jnp.ones(12)
+    params["layers"]["output"]["bias"] = jnp.ones((2, 12))
+    output, _ = Encoder(config).apply(
+        {"params": params},
+        jnp.zeros((1, 1, 12)),
+        jnp.ones((1, 1, 1, 1), bool),
+        deterministic=False,
+        return_attention=False,
+        rngs={"dropout": jax.random.key(0)},
+    )
+    assert len(np.unique(np.round(output, 4))) == 3
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_bfloat16_is_close_to_float32(norm):
+    config = dataclasses.replace(CONFIG, norm=norm)
+    half = dataclasses.replace(config, dtype="bfloat16")
+    variables = init(Encoder(half), half)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
+    output, weights = run(half, variables, return_attention=True)
+    assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
+    assert 1e-5 < distance(output.astype(jnp.float32), run(config, variables)[0]) < 0.05
+
+
+def test_norm_statistics_survive_a_large_mean():
+    """The one-pass variance E[x^2] - E[x]^2 would be off by several percent here."""
+    config = dataclasses.replace(CONFIG, norm="pre", num_layers=1, norm_eps=1e-12)
+    variables = init(Encoder(config), config)
+    params = jax.tree.map(jnp.zeros_like, variables["params"])
+    params["final_norm"]["scale"] = jnp.ones(12)
+    x = 1000 + jnp.arange(12.0).reshape(1, 1, 12) / 12
+    mask = jnp.ones((1, 1, 1, 1), bool)
+    output, _ = Encoder(config).apply({"params": params}, x, mask, deterministic=True, return_attention=False)
+    exact = np.asarray(x, np.float64)
+    np.testing.assert_allclose(output, (exact - exact.mean()) / exact.std(), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", 0),
+        ("hidden_size", 13),
+        ("num_layers", 0),
+        ("num_heads", -1),
+        ("num_heads", 5),
+        ("intermediate_size", 0),
+        ("dropout", 1.0),
+        ("dropout", -0.1),
+        ("attention_dropout", 1.5),
+        ("dropout", math.nan),
+        ("gelu", "exact"),
+        ("norm", "sandwich"),
+        ("norm_eps", 0.0),
+        ("initializer_range", -0.02),
+        ("dtype", "float16"),
+    ],
+)
+def test_bad_values_are_user_errors(key, value):
+    with pytest.raises(UserError, match=r"model\.\w+: got .*expected"):
+        dataclasses.replace(CONFIG, **{key: value})
