@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -80,7 +80,7 @@ class Checkpoints:
             ),
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
 Params = Any  # a nested dict of float32 arrays
-Batch = Mapping[str, np.ndarray]
+Batch = Mapping[str, Any]  # arrays: of numpy where they are made, of JAX where they are used
 Sums = dict[str, jax.Array]  # {term: float32 scalar}
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float32 scalars
 
@@ -25,6 +25,7 @@ class Example(NamedTuple):
     source: Any
 
 
+@runtime_checkable  # so that a test run checks that an experiment has all of it
 class Task(Protocol):
     """What an experiment tells the training wing."""
 

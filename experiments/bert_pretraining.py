@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from bertjax.data.sentence_pairs import PairsConfig
 from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import huggingface
-from bertjax.models.bert import BertConfig, BertForPreTraining
+from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.task import Batch, Example, Metrics, Params, Sums
 
@@ -190,16 +190,7 @@ class BertPretraining:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Cross-entropies of the predicted tokens and of the next sentence; see `Task.loss`."""
-        output = self._model.apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["attention_mask"],
-            batch["masked_positions"],
-            deterministic=rng is None,
-            return_attention=False,
-            rngs={} if rng is None else {"dropout": rng},
-        )
+        output = self._apply(params, batch, rng)
         terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
         if output.next_sentence_logits is not None:
             labels = batch["next_sentence_labels"]
@@ -236,15 +227,7 @@ class BertPretraining:
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The likeliest tokens at each masked position [B, P, 5], and the odds of the second segment [B]."""
-        output = self._model.apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["attention_mask"],
-            batch["masked_positions"],
-            deterministic=True,
-            return_attention=False,
-        )
+        output = self._apply(params, batch, None)
         top = min(_TOP, self._model_config.vocab_size)
         probabilities, tokens = jax.lax.top_k(jax.nn.softmax(output.masked_lm_logits), top)
         result = {"probabilities": probabilities, "tokens": tokens}
@@ -278,6 +261,19 @@ class BertPretraining:
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""
         self._tokenizer.save(folder)
+
+    def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> PreTrainingOutput:
+        output = self._model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            batch["masked_positions"],
+            deterministic=rng is None,
+            return_attention=False,
+            rngs={} if rng is None else {"dropout": rng},
+        )
+        return cast(PreTrainingOutput, output)
 
     def _split(self, split: str) -> PretrainingBatches:
         assert self._corpus is not None, "a task without prepared text only predicts"

@@ -18,7 +18,9 @@ import hashlib
 import json
 import logging
 import shutil
+import unicodedata
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,8 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
         "valid": _open(config, config.valid_source).fingerprint() if config.valid_source else config.valid_fraction,
         "on_bad_row": config.on_bad_row,
         "lines": config.lines,
+        "splitter": f"nltk {metadata.version('nltk')}" if config.lines == "paragraph" else "none",
+        "unicode": unicodedata.unidata_version,
         "lowercase": config.lowercase,
         "vocabulary": vocabulary,
     }

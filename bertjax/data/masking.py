@@ -7,7 +7,7 @@ import dataclasses
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Int64
+from jaxtyping import Bool, Float32, Int, Int64, UInt32
 
 from bertjax.data import random
 from bertjax.errors import UserError, choice
@@ -145,7 +145,7 @@ def predict_neighbors(input_ids: Int[np.ndarray, "B S"], lengths: Int[np.ndarray
 def _choose(
     candidates: Bool[np.ndarray, "B S"],
     starts: Bool[np.ndarray, "B S"],
-    order_words: Int[np.ndarray, "B S"],
+    order_words: UInt32[np.ndarray, "B S"],
     wanted: Int64[np.ndarray, " B"],
 ) -> Bool[np.ndarray, "B S"]:
     """Takes words in random order until `wanted` tokens are chosen; one that would overflow is skipped.

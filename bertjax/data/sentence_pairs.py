@@ -105,7 +105,8 @@ def make_rows(sentences: Sentences, config: PairsConfig, seed: int, epoch: int) 
 
 def _pair_rows(sentences: Sentences, config: PairsConfig, seed: int, epoch: int) -> list[np.ndarray]:
     """One array of rows for each sweep over the documents that still have sentences left."""
-    bounds, room, sweeps = sentences.bounds, config.seq_len - 3, []
+    bounds, room = sentences.bounds, config.seq_len - 3
+    sweeps: list[np.ndarray] = []
     documents = np.arange(sentences.num_documents)
     position, ends = sentences.first[:-1].copy(), sentences.first[1:]
     targets = _target_lengths(documents, room, config, seed, epoch)
@@ -148,7 +149,8 @@ def _pair_rows(sentences: Sentences, config: PairsConfig, seed: int, epoch: int)
 
 def _full_sentence_rows(sentences: Sentences, config: PairsConfig, seed: int, epoch: int) -> list[np.ndarray]:
     """As many whole sentences of a document as fit; only one that is longer than a row is cut."""
-    bounds, sweeps = sentences.bounds, []
+    bounds = sentences.bounds
+    sweeps: list[np.ndarray] = []
     documents = np.arange(sentences.num_documents)
     position, ends = sentences.origin[:-1].copy(), sentences.origin[1:]
     targets = _target_lengths(documents, config.seq_len - 2, config, seed, epoch)

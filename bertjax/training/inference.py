@@ -105,7 +105,7 @@ class Inference:
     def __init__(self, task: Task, config: TrainingConfig, workdir: Path | None, checkpoint: str) -> None:
         """Args: the task; its settings; the run and which of its checkpoints, or None for published weights."""
         self._task, self._batch_size = task, config.batch_size
-        self._mesh = sharding.make_mesh(config.mesh)
+        self._mesh = sharding.make_mesh(config.mesh, jax.devices())
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
         if workdir is None:

@@ -1,7 +1,7 @@
 """The training loop, for any task."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
     """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM."""
-    trainer = Trainer(task, config)
+    trainer = Trainer(task, config, jax.devices())
     with Checkpoints(workdir, config.checkpoint) as checkpoints, Preemption() as preempted:
         restored = trainer.restore_or_init(checkpoints)
         with MetricLog(workdir, resumed=int(restored.step)) as log:
@@ -60,10 +60,10 @@ def due(done: int, *every: int) -> bool:
 class Trainer:
     """A task, compiled for a mesh."""
 
-    def __init__(self, task: Task, config: TrainingConfig) -> None:
-        """Args: what to train and how. Raises UserError where config, task and devices do not fit together."""
+    def __init__(self, task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> None:
+        """Args: what to train, how and on what. Raises UserError where these do not fit together."""
         self._task, self._config = task, config
-        self._mesh = sharding.make_mesh(config.mesh)
+        self._mesh = sharding.make_mesh(config.mesh, devices)
         self._rows = sharding.local_rows(self._mesh, config.batch_size)
         sharding.local_rows(self._mesh, config.batch_size // config.accumulation_steps)
         params = jax.eval_shape(task.init, jax.random.key(0))

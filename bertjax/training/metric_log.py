@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ class MetricLog:
             self._file = path.open("a")
             self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=resumed + 1 if resumed else None)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "MetricLog":
         return self
 
     def __exit__(

@@ -12,7 +12,7 @@ import optax
 from bertjax.errors import UserError, choice
 from bertjax.task import Params
 
-Schedule = Callable[[jax.Array], jax.Array]
+Schedule = Callable[[Any], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
     """
     warmup, peak = config.warmup_steps, config.learning_rate
 
-    def schedule(count: jax.Array) -> jax.Array:
+    def schedule(count: Any) -> jax.Array:
         step = jnp.asarray(count, jnp.float32)
         if config.schedule == "linear":
             after = 1 - step / num_steps

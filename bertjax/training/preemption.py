@@ -4,7 +4,6 @@ import itertools
 import logging
 import signal
 from types import FrameType, TracebackType
-from typing import Self
 
 import jax
 from jax.experimental import multihost_utils
@@ -24,7 +23,7 @@ class Preemption:
         self._polls = itertools.count()
         self._noticed = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Preemption":
         if not self._distributed:
             self._previous = signal.signal(signal.SIGTERM, self._on_signal)
         return self

@@ -34,9 +34,9 @@ class MeshConfig:
     tensor: int
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
-    """The mesh over all devices of all processes. Raises UserError if they cannot be laid out so."""
-    shape, count = list(dataclasses.astuple(config)), jax.device_count()
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
+    """The mesh over all of `devices`, which are those of all processes. Raises UserError if they do not fit."""
+    shape, count = list(dataclasses.astuple(config)), len(devices)
     if shape.count(-1) == 1:
         rest = math.prod(size for size in shape if size != -1)
         shape[shape.index(-1)] = count // max(rest, 1)
@@ -47,7 +47,8 @@ def make_mesh(config: MeshConfig) -> Mesh:
             expected="sizes whose product is the number of devices (one of them may be -1)",
             fix=f"set --config.mesh.data={count} and the others to 1",
         )
-    return jax.make_mesh(tuple(shape), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    axes = ("data", "fsdp", "tensor")
+    return jax.make_mesh(tuple(shape), axes, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

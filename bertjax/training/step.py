@@ -32,7 +32,7 @@ class StepReport(NamedTuple):
     finite: jax.Array  # bool: loss and gradient are finite, and so the update was made
 
 
-StepFunction = Callable[[TrainState, Tree, jax.Array], tuple[TrainState, StepReport]]
+StepFunction = Callable[[TrainState, Tree, Any], tuple[TrainState, StepReport]]
 
 
 def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
@@ -69,7 +69,7 @@ def make_step(
 
         def loss(params: Params, rows: Tree, key: jax.Array) -> tuple[jax.Array, Metrics]:
             sums, metrics = task.loss(params, rows, key)
-            return sum(sums[term] / denominators[term] for term in sums), metrics
+            return sum((sums[term] / denominators[term] for term in sums), jnp.zeros(())), metrics
 
         def micro_step(rows: Tree, key: jax.Array) -> Tree:
             return jax.value_and_grad(loss, has_aux=True)(state.params, rows, key)
@@ -141,7 +141,7 @@ def pmap_step(
         whole_batch=partial(jax.lax.all_gather, axis_name="data", tiled=True),
         all_sum=partial(jax.lax.psum, axis_name="data"),
     )
-    mapped = jax.pmap(step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=mesh.devices.ravel())
+    mapped = jax.pmap(step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=list(mesh.devices.ravel()))
 
     def call(state: TrainState, batch: Tree, index: jax.Array) -> tuple[TrainState, StepReport]:
         return mapped(state, jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch), index)

@@ -1,0 +1,50 @@
+# Each target makes the environment it needs. PYTHON chooses the interpreter: 3.11 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LAUNCH := $(BIN)/python launch.py
+DEMO := runs/demo
+DEMO_TEXT := --config.data.prepared_dir=$(DEMO)/data
+DEMO_SENTENCES := Return the [MASK] of the object.\nThis function returns [MASK] if the file exists.\nIf the argument is omitted , the default [MASK] is used.\n
+
+.PHONY: setup setup-dev demo test test-all lint types style clean
+
+setup: $(VENV)/.runtime
+setup-dev: $(VENV)/.dev
+
+$(VENV)/.runtime: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --requirement requirements.txt
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime pyproject.toml
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO)/untrained --config.num_steps=1 $(DEMO_TEXT)
+	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO) $(DEMO_TEXT)
+	@echo "Held-out figures, the unigram line beside them:"
+	@$(LAUNCH) --mode=evaluate --workdir=$(DEMO)
+	@echo "Filled masks before training:"
+	@printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)/untrained
+	@echo "Filled masks after training:"
+	@printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)
+	@echo "The run is in $(DEMO): config.json, metrics.jsonl, checkpoints/, vocab.txt, tensorboard/"
+
+test: setup-dev
+	$(BIN)/python -m pytest
+
+test-all: test
+	$(BIN)/python -m pytest -m slow
+
+lint: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup-dev
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) runs

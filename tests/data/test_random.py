@@ -1,0 +1,167 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data import random
+from bertjax.data.random import Stream
+
+WORD = st.integers(0, 2**32 - 1)
+ONES = 0xFFFFFFFF
+
+
+# The vectors that Random123 is distributed with (kat_vectors, "philox4x32 10").
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((ONES,) * 4, (ONES, ONES), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_published_answers(counter, key, expected):
+    words = random.philox4x32(tuple(np.full(3, c, np.uint64) for c in counter), key)
+    assert words.dtype == np.uint32
+    np.testing.assert_array_equal(words, [expected] * 3)
+
+
+@given(WORD, st.sampled_from(Stream), WORD, st.lists(WORD, max_size=4), st.integers(1, 11), WORD)
+def test_bits_are_philox_of_their_coordinates(seed, stream, epoch, index, words, sub_index):
+    actual = random.bits(seed, stream, epoch, np.array(index, np.int64), words, sub_index)
+    assert actual.shape == (len(index), words)
+    for row, i in zip(actual, index, strict=True):
+        for number, word in enumerate(row):
+            counter = tuple(np.array([c], np.uint64) for c in (number // 4, i, sub_index, epoch))
+            assert word == random.philox4x32(counter, (seed, int(stream)))[0, number % 4]
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 64])
+@pytest.mark.parametrize("words", [1, 4, 5, 30])
+def test_bits_do_not_depend_on_how_they_are_asked_for(block, words, monkeypatch):
+    index = np.arange(100, 150)
+    whole = random.bits(1, Stream.CHUNKS, 2, index, words, sub_index=3)
+    order = np.array([49, 0, 7, 7, 23])
+    monkeypatch.setattr(random, "_BLOCK", block)
+    np.testing.assert_array_equal(random.bits(1, Stream.CHUNKS, 2, index, words, sub_index=3), whole)
+    np.testing.assert_array_equal(random.bits(1, Stream.CHUNKS, 2, index[order], words, sub_index=3), whole[order])
+    np.testing.assert_array_equal(random.bits(1, Stream.CHUNKS, 2, index, 1, sub_index=3), whole[:, :1])
+
+
+def test_bits_beyond_one_block_are_those_of_their_indices():
+    index = np.arange(20_000)
+    whole = random.bits(0, Stream.MASKING, 0, index, 5)
+    some = index[::777]
+    np.testing.assert_array_equal(whole[some], random.bits(0, Stream.MASKING, 0, some, 5))
+
+
+def test_every_coordinate_matters():
+    index, base = np.arange(50), (7, Stream.CHUNKS, 3, 5)
+    changed = [(8, *base[1:]), (7, Stream.MASKING, 3, 5), (7, Stream.CHUNKS, 4, 5), (7, Stream.CHUNKS, 3, 6)]
+    drawn = [random.bits(seed, stream, epoch, index, 4, sub) for seed, stream, epoch, sub in (base, *changed)]
+    drawn.append(random.bits(7, Stream.CHUNKS, 3, index + 50, 4, 5))
+    # 6 x 200 words of 32 bits all differ: a single collision has a chance of 2 in 10,000.
+    assert len(np.unique(drawn)) == np.size(drawn)
+
+
+@pytest.mark.parametrize("stream", Stream)
+def test_bits_are_fair_and_independent(stream, check_mean):
+    words = random.bits(12, stream, 0, np.arange(100_000), 1)
+    signs = (words >> np.array([0, 1, 16, 30, 31], np.uint32) & 1) * 2.0 - 1
+    for i, j in itertools.combinations(range(5), 2):
+        check_mean(f"{stream.name}, bits {i} and {j} of five", signs[:, i] * signs[:, j], 0, 1)
+    for i in range(5):
+        check_mean(f"{stream.name}, bit {i} of five", signs[:, i], 0, 1)
+
+
+def test_uniform_is_in_the_unit_interval(check_mean):
+    np.testing.assert_array_equal(random.uniform(np.array([0, 1 << 31, ONES], np.uint32)), [0, 0.5, 1 - 2**-32])
+    values = random.uniform(random.bits(2, Stream.CHUNKS, 0, np.arange(100_000), 1)[:, 0])
+    check_mean("uniform", values, 0.5, 1 / 12)
+    check_mean("square of uniform", values**2, 1 / 3, 4 / 45)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 1 << 31, ONES]) | WORD, st.integers(1, 2**32)), min_size=1))
+def test_below_is_below_its_limit(pairs):
+    words, limits = (np.array(column) for column in zip(*pairs, strict=True))
+    drawn = random.below(words.astype(np.uint32), limits)
+    assert drawn.tolist() == [word * limit >> 32 for word, limit in pairs]
+    assert ((drawn >= 0) & (drawn < limits)).all()
+    assert random.below(np.array([0, ONES], np.uint32), pairs[0][1]).tolist() == [0, pairs[0][1] - 1]
+
+
+@pytest.mark.parametrize("limit", [2, 3, 10, 1000])
+def test_below_is_uniform(limit, check_uniform):
+    drawn = random.below(random.bits(1, Stream.CHUNKS, 0, np.arange(100_000), 1)[:, 0], limit)
+    check_uniform(f"below({limit})", np.bincount(drawn, minlength=limit))
+
+
+@given(WORD, WORD, st.integers(0, 200))
+def test_permutation_is_one(seed, epoch, size):
+    order = random.permutation(seed, epoch, size)
+    assert sorted(order.tolist()) == list(range(size))
+    np.testing.assert_array_equal(order, random.permutation(seed, epoch, size))
+
+
+def test_orders_are_equally_likely(check_uniform):
+    fours = random.permutation(0, 0, 400_000).reshape(-1, 4).argsort(axis=1) @ (64, 16, 4, 1)
+    orders, counts = np.unique(fours, return_counts=True)
+    assert len(orders) == 24
+    check_uniform("orders of four neighbors", counts)
+
+
+def test_permutations_differ_by_seed_and_epoch(check_mean):
+    size = 100_000
+    places = [random.permutation(seed, epoch, size) / size for seed, epoch in ((0, 0), (1, 0), (0, 1))]
+    for i, j in itertools.combinations(range(3), 2):
+        # Of two independent uniform places: mean difference 0, variance of their centered product 1 / 144.
+        check_mean(f"permutations {i} and {j}", (places[i] - 0.5) * (places[j] - 0.5), 0, 1 / 144)
+
+
+@settings(deadline=None)
+@given(WORD, WORD, st.integers(0, 1000), st.lists(st.integers(0, 200), min_size=1, max_size=6))
+def test_coin_flips_count_the_first_bits(seed, epoch, sub_index, flips):
+    index = np.arange(len(flips)) * 3
+    heads = random.coin_flips(seed, epoch, index, sub_index, np.array(flips))
+    words = random.bits(seed, Stream.TRUNCATION, epoch, index, 7, sub_index)
+    for count, row, number in zip(heads, words, flips, strict=True):
+        coins = [word >> bit & 1 for word in row.tolist() for bit in range(32)]
+        assert count == sum(coins[:number])
+    # Alone, each is what it was together.
+    alone = [
+        random.coin_flips(seed, epoch, index[i : i + 1], sub_index, np.array([n]))[0] for i, n in enumerate(flips)
+    ]
+    assert heads.tolist() == alone
+
+
+def test_no_documents_flip_no_coins():
+    none = np.zeros(0, np.int64)
+    assert random.coin_flips(0, 0, none, 0, none).shape == (0,)
+    assert random.bits(0, Stream.CHUNKS, 0, none, 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize("flips", [1, 2, 31, 32, 33, 64, 65, 300])
+def test_coin_flips_are_binomial(flips, check_mean):
+    size, variance = 100_000, flips / 4
+    heads = random.coin_flips(3, 0, np.arange(size), flips, np.full(size, flips))
+    assert heads.min() >= 0
+    assert heads.max() <= flips
+    check_mean(f"mean heads of {flips}", heads, flips / 2, variance)
+    # The fourth central moment of Binomial(n, 1/2) is 3 variance^2 - variance / 2.
+    spread = (heads - flips / 2) ** 2
+    if flips == 1:
+        assert (spread == 0.25).all()
+    else:
+        check_mean(f"variance of heads of {flips}", spread, variance, 2 * variance**2 - variance / 2)
+
+
+def test_a_few_coins_fall_each_way_as_often_as_they_should(check_rate):
+    size = 100_000
+    heads = random.coin_flips(4, 0, np.arange(size), 0, np.full(size, 3))
+    for count, chance in enumerate((1 / 8, 3 / 8, 3 / 8, 1 / 8)):
+        check_rate(f"{count} heads of 3", int((heads == count).sum()), size, chance)

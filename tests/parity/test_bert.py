@@ -1,0 +1,165 @@
+"""Our BERT against transformers': from golden files, and live (slow)."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import build
+from bertjax.interop import huggingface
+from bertjax.models.bert import BertConfig, BertForPreTraining
+
+GOLDEN = Path(__file__).with_name("golden")
+CASES = ("erf", "tanh", "deep")
+FORMS = [(scan, remat) for scan in (False, True) for remat in (False, True)]
+
+
+def read(folder, **changes):
+    options = {"dtype": "float32", "scan_layers": True, "remat": False, "next_sentence": True}
+    values = {**huggingface.read_config(folder), "dropout": 0.0, "attention_dropout": 0.0, **options}
+    config = build(BertConfig, {**values, **changes}, "model")
+    params, report = huggingface.load(folder, config)
+    assert report == ((), ())
+    return config, params
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(config, params, batch):
+    """Outputs at every position, with the loss at the masked ones, and its gradient."""
+    model = BertForPreTraining(config)
+
+    def apply(params, positions):
+        return model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["attention_mask"],
+            positions,
+            deterministic=True,
+            return_attention=True,
+        )
+
+    def loss(params):
+        output = apply(params, batch["masked_positions"])
+        return cross_entropy(output.masked_lm_logits, batch["masked_labels"]) + cross_entropy(
+            output.next_sentence_logits, batch["next_sentence_labels"]
+        )
+
+    everywhere = jnp.broadcast_to(jnp.arange(batch["input_ids"].shape[1]), batch["input_ids"].shape)
+    value, gradient = jax.value_and_grad(loss)(params)
+    return {**apply(params, everywhere)._asdict(), "loss": value}, gradient
+
+
+def cross_entropy(logits, labels):
+    log_probability = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)
+    return -jnp.mean(log_probability)
+
+
+def distance(tree, reference):
+    """The norm of the difference over the norm of the whole tree."""
+
+    def norm(tree):
+        return np.sqrt(sum(np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(tree)))
+
+    return norm(jax.tree.map(lambda a, b: a - b, tree, reference)) / norm(reference)
+
+
+def check(config, params, batch, expected, gradient, tolerance=2e-5):
+    batch = {name: jnp.asarray(value, jnp.int32) for name, value in batch.items()}
+    output, our_gradient = run(config, params, batch)
+    for name, value in expected.items():
+        assert value.std() > 1e-2 or value.ndim == 0, name  # nothing is trivially constant
+        difference = np.abs(output[name] - value).max()
+        print(f"{name}: max abs difference {difference:.1e}")
+        assert difference <= tolerance, name
+    print(f"gradient: relative distance {distance(our_gradient, gradient):.1e}")
+    assert jax.tree.structure(our_gradient) == jax.tree.structure(gradient)
+    assert distance(our_gradient, gradient) <= 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden(case):
+    folder = GOLDEN / f"bert_{case}"
+    config, params = read(folder)
+    gradient, _ = huggingface.load(folder / "gradient", config)
+    check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
+
+
+@pytest.mark.parametrize(("scan", "remat"), FORMS)
+def test_golden_in_all_forms(scan, remat):
+    folder = GOLDEN / "bert_deep"
+    config, params = read(folder, scan_layers=scan, remat=remat)
+    gradient, _ = huggingface.load(folder / "gradient", config)
+    check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
+
+
+def test_golden_tells_the_two_gelus_apart():
+    """Were the tolerance too wide to see the activation, parity would prove little."""
+    folder = GOLDEN / "bert_tanh"
+    config, params = read(folder)
+    batch, expected = np.load(folder / "batch.npz"), np.load(folder / "expected.npz")
+    output, _ = run(dataclasses.replace(config, gelu="erf"), params, dict(batch))
+    assert np.abs(output["masked_lm_logits"] - expected["masked_lm_logits"]).max() > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("seed", [100, 101])
+def test_live(case, seed, tmp_path):
+    from tests.parity import make_golden
+
+    sizes = make_golden.CASES[case]
+    make_golden.write(tmp_path, sizes, seed)
+    config, params = read(tmp_path)
+    gradient, _ = huggingface.load(tmp_path / "gradient", config)
+    check(config, params, np.load(tmp_path / "batch.npz"), np.load(tmp_path / "expected.npz"), gradient)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_live_export(case, tmp_path):
+    """What we save, transformers opens without a missing or unexpected key, and computes alike."""
+    import transformers
+
+    from tests.parity import make_golden
+
+    config, params = read(GOLDEN / f"bert_{case}")
+    keys = iter(jax.random.split(jax.random.key(0), 100))
+    params = jax.tree.map(lambda leaf: leaf + 0.05 * jax.random.normal(next(keys), leaf.shape), params)
+    huggingface.save(tmp_path, params, config)
+    model, info = transformers.BertForPreTraining.from_pretrained(
+        tmp_path, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(info.values()), info
+    batch = make_golden.make_batch(make_golden.CASES[case], seed=5)
+    expected, _ = make_golden.run(model.eval(), batch)
+    output, _ = run(config, params, {name: jnp.asarray(value, jnp.int32) for name, value in batch.items()})
+    for name, value in expected.items():
+        difference = np.abs(output[name] - value).max()
+        print(f"{name}: max abs difference {difference:.1e}")
+        assert difference <= 2e-5, name
+
+
+@pytest.mark.slow
+def test_live_export_without_next_sentence(tmp_path):
+    import torch
+    import transformers
+
+    folder = GOLDEN / "bert_erf"
+    config, params = read(folder)
+    config = dataclasses.replace(config, next_sentence=False)
+    del params["next_sentence"], params["bert"]["pooler"]
+    huggingface.save(tmp_path, params, config)
+    model, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(model) is transformers.BertForMaskedLM
+    assert not any(info.values()), info
+    batch = np.load(folder / "batch.npz")
+    inputs = ("input_ids", "token_type_ids", "attention_mask")
+    with torch.no_grad():
+        logits = model.eval()(**{name: torch.tensor(batch[name]).long() for name in inputs}).logits
+    expected = np.load(folder / "expected.npz")["masked_lm_logits"]
+    np.testing.assert_allclose(logits.numpy(), expected, atol=2e-5)

@@ -1,0 +1,127 @@
+"""A text and a model small enough to train in a test, and `launch.py` without a process of its own."""
+
+import contextlib
+import io
+import json
+import logging
+import random
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from absl import flags
+from absl.testing import flagsaver
+
+import launch
+from bertjax.errors import build_all
+from bertjax.training.config import TrainingConfig
+from configs import bert_pretraining as config_file
+from experiments import bert_pretraining
+
+_WORDS = "the a cat dog bird fish sees likes finds small big red old house tree river and runs sleeps sings".split()
+
+
+class Outcome(NamedTuple):
+    """How a launch ended."""
+
+    status: int | str | None  # None or 0 if all went well; what is told on the last line otherwise
+    stdout: str
+    stderr: str
+
+    @property
+    def error(self) -> str:
+        """The message for the user, which is one line and the only thing that goes with a failure."""
+        assert isinstance(self.status, str), f"no error: {self.stdout}"
+        assert "\n" not in self.status and "Traceback" not in self.status, self.status
+        return self.status
+
+
+def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
+    """Documents of a few sentences each, a blank line between them."""
+    rng = random.Random(seed)
+    sentences = [
+        [" ".join(rng.choices(_WORDS, k=rng.randint(3, 12))) + " ." for _ in range(rng.randint(2, 9))]
+        for _ in range(documents)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n\n".join("\n".join(document) for document in sentences) + "\n")
+    return path
+
+
+def values(text: Path, **overrides: object) -> dict[str, object]:
+    """What shrinks the tiny config of pretraining; keys of `overrides` are dotted names with "__" for the dots."""
+    shrunk = {
+        "num_steps": 6,
+        "batch_size": 16,
+        "log_every": 2,
+        "evaluate_every": 3,
+        "model__num_layers": 2,
+        "model__hidden_size": 16,
+        "model__num_heads": 2,
+        "model__intermediate_size": 32,
+        "model__max_positions": 48,
+        "data__source": str(text),
+        "data__lines": "sentence",
+        "data__vocab_size": 120,
+        "data__valid_fraction": 0.2,
+        "data__workers": 1,
+        "data__seq_len": 32,
+        "data__prepared_dir": str(text.parent / "prepared"),
+        "masking__max_predictions": 6,
+        "optimizer__warmup_steps": 2,
+        "checkpoint__save_every": 2,
+        **overrides,
+    }
+    return {key.replace("__", "."): value for key, value in shrunk.items()}
+
+
+def config(text: Path, **overrides: object) -> dict:
+    """The tiny config of pretraining, shrunk, as `launch.py` resolves it."""
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict(values(text, **overrides))
+    return bert_pretraining.resolve(json.loads(tree.to_json()))
+
+
+def arguments(text: Path, workdir: Path, **overrides: object) -> list[str]:
+    """The command line that trains such a config."""
+    return [
+        "--config=configs/bert_pretraining.py:tiny",
+        f"--workdir={workdir}",
+        *(f"--config.{key}={value}" for key, value in values(text, **overrides).items()),
+    ]
+
+
+def task_and_settings(tree: dict) -> tuple[bert_pretraining.BertPretraining, TrainingConfig]:
+    """The task of a config, its text prepared, and the settings to train it with."""
+    settings, experiment = build_all((TrainingConfig, bert_pretraining.Config), tree, "")
+    text = bert_pretraining.preparation(experiment, Path(tree["data"]["prepared_dir"]))
+    text.run()
+    return bert_pretraining.make(experiment, text.folder, text.folder), settings
+
+
+def run(*command: str, stdin: bytes = b"") -> Outcome:
+    """Does what `python launch.py COMMAND` does, in this process, which leaves flags and logging as they were."""
+    argv, status = ["launch.py", "--distributed=off", *command], None
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(flagsaver.flagsaver())
+        stack.enter_context(_logging_kept())
+        stack.enter_context(mock.patch.multiple(sys, argv=argv, stdin=io.TextIOWrapper(io.BytesIO(stdin))))
+        stack.enter_context(contextlib.redirect_stdout(stdout))
+        stack.enter_context(contextlib.redirect_stderr(stderr))
+        flags.FLAGS.unparse_flags()
+        try:
+            launch.main(launch._parse_flags(argv))
+        except SystemExit as end:
+            status = end.code
+    return Outcome(status, stdout.getvalue(), stderr.getvalue())
+
+
+@contextlib.contextmanager
+def _logging_kept():
+    loggers = [logging.getLogger(name) for name in ("bertjax", "experiments")]
+    before = [(logger.level, list(logger.handlers), logger.propagate) for logger in loggers]
+    yield
+    for logger, (level, handlers, propagate) in zip(loggers, before, strict=True):
+        logger.level, logger.handlers, logger.propagate = level, handlers, propagate

@@ -1,0 +1,64 @@
+"""Layouts over a mesh of eight devices."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bertjax.errors import UserError
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.training.sharding import MeshConfig, local_rows, make_mesh, put_batch, tree_shardings
+
+
+def mesh(data, fsdp, tensor):
+    return make_mesh(MeshConfig(data, fsdp, tensor), jax.devices())
+
+
+def test_one_axis_takes_the_devices_that_the_others_leave():
+    assert dict(mesh(-1, 2, 2).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert dict(mesh(-1, 1, 1).shape) == {"data": 8, "fsdp": 1, "tensor": 1}
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (-1, 3, 1), (-1, -1, 1), (4, 1, 1), (0, 1, 1), (16, 1, 1)])
+def test_a_mesh_that_does_not_use_all_devices_is_an_error(sizes):
+    with pytest.raises(UserError, match=r"mesh.*8 device.*--config.mesh.data=8"):
+        mesh(*sizes)
+
+
+def test_rows_that_do_not_divide_are_an_error_with_the_nearest_that_do():
+    assert local_rows(mesh(4, 2, 1), 16) == slice(0, 16)
+    with pytest.raises(UserError, match="got 20; expected a multiple of 8.* Fix: use 24 or 16 rows"):
+        local_rows(mesh(4, 2, 1), 20)
+
+
+def test_a_batch_arrives_whole_and_in_order():
+    batch = {"x": np.arange(48).reshape(16, 3)}
+    placed = put_batch(batch, mesh(2, 2, 2), 16)["x"]
+    np.testing.assert_array_equal(placed, batch["x"])
+    assert placed.sharding.shard_shape(placed.shape) == (4, 3)
+
+
+def test_parameters_are_split_by_rule_then_by_their_largest_dimension():
+    tree = {
+        "layers": {
+            "attention": {"query": {"kernel": np.zeros((4, 128, 128)), "bias": np.zeros((4, 128))}},
+            "output": {"kernel": np.zeros((4, 512, 128))},
+        },
+        "embeddings": {"word_embeddings": np.zeros((1001, 128))},
+        "pooler": {"bias": np.zeros(128)},
+    }
+    specs = jax.tree.map(lambda s: s.spec, tree_shardings(tree, mesh(2, 2, 2), TENSOR_RULES))
+    assert specs["layers"]["attention"]["query"]["kernel"] == P(None, "fsdp", "tensor")
+    assert specs["layers"]["attention"]["query"]["bias"] == P(None, "tensor")
+    assert specs["layers"]["output"]["kernel"] == P(None, "tensor", "fsdp")
+    assert specs["embeddings"]["word_embeddings"] == P(None, "fsdp")  # 1001 does not divide
+    assert specs["pooler"]["bias"] == P(None)  # too small to be worth it
+
+
+def test_optimizer_state_follows_the_paths_of_its_parameters():
+    import optax
+
+    tree = {"layers": {"attention": {"query": {"kernel": np.zeros((4, 128, 128), np.float32)}}}}
+    state = jax.eval_shape(optax.scale_by_adam().init, tree)
+    shardings = tree_shardings(state, mesh(2, 2, 2), TENSOR_RULES)
+    assert shardings.mu["layers"]["attention"]["query"]["kernel"].spec == P(None, "fsdp", "tensor")

@@ -1,0 +1,110 @@
+"""One update does not depend on how the batch was divided, and a bad one is not made."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax.training import sharding
+from bertjax.training import step as steps
+from bertjax.training.optimizers import make_optimizer
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return tiny.write_text(tmp_path_factory.mktemp("step") / "text.txt", documents=60)
+
+
+def no_dropout(text, **overrides):
+    return tiny.config(text, model__dropout=0.0, model__attention_dropout=0.0, batch_size=32, **overrides)
+
+
+def run(tree, devices, updates):
+    """The gradient of the first update, and the state after some updates."""
+    task, settings = tiny.task_and_settings(tree)
+    mesh = sharding.make_mesh(settings.mesh, devices)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+
+    def keep_gradient(optimizer):
+        return optax.chain(optax.trace(0.0), optimizer)  # the trace's state is the last gradient
+
+    optimizer = keep_gradient(make_optimizer(settings.optimizer, params, 100))
+
+    def init():
+        return steps.init_state(task, optimizer, seed=1)
+
+    shardings = sharding.tree_shardings(jax.eval_shape(init), mesh, task.partition_rules())
+    state = jax.jit(init, out_shardings=shardings)()
+    if settings.parallel == "pmap":
+        step = steps.pmap_step(task, optimizer, mesh, settings.accumulation_steps, seed=1)
+    else:
+        step = steps.jit_step(task, optimizer, mesh, shardings, settings.accumulation_steps, seed=1)
+    rows = sharding.local_rows(mesh, 32)
+    gradient = None
+    for index, batch in zip(range(updates), task.batches("train", 0, rows), strict=False):
+        state, report = step(state, sharding.put_batch(batch, mesh, 32), np.int32(index))
+        assert report.finite
+        gradient = jax.device_get(state.opt_state[0].trace) if gradient is None else gradient
+    return gradient, jax.device_get(state)
+
+
+def distance(a, b):
+    """Norm of the difference over the norm, of whole trees."""
+    difference = jax.tree.map(lambda x, y: x - y, a, b)
+    return float(optax.global_norm(difference) / optax.global_norm(b))
+
+
+WAYS = {
+    "2x16": ({"accumulation_steps": 2}, 1),
+    "4x8": ({"accumulation_steps": 4}, 1),
+    "8 devices": ({}, 8),
+    "8 devices, 4x8": ({"accumulation_steps": 4}, 8),
+    "fsdp": ({"mesh__data": 2, "mesh__fsdp": 4}, 8),
+    "tensor": ({"mesh__data": 4, "mesh__tensor": 2}, 8),
+    "all axes": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),
+    "pmap": ({"parallel": "pmap"}, 8),
+    "pmap, 2x16": ({"parallel": "pmap", "accumulation_steps": 2}, 8),
+    "unrolled": ({"model__scan_layers": False}, 1),
+    "remat": ({"model__remat": True}, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(text):
+    return run(no_dropout(text), jax.devices()[:1], 20)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradient_and_twenty_updates_do_not_depend_on_how_the_batch_is_divided(text, whole, way):
+    overrides, devices = WAYS[way]
+    gradient, state = run(no_dropout(text, **overrides), jax.devices()[:devices], 20)
+    assert distance(gradient, whole[0]) <= 1e-5
+    # Adam divides by the root of the second moment, which magnifies rounding where gradients are tiny.
+    assert distance(state.params, whole[1].params) <= 1e-4
+
+
+def test_denominators_are_of_the_whole_batch_not_means_of_means(text):
+    # Rows with unequal numbers of predicted tokens: a mean of per-micro-batch means would differ.
+    task, _ = tiny.task_and_settings(no_dropout(text))
+    batch = next(task.batches("train", 0, slice(None)))
+    counts = batch["masked_weights"].sum(axis=1)
+    assert len(set(counts.tolist())) > 1
+
+
+def test_a_bad_update_is_not_made_and_none_after_it(text):
+    task, settings = tiny.task_and_settings(no_dropout(text))
+    optimizer = make_optimizer(settings.optimizer, jax.eval_shape(task.init, jax.random.key(0)), 100)
+    state = steps.init_state(task, optimizer, seed=0)
+    step = jax.jit(steps.make_step(task, optimizer, accumulation=1, seed=0))
+    batches = [dict(batch) for batch, _ in zip(task.batches("train", 0, slice(None)), range(3), strict=False)]
+    state, report = step(state, batches[0], 0)
+    assert report.finite and state.step == 1
+    batches[1]["masked_weights"] = batches[1]["masked_weights"] * np.nan
+    after, report = step(state, batches[1], 1)
+    assert not report.finite
+    later, report = step(after, batches[2], 2)
+    assert not report.finite
+    for a, b in ((state, after), (state, later)):
+        assert all(jax.tree.leaves(jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), a, b)))
