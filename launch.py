@@ -6,27 +6,29 @@ python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.j
 python launch.py --mode=export --workdir=runs/demo --output=FOLDER
 """
 
-import contextlib
-import errno
 import importlib
 import json
-import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from absl import app, flags
-from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from bertjax.errors import UserError, build_all, choice
+from bertjax.errors import UserError, as_user_error, build_all, choice
+from bertjax.progress import show_lines
 
 # JAX, and the wings that need it, are imported in functions: the worker processes that prepare text
 # import this file again, and have no use for it.
 
 MODES = ("train", "evaluate", "predict", "export", "prepare")
-_CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment's config file, with a size behind a colon.")
+_CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "The experiment's config file, with a size behind a colon.",
+    lock_config=False,
+    accept_new_attributes=True,  # to be told by `build_all`, which knows the names that are right
+)
 _MODE = flags.DEFINE_string("mode", "train", "What to do: " + ", ".join(MODES) + ".")
 _WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all processes.")
 _INPUT = flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
@@ -38,59 +40,32 @@ _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Which of them this is, with --coordinator_address.")
-# What a machine refuses; any other OSError is a bug.
-_REFUSALS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENOENT,
-)
 
 
 def main(argv: list[str]) -> None:
     """Runs the mode. What the user can mend is told in one line, and the exit status is 1."""
-    _show_progress()
+    show_lines(("bertjax", "experiments"))
     try:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
         _run(choice(_MODE.value, MODES, "--mode"))
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        if error.errno not in _REFUSALS:
+    except Exception as error:
+        told = as_user_error(error, _WORKDIR.value or _OUTPUT.value)
+        if told is None:
             raise
-        refused = UserError(
-            str(error.filename or _WORKDIR.value or _OUTPUT.value),
-            got=error.strerror or str(error),
-            expected="a place that can be read and written, with room left",
-            fix="free some room or choose another path; what was finished before is kept",
-        )
-        sys.exit(f"error: {refused}")
-
-
-def _show_progress() -> None:
-    """Our own lines on standard error; other libraries' only from warnings on."""
-    absl_logging.set_verbosity(absl_logging.WARNING)
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for name in ("bertjax", "experiments"):
-        logging.getLogger(name).setLevel(logging.INFO)
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).propagate = False
+        sys.exit(f"error: {told}")
 
 
 def _run(mode: str) -> None:
-    from bertjax.training import distributed, inference, loop, run_folder
+    from bertjax.training import distributed, inference, loop, run_folder, streams
     from bertjax.training.config import TrainingConfig
 
     distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     config = _read_config(mode)
-    module = _experiment(config["experiment"])
-    config = module.resolve(config)
+    module = _experiment(config.get("experiment"))
+    build_all((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
+    if _CONFIG.value is not None:  # a run's own config is resolved, and the folder in init_from may be gone
+        config = module.resolve(config)
     settings, experiment = build_all((TrainingConfig, module.Config), config, "")
     workdir = Path(_WORKDIR.value)
 
@@ -100,12 +75,14 @@ def _run(mode: str) -> None:
         if mode == "export":
             runner.export(Path(_OUTPUT.value))
             return
-        with _open_output() as output:
-            for record in runner.records(_input_lines()):
+        with streams.open_output(_OUTPUT.value) as output:
+            for record in runner.records(streams.read_lines(_INPUT.value)):
                 output.write(json.dumps(record, ensure_ascii=False) + "\n")
         return
 
+    rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if mode == "train":
+        loop.check(rehearsal, settings)
         distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
     text = module.preparation(experiment, workdir)
     distributed.agree(text.fingerprint, "the text to prepare")
@@ -135,61 +112,36 @@ def _read_config(mode: str) -> dict[str, Any]:
         )
     if mode in ("train", "prepare", "evaluate") and not _WORKDIR.value:
         raise UserError("--workdir", got="none", expected="a folder for the run", fix="add --workdir=runs/NAME")
-    if is_new:
-        return json.loads(_CONFIG.value.to_json())
-    return run_folder.load_config(Path(_WORKDIR.value))
+    if mode == "export" and _OUTPUT.value == "-":
+        raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")
+    config = json.loads(_CONFIG.value.to_json()) if is_new else run_folder.load_config(Path(_WORKDIR.value))
+    if not _WORKDIR.value and not config.get("init_from"):
+        fix = "add --workdir=RUN or --config.init_from=FOLDER"
+        raise UserError("--workdir", got="none, and no init_from", expected="a run or published weights", fix=fix)
+    return config
 
 
-def _experiment(name: str) -> Any:
+def _experiment(name: Any) -> Any:
     names = tuple(sorted(path.stem for path in Path(__file__).with_name("experiments").glob("[a-z]*.py")))
     return importlib.import_module(f"experiments.{choice(name, names, 'experiment')}")
 
 
-def _input_lines() -> Iterator[str]:
-    with contextlib.ExitStack() as stack:
-        is_stdin = _INPUT.value == "-"
-        file = sys.stdin.buffer if is_stdin else stack.enter_context(Path(_INPUT.value).open("rb"))
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.decode()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"input line {number}",
-                    got=f"byte {line[error.start]:#04x}",
-                    expected="UTF-8",
-                    fix="convert the file",
-                ) from error
-
-
-@contextlib.contextmanager
-def _open_output() -> Iterator[TextIO]:
-    """Standard output, or a file that appears under its name once it is whole."""
-    path = Path(_OUTPUT.value)
-    if _OUTPUT.value == "-":
-        yield sys.stdout
-    elif path.exists() and not path.is_file():  # a device or a pipe
-        with path.open("w", encoding="utf-8") as file:
-            yield file
-    else:
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("w", encoding="utf-8") as file:
-            yield file
-        partial.rename(path)
-
-
 def _parse_flags(argv: list[str]) -> list[str]:
-    """Parses flags; a key or a value that the config does not take is told in one line."""
+    """Parses flags; what they do not take is told in one line."""
     try:
-        return flags.FLAGS(argv)
+        rest = flags.FLAGS(argv)
+        if _CONFIG.value is not None:
+            _CONFIG.value.to_dict()  # raises here if there is no such file
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        text = str(error).strip().strip("'\"").replace("\n", " ")
+        lines = str(error).strip().splitlines()  # the last ones of a config file that cannot be read are the cause
         wrong = UserError(
             "flags",
-            got=text,
-            expected="flags of launch.py (--help) and keys of the config file",
-            fix="correct it",
+            got=lines[-1].strip().removeprefix("ValueError: "),
+            expected="flags of launch.py (--help), with values of the types in the config file",
+            fix="correct the name or the value",
         )
         sys.exit(f"error: {wrong}")
+    return rest
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
     Args:
       workdir: the run's folder.
       which: "latest", "best", or a step.
-      params: a tree of `ShapeDtypeStruct`, with shardings or without.
+      params: a tree of arrays, or of `ShapeDtypeStruct` with shardings, that the parameters shall be like.
     Raises:
       UserError: no such checkpoint, or one that is damaged or of another model.
     """
@@ -186,9 +186,14 @@ def _best(workdir: Path, steps: list[int]) -> int | None:
     config = json.loads((workdir / "config.json").read_text())["checkpoint"]
     scores = {}
     for step in steps:
-        meta = json.loads((_folder_of(workdir) / str(step) / "meta" / "metadata").read_text())
-        if config["best_metric"] in meta["metrics"]:
-            scores[step] = meta["metrics"][config["best_metric"]]
+        folder = _folder_of(workdir) / str(step)
+        path = folder / "meta" / "metadata"
+        try:
+            metrics = json.loads(path.read_text())["metrics"]
+        except (OSError, ValueError, KeyError) as error:
+            raise _damaged(path, str(error), "what the step scored", folder) from error
+        if config["best_metric"] in metrics:
+            scores[step] = metrics[config["best_metric"]]
     if not scores:
         return None
     return (min if config["best_mode"] == "min" else max)(scores, key=scores.__getitem__)

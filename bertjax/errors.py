@@ -1,6 +1,8 @@
 """The one exception for what a user can get wrong: what was got, what was expected, and the fix."""
 
 import dataclasses
+import errno
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -8,11 +10,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# What a machine refuses; any other OSError is a bug.
+_REFUSALS = ("EACCES", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "ENAMETOOLONG", "ENOENT", "ENOSPC", "ENOTDIR")
+_REFUSALS += ("EPERM", "EROFS")
+_NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
 
 class UserError(ValueError):
     """Bad input from outside: a flag, a config key, a file, a row, a checkpoint, a device count.
 
-    `launch.py` prints it without a traceback and exits with status 2. Our own bugs are `assert`s.
+    `launch.py` prints it without a traceback and exits with status 1. Our own bugs are `assert`s.
 
     >>> raise UserError("data.seq_len", got=3, expected="at least 8", fix="raise data.seq_len")
     Traceback (most recent call last):
@@ -68,10 +75,10 @@ def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) 
 
 
 def choice(value: str, choices: tuple[str, ...], where: str) -> str:
-    """Returns `value` if it is one of `choices`, else raises UserError."""
+    """Returns `value` if it is one of `choices`, else raises UserError; `where` is a config key or a --flag."""
     if value not in choices:
         raise UserError(
-            f"config key {where}",
+            where if where.startswith("--") else f"config key {where}",
             got=repr(value),
             expected="one of " + ", ".join(choices),
             fix="choose one of these",
@@ -98,6 +105,29 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
             fix=f"set --config.{where} to a value of that type",
         )
     return value
+
+
+def as_user_error(error: Exception, where: str) -> UserError | None:
+    """What to tell the user about `error`; None if it is a bug of ours.
+
+    Args:
+      error: a UserError, or what the machine refused. Libraries in C++ and Rust tell of a full disk in types of
+        their own, but all in the same words.
+      where: the file or folder in question, for errors that do not name it.
+    """
+    if isinstance(error, UserError):
+        return error
+    reason = next((words for words in _NO_ROOM if words in str(error)), None)
+    if isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in _REFUSALS:
+        where, reason = str(error.filename or where), error.strerror
+    if reason is None:
+        return None
+    return UserError(
+        where,
+        got=reason,
+        expected="a place that can be read and written, with room left",
+        fix="free some room or choose another path; what was finished before is kept",
+    )
 
 
 def _restore(message: str) -> UserError:

@@ -6,12 +6,25 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from absl import logging as absl_logging
 from tqdm import tqdm
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_LINES = 30
+
+
+def show_lines(loggers: Iterable[str]) -> None:
+    """Our own lines on standard error. What libraries have to say at length reaches us as an exception."""
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).propagate = False
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:

@@ -102,13 +102,15 @@ def get_config(size: str = "") -> ConfigDict:
     config.checkpoint.best_mode = "min"
 
     if size == "tiny":
-        config.num_steps = 1_500
-        config.batch_size = 32
+        config.num_steps = 1_600
+        config.batch_size = 64
         config.log_every = 50
-        config.evaluate_every = 250
+        config.evaluate_every = 400
+        config.data.seq_len = 64
         config.data.vocab_size = 4_096
         config.data.valid_fraction = 0.05
-        config.optimizer.learning_rate = 2e-3
-        config.optimizer.warmup_steps = 100
-        config.checkpoint.save_every = 250
+        config.masking.max_predictions = 10
+        config.optimizer.learning_rate = 1e-3
+        config.optimizer.warmup_steps = 200
+        config.checkpoint.save_every = 400
     return config

@@ -18,7 +18,7 @@ from bertjax.data.batching import PretrainingBatches
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.masking import MaskingConfig
 from bertjax.data.sentence_pairs import PairsConfig
-from bertjax.data.tokenizers import WordPiece
+from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
@@ -84,10 +84,11 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
         found |= {"data.lowercase": lowercase, "data.vocab_file": config["init_from"]}
         for name, value in found.items():
             subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
-            if subtree[key] not in (None, "", value):
+            given = subtree.get(key)
+            if given not in (None, "", value):
                 raise UserError(
                     f"config key {name}",
-                    got=subtree[key],
+                    got=given,
                     expected=f"{value}, as in init_from={config['init_from']}",
                     fix="leave it out, and name no size after the config file",
                 )
@@ -109,15 +110,17 @@ def preparation(config: Config, workdir: Path) -> Preparation:
     return Preparation(corpus, workdir / "data")
 
 
-def make(config: Config, vocab_dir: Path, prepared: Path | None) -> "BertPretraining":
+def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "BertPretraining":
     """The task.
 
     Args:
       config: its settings.
-      vocab_dir: a folder with the vocabulary.
+      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
+        the settings can be checked.
       prepared: the prepared text; without it the task can predict and export, but not train.
     """
-    return BertPretraining(config, WordPiece.load(vocab_dir), Corpus(prepared) if prepared else None)
+    tokenizer = WordPiece.load(vocab_dir) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    return BertPretraining(config, tokenizer, Corpus(prepared) if prepared else None)
 
 
 class BertPretraining:

@@ -7,15 +7,19 @@ import logging
 import random
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
+import jax
 from absl import flags
 from absl.testing import flagsaver
+from jax.sharding import SingleDeviceSharding
 
 import launch
+from bertjax import checkpoints
 from bertjax.errors import build_all
 from bertjax.training.config import TrainingConfig
+from bertjax.training.sharding import with_shardings
 from configs import bert_pretraining as config_file
 from experiments import bert_pretraining
 
@@ -125,3 +129,13 @@ def _logging_kept():
     yield
     for logger, (level, handlers, propagate) in zip(loggers, before, strict=True):
         logger.level, logger.handlers, logger.propagate = level, handlers, propagate
+
+
+def saved_params(tree: dict, workdir: Path, which: str = "latest") -> Any:
+    """The parameters of a run's checkpoint, as numpy arrays."""
+    task, _ = task_and_settings(tree)
+    here = SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    return jax.device_get(
+        checkpoints.restore_params(workdir, which, with_shardings(shapes, jax.tree.map(lambda _: here, shapes)))
+    )

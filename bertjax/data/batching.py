@@ -66,9 +66,9 @@ class PretrainingBatches:
         """Rows `rows` of the global batch `index` of the first epoch; rows that fill up the last weigh 0."""
         planned = self._planned(0, index)
         filled = np.concatenate([planned, np.repeat(planned[:1], self._batch_size - len(planned))])
-        real = (np.arange(self._batch_size) < len(planned))[rows].astype(np.float32)
+        real = (np.arange(self._batch_size) < len(planned))[rows]
         batch = self._assemble(filled[rows], 0)
-        weights = {name: batch[name] * real.reshape(-1, *[1] * (batch[name].ndim - 1)) for name in _WEIGHTS}
+        weights = {name: (batch[name].T * real).T.astype(batch[name].dtype) for name in _WEIGHTS}
         return {**batch, **weights}
 
     def _planned(self, epoch: int, place: int) -> np.ndarray:

@@ -22,7 +22,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Int, Int64
@@ -31,9 +31,12 @@ from bertjax.data import preparation, records
 from bertjax.data.sentence_pairs import Sentences
 from bertjax.data.sources import TextSource
 from bertjax.data.tokenizers import WordPiece
+from bertjax.data.wordpiece_trainer import MIN_VOCAB_SIZE
 from bertjax.errors import UserError, choice
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SPLITS = ("train", "valid")
 # Part of every fingerprint: raise it when the same text would be prepared to other bytes.
@@ -81,6 +84,15 @@ class CorpusConfig:
                 expected="a fraction of the documents above 0 and below 1",
                 fix="use 0.02, or give held-out text as data.valid_source",
             )
+        if not self.vocab_file and self.vocab_size < MIN_VOCAB_SIZE:
+            raise UserError(
+                "config key data.vocab_size",
+                got=self.vocab_size,
+                expected=f"at least {MIN_VOCAB_SIZE}: the special tokens and some characters",
+                fix="raise it; BERT has 30522",
+            )
+        if self.workers < 0:
+            raise UserError("config key data.workers", got=self.workers, expected="0 or more", fix="use 0: all cores")
 
 
 class Split:
@@ -185,31 +197,43 @@ def _write(config: CorpusConfig, folder: Path) -> dict[str, dict[str, int]]:
         tokenizer = _given_vocabulary(config)
     else:
         # The held-out documents have no part in the vocabulary.
-        documents = _documents(config, "train", _open(config, config.source))
+        documents = _some(_documents(config, "train", _open(config, config.source)), config, "train")
         vocab = preparation.train_vocabulary(documents, config.vocab_size, config.lowercase, config.workers)
         tokenizer = WordPiece(vocab, config.lowercase)
     tokenizer.save(folder)
 
     counters = {name: preparation.SplitCounter(folder, name, tokenizer.vocab_size) for name in SPLITS}
     tokens = {
-        name: preparation.tokenized(
-            _documents(config, name, source), folder, config.lines, config.workers, counters[name]
+        name: _some(
+            preparation.tokenized(
+                _documents(config, name, source), folder, config.lines, config.workers, counters[name]
+            ),
+            config,
+            name,
         )
         for name, source in sources.items()
     }
     records.write_tokens(folder / "records", tokens)
-    counts = {}
-    for name, counter in counters.items():
-        counts[name] = counter.finish() | {"skipped_rows": sources[name].counts["bad_rows"]}
-        if not counts[name]["documents"]:
-            raise UserError(
-                f"the {name} split of {_text_of(config, name)!r}",
-                got="no document with any text",
-                expected="some documents to train on, and some held out",
-                fix="give more documents (a blank line ends one), a larger data.valid_fraction or a data.valid_source",
-            )
+    counts = {
+        name: counter.finish() | {"skipped_rows": sources[name].counts["bad_rows"]}
+        for name, counter in counters.items()
+    }
     np.save(folder / "unigrams.npy", counters["train"].unigrams)
     return counts
+
+
+def _some(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[T]:
+    """Passes the documents of a split on. Raises UserError if there are none."""
+    first = next(documents, None)
+    if first is None:
+        raise UserError(
+            f"the {split} split of {_text_of(config, split)!r}",
+            got="no document with any text",
+            expected="some documents to train on, and some held out",
+            fix="give more documents (a blank line ends one), another data.valid_fraction or a data.valid_source",
+        )
+    yield first
+    yield from documents
 
 
 def _given_vocabulary(config: CorpusConfig) -> WordPiece:

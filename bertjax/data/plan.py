@@ -7,6 +7,7 @@ training run that starts at any step needs nothing but that step.
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,12 @@ class Plan:
         self._sentences, self._pairs, self._masking, self._seed = sentences, pairs, masking, seed
         settings = repr((pairs, masking.mode, masking.dupe_factor, seed, PLANNED_ROW.descr))
         self._folder = folder / hashlib.sha256(settings.encode()).hexdigest()[:16]
-        self._epochs: list[np.ndarray] = []
+        self._epochs: dict[int, np.ndarray] = {}
 
     def rows(self, epoch: int) -> np.ndarray:
         """The rows of an epoch in the order of their use (dtype `PLANNED_ROW`)."""
-        while len(self._epochs) <= epoch:
-            self._epochs.append(self._open(len(self._epochs)))
+        if epoch not in self._epochs:
+            self._epochs[epoch] = self._open(epoch)
         return self._epochs[epoch]
 
     def locate(self, step: int, batch_size: int) -> tuple[int, int]:
@@ -60,8 +61,9 @@ class Plan:
         path = self._folder / f"{epoch:05d}.npy"
         if not path.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            # Every process may write the same bytes; the rename leaves a whole file whoever is last.
-            partial = self._folder / f".{epoch:05d}.{os.uname().nodename}-{os.getpid()}.npy"
+            # Every thread of every process may write the same bytes; the rename leaves a whole file whoever is last.
+            writer = f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}"
+            partial = self._folder / f".{epoch:05d}.{writer}.npy"
             np.save(partial, self._make(epoch))
             partial.rename(path)
         return np.load(path, mmap_mode="r")

@@ -1,6 +1,8 @@
 """Reads TFDS datasets without TensorFlow: the only module that imports tensorflow_datasets."""
 
+import contextlib
 import importlib
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,7 +164,8 @@ def write_tokens(folder: Path, splits: Mapping[str, Iterable[Int32[np.ndarray, "
       splits: each is read to its end before the next.
     """
     tfds.disable_progress_bar()  # the caller shows its own
-    _token_builder(folder, splits).download_and_prepare()
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS speaks of downloads, where results may go
+        _token_builder(folder, splits).download_and_prepare()
 
 
 def _token_builder(folder: Path, splits: Mapping[str, Iterable[np.ndarray]]) -> tfds.core.DatasetBuilder:

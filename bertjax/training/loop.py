@@ -52,6 +52,11 @@ def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
                     return
 
 
+def check(task: Task, config: TrainingConfig) -> None:
+    """Raises UserError where a task, its settings and the devices do not fit together; reads no data."""
+    Trainer(task, config, jax.devices())
+
+
 def due(done: int, *every: int) -> bool:
     """Whether something that is done every so many steps is due after `done` of them."""
     return any(done % interval == 0 for interval in every)
@@ -122,9 +127,8 @@ class Trainer:
 def _check_best_metric(task: Task, config: TrainingConfig, params: Any) -> None:
     """Raises UserError if the best checkpoint is to be told by a metric that the task does not have."""
     best = config.checkpoint.best_metric
-    names = [
-        "valid/" + name for name in jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs())
-    ]
+    metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs())
+    names = ["valid/" + name for name in metrics if name != "tokens"]
     if best and best not in names:
         raise UserError(
             "config key checkpoint.best_metric",

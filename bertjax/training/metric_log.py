@@ -110,6 +110,8 @@ def means(metrics: Mapping[str, tuple[jax.Array, jax.Array]], prefix: str) -> di
 
 def _drop_after(path: Path, step: int) -> None:
     """Drops the lines of steps after `step`, which a killed run got to and the resumed one will do again."""
+    if not step:
+        path.unlink(missing_ok=True)
     if not path.exists():
         return
     kept = []

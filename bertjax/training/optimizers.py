@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +58,29 @@ class OptimizerConfig:
                     expected="0 or more",
                     fix="raise it",
                 )
+        _check_pattern(self.no_decay, "optimizer.no_decay")
+        for i, group in enumerate(self.groups):
+            where = f"optimizer.groups[{i}]"
+            if not (isinstance(group, (tuple, list)) and len(group) == 2 and isinstance(group[1], Mapping)):
+                raise UserError(
+                    f"config key {where}",
+                    got=repr(group),
+                    expected="a pair of a path pattern and overrides",
+                    fix="write groups=(('embeddings', {'learning_rate': 1e-5}),), with a comma after each group",
+                )
+            _check_pattern(group[0], where)
+
+
+def _check_pattern(pattern: Any, where: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise UserError(
+            f"config key {where}",
+            got=f"{pattern!r} ({error})",
+            expected="a regular expression",
+            fix="correct it; a plain part of a parameter's path is one",
+        ) from error
 
 
 def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> optax.GradientTransformation:
@@ -142,7 +165,7 @@ def _group_rule(
     allowed = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     del allowed["groups"], allowed["clip_norm"]
     for key, value in overrides.items():
-        if key not in allowed or not isinstance(value, (allowed[key], int)):
+        if key not in allowed or not isinstance(value, (float, int) if allowed[key] is float else allowed[key]):
             raise UserError(
                 f"config key optimizer.groups[{index}]",
                 got=f"{key}={value!r}",

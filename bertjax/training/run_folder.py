@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.checkpoints import has_checkpoint
 from bertjax.errors import UserError
 
 # These say where and how often, and on what; none of them changes what is learned.
@@ -21,13 +22,13 @@ _MAY_CHANGE = (
 
 
 def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Writes `config.json`, or checks it against the one that is there.
+    """Writes `config.json`, or checks it against that of a run which has begun there.
 
     Raises:
       UserError: the folder holds a run of another config; the keys that differ are named.
     """
     path = workdir / "config.json"
-    if path.exists():
+    if path.exists() and _has_begun(workdir):
         old, new = _flat(load_config(workdir)), _flat(json.loads(json.dumps(config)))
         differing = [
             f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
@@ -47,11 +48,21 @@ def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
     partial.rename(path)
 
 
+def _has_begun(workdir: Path) -> bool:
+    """Whether a run has done any update; one that stopped before, over a mistake, may start anew without it."""
+    log = workdir / "metrics.jsonl"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return has_checkpoint(workdir) or any(not line.startswith('{"step": 0,') for line in lines)
+
+
 def load_config(workdir: Path) -> dict[str, Any]:
     """Reads a run's config. Raises UserError if the folder is not a run's."""
     path = workdir / "config.json"
     try:
-        return json.loads(path.read_text())
+        config = json.loads(path.read_text())
+        if not isinstance(config, dict):
+            raise ValueError(f"a JSON {type(config).__name__}")
+        return config
     except (OSError, ValueError) as error:
         raise UserError(
             f"--workdir={workdir}",

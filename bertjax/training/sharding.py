@@ -68,7 +68,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> slice:
             "config key batch_size (divided by accumulation_steps)",
             got=batch_size,
             expected=f"a multiple of {shards}, the devices that rows are split over (mesh.data * mesh.fsdp)",
-            fix=f"use {-(-batch_size // shards) * shards} or {max(batch_size // shards, 1) * shards} rows",
+            fix=f"make batch_size a multiple of {shards} * accumulation_steps, or split rows over fewer devices",
         )
     held = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     spans = sorted({span[0].indices(batch_size)[:2] for span in held if span is not None})

@@ -133,9 +133,7 @@ def test_coin_flips_count_the_first_bits(seed, epoch, sub_index, flips):
         coins = [word >> bit & 1 for word in row.tolist() for bit in range(32)]
         assert count == sum(coins[:number])
     # Alone, each is what it was together.
-    alone = [
-        random.coin_flips(seed, epoch, index[i : i + 1], sub_index, np.array([n]))[0] for i, n in enumerate(flips)
-    ]
+    alone = [random.coin_flips(seed, epoch, index[i : i + 1], sub_index, np.array([n]))[0] for i, n in enumerate(flips)]
     assert heads.tolist() == alone
 
 

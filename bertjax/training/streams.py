@@ -1,0 +1,64 @@
+"""Where inputs of predictions come from and where predictions go: files, pipes, devices, standard streams."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from bertjax.errors import UserError
+
+
+def read_lines(name: str) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file, or of standard input if `name` is "-"; without their line ends.
+
+    Raises:
+      UserError: no such file; a line that is not UTF-8.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            file = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
+        except OSError as error:
+            raise UserError(
+                f"--input={name}",
+                got=error.strerror,
+                expected="a file with a line for each prediction, or - for standard input",
+                fix="correct the path",
+            ) from error
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.rstrip(b"\r\n").decode()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"input line {number}",
+                    got=f"byte {line[error.start]:#04x}",
+                    expected="UTF-8",
+                    fix="convert the input (iconv does)",
+                ) from error
+
+
+@contextlib.contextmanager
+def open_output(name: str) -> Iterator[TextIO]:
+    """Standard output if `name` is "-", or a file that appears under its name once it is whole.
+
+    Raises:
+      OSError: it cannot be written, or there is no room left; names the file.
+    """
+    path = Path(name)
+    try:
+        if name == "-":
+            yield sys.stdout
+            sys.stdout.flush()
+        elif path.exists() and not path.is_file():  # a device or a pipe
+            with path.open("w", encoding="utf-8") as file:
+                yield file
+        else:
+            partial = path.with_name(path.name + ".partial")
+            with partial.open("w", encoding="utf-8") as file:
+                yield file
+            partial.rename(path)
+    except BrokenPipeError:  # the reader, `head` for example, has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, error.filename or f"--output={name}") from error

@@ -1,0 +1,224 @@
+import collections
+import functools
+import itertools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data import preparation
+from bertjax.data.preparation import Block, SplitCounter, count_duplicates, map_blocks
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+
+WORDS = ("walk", "the", "##ing", "##s", ".")
+
+
+@pytest.fixture
+def vocab_dir(tmp_path) -> Path:
+    WordPiece([*SPECIALS, *WORDS], lowercase=True).save(tmp_path / "vocabulary")
+    return tmp_path / "vocabulary"
+
+
+class Source:
+    """Blocks of one document of one line, which say how many of them were asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.taken, self._count = 0, count
+
+    def __iter__(self) -> Iterator[Block]:
+        for number in range(self._count):
+            self.taken += 1
+            yield [[f"line {number}"]]
+
+
+def test_text_hash_is_the_same_everywhere():
+    # As `b2sum --length=64` prints them, byte by byte from the last.
+    assert preparation.text_hash("") == 0xB4B2797457A0A6E4
+    assert preparation.text_hash("Où est-ce?") == 0x8EB127FA1B209E9E
+
+
+@given(st.lists(st.lists(st.text("ab", max_size=9), max_size=4), max_size=12), st.integers(1, 20))
+def test_blocks_are_documents_in_order_up_to_a_size(documents, limit):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "_BLOCK_CHARACTERS", limit)
+        made = list(preparation.blocks(iter(documents)))
+    assert list(itertools.chain(*made)) == documents
+    for number, block in enumerate(made):
+        sizes = [sum(map(len, document)) for document in block]
+        assert block
+        assert sum(sizes[:-1]) < limit
+        assert sum(sizes) >= limit or number == len(made) - 1
+
+
+def test_blocks_are_made_as_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 2)
+    documents = iter([["ab"], ["cd"], ["ef"]])
+    assert next(preparation.blocks(documents)) == [["ab"]]
+    assert list(documents) == [["cd"], ["ef"]]
+
+
+def test_one_worker_maps_one_item_at_a_time():
+    source = Source(5)
+    results = map_blocks(len, source, 1)
+    for taken in range(1, 6):
+        assert next(results) == 1
+        assert source.taken == taken
+
+
+def test_workers_keep_the_order_and_bound_what_is_in_flight():
+    # The first item takes longest, so that the others are done before it.
+    source = Source(40)
+    first = [[[f"{number:07d}" for number in range(300_000, 0, -1)]]]
+    results = map_blocks(sorted, itertools.chain(first, source), 2)
+    assert source.taken == 0
+    assert len(next(results)[0]) == 300_000
+    assert source.taken == 2 * 2
+    for number, result in enumerate(results):
+        assert result == [[f"line {number}"]]
+        assert source.taken == min(number + 1 + 2 * 2, 40)
+    assert number == 39
+
+
+def test_a_reader_that_stops_early_stops_the_workers():
+    source = Source(1000)
+    results = map_blocks(len, source, 2)
+    next(results)
+    results.close()
+    assert source.taken == 2 * 2 + 1
+
+
+def test_all_cores_work_when_no_number_is_given(monkeypatch):
+    monkeypatch.setattr(preparation.os, "sched_getaffinity", lambda pid: {3, 5})
+    source = Source(30)
+    results = map_blocks(len, source, 0)
+    assert next(results) == 1
+    assert source.taken == 2 * 2 + 1
+    assert list(results) == [1] * 29
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_user_error_in_a_worker_keeps_its_message(workers, tmp_path):
+    tokenize = functools.partial(preparation._tokenize, vocab_dir=tmp_path / "missing", lines="sentence")
+    with pytest.raises(UserError, match=r"missing: got .*tokenizer_config\.json.*\. Fix: .*\.$"):
+        list(map_blocks(tokenize, Source(3), workers))
+
+
+def test_an_error_of_the_source_reaches_the_reader():
+    def failing() -> Iterator[Block]:
+        yield [["line"]]
+        raise UserError("file.txt, line 2", got="bytes", expected="text", fix="mend it")
+
+    for workers in (1, 2):
+        with pytest.raises(UserError, match="file.txt, line 2"):
+            list(map_blocks(len, failing(), workers))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_vocabulary_does_not_depend_on_workers_or_blocks(workers, tiny_documents, monkeypatch):
+    expected = preparation.train_vocabulary(tiny_documents, 60, True, 1)
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)
+    assert len(expected) == 60
+    assert preparation.train_vocabulary(iter(tiny_documents), 60, True, workers) == expected
+
+
+def test_a_text_too_small_for_its_vocabulary_is_told(caplog):
+    with caplog.at_level(logging.WARNING):
+        vocab = preparation.train_vocabulary([["Aa aa ab"]], 100, False, 1)
+    assert {"A", "##a", "a", "##b"} < set(vocab)
+    assert f"only {len(vocab)} of the 100 tokens" in caplog.text
+
+
+def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: str = "sentence") -> tuple[list, dict]:
+    counter = SplitCounter(folder, "train", len(SPECIALS) + len(WORDS))
+    tokens = list(preparation.tokenized(iter(documents), vocab_dir, lines, 1, counter))
+    counts = counter.finish()
+    np.testing.assert_array_equal(counter.unigrams, np.bincount(np.concatenate([[], *tokens]).astype(int), minlength=10))
+    return [ids.tolist() for ids in tokens], counts
+
+
+@pytest.mark.parametrize("block_characters", [1, 20, 1 << 18])
+def test_what_passes_is_counted(block_characters, vocab_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
+    unseen = "\u200b"  # zero width: normalized away
+    documents = [
+        ["the walk", "walking ."],
+        ["the walk", unseen, "Walks"],
+        ["the walk", "walking ."],
+        [unseen, unseen],
+        ["the " * 512, "the " * 513],
+    ]
+    tokens, counts = counted(documents, vocab_dir, tmp_path)
+    assert tokens == [[6, 5, 5, 7, 9], [6, 5, 5, 8], [6, 5, 5, 7, 9], [6] * 1025]
+    assert counts == {
+        "documents": 4,
+        "sentences": 8,
+        "tokens": 5 + 4 + 5 + 1025,
+        "empty_documents": 1,
+        "empty_lines": 3,
+        "over_long_sentences": 1,
+        "duplicate_lines": 3,
+        "duplicate_documents": 1,
+    }
+    assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [2, 3, 2, 2, 2, 3, 512, 513]
+    assert np.fromfile(tmp_path / "train.document_sizes.int32", np.int32).tolist() == [2, 2, 2, 2]
+    assert sorted(path.name for path in tmp_path.glob("train.*")) == [
+        "train.document_sizes.int32",
+        "train.sentence_lengths.int32",
+    ]
+
+
+def test_documents_that_differ_only_in_their_line_breaks_are_no_duplicates(vocab_dir, tmp_path):
+    _, counts = counted([["the walk"], ["the", "walk"], ["the walk"], ["walk", "the"]], vocab_dir, tmp_path)
+    assert (counts["duplicate_documents"], counts["duplicate_lines"]) == (1, 3)
+
+
+def test_paragraphs_are_split_and_sentences_are_not(vocab_dir, tmp_path):
+    paragraph = [["The walk. The walks. Walking the walk."]]
+    whole, counts = counted(paragraph, vocab_dir, tmp_path)
+    assert counts["sentences"] == 1
+    split, counts = counted(paragraph, vocab_dir, tmp_path, "paragraph")
+    assert counts["sentences"] == 3
+    assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [3, 4, 5]
+    assert split == whole
+
+
+def test_no_documents_are_counted_as_none(vocab_dir, tmp_path):
+    tokens, counts = counted([], vocab_dir, tmp_path)
+    assert tokens == []
+    assert set(counts.values()) == {0}
+
+
+HASH = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+
+
+@settings(deadline=None)
+@given(st.lists(HASH, max_size=40), st.integers(1, 50))
+def test_duplicates_are_counted_range_by_range(tmp_path_factory, hashes, at_once):
+    path = tmp_path_factory.mktemp("hashes") / "hashes"
+    np.array(hashes, np.uint64).tofile(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "_HASHES_AT_ONCE", at_once)
+        assert count_duplicates(path) == len(hashes) - len(set(hashes))
+
+
+def test_few_hashes_are_held_at_once(tmp_path, monkeypatch):
+    path, held = tmp_path / "hashes", []
+    np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True).tofile(path)
+    unique = np.unique
+    monkeypatch.setattr(preparation, "_HASHES_AT_ONCE", 1000)
+    monkeypatch.setattr(preparation.np, "unique", lambda hashes: held.append(len(hashes)) or unique(hashes))
+    assert count_duplicates(path) == 0
+    assert len(held) == 10
+    assert sum(held) == 10_000
+    assert max(held) < 1200
+
+
+def test_words_are_counted_over_all_documents():
+    counts = preparation._count_words([["The cat", "the"], ["THE dog."]], lowercase=True)
+    assert counts == collections.Counter({"the": 3, "cat": 1, "dog": 1, ".": 1})
+    assert preparation._count_words([["The the"]], lowercase=False) == {"The": 1, "the": 1}
