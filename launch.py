@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
         _run(choice(_MODE.value, MODES, "--mode"))
     except Exception as error:
-        told = as_user_error(error, _WORKDIR.value or _OUTPUT.value)
+        told = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
         if told is None:
             raise
         sys.exit(f"error: {told}")
@@ -62,7 +62,7 @@ def _run(mode: str) -> None:
 
     distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     config = _read_config(mode)
-    module = _experiment(config.get("experiment"))
+    module = _experiment(config.get("experiment", ""))
     build_all((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
     if _CONFIG.value is not None:  # a run's own config is resolved, and the folder in init_from may be gone
         config = module.resolve(config)
@@ -121,7 +121,7 @@ def _read_config(mode: str) -> dict[str, Any]:
     return config
 
 
-def _experiment(name: Any) -> Any:
+def _experiment(name: str) -> Any:
     names = tuple(sorted(path.stem for path in Path(__file__).with_name("experiments").glob("[a-z]*.py")))
     return importlib.import_module(f"experiments.{choice(name, names, 'experiment')}")
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _CONFIG = {
-    "num_steps": 60,
+    "num_steps": 200,
     "batch_size": 8,
     "log_every": 5,
-    "evaluate_every": 15,
+    "evaluate_every": 20,
     "model.hidden_size": 32,
     "model.num_heads": 2,
     "model.intermediate_size": 64,

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -105,7 +106,7 @@ class Checkpoints:
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             opt_state=ocp.args.StandardSave(opt_state),
-            meta=ocp.args.JsonSave({"step": step, "metrics": dict(metrics)}),
+            meta=ocp.args.JsonSave({"step": step, "metrics": dict(metrics), "machine": _machine()}),
         )
         self._manager.save(step, args=items, metrics=dict(metrics) or None)
 
@@ -122,6 +123,9 @@ class Checkpoints:
         items = ocp.args.Composite(
             params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
         )
+        before = json.loads((self._folder / str(step) / "meta" / "metadata").read_text())["machine"]
+        if before != _machine():
+            _log.warning("saved on %s, resumed on %s: the same batches, but other rounding", before, _machine())
         with _reading(self._folder / str(step)):
             restored = self._manager.restore(step, args=items)
         return restored["params"], restored["opt_state"]
@@ -152,6 +156,17 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
 def has_checkpoint(folder: Path) -> bool:
     """Whether a folder is a run's that has saved at least once."""
     return bool(_steps(_folder_of(folder)))
+
+
+def _machine() -> dict[str, Any]:
+    """What the rounding of a run depends on: the same program on one core and on two gives other last bits."""
+    return {
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
 
 
 def _folder_of(workdir: Path) -> Path:

@@ -88,7 +88,7 @@ def choice(value: str, choices: tuple[str, ...], where: str) -> str:
 
 def _checked(value: Any, hint: Any, where: str) -> Any:
     """Returns `value` as `hint`: an int passes for a float, a list for a tuple; nothing else is converted."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(hint, value, where)
     origin = typing.get_origin(hint) or hint
     if origin is float and type(value) is int:

@@ -130,7 +130,7 @@ class BertPretraining:
         """Args: settings; the vocabulary; the prepared text. Raises UserError if they do not fit together."""
         self._config, self._tokenizer, self._corpus = config, tokenizer, corpus
         _, self._pairs = build_all((CorpusConfig, PairsConfig), config.data, "data")
-        vocab_size = config.model["vocab_size"] or tokenizer.vocab_size
+        vocab_size = config.model.get("vocab_size") or tokenizer.vocab_size
         values = {**config.model, "vocab_size": vocab_size, "next_sentence": self._pairs.next_sentence}
         self._model_config = build(BertConfig, values, "model")
         _check_together(config, self._model_config, self._pairs, tokenizer)
@@ -356,7 +356,7 @@ def _described(folder: Path) -> tuple[dict[str, Any], bool]:
     if checkpoints.has_checkpoint(folder):
         model = json.loads((folder / "config.json").read_text())["model"]
         tokenizer = WordPiece.load(folder)
-        values = {**model, "vocab_size": model["vocab_size"] or tokenizer.vocab_size}
+        values = {**model, "vocab_size": model.get("vocab_size") or tokenizer.vocab_size}
         return {key: values[key] for key in _FROM_FOLDER}, tokenizer.lowercase
     if (folder / huggingface.CONFIG_FILE).exists():
         values = huggingface.read_config(folder)

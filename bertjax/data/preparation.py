@@ -95,7 +95,7 @@ def map_blocks(function: Callable[[Block], R], items: Iterable[Block], workers: 
       items: blocks.
       workers: processes; 1 works in this one, 0 stands for one each core.
     """
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or os.cpu_count() or 1
     if workers == 1:
         yield from map(function, items)
         return

@@ -71,7 +71,7 @@ def predict(task: Task, params: Params, examples: Iterable[Example], mesh: Mesh)
                 result = infer(params, sharding.put_batch(local, mesh, count))
                 result = multihost_utils.process_allgather(result, tiled=True)
                 for row, i in enumerate(part):
-                    outputs[i] = {name: np.asarray(value)[row] for name, value in result.items()}
+                    outputs[i] = {name: np.asarray(value[row]) for name, value in result.items()}
         for example, output in zip(window, outputs, strict=True):
             assert output is not None
             yield example, output

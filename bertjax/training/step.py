@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -143,7 +144,7 @@ def pmap_step(
     )
     mapped = jax.pmap(step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=list(mesh.devices.ravel()))
 
-    def call(state: TrainState, batch: Tree, index: jax.Array) -> tuple[TrainState, StepReport]:
+    def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
         return mapped(state, jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch), index)
 
     return call

@@ -160,7 +160,7 @@ def test_what_a_killed_process_left_is_made_anew(finished, make_config, prepare,
     if finished:
         # Killed between the last file and the renaming of the folder.
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", lambda *_: os.abort)
+            patch.setattr(Path, "rename", lambda *_: None)
             preparing.run()
         assert (partial / "manifest.json").exists()
     else:
@@ -278,15 +278,9 @@ def test_copies_of_a_document_stay_on_one_side(make_config, prepare, tiny_docume
 def test_the_held_out_fraction_is_what_was_asked_for(make_config, tmp_path, check_rate):
     path, count = tmp_path / "many.txt", 100_000
     path.write_text("\n\n".join(f"Document {number}" for number in range(count)))
-    for fraction in (0.02, 0.5):
-        config = make_config(source=str(path), valid_fraction=fraction)
-        split = {
-            name: [lines[0] for lines in corpus._documents(config, name, TextSource(str(path), "text", "stop"))]
-            for name in corpus.SPLITS
-        }
-        assert set(split["train"]).isdisjoint(split["valid"])
-        assert len(split["train"]) + len(split["valid"]) == count
-        check_rate(f"held out at {fraction}", len(split["valid"]), count, fraction)
+    config = make_config(source=str(path), valid_fraction=0.1)
+    held_out = sum(1 for _ in corpus._documents(config, "valid", TextSource(str(path), "text", "stop")))
+    check_rate("held out", held_out, count, 0.1)
 
 
 def test_held_out_text_may_be_given(make_config, prepare, tiny_documents, tmp_path):
@@ -382,6 +376,7 @@ def raised(make: Callable[[], object]) -> str:
 
 
 def test_a_split_without_documents_is_told_and_leaves_nothing(make_config, tmp_path):
+    assert "the train split" in raised(Preparation(make_config(**TRAINED, valid_fraction=1 - 1e-9), tmp_path).run)
     few = make_config(valid_fraction=1e-9)
     message = raised(Preparation(few, tmp_path).run)
     assert "the valid split" in message
@@ -406,6 +401,8 @@ def test_text_that_cannot_be_read_is_told_before_anything_is_written(make_config
         ({"on_bad_row": "cry"}, "data.on_bad_row"),
         ({"valid_fraction": 0.0}, "data.valid_fraction"),
         ({"valid_fraction": 1.0}, "data.valid_fraction"),
+        ({"vocab_file": "", "vocab_size": 9}, "data.vocab_size"),
+        ({"workers": -1}, "data.workers"),
     ],
 )
 def test_impossible_settings_are_told(changes, key, make_config):

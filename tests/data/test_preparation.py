@@ -93,11 +93,11 @@ def test_a_reader_that_stops_early_stops_the_workers():
 
 
 def test_all_cores_work_when_no_number_is_given(monkeypatch):
-    monkeypatch.setattr(preparation.os, "sched_getaffinity", lambda pid: {3, 5})
+    monkeypatch.setattr(preparation.os, "cpu_count", lambda: 3)
     source = Source(30)
     results = map_blocks(len, source, 0)
     assert next(results) == 1
-    assert source.taken == 2 * 2 + 1
+    assert source.taken == 2 * 3 + 1
     assert list(results) == [1] * 29
 
 
@@ -114,7 +114,7 @@ def test_an_error_of_the_source_reaches_the_reader():
         raise UserError("file.txt, line 2", got="bytes", expected="text", fix="mend it")
 
     for workers in (1, 2):
-        with pytest.raises(UserError, match="file.txt, line 2"):
+        with pytest.raises(UserError, match=r"file\.txt, line 2"):
             list(map_blocks(len, failing(), workers))
 
 
@@ -137,7 +137,9 @@ def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: st
     counter = SplitCounter(folder, "train", len(SPECIALS) + len(WORDS))
     tokens = list(preparation.tokenized(iter(documents), vocab_dir, lines, 1, counter))
     counts = counter.finish()
-    np.testing.assert_array_equal(counter.unigrams, np.bincount(np.concatenate([[], *tokens]).astype(int), minlength=10))
+    np.testing.assert_array_equal(
+        counter.unigrams, np.bincount(np.concatenate([[], *tokens]).astype(int), minlength=10)
+    )
     return [ids.tolist() for ids in tokens], counts
 
 

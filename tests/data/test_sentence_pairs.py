@@ -91,7 +91,7 @@ class Walk:
             longer.pop(0 if next(coin) else -1)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_rows_equal_a_walk_chunk_by_chunk(lengths, values, draws):
     config = pairs(*values)

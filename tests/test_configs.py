@@ -1,0 +1,165 @@
+"""Every config of configs/, at every size: it loads, all of its keys are read, and no others are taken."""
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError, build_all
+from bertjax.models.bert import BertConfig, num_parameters
+from bertjax.training import loop
+from bertjax.training.config import TrainingConfig
+from tests import tiny
+
+ROOT = Path(__file__).parents[1]
+MODULES = {
+    path.stem: module
+    for path in sorted((ROOT / "configs").glob("*.py"))
+    if hasattr(module := importlib.import_module(f"configs.{path.stem}"), "get_config")
+}
+VARIANTS = [(name, size) for name, module in MODULES.items() for size in module.SIZES]
+# What each config needs to run on a tiny text.
+SMALL = {
+    "num_steps": 2,
+    "batch_size": 8,
+    "data.lines": "sentence",
+    "data.workers": 1,
+    "data.valid_fraction": 0.2,
+    "data.vocab_size": 120,
+}
+
+
+def tree_of(name: str, size: str) -> dict[str, Any]:
+    return json.loads(MODULES[name].get_config(size).to_json())
+
+
+def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
+    """The task of a config, without text, and its settings."""
+    module = importlib.import_module(f"experiments.{tree['experiment']}")
+    build_all((TrainingConfig, module.Config), tree, "")
+    settings, experiment = build_all((TrainingConfig, module.Config), module.resolve(tree), "")
+    module.preparation(experiment, Path("unused"))
+    return module.make(experiment, None, None), settings
+
+
+def leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of each value, and of each subtree."""
+    for key, value in tree.items():
+        yield (*prefix, key)
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*prefix, key))
+
+
+def changed(tree: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    key, *rest = path
+    return {**tree, key: changed(tree.get(key, {}), tuple(rest), value) if rest else value}
+
+
+@pytest.fixture(autouse=True)
+def _no_fingerprint(monkeypatch):
+    """Spares reading all of the embedded text."""
+    monkeypatch.setattr("bertjax.data.documentation.fingerprint", lambda: {})
+
+
+def test_there_are_configs():
+    assert set(MODULES) == {path.stem for path in (ROOT / "experiments").glob("[a-z]*.py")}
+    assert list(MODULES["bert_pretraining"].SIZES) == ["tiny", "mini", "small", "medium", "base", "large"]
+
+
+@pytest.mark.parametrize(("name", "size"), VARIANTS)
+def test_a_config_makes_all_that_a_run_needs(name, size):
+    task, settings = make(tree_of(name, size))
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(shapes))
+    assert settings.optimizer.warmup_steps < settings.num_steps
+    loop.Trainer(task, settings, jax.devices()[:1])
+
+
+@pytest.mark.parametrize(("size", "published"), [("base", 109_482_240), ("large", 335_141_888)])
+def test_the_published_sizes_have_their_parameters(size, published):
+    tree = changed(tree_of("bert_pretraining", size), ("model", "vocab_size"), 30_522)
+    model = BertConfig(**tree["model"], next_sentence=True)
+    assert num_parameters(model) == published
+    shapes = jax.eval_shape(make(tree)[0].init, jax.random.key(0))["bert"]
+    assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == published
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_without_a_size_the_config_asks_for_one_or_for_a_folder(name):
+    with pytest.raises(UserError, match=r"--config: got neither a size nor init_from .*Fix: append a size"):
+        make(tree_of(name, ""))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_an_unknown_size_is_an_error(name):
+    with pytest.raises(ValueError, match=r"got 'huge'; expected one of tiny"):
+        MODULES[name].get_config("huge")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_docstring_has_a_command_that_names_the_config(name):
+    assert f"python launch.py --config=configs/{name}.py:" in MODULES[name].__doc__
+    assert "Sizes: " + ", ".join(MODULES[name].SIZES) in MODULES[name].__doc__
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_dead_key_is_an_error_in_every_subtree(name):
+    tree = tree_of(name, next(iter(MODULES[name].SIZES)))
+    subtrees = [(), *(path for path in leaves(tree) if isinstance(value_at(tree, path), Mapping))]
+    assert len(subtrees) > 4
+    for path in subtrees:
+        with pytest.raises(UserError) as told:
+            make(changed(tree, (*path, "num_stepz"), 1))
+        assert f"config key {'.'.join((*path, 'num_stepz'))}: got an unknown key; expected one of" in str(told.value)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_key_is_needed(name):
+    tree = tree_of(name, next(iter(MODULES[name].SIZES)))
+    for path in leaves(tree):
+        if path in (("experiment",), ("model", "vocab_size")):  # the second follows from the vocabulary
+            continue
+        parent = value_at(tree, path[:-1])
+        without = {key: value for key, value in parent.items() if key != path[-1]}
+        with pytest.raises(UserError) as told:
+            make(changed(tree, path[:-1], without) if path[:-1] else without)
+        assert f"config key {'.'.join(path)}: got no value" in str(told.value)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_value_has_a_type(name):
+    tree = tree_of(name, next(iter(MODULES[name].SIZES)))
+    for path in leaves(tree):
+        if path[0] == "experiment":
+            continue
+        wrong = 3 if isinstance(value_at(tree, path), (Mapping, str)) else {"wrong": 1}
+        with pytest.raises(UserError) as told:
+            make(changed(tree, path, wrong))
+        assert f"config key {'.'.join(path)}: got {wrong!r} ({type(wrong).__name__}); expected" in str(told.value)
+
+
+def value_at(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODULES)
+def test_a_config_at_its_smallest_trains_from_end_to_end(name, tmp_path):
+    text, workdir = tiny.write_text(tmp_path / "text.txt"), tmp_path / "run"
+    small = {**SMALL, "data.source": text}
+    outcome = tiny.run(
+        f"--config=configs/{name}.py:{next(iter(MODULES[name].SIZES))}",
+        f"--workdir={workdir}",
+        *(f"--config.{key}={value}" for key, value in small.items()),
+    )
+    assert outcome.status is None, outcome.status
+    steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 2, 2]
+    assert json.loads((workdir / "config.json").read_text())["num_steps"] == 2

@@ -1,0 +1,150 @@
+"""What users are told, and how a config becomes dataclasses."""
+
+import dataclasses
+import errno
+import os
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError, as_user_error, build, build_all, choice
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    size: int
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    name: str
+    steps: int
+    is_on: bool
+    groups: tuple[Any, ...]
+    maybe: int | None
+    inner: Inner
+    free: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    name: str
+    more: int
+
+
+GOOD = {
+    "name": "x",
+    "steps": 3,
+    "is_on": True,
+    "groups": [("a", {})],
+    "maybe": None,
+    "inner": {"size": 2, "rate": 0.5},
+    "free": {"anything": 1},
+}
+
+
+def test_a_message_says_what_was_got_what_was_expected_and_the_fix():
+    error = UserError("data.seq_len", got=3, expected="at least 8", fix="raise it.")
+    assert str(error) == "data.seq_len: got 3; expected at least 8. Fix: raise it."
+
+
+def test_an_error_comes_home_from_a_worker_process():
+    error = UserError("a", got=1, expected="b", fix="c")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is UserError
+    assert str(copy) == str(error)
+
+
+def test_build_makes_nested_dataclasses():
+    made = build(Outer, GOOD, "")
+    assert made == Outer("x", 3, True, (("a", {}),), None, Inner(2, 0.5), {"anything": 1})
+    assert build(Inner, {"size": 1, "rate": 2}, "inner") == Inner(1, 2.0)
+    assert type(build(Inner, {"size": 1, "rate": 2}, "inner").rate) is float
+
+
+def test_build_all_shares_the_keys():
+    outer, other = build_all((Outer, Other), {**GOOD, "more": 4}, "")
+    assert (outer.name, other) == ("x", Other("x", 4))
+
+
+@pytest.mark.parametrize("key", GOOD)
+def test_a_missing_key_is_named(key):
+    values = {k: v for k, v in GOOD.items() if k != key}
+    with pytest.raises(
+        UserError, match=rf"config key top\.{key}: got no value; expected .*Fix: set --config\.top\.{key}="
+    ):
+        build(Outer, values, "top")
+
+
+def test_an_unknown_key_is_named_with_those_that_are_known():
+    with pytest.raises(
+        UserError, match=r"config key stepz: got an unknown key; expected one of name, steps.*Fix: correct"
+    ):
+        build(Outer, {**GOOD, "stepz": 1}, "")
+    with pytest.raises(UserError, match=r"config key inner\.sizes: got an unknown key; expected one of size, rate"):
+        build(Outer, {**GOOD, "inner": {"size": 2, "rate": 0.5, "sizes": 1}}, "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", 3),
+        ("name", None),
+        ("steps", "3"),
+        ("steps", 3.0),
+        ("steps", True),
+        ("is_on", 1),
+        ("is_on", "True"),
+        ("groups", "a"),
+        ("maybe", "1"),
+        ("maybe", False),
+        ("inner", 3),
+        ("inner", None),
+        ("free", [1]),
+    ],
+)
+def test_a_value_of_another_type_is_refused(key, value):
+    with pytest.raises(UserError) as told:
+        build(Outer, {**GOOD, key: value}, "")
+    assert f"config key {key}: got {value!r} ({type(value).__name__}); expected a value of type" in str(told.value)
+
+
+def test_the_wrong_value_of_an_inner_key_is_named_in_full():
+    with pytest.raises(UserError, match=r"config key inner\.rate: got 'fast' \(str\); expected a value of type float"):
+        build(Outer, {**GOOD, "inner": {"size": 2, "rate": "fast"}}, "")
+
+
+def test_choice():
+    assert choice("b", ("a", "b"), "model.gelu") == "b"
+    with pytest.raises(UserError, match="config key model.gelu: got 'c'; expected one of a, b"):
+        choice("c", ("a", "b"), "model.gelu")
+    with pytest.raises(UserError, match="^--mode: got 'c'"):
+        choice("c", ("a", "b"), "--mode")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EEXIST])
+def test_what_the_machine_refuses_is_told_with_the_path(code):
+    told = str(as_user_error(OSError(code, os.strerror(code), "/a/file"), "/a/run"))
+    assert told.startswith(f"/a/file: got {os.strerror(code)}; expected a place")
+    assert str(as_user_error(OSError(code, os.strerror(code)), "/a/run")).startswith("/a/run: ")
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, Exception])
+def test_a_full_disk_is_recognized_in_the_errors_of_any_library(kind):
+    error = kind("Failed writing:\n /x/y\n No space left on device [os_error_code='28']\n more")
+    assert str(as_user_error(error, "/a/run")).startswith("/a/run: got No space left on device; expected a place")
+
+
+def test_a_user_error_stays_as_it_is():
+    error = UserError("a", got=1, expected="b", fix="c")
+    assert as_user_error(error, "/a/run") is error
+
+
+@given(st.sampled_from([KeyError, ValueError, RuntimeError, TypeError, AssertionError, OSError]), st.text(max_size=20))
+def test_a_bug_is_no_user_error(kind, text):
+    assert as_user_error(kind(text), "/a/run") is None

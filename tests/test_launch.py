@@ -1,0 +1,376 @@
+"""`launch.py` end to end on a tiny text: as users run it, and in this process where a process adds nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+
+ROOT = Path(__file__).parents[1]
+# The best checkpoint is the one with the highest loss, so that it is not the last.
+VALUES = {"evaluate_every": 2, "checkpoint__keep": 1, "checkpoint__best_mode": "max"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compiles(tmp_path_factory):
+    with tiny.quick_compiles(tmp_path_factory.mktemp("programs")):
+        yield
+
+
+def launch(*arguments: str, stdin: str = "", status: int = 0) -> subprocess.CompletedProcess:
+    """Runs `python launch.py` as on a machine with one device."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment.pop("XLA_FLAGS", None)
+    command = [sys.executable, "launch.py", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with `text.txt` and a `run` trained on it, as its user would."""
+    home = tmp_path_factory.mktemp("launch")
+    text = tiny.write_text(home / "text.txt")
+    done = launch(*tiny.arguments(text, home / "run", **VALUES))
+    assert done.stdout == ""
+    assert "step 6  valid/masked_lm_accuracy=" in done.stderr
+    return home
+
+
+@pytest.fixture(scope="module")
+def published(home):
+    """The run's weights as Hugging Face has them."""
+    assert tiny.run("--mode=export", f"--workdir={home / 'run'}", f"--output={home / 'published'}").status is None
+    return home / "published"
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def scores_of(run: Path, step: int) -> dict:
+    """The held-out figures of a step."""
+    found = [
+        line for line in lines_of(run / "metrics.jsonl") if line["step"] == step and "valid/masked_lm_loss" in line
+    ]
+    assert len(found) == 1
+    return {key: value for key, value in found[0].items() if key != "step"}
+
+
+def predict(*arguments: str, stdin: str = "") -> list[dict]:
+    outcome = tiny.run("--mode=predict", *arguments, stdin=stdin.encode())
+    assert outcome.status is None, outcome.status
+    return [json.loads(line) for line in outcome.stdout.splitlines()]
+
+
+def same_predictions(ours: list[dict], theirs: list[dict], tolerance: float = 2e-5) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a["text"], len(a["masks"])) == (b["text"], len(b["masks"]))
+        assert a["is_next_probability"] == pytest.approx(b["is_next_probability"], abs=tolerance)
+        for mask, other in zip(a["masks"], b["masks"], strict=True):
+            assert mask["position"] == other["position"]
+            assert mask["probabilities"] == pytest.approx(other["probabilities"], abs=tolerance)
+
+
+# Training.
+
+
+def test_a_run_is_a_folder(home):
+    run = home / "run"
+    names = {"config.json", "metrics.jsonl", "checkpoints", "vocab.txt", "tensorboard"}
+    assert names <= {path.name for path in run.iterdir()}
+    config = json.loads((run / "config.json").read_text())
+    assert config["num_steps"] == 6
+    assert config["model"]["hidden_size"] == 16
+    assert (run / "vocab.txt").read_text().startswith("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    assert list((run / "tensorboard").glob("events.out.tfevents.*"))
+    assert not [path for path in run.rglob("*") if "partial" in path.name or "tmp" in path.name]
+
+
+def test_the_names_of_the_figures(home):
+    lines = lines_of(home / "run" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [0, 2, 2, 4, 4, 6, 6]
+    assert lines[0].keys() == {"step", "valid/masked_lm_unigram_loss"}
+    terms = ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy")
+    others = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second")
+    for train, valid in zip(lines[1::2], lines[2::2], strict=True):
+        assert train.keys() == {"step", *(f"train/{name}" for name in (*terms, *others))}
+        assert valid.keys() == {"step", *(f"valid/{name}" for name in terms)}
+        assert train["train/loss"] == pytest.approx(
+            train["train/masked_lm_loss"] + train["train/next_sentence_loss"], 0.05
+        )
+    # Warm-up of 2 steps from 0 to 2e-3 or what the config says, then linear decay to 0 after the last.
+    peak = json.loads((home / "run" / "config.json").read_text())["optimizer"]["learning_rate"]
+    rates = [line["train/learning_rate"] for line in lines[1::2]]
+    assert rates == pytest.approx([peak / 2, peak * (1 - 3 / 6), peak * (1 - 5 / 6)])
+
+
+def test_the_latest_and_the_best_checkpoint_are_kept(home):
+    run = home / "run"
+    losses = {step: scores_of(run, step)["valid/masked_lm_loss"] for step in (2, 4, 6)}
+    best = max(losses, key=losses.__getitem__)
+    assert best != 6
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {str(best), "6"}
+    outcome = tiny.run("--mode=evaluate", f"--workdir={run}", "--checkpoint=best")
+    assert json.loads(outcome.stdout)["valid/masked_lm_loss"] == pytest.approx(losses[best], rel=1e-5)
+    by_number = tiny.run("--mode=evaluate", f"--workdir={run}", f"--checkpoint={best}")
+    assert by_number.stdout == outcome.stdout
+
+
+def test_the_same_command_again_does_nothing(home):
+    before = (home / "run" / "metrics.jsonl").read_bytes()
+    assert tiny.run(*tiny.arguments(home / "text.txt", home / "run", **VALUES)).status is None
+    assert (home / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_same_command_goes_on_from_the_last_checkpoint(home, tmp_path):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    shutil.rmtree(run / "checkpoints" / "6")
+    outcome = tiny.run(*tiny.arguments(home / "text.txt", run, **VALUES))
+    assert outcome.status is None
+    assert "resuming after step" in outcome.stderr
+    assert [line["step"] for line in lines_of(run / "metrics.jsonl")] == [0, 2, 2, 4, 4, 6, 6]
+    assert scores_of(run, 6) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
+
+
+def test_what_does_not_change_the_outcome_may_change(home, tmp_path):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    arguments = tiny.arguments(home / "text.txt", run, **{**VALUES, "log_every": 1, "checkpoint__keep": 2})
+    assert tiny.run(*arguments).status is None
+
+
+def test_prepare_makes_the_text_and_nothing_else(tmp_path):
+    text = tiny.write_text(tmp_path / "text.txt")
+    outcome = tiny.run("--mode=prepare", *tiny.arguments(text, tmp_path / "run"))
+    assert outcome.status is None
+    assert outcome.stdout == ""
+    manifests = list((tmp_path / "prepared").glob("*/manifest.json"))
+    assert len(manifests) == 1
+    counts = json.loads(manifests[0].read_text())["counts"]
+    assert counts["train"]["documents"] + counts["valid"]["documents"] == 40
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_names_the_flags():
+    done = launch("--help", status=1)  # absl's own
+    for flag in ("--config", "--mode", "--workdir", "--input", "--output", "--checkpoint"):
+        assert flag in done.stdout
+    assert "python launch.py --mode=evaluate --workdir=runs/demo" in done.stdout
+
+
+def test_a_mistake_is_one_line_and_a_status():
+    done = launch("--mode=evaluate", "--workdir=no/such/run", status=1)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: --workdir=no/such/run: got no readable config.json")
+    assert done.stderr.count("\n") == 1
+
+
+# Evaluation.
+
+
+def test_evaluate_prints_the_last_figures_of_the_run(home):
+    done = launch("--mode=evaluate", f"--workdir={home / 'run'}")
+    unigram = {
+        "valid/masked_lm_unigram_loss": lines_of(home / "run" / "metrics.jsonl")[0]["valid/masked_lm_unigram_loss"]
+    }
+    assert json.loads(done.stdout) == scores_of(home / "run", 6) | unigram
+
+
+# Prediction.
+
+
+def test_the_record_of_a_prediction(home):
+    text = "the [MASK] sees a cat\tthe [MASK] likes a big [MASK] ."
+    (record,) = predict(f"--workdir={home / 'run'}", stdin=text + "\n")
+    assert record.keys() == {"text", "masks", "is_next_probability"}
+    assert record["text"] == text
+    # [CLS] the [MASK] sees a cat [SEP] the [MASK] likes a big [MASK] . [SEP]
+    assert [mask["position"] for mask in record["masks"]] == [2, 8, 12]
+    vocab = (home / "run" / "vocab.txt").read_text().splitlines()
+    for mask in record["masks"]:
+        assert mask.keys() == {"position", "tokens", "probabilities"}
+        assert len(mask["tokens"]) == len(set(mask["tokens"])) == len(mask["probabilities"]) == 5
+        assert set(mask["tokens"]) <= set(vocab)
+        assert mask["probabilities"] == sorted(mask["probabilities"], reverse=True)
+        assert 0 < sum(mask["probabilities"]) <= 1
+    assert 0 < record["is_next_probability"] < 1
+
+
+def test_one_text_has_no_next_sentence(home):
+    (record,) = predict(f"--workdir={home / 'run'}", stdin="the [MASK] sees a cat")
+    assert record["is_next_probability"] is None
+
+
+def mixed_lines(count: int) -> list[str]:
+    """Lines of 4 to 44 word pieces, some of two segments, all of them different."""
+    words = "the a cat dog bird fish sees likes finds small big red".split()
+    lines = []
+    for i in range(count):
+        text = [words[(i * 7 + j * (1 + i % 5)) % len(words)] for j in range(1 + i * 5 % 41)]
+        text.insert(i % (len(text) + 1), "[MASK]")
+        if i % 3 == 0:
+            text.insert(len(text) // 2, "\t")
+        lines.append(f"{' '.join(text)}".replace(" \t ", "\t"))
+    return lines
+
+
+def test_predictions_keep_the_order_and_do_not_depend_on_the_batch(home, tmp_path):
+    lines, output = mixed_lines(75), tmp_path / "out.jsonl"
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    run = f"--workdir={home / 'run'}"
+    assert predict(run, f"--input={tmp_path / 'in.txt'}", f"--output={output}") == []
+    together = lines_of(output)
+    assert [record["text"] for record in together] == lines
+    assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == ["out.jsonl"]
+    for chosen in (slice(3, 4), slice(40, 43), slice(70, 75)):
+        same_predictions(predict(run, stdin="\n".join(lines[chosen])), together[chosen])
+    backwards = predict(run, stdin="\n".join(lines[::-1]))
+    same_predictions(backwards[::-1], together)
+
+
+def test_predictions_through_a_pipe(home):
+    lines = mixed_lines(5)
+    done = launch("--mode=predict", f"--workdir={home / 'run'}", stdin="\r\n".join(lines))
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [record["text"] for record in records] == lines
+    same_predictions(records, predict(f"--workdir={home / 'run'}", stdin="\n".join(lines)))
+
+
+def test_no_lines_give_no_predictions(home):
+    assert predict(f"--workdir={home / 'run'}", stdin="") == []
+
+
+def test_text_that_is_not_ascii_comes_back_as_it_was(home):
+    outcome = tiny.run("--mode=predict", f"--workdir={home / 'run'}", stdin="é 東京 [MASK]\n".encode())
+    assert '"é 東京 [MASK]"' in outcome.stdout
+
+
+# Published weights.
+
+
+def from_folder(home: Path, folder: Path, workdir: Path, **overrides: object) -> list[str]:
+    """The command that trains from published weights, whose sizes and vocabulary come from them."""
+    values = {**VALUES, "init_from": folder, **overrides}
+    arguments = [a for a in tiny.arguments(home / "text.txt", workdir, **values) if not a.startswith("--config=")]
+    ours = ("--config.model.", "--config.data.vocab_size")
+    return ["--config=configs/bert_pretraining.py", *(a for a in arguments if not a.startswith(ours))]
+
+
+def test_the_export_has_what_published_folders_have(published):
+    assert {"config.json", "model.safetensors", "vocab.txt"} <= {path.name for path in published.iterdir()}
+
+
+def test_predictions_from_published_weights(home, published):
+    flags = ["--config=configs/bert_pretraining.py", f"--config.init_from={published}", "--config.data.seq_len=32"]
+    text = "\n".join(mixed_lines(9))
+    same_predictions(predict(*flags, stdin=text), predict(f"--workdir={home / 'run'}", stdin=text))
+
+
+@pytest.mark.parametrize("source", ["published", "run"])
+def test_training_from_weights_begins_where_they_ended(home, published, tmp_path, source):
+    # The first update of a warm-up has rate 0.
+    once = {"num_steps": 1, "evaluate_every": 1, "log_every": 1}
+    arguments = from_folder(home, home / source, tmp_path / "run", **once)
+    outcome = tiny.run(*arguments)
+    assert outcome.status is None, outcome.status
+    assert scores_of(tmp_path / "run", 1) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
+    vocabs = [(folder / "vocab.txt").read_bytes() for folder in (tmp_path / "run", home / "run")]
+    assert vocabs[0] == vocabs[1]
+
+
+def test_a_run_outlives_the_weights_that_it_began_with(home, published, tmp_path):
+    weights = shutil.copytree(published, tmp_path / "weights")
+    assert tiny.run(*from_folder(home, weights, tmp_path / "run", num_steps=1)).status is None
+    shutil.rmtree(weights)
+    assert len(predict(f"--workdir={tmp_path / 'run'}", stdin="a [MASK]")) == 1
+
+
+@pytest.mark.slow
+def test_transformers_opens_the_export(home, published):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model, report = transformers.BertForPreTraining.from_pretrained(published, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(published)
+    (record,) = predict(f"--workdir={home / 'run'}", stdin="the [MASK] sees a cat\ta dog sleeps .")
+    inputs = tokenizer(*record["text"].split("\t"), return_tensors="pt")
+    with torch.no_grad():
+        output = model.eval()(**inputs)
+    (mask,) = record["masks"]
+    assert inputs["input_ids"][0, mask["position"]] == tokenizer.mask_token_id
+    probabilities = output.prediction_logits[0, mask["position"]].softmax(-1)
+    top = probabilities.topk(5)
+    assert top.values.tolist() == pytest.approx(mask["probabilities"], abs=1e-5)
+    assert tokenizer.convert_ids_to_tokens(top.indices) == mask["tokens"]
+    is_next = output.seq_relationship_logits.softmax(-1)[0, 0].item()
+    assert is_next == pytest.approx(record["is_next_probability"], abs=1e-5)
+
+
+# Ablations: each is a value.
+
+CAUSAL = {"objective": "causal_lm", "data__next_sentence": False, "checkpoint__best_metric": "valid/causal_lm_loss"}
+ABLATIONS = {
+    "whole_word": {"masking__whole_word": True},
+    "static": {"masking__mode": "static", "masking__dupe_factor": 2},
+    "all_masked": {"masking__mask_fraction": 1.0, "masking__random_fraction": 0.0, "masking__keep_fraction": 0.0},
+    "no_next_sentence": {"data__next_sentence": False},
+    "left_to_right": {**CAUSAL, "model__direction": "left_to_right"},
+    "right_to_left": {**CAUSAL, "model__direction": "right_to_left"},
+    "masked_left_to_right": {"model__direction": "left_to_right"},
+    "lamb": {"optimizer__name": "lamb"},
+    "cosine": {"optimizer__schedule": "cosine"},
+    "bias_correction": {"optimizer__bias_correction": True},
+    "groups": {"optimizer__groups": "(('embeddings',{'frozen':True}),('layers',{'learning_rate':1e-3,'name':'lamb'}))"},
+    "bfloat16": {"model__dtype": "bfloat16"},
+    "remat": {"model__remat": True},
+    "unrolled": {"model__scan_layers": False},
+    "pre_norm": {"model__norm": "pre"},
+    "gelu_tanh": {"model__gelu": "tanh"},
+    "accumulation": {"accumulation_steps": 2},
+    "fsdp_and_tensor": {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2},
+    "pmap": {"parallel": "pmap"},
+}
+# In the quick suite several at once, each in one of them.
+TOGETHER = {
+    "data": ("whole_word", "static", "all_masked"),
+    "model": ("pre_norm", "gelu_tanh", "unrolled", "no_next_sentence", "lamb"),
+    "memory": ("bfloat16", "remat", "groups", "accumulation", "cosine"),
+    "right_to_left": ("right_to_left", "bias_correction", "fsdp_and_tensor"),
+    "left_to_right": ("left_to_right", "pmap"),
+}
+
+
+def check_ablation(home: Path, workdir: Path, **overrides: object) -> None:
+    objective = overrides.get("objective", "masked_lm")
+    values = {"num_steps": 2, "evaluate_every": 2, "model__num_layers": 1, **overrides}
+    outcome = tiny.run(*tiny.arguments(home / "text.txt", workdir, **values))
+    assert outcome.status is None, outcome.status
+    baseline, train, valid = lines_of(workdir / "metrics.jsonl")
+    assert baseline[f"valid/{objective}_unigram_loss"] > 0
+    assert 0 < valid[f"valid/{objective}_loss"] < 20
+    assert ("valid/next_sentence_loss" in valid) == overrides.get("data__next_sentence", True)
+    assert train["train/gradient_norm"] > 0
+    (record,) = predict(f"--workdir={workdir}", stdin="the [MASK] sees a cat")
+    assert record["masks"][0]["position"] == 2
+
+
+@pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER.keys())
+def test_ablations_together(home, tmp_path, names):
+    check_ablation(home, tmp_path / "run", **{key: value for name in names for key, value in ABLATIONS[name].items()})
+
+
+def test_every_ablation_is_in_the_quick_suite():
+    assert {name for names in TOGETHER.values() for name in names} == ABLATIONS.keys() - {"masked_left_to_right"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_alone(home, tmp_path, name):
+    check_ablation(home, tmp_path / "run", **ABLATIONS[name])

@@ -1,0 +1,185 @@
+"""Who may import whom, and how large things may grow: the house, checked."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# For each place, the longest match counting: what of ours it may import. Experiments are found by name at run time.
+LAYERS = {
+    "launch.py": ("bertjax.training", "bertjax.errors", "bertjax.progress"),
+    "configs/": ("configs",),
+    "experiments/": (
+        "bertjax.task",
+        "bertjax.checkpoints",
+        "bertjax.errors",
+        "bertjax.models",
+        "bertjax.data",
+        "bertjax.decoding",
+        "bertjax.scoring",
+        "bertjax.interop",
+    ),
+    "bertjax/training/": (
+        "bertjax.training",
+        "bertjax.task",
+        "bertjax.checkpoints",
+        "bertjax.errors",
+        "bertjax.progress",
+    ),
+    "bertjax/models/": ("bertjax.models", "bertjax.errors"),
+    "bertjax/data/": ("bertjax.data", "bertjax.errors", "bertjax.progress"),
+    "bertjax/interop/": ("bertjax.interop", "bertjax.models", "bertjax.errors"),
+    "bertjax/checkpoints.py": ("bertjax.errors",),
+    "bertjax/task.py": (),
+    "bertjax/errors.py": (),
+    "bertjax/progress.py": (),
+    "bertjax/__init__.py": (),
+}
+OURS = ("bertjax", "configs", "experiments", "launch", "tests", "benchmarks")
+# Libraries that only some places may import; the empty tuple is for those that belong to tests and benchmarks.
+OWNERS = {
+    "orbax": ("bertjax/checkpoints.py",),
+    "tensorboardX": ("bertjax/training/metric_log.py",),
+    "tensorflow_datasets": ("bertjax/data/records.py",),
+    "absl.flags": ("launch.py",),
+    "absl.app": ("launch.py",),
+    "ml_collections": ("launch.py", "configs/", "experiments/"),
+    "tensorflow": (),
+    "torch": (),
+    "transformers": (),
+}
+NOT_IN_DATA = ("jax", "flax", "optax", "chex")
+
+
+def imported(source: str) -> Iterator[str]:
+    """The dotted names that a file imports, at any depth."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # With its dots, a relative import matches nothing that is allowed.
+            module = "." * node.level + (node.module or "")
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def is_within(name: str, parents: tuple[str, ...]) -> bool:
+    return any(name == parent or name.startswith(parent + ".") for parent in parents)
+
+
+def violations(path: str, source: str) -> list[str]:
+    """What a file of that path, relative to the root, imports although it may not."""
+    place = max((place for place in LAYERS if path.startswith(place)), key=len, default=None)
+    if place is None:
+        return [f"{path} is in no layer"]
+    found = []
+    for name in imported(source):
+        owners = next((owners for library, owners in OWNERS.items() if is_within(name, (library,))), ("",))
+        allowed = any(path.startswith(owner) for owner in owners)
+        allowed &= not (path.startswith("bertjax/data/") and is_within(name, NOT_IN_DATA))
+        if name.startswith(".") or is_within(name, OURS):
+            allowed &= is_within(name, LAYERS[place])
+        if not allowed:
+            found.append(f"{path} imports {name}")
+    return found
+
+
+def oversized(path: str, source: str) -> list[str]:
+    """Files over 400 lines (launch.py: 150), functions over 60; a config's function is a list of values."""
+    count, limit = len(source.splitlines()), 150 if path == "launch.py" else 400
+    found = [f"{path} has {count} lines"] if count > limit else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not path.startswith("configs/"):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > 60:
+                found.append(f"{path}: {node.name} has {length} lines")
+    return found
+
+
+def sources() -> dict[str, str]:
+    paths = [
+        ROOT / "launch.py",
+        *(p for wing in ("bertjax", "experiments", "configs") for p in (ROOT / wing).rglob("*.py")),
+    ]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
+def test_the_layers_hold():
+    files = sources()
+    assert len(files) > 30
+    assert [v for path, source in files.items() for v in violations(path, source)] == []
+
+
+def test_nothing_is_oversized():
+    assert [o for path, source in sources().items() for o in oversized(path, source)] == []
+
+
+@pytest.mark.parametrize("library", ["orbax", "tensorboardX", "tensorflow_datasets", "absl.flags"])
+def test_one_module_owns_each_of_these(library):
+    importers = [path for path, source in sources().items() if any(is_within(n, (library,)) for n in imported(source))]
+    assert importers == list(OWNERS[library])
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("launch.py", "from bertjax.models import bert"),
+        ("launch.py", "import experiments.bert_pretraining"),
+        ("launch.py", "from configs import sizes"),
+        ("experiments/a.py", "from experiments import bert_pretraining"),
+        ("experiments/a.py", "from . import bert_pretraining"),
+        ("experiments/a.py", "import bertjax.training.loop"),
+        ("experiments/a.py", "from bertjax import training"),
+        ("experiments/a.py", "def f():\n    from bertjax.training import sharding"),
+        ("bertjax/training/a.py", "from experiments import bert_pretraining"),
+        ("bertjax/training/a.py", "from bertjax.models.bert import Bert"),
+        ("bertjax/training/a.py", "if True:\n    from bertjax.data import corpus"),
+        ("bertjax/training/a.py", "from bertjax.interop import huggingface"),
+        ("bertjax/training/a.py", "from absl import flags"),
+        ("bertjax/training/a.py", "from ml_collections import ConfigDict"),
+        ("bertjax/training/a.py", "import orbax.checkpoint as ocp"),
+        ("bertjax/models/a.py", "from bertjax.data import masking"),
+        ("bertjax/models/a.py", "from bertjax.training import step"),
+        ("bertjax/models/a.py", "from ...data import masking"),
+        ("bertjax/data/a.py", "import jax"),
+        ("bertjax/data/a.py", "import jax.numpy as jnp"),
+        ("bertjax/data/a.py", "from jax import numpy"),
+        ("bertjax/data/a.py", "from bertjax.models import bert"),
+        ("bertjax/data/a.py", "import tensorflow_datasets as tfds"),
+        ("bertjax/training/a.py", "from tensorboardX import SummaryWriter"),
+        ("bertjax/interop/a.py", "import torch"),
+        ("bertjax/models/a.py", "import transformers"),
+        ("bertjax/checkpoints.py", "from bertjax.training import sharding"),
+        ("bertjax/errors.py", "from bertjax import task"),
+        ("bertjax/errors.py", "import tests.tiny"),
+        ("configs/a.py", "from bertjax import errors"),
+        ("bertjax/novelty/a.py", ""),
+    ],
+)
+def test_a_planted_violation_is_found(path, source):
+    assert len(violations(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("launch.py", "from absl import app, flags\nfrom ml_collections import config_flags"),
+        ("experiments/a.py", "from bertjax import checkpoints\nfrom bertjax.data.corpus import Corpus\nimport jax"),
+        ("bertjax/data/a.py", "from jaxtyping import Int\nimport numpy as np\nfrom bertjax.data import random"),
+        ("bertjax/progress.py", "from absl import logging"),
+        ("bertjax/checkpoints.py", "import orbax.checkpoint as ocp"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(path, source):
+    assert violations(path, source) == []
+
+
+def test_what_is_oversized_is_found():
+    long = "def f():\n" + "    pass\n" * 60
+    assert oversized("bertjax/a.py", long) == ["bertjax/a.py: f has 61 lines"]
+    assert oversized("configs/a.py", long) == []
+    assert oversized("bertjax/a.py", "x = 1\n" * 401) == ["bertjax/a.py has 401 lines"]
+    assert oversized("launch.py", "x = 1\n" * 151) == ["launch.py has 151 lines"]
+    assert oversized("bertjax/a.py", "x = 1\n" * 400) == []
