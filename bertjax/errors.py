@@ -11,8 +11,20 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 # What a machine refuses; any other OSError is a bug.
-_REFUSALS = ("EACCES", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "ENAMETOOLONG", "ENOENT", "ENOSPC", "ENOTDIR")
-_REFUSALS += ("EPERM", "EROFS")
+_REFUSALS = (
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
 _NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
@@ -118,7 +130,7 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
     if isinstance(error, UserError):
         return error
     reason = next((words for words in _NO_ROOM if words in str(error)), None)
-    if isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in _REFUSALS:
+    if isinstance(error, OSError) and error.errno in _REFUSALS:
         where, reason = str(error.filename or where), error.strerror
     if reason is None:
         return None

@@ -121,9 +121,9 @@ def test_the_wrong_value_of_an_inner_key_is_named_in_full():
 
 def test_choice():
     assert choice("b", ("a", "b"), "model.gelu") == "b"
-    with pytest.raises(UserError, match="config key model.gelu: got 'c'; expected one of a, b"):
+    with pytest.raises(UserError, match=r"config key model\.gelu: got 'c'; expected one of a, b"):
         choice("c", ("a", "b"), "model.gelu")
-    with pytest.raises(UserError, match="^--mode: got 'c'"):
+    with pytest.raises(UserError, match=r"^--mode: got 'c'"):
         choice("c", ("a", "b"), "--mode")
 
 

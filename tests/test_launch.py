@@ -210,7 +210,7 @@ def test_one_text_has_no_next_sentence(home):
 
 def mixed_lines(count: int) -> list[str]:
     """Lines of 4 to 44 word pieces, some of two segments, all of them different."""
-    words = "the a cat dog bird fish sees likes finds small big red".split()
+    words = ["the", "a", "cat", "dog", "bird", "fish", "sees", "likes", "finds", "small", "big", "red"]
     lines = []
     for i in range(count):
         text = [words[(i * 7 + j * (1 + i % 5)) % len(words)] for j in range(1 + i * 5 % 41)]

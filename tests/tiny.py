@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,31 @@ from bertjax.training.sharding import with_shardings
 from configs import bert_pretraining as config_file
 from experiments import bert_pretraining
 
-_WORDS = "the a cat dog bird fish sees likes finds small big red old house tree river and runs sleeps sings".split()
+_WORDS = (
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "bird",
+    "fish",
+    "sees",
+    "likes",
+    "finds",
+    "small",
+    "big",
+    "red",
+    "old",
+    "house",
+    "tree",
+    "river",
+    "and",
+    "runs",
+    "sleeps",
+    "sings",
+)
+
+# What is told of a mistake.
+_TOLD = re.compile(r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. Fix: (?P<fix>.+)\.")
 
 
 class Outcome(NamedTuple):
@@ -121,6 +146,14 @@ def run(*command: str, stdin: bytes = b"") -> Outcome:
         except SystemExit as end:
             status = end.code
     return Outcome(status, stdout.getvalue(), stderr.getvalue())
+
+
+def check_told(message: str, *, what: str, got: str, expected: str, fix: str) -> None:
+    """Checks that each part of a message says what it should, as regular expressions."""
+    parts = _TOLD.fullmatch(message)
+    assert parts, message
+    for name, pattern in {"what": what, "got": got, "expected": expected, "fix": fix}.items():
+        assert re.search(pattern, parts[name]), f"{name} is {parts[name]!r} in {message!r}"
 
 
 @contextlib.contextmanager

@@ -148,6 +148,8 @@ class Preparation:
         A second process that prepares the same text waits for the first; whatever an interrupted one left
         is deleted and made anew.
         """
+        if self.is_finished():
+            return
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         partial = self.folder.with_suffix(".partial")
         with self.folder.with_suffix(".lock").open("w") as lock:

@@ -20,6 +20,9 @@ from bertjax.errors import UserError
 # A row of the plan: its text, and its number in the epoch that drew it, which keys its masking.
 PLANNED_ROW = np.dtype([*((name, ROW.fields[name][0]) for name in ROW.names), ("number", np.int32)])  # type: ignore[index,union-attr]
 
+# Part of the name of every plan: raise it when the same settings would give other rows.
+_FORMAT = 1
+
 
 class Plan:
     """The rows of every epoch of one split, made when first asked for."""
@@ -29,7 +32,7 @@ class Plan:
     ) -> None:
         """Args: the split's sentences; how rows are cut and repeated; the seed; where epochs are written."""
         self._sentences, self._pairs, self._masking, self._seed = sentences, pairs, masking, seed
-        settings = repr((pairs, masking.mode, masking.dupe_factor, seed, PLANNED_ROW.descr))
+        settings = repr((_FORMAT, pairs, masking.mode, masking.dupe_factor, seed, PLANNED_ROW.descr))
         self._folder = folder / hashlib.sha256(settings.encode()).hexdigest()[:16]
         self._epochs: dict[int, np.ndarray] = {}
 
