@@ -18,8 +18,7 @@ from ml_collections import config_flags
 from bertjax.errors import UserError, as_user_error, build_all, choice
 from bertjax.progress import show_lines
 
-# JAX, and the wings that need it, are imported in functions: the worker processes that prepare text
-# import this file again, and have no use for it.
+# JAX, and the wings that need it, are imported in functions: worker processes import this file again without use for it.
 
 MODES = ("train", "evaluate", "predict", "export", "prepare")
 _CONFIG = config_flags.DEFINE_config_file(
@@ -70,12 +69,13 @@ def _run(mode: str) -> None:
     workdir = Path(_WORKDIR.value)
 
     if mode in ("predict", "export"):
-        task = module.make(experiment, workdir if _WORKDIR.value else Path(config["init_from"]), None)
-        runner = inference.Inference(task, settings, workdir if _WORKDIR.value else None, _CHECKPOINT.value)
+        from_run = workdir if _WORKDIR.value else None
+        task = module.make(experiment, from_run or Path(config["init_from"]), None)
+        runner = inference.Inference(task, settings, from_run, _CHECKPOINT.value)
         if mode == "export":
             runner.export(Path(_OUTPUT.value))
             return
-        with streams.open_output(_OUTPUT.value) as output:
+        with streams.open_output(_OUTPUT.value, distributed.is_first_process()) as output:
             for record in runner.records(streams.read_lines(_INPUT.value)):
                 output.write(json.dumps(record, ensure_ascii=False) + "\n")
         return
@@ -90,12 +90,14 @@ def _run(mode: str) -> None:
     if mode == "prepare":
         return
     task = module.make(experiment, text.folder, text.folder)
+    distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
     if mode == "train":
         distributed.on_first_process(lambda: task.save_vocabulary(workdir))
         loop.train(task, settings, workdir)
     else:
         scores = inference.Inference(task, settings, workdir, _CHECKPOINT.value).evaluate()
-        print(json.dumps(scores))
+        with streams.open_output(_OUTPUT.value, distributed.is_first_process()) as output:
+            output.write(json.dumps(scores) + "\n")
 
 
 def _read_config(mode: str) -> dict[str, Any]:

@@ -102,13 +102,17 @@ class Checkpoints:
           params, opt_state: trees of arrays.
           metrics: what the step scored, if it was evaluated, to tell the best.
         """
-        self._manager.check_for_errors()
+        self.check()
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             opt_state=ocp.args.StandardSave(opt_state),
             meta=ocp.args.JsonSave({"step": step, "metrics": dict(metrics), "machine": _machine()}),
         )
         self._manager.save(step, args=items, metrics=dict(metrics) or None)
+
+    def check(self) -> None:
+        """Raises the error of a save that failed in the background, if any did."""
+        self._manager.check_for_errors()
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any]:
         """Reads a step.

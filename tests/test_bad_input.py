@@ -3,7 +3,6 @@
 import gzip
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 

@@ -17,12 +17,6 @@ from tests.tiny import check_told as check
 MASKED = b"the [MASK] sees a cat\n"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compiles(tmp_path_factory):
-    with tiny.quick_compiles(tmp_path_factory.mktemp("programs")):
-        yield
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder with a text, a run on it and what the run exports: `text.txt`, `run`, `published`."""

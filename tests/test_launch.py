@@ -16,12 +16,6 @@ ROOT = Path(__file__).parents[1]
 VALUES = {"evaluate_every": 2, "checkpoint__keep": 1, "checkpoint__best_mode": "max"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compiles(tmp_path_factory):
-    with tiny.quick_compiles(tmp_path_factory.mktemp("programs")):
-        yield
-
-
 def launch(*arguments: str, stdin: str = "", status: int = 0) -> subprocess.CompletedProcess:
     """Runs `python launch.py` as on a machine with one device."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}

@@ -14,7 +14,6 @@ from unittest import mock
 import jax
 from absl import flags
 from absl.testing import flagsaver
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import SingleDeviceSharding
 
 import launch
@@ -154,24 +153,6 @@ def check_told(message: str, *, what: str, got: str, expected: str, fix: str) ->
     assert parts, message
     for name, pattern in {"what": what, "got": got, "expected": expected, "fix": fix}.items():
         assert re.search(pattern, parts[name]), f"{name} is {parts[name]!r} in {message!r}"
-
-
-@contextlib.contextmanager
-def quick_compiles(cache: Path):
-    """Compiles with few optimizations, and each program once: most of the time of a tiny run is the compiler's."""
-    values = {
-        "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(cache),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {key: getattr(jax.config, key, False) for key in values}
-    for settings in (values, before):
-        compilation_cache.reset_cache()
-        for key, value in settings.items():
-            jax.config.update(key, value)
-        if settings is values:
-            yield
 
 
 @contextlib.contextmanager

@@ -42,6 +42,11 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
             ) from error
 
 
+def is_first_process() -> bool:
+    """Whether this is the process that writes what the run has one of."""
+    return jax.process_index() == 0
+
+
 def on_first_process(work: Callable[[], None]) -> None:
     """Does `work` on process 0, and goes on together when it is done."""
     if jax.process_index() == 0:

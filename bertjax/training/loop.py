@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
     """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM."""
     trainer = Trainer(task, config, jax.devices())
+    intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
     with Checkpoints(workdir, config.checkpoint) as checkpoints, Preemption() as preempted:
         restored = trainer.restore_or_init(checkpoints)
         with MetricLog(workdir, resumed=int(restored.step)) as log:
@@ -35,17 +36,19 @@ def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
             window = Window(make_schedule(config.optimizer, config.num_steps))
             for done, state, report in trainer.updates(restored):
                 window.add(report)
-                stopping, last, scores = preempted(), done == config.num_steps, {}
-                if stopping or last or due(done, config.log_every, config.evaluate_every, config.checkpoint.save_every):
+                stopping, scores = preempted(), {}
+                logs, evaluates, saves = (done % n == 0 or done == config.num_steps for n in intervals)
+                if stopping or logs or evaluates or saves:
                     trainer.settle(state)
-                if last or due(done, config.log_every):
+                if logs:
+                    checkpoints.check()
                     log.write(done, window.close(done))
                 with window.paused():
-                    if not stopping and (last or due(done, config.evaluate_every)):
+                    if evaluates and not stopping:
                         scores = trainer.evaluate(state.params, preempted)
                         log.write(done, scores)
                         stopping = preempted()
-                    if stopping or last or due(done, config.checkpoint.save_every):
+                    if saves or stopping:
                         checkpoints.save(done, state.params, state.opt_state, scores)
                 if stopping:
                     _log.info("stopped after step %d; the same command goes on from there", done)
@@ -55,11 +58,6 @@ def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
 def check(task: Task, config: TrainingConfig) -> None:
     """Raises UserError where a task, its settings and the devices do not fit together; reads no data."""
     Trainer(task, config, jax.devices())
-
-
-def due(done: int, *every: int) -> bool:
-    """Whether something that is done every so many steps is due after `done` of them."""
-    return any(done % interval == 0 for interval in every)
 
 
 class Trainer:

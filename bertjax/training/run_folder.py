@@ -55,6 +55,24 @@ def _has_begun(workdir: Path) -> bool:
     return has_checkpoint(workdir) or any(not line.startswith('{"step": 0,') for line in lines)
 
 
+def check_text(workdir: Path, fingerprint: str) -> None:
+    """Writes down which prepared text the run has begun with, or checks that it is the same.
+
+    Raises:
+      UserError: the files of `data.source` have changed since, and with them the vocabulary and the rows.
+    """
+    path = workdir / "text_fingerprint"
+    before = path.read_text().strip() if path.exists() and _has_begun(workdir) else fingerprint
+    if before != fingerprint:
+        raise UserError(
+            f"the text of --workdir={workdir}",
+            got=f"prepared text {fingerprint}",
+            expected=f"{before}, which the run began with",
+            fix="restore the files of data.source (or the versions of Python and nltk), or choose another --workdir",
+        )
+    path.write_text(fingerprint + "\n")
+
+
 def load_config(workdir: Path) -> dict[str, Any]:
     """Reads a run's config. Raises UserError if the folder is not a run's."""
     path = workdir / "config.json"

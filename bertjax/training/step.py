@@ -142,7 +142,9 @@ def pmap_step(
         whole_batch=partial(jax.lax.all_gather, axis_name="data", tiled=True),
         all_sum=partial(jax.lax.psum, axis_name="data"),
     )
-    mapped = jax.pmap(step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=list(mesh.devices.ravel()))
+    mapped = jax.pmap(
+        step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=list(mesh.devices.ravel())
+    )
 
     def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
         return mapped(state, jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch), index)

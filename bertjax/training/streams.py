@@ -39,15 +39,18 @@ def read_lines(name: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def open_output(name: str) -> Iterator[TextIO]:
+def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
     """Standard output if `name` is "-", or a file that appears under its name once it is whole.
 
+    Args:
+      name: the file.
+      is_writer: whether this process writes it; what the others write goes nowhere.
     Raises:
       OSError: it cannot be written, or there is no room left; names the file.
     """
-    path = Path(name)
+    path = Path(name if is_writer else os.devnull)
     try:
-        if name == "-":
+        if name == "-" and is_writer:
             yield sys.stdout
             sys.stdout.flush()
         elif path.exists() and not path.is_file():  # a device or a pipe

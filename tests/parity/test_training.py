@@ -84,6 +84,8 @@ def test_losses_are_those_of_transformers_at_every_step(tmp_path):
     ours = losses_of_ours(task, settings, params, batches)
     theirs = losses_of_theirs(tmp_path / "exported", settings, batches)
     difference = np.abs(np.array(ours) - np.array(theirs))
-    print(f"loss {ours[0]:.3f} to {ours[-1]:.3f}, largest difference {difference.max():.1e} at step {difference.argmax()}")
+    print(
+        f"loss {ours[0]:.3f} to {ours[-1]:.3f}, largest difference {difference.max():.1e} at step {difference.argmax()}"
+    )
     assert ours[-1] < ours[0] - 1
     assert difference.max() <= 1e-3
