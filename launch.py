@@ -18,7 +18,7 @@ from ml_collections import config_flags
 from bertjax.errors import UserError, as_user_error, build_all, choice
 from bertjax.progress import show_lines
 
-# JAX, and the wings that need it, are imported in functions: worker processes import this file again without use for it.
+# JAX, and the wings that need it, are imported in functions: worker processes import this file too, without use for it.
 
 MODES = ("train", "evaluate", "predict", "export", "prepare")
 _CONFIG = config_flags.DEFINE_config_file(
