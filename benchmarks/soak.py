@@ -3,8 +3,9 @@
     python benchmarks/soak.py --kills=10 --signal=KILL
 
 A small model trains through `launch.py` with dropout, saving every other step. One run is left alone; the others are
-killed at moments drawn uniformly over its duration, from the start of preparation to the end, and started again
-until they finish. Prints each kill and what was lost, and exits with status 1 if any run ends differently.
+killed and started again until they finish. Half of the moments are drawn over the whole of the first run's duration,
+preparation included, half over its training alone. Prints each kill and what was lost, and exits with status 1 if any
+run ends differently or loses more than one save interval.
 """
 
 import argparse
@@ -61,6 +62,34 @@ def progress(workdir: Path) -> tuple[int, int]:
     return max(steps, default=0), max(saved, default=0)
 
 
+def wait_for_training(process: subprocess.Popen, workdir: Path) -> None:
+    """Returns when the run has begun to train, or has ended."""
+    log = workdir / "metrics.jsonl"
+    before = log.stat().st_mtime_ns if log.exists() else 0
+    while process.poll() is None and (not log.exists() or log.stat().st_mtime_ns == before):
+        time.sleep(0.05)
+
+
+def kill_until_done(workdir: Path, rng: random.Random, kills: int, most: int, durations: dict, signal_name: str) -> int:
+    """Starts a run, kills it and starts it again until it finishes; returns how many kills there were in all."""
+    while True:
+        process, phase = start(workdir), rng.choice(list(durations))
+        if phase == "training":
+            wait_for_training(process, workdir)
+        # The run is left to finish once there have been enough kills.
+        wait = rng.uniform(0, durations[phase]) if kills < most else None
+        try:
+            assert process.wait(wait) == 0, workdir.with_suffix(".log").read_text()
+            return kills
+        except subprocess.TimeoutExpired:
+            process.send_signal(getattr(signal, f"SIG{signal_name}"))
+            status = process.wait()
+            kills += 1
+            logged, saved = progress(workdir)
+            print(f"kill {kills}, {wait:.1f} s into {phase}: exit {status}, logged {logged}, saved {saved}", flush=True)
+            assert saved >= logged - _CONFIG["checkpoint.save_every"], "more than one save interval was lost"
+
+
 def main() -> None:
     """Runs the soak."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -72,27 +101,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference"
         began = time.monotonic()
-        assert start(reference).wait() == 0, (Path(folder) / "reference.log").read_text()
-        duration, expected = time.monotonic() - began, digest(reference)
-        print(f"uninterrupted: {duration:.0f} s, parameters {expected[:16]}", flush=True)
+        process = start(reference)
+        wait_for_training(process, reference)
+        trains = time.monotonic()
+        assert process.wait() == 0, reference.with_suffix(".log").read_text()
+        ended, expected = time.monotonic(), digest(reference)
+        durations = {"launch": ended - began, "training": ended - trains}
+        print(f"uninterrupted: {durations}, parameters {expected[:16]}", flush=True)
         kills = runs = different = 0
         while kills < args.kills:
             runs += 1
             workdir = Path(folder) / f"run{runs}"
-            done = False
-            while not done:
-                process = start(workdir)
-                try:
-                    # The last run is left to finish once there have been enough kills.
-                    wait = rng.uniform(0, duration) if kills < args.kills else None
-                    assert process.wait(wait) == 0, (Path(folder) / f"run{runs}.log").read_text()
-                    done = True
-                except subprocess.TimeoutExpired:
-                    process.send_signal(getattr(signal, f"SIG{args.signal}"))
-                    status = process.wait()
-                    kills += 1
-                    logged, saved = progress(workdir)
-                    print(f"kill {kills} after {wait:.1f} s: exit {status}, logged {logged}, saved {saved}", flush=True)
+            kills = kill_until_done(workdir, rng, kills, args.kills, durations, args.signal)
             same = digest(workdir) == expected
             different += not same
             print(f"run {runs}: {'the same parameters' if same else 'OTHER PARAMETERS'}", flush=True)
