@@ -80,9 +80,10 @@ def whole(text):
 def test_gradient_and_twenty_updates_do_not_depend_on_how_the_batch_is_divided(text, whole, way):
     overrides, devices = WAYS[way]
     gradient, state = run(no_dropout(text, **overrides), jax.devices()[:devices], 20)
-    assert distance(gradient, whole[0]) <= 1e-5
-    # Adam divides by the root of the second moment, which magnifies rounding where gradients are tiny.
-    assert distance(state.params, whole[1].params) <= 1e-4
+    one, twenty = distance(gradient, whole[0]), distance(state.params, whole[1].params)
+    print(f"{way}: gradient {one:.1e}, parameters after 20 updates {twenty:.1e}")
+    assert one <= 1e-5
+    assert twenty <= 1e-5
 
 
 def test_denominators_are_of_the_whole_batch_not_means_of_means(text):
