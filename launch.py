@@ -19,7 +19,6 @@ from bertjax.errors import UserError, as_user_error, build_all, choice
 from bertjax.progress import show_lines
 
 # JAX, and the wings that need it, are imported in functions: worker processes import this file too, without use for it.
-
 MODES = ("train", "evaluate", "predict", "export", "prepare")
 _CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -86,11 +85,12 @@ def _run(mode: str) -> None:
         distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
     text = module.preparation(experiment, workdir)
     distributed.agree(text.fingerprint, "the text to prepare")
-    distributed.wait_for_first_process(text.run, text.is_finished)
+    if mode != "prepare":
+        distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
+    distributed.on_first_process(text.run)
     if mode == "prepare":
         return
     task = module.make(experiment, text.folder, text.folder)
-    distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
     if mode == "train":
         distributed.on_first_process(lambda: task.save_vocabulary(workdir))
         loop.train(task, settings, workdir)

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from jaxtyping import Int64
 
+Rows = Int64[np.ndarray, " rows"]  # which rows of a global batch
 Params = Any  # a nested dict of float32 arrays
 Batch = Mapping[str, Any]  # arrays: of numpy where they are made, of JAX where they are used
 Sums = dict[str, jax.Array]  # {term: float32 scalar}
@@ -41,7 +43,7 @@ class Task(Protocol):
     def batch_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         """Shape and type of each field of a global training batch. Reads no data."""
 
-    def batches(self, split: str, start: int, rows: slice) -> Iterator[Batch]:
+    def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
         """Rows `rows` of each global batch from batch `start` on.
 
         The "train" split never ends; the "valid" split ends after each of its rows has come once, the last

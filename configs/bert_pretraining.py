@@ -37,8 +37,6 @@ def get_config(size: str = "") -> ConfigDict:
     config.model.dropout = 0.1
     config.model.attention_dropout = 0.1
     config.model.initializer_range = 0.02
-    config.model.norm = "post"
-    config.model.direction = "both"
     config.model.dtype = "float32"
     config.model.scan_layers = True
     config.model.remat = False
@@ -69,6 +67,8 @@ def _published(size: str) -> ConfigDict:
     model.type_vocab_size = 2
     model.gelu = "erf"
     model.norm_eps = 1e-12
+    model.norm = "post"
+    model.direction = "both"
     return model
 
 

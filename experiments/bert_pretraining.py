@@ -23,7 +23,7 @@ from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
 from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.task import Batch, Example, Metrics, Params, Sums
+from bertjax.task import Batch, Example, Metrics, Params, Rows, Sums
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ _FROM_FOLDER = (
     "type_vocab_size",
     "gelu",
     "norm_eps",
+    "norm",
+    "direction",
 )
 
 
@@ -79,7 +81,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     model, data = dict(config["model"]), dict(config["data"])
     if config["init_from"]:
-        values, lowercase = _described(Path(config["init_from"]))
+        values, lowercase = _described(Path(config["init_from"]), config["objective"])
         found = {f"model.{key}": value for key, value in values.items()}
         found |= {"data.lowercase": lowercase, "data.vocab_file": config["init_from"]}
         for name, value in found.items():
@@ -177,7 +179,7 @@ class BertPretraining:
             for name, shape in shapes.items()
         }
 
-    def batches(self, split: str, start: int, rows: slice) -> Iterator[Batch]:
+    def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
         """See `Task.batches`."""
         batches = self._split(split)
         if split == "train":
@@ -212,8 +214,10 @@ class BertPretraining:
         # One more of each token, so that one never seen in training does not cost infinity.
         counts = np.zeros(self._model_config.vocab_size) + 1
         counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
+        if self._config.objective == "causal_lm":  # each row also predicts the [SEP], or the [CLS], at its end
+            counts[[self._tokenizer.sep_id, self._tokenizer.cls_id]] += self._split("train").rows_per_epoch
         costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
-        for batch in self._split("valid").evaluation(slice(None)):
+        for batch in self._split("valid").evaluation(np.arange(self._config.batch_size)):
             total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
             count += float(batch["masked_weights"].sum())
         return {f"valid/{self._config.objective}_unigram_loss": total / count}
@@ -298,12 +302,12 @@ class BertPretraining:
             ids += [*segment, self._tokenizer.sep_id]
             token_types += [token_type] * (len(ids) - len(token_types))
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
-        limit = self._model_config.max_positions
-        if not positions or len(segments) > 2 or len(ids) > limit:
+        limit, types = self._model_config.max_positions, min(self._model_config.type_vocab_size, 2)
+        if not positions or len(segments) > types or len(ids) > limit:
             raise UserError(
                 f"input line {number}",
                 got=f"{len(positions)} [MASK], {len(segments)} tab-separated segment(s), {len(ids)} word pieces",
-                expected=f"at least one [MASK], at most two segments, and at most {limit} word pieces with "
+                expected=f"at least one [MASK], at most {types} segment(s), and at most {limit} word pieces with "
                 "[CLS] and [SEP]",
                 fix="correct the line",
             )
@@ -335,6 +339,13 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
             "since [CLS] would see nothing but itself",
             fix="set --config.model.direction=left_to_right --config.data.next_sentence=False",
         )
+    if pairs.next_sentence and model.type_vocab_size < 2:
+        raise UserError(
+            "config key data.next_sentence",
+            got=f"True with model.type_vocab_size={model.type_vocab_size}",
+            expected="a token type for each of two segments",
+            fix="set --config.data.next_sentence=False",
+        )
     if pairs.seq_len > model.max_positions:
         raise UserError(
             "config key data.seq_len",
@@ -351,10 +362,18 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
         )
 
 
-def _described(folder: Path) -> tuple[dict[str, Any], bool]:
+def _described(folder: Path, objective: str) -> tuple[dict[str, Any], bool]:
     """The sizes and the casing of a published model or of a run of ours."""
     if checkpoints.has_checkpoint(folder):
-        model = json.loads((folder / "config.json").read_text())["model"]
+        run = json.loads((folder / "config.json").read_text())
+        model = run["model"]
+        if run["objective"] != objective:
+            raise UserError(
+                "config key objective",
+                got=objective,
+                expected=f"{run['objective']}, which {folder} was trained with",
+                fix=f"set --config.objective={run['objective']}",
+            )
         tokenizer = WordPiece.load(folder)
         values = {**model, "vocab_size": model.get("vocab_size") or tokenizer.vocab_size}
         return {key: values[key] for key in _FROM_FOLDER}, tokenizer.lowercase

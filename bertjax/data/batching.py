@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import grain
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Int64
 
 from bertjax.data.corpus import Corpus
 from bertjax.data.masking import MaskingConfig, mask_tokens, predict_neighbors
@@ -12,6 +12,7 @@ from bertjax.data.plan import Plan
 from bertjax.data.sentence_pairs import PairsConfig
 
 Batch = Mapping[str, np.ndarray]
+Rows = Int64[np.ndarray, " rows"]  # which rows of a global batch
 _WEIGHTS = ("masked_weights", "row_weights", "attention_mask")
 _ENDLESS = 2**40
 # One thread keeps a few batches ahead of the step; it spends its time in NumPy, which lets go of the lock.
@@ -47,22 +48,27 @@ class PretrainingBatches:
         self._seed, self._batch_size = seed, batch_size
         self._plan = Plan(self._split.sentences, pairs, masking, seed=seed, folder=corpus.folder / "plans" / split)
 
-    def training(self, start: int, rows: slice) -> Iterator[Batch]:
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows of the first epoch."""
+        return len(self._plan.rows(0))
+
+    def training(self, start: int, rows: Rows) -> Iterator[Batch]:
         """Rows `rows` of the global batch of each training step from `start` on, without end."""
         return _in_background(lambda index: self.training_batch(start + index, rows), _ENDLESS)
 
-    def evaluation(self, rows: slice) -> Iterator[Batch]:
+    def evaluation(self, rows: Rows) -> Iterator[Batch]:
         """Rows `rows` of each global batch of the first epoch, each row once; the last batch is filled up."""
         count = -(-len(self._plan.rows(0)) // self._batch_size)
         return _in_background(lambda index: self.evaluation_batch(index, rows), count)
 
-    def training_batch(self, step: int, rows: slice) -> Batch:
+    def training_batch(self, step: int, rows: Rows) -> Batch:
         """Rows `rows` of the global batch of a training step."""
         epoch, place = self._plan.locate(step, self._batch_size)
         planned = self._planned(epoch, place)[rows]
         return self._assemble(planned, self._masking.epoch_of_draws(epoch))
 
-    def evaluation_batch(self, index: int, rows: slice) -> Batch:
+    def evaluation_batch(self, index: int, rows: Rows) -> Batch:
         """Rows `rows` of the global batch `index` of the first epoch; rows that fill up the last weigh 0."""
         planned = self._planned(0, index)
         filled = np.concatenate([planned, np.repeat(planned[:1], self._batch_size - len(planned))])

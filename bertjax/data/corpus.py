@@ -220,6 +220,11 @@ def _write(config: CorpusConfig, folder: Path) -> dict[str, dict[str, int]]:
         name: counter.finish() | {"skipped_rows": sources[name].counts["bad_rows"]}
         for name, counter in counters.items()
     }
+    for name, source in sources.items():
+        counts[name]["empty_documents"] += source.counts["empty_documents"]
+    if not config.valid_source:  # both splits have read the same rows
+        counts["valid"]["skipped_rows"] = 0
+        counts["valid"]["empty_documents"] -= sources["valid"].counts["empty_documents"]
     np.save(folder / "unigrams.npy", counters["train"].unigrams)
     return counts
 

@@ -7,6 +7,8 @@ import itertools
 import logging
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -95,13 +97,14 @@ def map_blocks(function: Callable[[Block], R], items: Iterable[Block], workers: 
       items: blocks.
       workers: processes; 1 works in this one, 0 stands for one each core.
     """
-    workers = workers or os.cpu_count() or 1
+    workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if workers == 1:
         yield from map(function, items)
         return
     items = iter(items)
     # Forking a process whose libraries run threads may deadlock.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _end_with_parent, (os.getpid(),)) as pool:
         pending: collections.deque[Future[R]] = collections.deque(
             pool.submit(function, item) for item in itertools.islice(items, 2 * workers)
         )
@@ -181,6 +184,17 @@ def count_duplicates(path: Path) -> int:
 def text_hash(text: str) -> int:
     """A 64-bit hash of text, the same everywhere."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this worker soon after its parent is gone: one that is killed cannot tell its workers to stop."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _count_words(block: Block, lowercase: bool) -> collections.Counter[str]:

@@ -2,7 +2,7 @@
 
 Matches `create_instances_from_document` of google-research/bert (BERT appendix A.2), for all documents in
 lockstep: the k-th chunk of every document is cut in one sweep of array operations, from the sentence
-lengths alone, so that the rows of ten million documents take seconds.
+lengths alone. A million documents take about 15 seconds.
 """
 
 import dataclasses

@@ -18,6 +18,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.errors import UserError
+from bertjax.files import completed
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -92,8 +93,10 @@ class WordPiece:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{token}\n" for token in self.vocab)
-        (folder / "vocab.txt").write_text(text, encoding="utf-8", newline="\n")
-        self._library_tokenizer().save(str(folder / "tokenizer.json"))
+        with completed(folder / "vocab.txt") as path:
+            path.write_text(text, encoding="utf-8", newline="\n")
+        with completed(folder / "tokenizer.json") as path:
+            self._library_tokenizer().save(str(path))
         settings = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.lowercase,
@@ -102,7 +105,8 @@ class WordPiece:
             **{f"{token[1:-1].lower()}_token": token for token in SPECIALS},
         }
         text = json.dumps(settings, indent=2) + "\n"
-        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        with completed(folder / "tokenizer_config.json") as path:
+            path.write_text(text, encoding="utf-8")
 
     def words(self, text: str) -> list[str]:
         """The normalized words that are then split into pieces."""

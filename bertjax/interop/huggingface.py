@@ -5,11 +5,10 @@
 >>> params, report = huggingface.load("bert-base-uncased", config)
 """
 
-import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bertjax.errors import UserError
+from bertjax.files import completed
 from bertjax.models.bert import BertConfig, BertForPreTraining
 
 CONFIG_FILE = "config.json"
@@ -170,9 +170,9 @@ def save(folder: str | Path, params: Mapping[str, Any], config: BertConfig) -> N
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(_config_json(config), indent=2, sort_keys=True) + "\n"
-    with _complete(folder / WEIGHTS_FILE) as temporary:
+    with completed(folder / WEIGHTS_FILE) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
-    with _complete(folder / CONFIG_FILE) as temporary:
+    with completed(folder / CONFIG_FILE) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -305,14 +305,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         _refuse(f"{path}", type(values).__name__, "a JSON object")
     return values
-
-
-@contextlib.contextmanager
-def _complete(path: Path) -> Iterator[Path]:
-    """Gives a temporary path to write to, which becomes `path` if nothing fails."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

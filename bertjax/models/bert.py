@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 from bertjax.errors import choice
 from bertjax.models.attention import Dense, make_mask
 from bertjax.models.embeddings import BertEmbeddings
+from bertjax.models.partitioning import keep_rows_split
 from bertjax.models.transformer import Encoder, TransformerConfig, check_value, dense, gelu, layer_norm
 
 
@@ -123,7 +124,7 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V H"]) -> Float32[Array, "B P V"]:
         """Returns the logits of all words at each masked position."""
         config = self.config
-        x = gelu(config, dense(config, config.hidden_size, "transform")(hidden))
+        x = gelu(config, dense(config, config.hidden_size, "transform")(keep_rows_split(hidden)))
         x = layer_norm(config, "norm")(x)
         table = word_embeddings.astype(config.dtype)
         logits = jnp.einsum("BPH,VH->BPV", x, table, preferred_element_type=jnp.float32)

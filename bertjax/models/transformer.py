@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from bertjax.errors import UserError, choice
 from bertjax.models.attention import Dense, MultiHeadAttention
+from bertjax.models.partitioning import keep_rows_split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Encoder(nn.Module):
             params, key = params_and_key
             return layer.apply(
                 {"params": params},
-                x,
+                keep_rows_split(x),
                 mask,
                 deterministic=deterministic,
                 return_attention=return_attention,

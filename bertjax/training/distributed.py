@@ -1,6 +1,6 @@
 """Several processes: joining them, and agreeing."""
 
-import logging
+import concurrent.futures
 import time
 from collections.abc import Callable
 
@@ -10,10 +10,9 @@ from jax.experimental import multihost_utils
 
 from bertjax.errors import UserError, choice
 
-_log = logging.getLogger(__name__)
-
 _SECONDS_BETWEEN_LOOKS = 1
-_LOOKS_BETWEEN_LINES = 60
+_MESSAGE_BYTES = 1024
+_DONE = "done"
 
 
 def initialize(mode: str, coordinator_address: str, num_processes: int, process_id: int) -> None:
@@ -48,27 +47,38 @@ def is_first_process() -> bool:
 
 
 def on_first_process(work: Callable[[], None]) -> None:
-    """Does `work` on process 0, and goes on together when it is done."""
-    if jax.process_index() == 0:
-        work()
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("on_first_process")
+    """Does `work` on process 0 while the others wait, however long it takes; all go on together.
 
+    Process 0 works in a thread, so that all can ask each other every second how it stands: a single collective
+    that waits for hours would run into its time limit.
 
-def wait_for_first_process(work: Callable[[], None], is_finished: Callable[[], bool]) -> None:
-    """Does `work` on process 0, while the others look whether it is finished.
-
-    They look at the file system that all share, since a collective would run into its time limit:
-    preparing text may take hours.
+    Raises:
+      what `work` raised on process 0, there; UserError with its message on the others.
     """
-    if jax.process_index() == 0:
+    if jax.process_count() == 1:
         work()
-    looks = 0
-    while not is_finished():
-        if looks % _LOOKS_BETWEEN_LINES == 0:
-            _log.info("process %d waits for what process 0 prepares", jax.process_index())
-        looks += 1
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work) if is_first_process() else None
+        while not (message := _broadcast(_state(future))):
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if future:
+        future.result()
+    elif message != _DONE:
+        raise UserError("process 0", got=message, expected="no error", fix="see what process 0 says")
+
+
+def _state(future: concurrent.futures.Future[None] | None) -> str:
+    """Nothing while the work goes on, then what came of it."""
+    if future is None or not future.done():
+        return ""
+    return str(future.exception() or _DONE) or "an error"
+
+
+def _broadcast(text: str) -> str:
+    """Process 0's text, on all processes; cut to what fits."""
+    code = np.frombuffer(text.encode()[:_MESSAGE_BYTES].ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
+    return bytes(np.asarray(multihost_utils.broadcast_one_to_all(code))).rstrip(b"\0").decode(errors="replace")
 
 
 def agree(value: str, what: str) -> None:

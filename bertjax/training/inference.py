@@ -12,10 +12,11 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bertjax.checkpoints import restore_params
-from bertjax.task import Example, Params, Task
+from bertjax.task import Batch, Example, Metrics, Params, Task
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
 from bertjax.training.metric_log import means
+from bertjax.training.step import accumulate
 
 # Examples that are sorted by length together, so that rows of a batch are of a length.
 _WINDOW = 4096
@@ -27,10 +28,14 @@ Output = Mapping[str, np.ndarray]
 class Evaluation:
     """Scores parameters on the held-out split; compiled once."""
 
-    def __init__(self, task: Task, mesh: Mesh, batch_size: int) -> None:
-        """Args: the task, the mesh, and the rows of a global batch."""
+    def __init__(self, task: Task, mesh: Mesh, batch_size: int, accumulation: int) -> None:
+        """Args: the task, the mesh, the rows of a global batch, and in how many parts they are worked through."""
         self._task, self._mesh, self._batch_size = task, mesh, batch_size
-        self._metrics = jax.jit(lambda params, batch: task.loss(params, batch, None)[1])
+
+        def metrics(params: Params, batch: Batch) -> Metrics:
+            return accumulate(lambda rows, _: task.loss(params, rows, None)[1], batch, jnp.arange(accumulation))
+
+        self._metrics = jax.jit(metrics)
 
     def __call__(self, params: Params, stop: Callable[[], bool]) -> dict[str, float] | None:
         """The mean of each metric over the held-out split, as "valid/NAME"; None if `stop` said so on the way."""
@@ -39,7 +44,8 @@ class Evaluation:
         for batch in self._task.batches("valid", 0, rows):
             if stop():
                 return None
-            metrics = self._metrics(params, sharding.put_batch(batch, self._mesh, self._batch_size))
+            with jax.set_mesh(self._mesh):
+                metrics = self._metrics(params, sharding.put_batch(batch, self._mesh, self._batch_size))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
         assert total is not None, "the held-out split is not empty"
         return means(total, "valid")
@@ -68,7 +74,8 @@ def predict(task: Task, params: Params, examples: Iterable[Example], mesh: Mesh)
                 count = -(-(1 << (len(part) - 1).bit_length()) // shards) * shards
                 stacked = _stack([window[i] for i in part], shape, count)
                 local = {name: rows[sharding.local_rows(mesh, count)] for name, rows in stacked.items()}
-                result = infer(params, sharding.put_batch(local, mesh, count))
+                with jax.set_mesh(mesh):
+                    result = infer(params, sharding.put_batch(local, mesh, count))
                 result = multihost_utils.process_allgather(result, tiled=True)
                 for row, i in enumerate(part):
                     outputs[i] = {name: np.asarray(value[row]) for name, value in result.items()}
@@ -104,7 +111,7 @@ class Inference:
 
     def __init__(self, task: Task, config: TrainingConfig, workdir: Path | None, checkpoint: str) -> None:
         """Args: the task; its settings; the run and which of its checkpoints, or None for published weights."""
-        self._task, self._batch_size = task, config.batch_size
+        self._task, self._config = task, config
         self._mesh = sharding.make_mesh(config.mesh, jax.devices())
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
@@ -116,7 +123,10 @@ class Inference:
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the held-out split, and its baselines."""
-        scores = Evaluation(self._task, self._mesh, self._batch_size)(self._params, lambda: False)
+        config = self._config
+        scores = Evaluation(self._task, self._mesh, config.batch_size, config.accumulation_steps)(
+            self._params, lambda: False
+        )
         assert scores is not None
         return {**scores, **self._task.baselines()}
 

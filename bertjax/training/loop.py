@@ -28,11 +28,13 @@ def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
     """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM."""
     trainer = Trainer(task, config, jax.devices())
     intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
-    with Checkpoints(workdir, config.checkpoint) as checkpoints, Preemption() as preempted:
+    with Preemption() as preempted, Checkpoints(workdir, config.checkpoint) as checkpoints:
         restored = trainer.restore_or_init(checkpoints)
         with MetricLog(workdir, resumed=int(restored.step)) as log:
             if not int(restored.step):
                 log.write(0, task.baselines())
+            elif trainer.owes_evaluation(restored, checkpoints):
+                log.write(int(restored.step), trainer.evaluate(restored.params, preempted))
             window = Window(make_schedule(config.optimizer, config.num_steps))
             for done, state, report in trainer.updates(restored):
                 window.add(report)
@@ -82,7 +84,7 @@ class Trainer:
             self._step = steps.jit_step(
                 task, optimizer, self._mesh, self._shardings, config.accumulation_steps, config.seed
             )
-        self._evaluate = Evaluation(task, self._mesh, config.batch_size)
+        self._evaluate = Evaluation(task, self._mesh, config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None
 
     def restore_or_init(self, checkpoints: Checkpoints) -> steps.TrainState:
@@ -114,8 +116,14 @@ class Trainer:
     def settle(self, state: steps.TrainState) -> None:
         """Waits for the last update that has not been checked; raises UserError if it was not finite."""
         if self._last:
-            health.check(self._task, state, *self._last, self._config.seed)
+            health.check(self._task, state, *self._last, self._config)
             self._last = None
+
+    def owes_evaluation(self, state: steps.TrainState, checkpoints: Checkpoints) -> bool:
+        """Whether a restored step was due to be evaluated, but SIGTERM came in between."""
+        step = int(state.step)
+        is_due = step % self._config.evaluate_every == 0 or step == self._config.num_steps
+        return is_due and not checkpoints.metrics(step)
 
     def evaluate(self, params: Any, stop: Preemption) -> dict[str, float]:
         """Scores on the held-out split; nothing if told to stop on the way."""

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from tensorboardX import SummaryWriter
 
+from bertjax.files import completed
 from bertjax.task import Metrics
 from bertjax.training.step import StepReport
 
@@ -122,6 +123,5 @@ def _drop_after(path: Path, step: int) -> None:
         except ValueError:  # the line that was being written
             continue
         kept.append(line + "\n")
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(kept))
-    partial.replace(path)
+    with completed(path) as partial:
+        partial.write_text("".join(kept))

@@ -182,7 +182,8 @@ def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTrans
     return optax.chain(
         _scale_by_adam(config),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
-        scale_by_layer_trust_ratio() if config.name == "lamb" else optax.identity(),
+        # As in Google's code, what does not decay is not scaled either: a bias that starts at 0 would stay there.
+        optax.masked(scale_by_layer_trust_ratio(), decays) if config.name == "lamb" else optax.identity(),
         optax.scale_by_learning_rate(make_schedule(config, num_steps)),
     )
 

@@ -1,13 +1,13 @@
 """The config that a run keeps in its folder, and what may change when it is started again."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertjax.checkpoints import has_checkpoint
 from bertjax.errors import UserError
+from bertjax.files import completed
 
 # These say where and how often, and on what; none of them changes what is learned.
 _MAY_CHANGE = (
@@ -43,9 +43,8 @@ def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
                 fix="choose another --workdir, or start with the config that the run had",
             )
     workdir.mkdir(parents=True, exist_ok=True)
-    partial = workdir / f".config.{os.getpid()}.json"
-    partial.write_text(json.dumps(config, indent=2) + "\n")
-    partial.rename(path)
+    with completed(path) as partial:
+        partial.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _has_begun(workdir: Path) -> bool:
@@ -70,7 +69,8 @@ def check_text(workdir: Path, fingerprint: str) -> None:
             expected=f"{before}, which the run began with",
             fix="restore the files of data.source (or the versions of Python and nltk), or choose another --workdir",
         )
-    path.write_text(fingerprint + "\n")
+    with completed(path) as partial:
+        partial.write_text(fingerprint + "\n")
 
 
 def load_config(workdir: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Where arrays live: one mesh of (data, fsdp, tensor), and how parameters and batches are laid out over it."""
 
 import dataclasses
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int64
 
 from bertjax.errors import UserError
 from bertjax.training.optimizers import path_names
@@ -47,8 +48,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
             expected="sizes whose product is the number of devices (one of them may be -1)",
             fix=f"set --config.mesh.data={count} and the others to 1",
         )
-    axes = ("data", "fsdp", "tensor")
-    return jax.make_mesh(tuple(shape), axes, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    placed = mesh_utils.create_device_mesh(tuple(shape), devices, allow_split_physical_axes=True)
+    return Mesh(placed, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -56,8 +57,8 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
-def local_rows(mesh: Mesh, batch_size: int) -> slice:
-    """The rows of a global batch that this process's devices hold: one block, by the order of the mesh.
+def local_rows(mesh: Mesh, batch_size: int) -> Int64[np.ndarray, " rows"]:
+    """The rows of a global batch that this process's devices hold, in order; on a pod they need not be one block.
 
     Raises:
       UserError: the rows do not divide by the devices they are split over.
@@ -72,8 +73,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> slice:
         )
     held = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     spans = sorted({span[0].indices(batch_size)[:2] for span in held if span is not None})
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(spans)), "rows of a process are not one block"
-    return slice(spans[0][0], spans[-1][1])
+    return np.concatenate([np.arange(*span) for span in spans])
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:

@@ -50,6 +50,7 @@ def make_step(
     seed: int,
     whole_batch: Callable[[Tree], Tree] = lambda tree: tree,
     all_sum: Callable[[Tree], Tree] = lambda tree: tree,
+    own_key: Callable[[jax.Array], jax.Array] = lambda key: key,
 ) -> StepFunction:
     """The update of one global batch.
 
@@ -63,6 +64,7 @@ def make_step(
       seed: dropout keys are a function of (seed, index, micro-batch).
       whole_batch: from the rows at hand to the global batch; the identity under jit, whose arrays are global.
       all_sum: from sums over the rows at hand to sums over the global batch.
+      own_key: from the key of an update to that of the rows at hand.
     """
 
     def step(state: TrainState, batch: Tree, index: jax.Array) -> tuple[TrainState, StepReport]:
@@ -75,8 +77,8 @@ def make_step(
         def micro_step(rows: Tree, key: jax.Array) -> Tree:
             return jax.value_and_grad(loss, has_aux=True)(state.params, rows, key)
 
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), accumulation)
-        (value, metrics), grads = all_sum(_accumulate(micro_step, batch, keys))
+        keys = jax.random.split(own_key(dropout_key(seed, index)), accumulation)
+        (value, metrics), grads = all_sum(accumulate(micro_step, batch, keys))
         metrics["loss"] = (value, jnp.ones(()))
 
         gradient_norm = optax.global_norm(grads)
@@ -89,7 +91,12 @@ def make_step(
     return step
 
 
-def _accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys: jax.Array) -> Tree:
+def dropout_key(seed: int, index: jax.Array | int) -> jax.Array:
+    """The key of an update, to be split over its micro-batches."""
+    return jax.random.fold_in(jax.random.key(seed), index)
+
+
+def accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys: jax.Array) -> Tree:
     """The sum of `micro_step` over as many micro-batches as there are keys, each with rows of every device."""
     if len(keys) == 1:
         return micro_step(batch, keys[0])
@@ -111,12 +118,18 @@ def jit_step(
 ) -> StepFunction:
     """The update, compiled over the mesh; the state is donated and keeps its shardings."""
     replicated = NamedSharding(mesh, PartitionSpec())
-    return jax.jit(
+    compiled = jax.jit(
         make_step(task, optimizer, accumulation=accumulation, seed=seed),
         in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
     )
+
+    def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
+        with jax.set_mesh(mesh):
+            return compiled(state, batch, index)
+
+    return call
 
 
 def pmap_step(
@@ -141,6 +154,7 @@ def pmap_step(
         seed=seed,
         whole_batch=partial(jax.lax.all_gather, axis_name="data", tiled=True),
         all_sum=partial(jax.lax.psum, axis_name="data"),
+        own_key=lambda key: jax.random.fold_in(key, jax.lax.axis_index("data")),
     )
     mapped = jax.pmap(
         step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=list(mesh.devices.ravel())

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+import jax
+
 from bertjax.errors import UserError
 
 
@@ -14,8 +16,10 @@ def read_lines(name: str) -> Iterator[str]:
     """Yields the lines of a UTF-8 file, or of standard input if `name` is "-"; without their line ends.
 
     Raises:
-      UserError: no such file; a line that is not UTF-8.
+      UserError: no such file; standard input for several processes; a line that is not UTF-8.
     """
+    if name == "-" and jax.process_count() > 1:
+        raise UserError("--input=-", got="several processes", expected="a file that all can read", fix="give a file")
     with contextlib.ExitStack() as stack:
         try:
             file = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))

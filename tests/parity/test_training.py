@@ -80,7 +80,7 @@ def test_losses_are_those_of_transformers_at_every_step(tmp_path):
     task, settings = tiny.task_and_settings(shipped_tiny(tmp_path))
     params = jax.jit(task.init)(jax.random.key(0))
     task.export(params, tmp_path / "exported")
-    batches = [batch for _, batch in zip(range(STEPS), task.batches("train", 0, slice(None)), strict=False)]
+    batches = [batch for _, batch in zip(range(STEPS), task.batches("train", 0, np.arange(16)), strict=False)]
     ours = losses_of_ours(task, settings, params, batches)
     theirs = losses_of_theirs(tmp_path / "exported", settings, batches)
     difference = np.abs(np.array(ours) - np.array(theirs))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -109,17 +110,21 @@ def test_processes_that_disagree_are_told(monkeypatch):
         distributed.agree("mine", "the text")
 
 
-def test_the_others_wait_for_the_first(monkeypatch):
-    looks = []
+def test_alone_the_work_is_simply_done():
+    done = []
+    distributed.on_first_process(lambda: done.append(1))
+    assert done == [1]
 
-    def is_finished():
-        looks.append(1)
-        return len(looks) == 3
 
-    monkeypatch.setattr(jax, "process_index", lambda: 1)
-    monkeypatch.setattr(distributed, "_SECONDS_BETWEEN_LOOKS", 0)
-    distributed.wait_for_first_process(lambda: pytest.fail("not the first"), is_finished)
-    assert len(looks) == 3
+@pytest.mark.slow
+def test_what_goes_wrong_on_the_first_process_is_told_by_all(tmp_path):
+    text = tiny.write_text(tmp_path / "text.txt")
+    text.write_bytes(text.read_bytes() + b"\xff\n")
+    processes = start(text, tmp_path / "run", 2, 1)
+    for process, expected in zip(processes, ("not valid UTF-8", "process 0: got .*not valid UTF-8"), strict=True):
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert re.search(f"error: .*{expected}", errors), errors
 
 
 def test_no_cluster_is_an_error_only_where_one_is_asked_for(monkeypatch):

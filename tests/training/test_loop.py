@@ -157,8 +157,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
 def test_the_first_bad_parameter_is_named(text):
     from bertjax.training import health
 
-    task, _ = tiny.task_and_settings(one_device(text))
+    task, settings = tiny.task_and_settings(one_device(text))
     params = jax.jit(task.init)(jax.random.key(0))
     params["bert"]["pooler"]["kernel"] = params["bert"]["pooler"]["kernel"].at[0, 0].set(np.inf)
-    batch = next(task.batches("train", 0, slice(None)))
-    assert health._first_bad(task, params, batch, 0, 0).startswith("parameter bert/pooler/kernel went bad first")
+    batch = next(task.batches("train", 0, np.arange(16)))
+    assert health._first_bad(task, params, batch, 0, settings).startswith("parameter bert/pooler/kernel went bad first")

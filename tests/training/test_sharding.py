@@ -1,6 +1,7 @@
 """Layouts over a mesh of eight devices."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -26,7 +27,7 @@ def test_a_mesh_that_does_not_use_all_devices_is_an_error(sizes):
 
 
 def test_rows_that_do_not_divide_are_an_error():
-    assert local_rows(mesh(4, 2, 1), 16) == slice(0, 16)
+    np.testing.assert_array_equal(local_rows(mesh(4, 2, 1), 16), np.arange(16))
     with pytest.raises(UserError, match=r"got 20; expected a multiple of 8.* Fix: make batch_size"):
         local_rows(mesh(4, 2, 1), 20)
 
@@ -62,3 +63,40 @@ def test_optimizer_state_follows_the_paths_of_its_parameters():
     state = jax.eval_shape(optax.scale_by_adam().init, tree)
     shardings = tree_shardings(state, mesh(2, 2, 2), TENSOR_RULES)
     assert shardings.mu["layers"]["attention"]["query"]["kernel"].spec == P(None, "fsdp", "tensor")
+
+
+def test_rows_need_not_be_one_block(monkeypatch):
+    # On a pod the mesh follows the network, and a process's devices may stand apart in it.
+    whole = mesh(8, 1, 1)
+    spans = {device: (slice(2 * i, 2 * i + 2),) for i, device in enumerate(jax.devices()) if i in (1, 4, 5)}
+    monkeypatch.setattr(
+        jax.sharding.NamedSharding, "addressable_devices_indices_map", lambda self, shape: dict(reversed(spans.items()))
+    )
+    np.testing.assert_array_equal(local_rows(whole, 16), [2, 3, 8, 9, 10, 11])
+
+
+def test_activations_stay_split_by_rows_under_fsdp():
+    """Without the constraint each device computes all rows: the temporary memory gives it away."""
+    from bertjax.errors import build
+    from bertjax.models.bert import BertConfig, BertForPreTraining
+
+    values = {"vocab_size": 64, "hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}
+    values |= {"max_positions": 64, "type_vocab_size": 2, "dropout": 0.0, "attention_dropout": 0.0, "gelu": "erf"}
+    values |= {"norm": "post", "norm_eps": 1e-12, "initializer_range": 0.02, "dtype": "float32", "direction": "both"}
+    config = build(BertConfig, {**values, "scan_layers": True, "remat": False, "next_sentence": True}, "model")
+    model = BertForPreTraining(config)
+    ids = jax.ShapeDtypeStruct((64, 64), np.int32)
+
+    def loss(params, ids):
+        output = model.apply({"params": params}, ids, ids, ids, ids[:, :4], deterministic=True, return_attention=False)
+        return output.masked_lm_logits.sum() + output.next_sentence_logits.sum()
+
+    def memory(mesh):
+        call = {"deterministic": True, "return_attention": False}
+        init = jax.eval_shape(lambda: model.init(jax.random.key(0), *[jnp.zeros((1, 8), jnp.int32)] * 4, **call))["params"]
+        shardings = (tree_shardings(init, mesh, TENSOR_RULES), jax.sharding.NamedSharding(mesh, P(("data", "fsdp"))))
+        with jax.set_mesh(mesh):
+            compiled = jax.jit(jax.grad(loss), in_shardings=shardings).lower(init, ids).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert memory(mesh(1, 8, 1)) <= 1.2 * memory(mesh(8, 1, 1))

@@ -89,7 +89,7 @@ def test_gradient_and_twenty_updates_do_not_depend_on_how_the_batch_is_divided(t
 def test_denominators_are_of_the_whole_batch_not_means_of_means(text):
     # Rows with unequal numbers of predicted tokens: a mean of per-micro-batch means would differ.
     task, _ = tiny.task_and_settings(no_dropout(text))
-    batch = next(task.batches("train", 0, slice(None)))
+    batch = next(task.batches("train", 0, np.arange(32)))
     counts = batch["masked_weights"].sum(axis=1)
     assert len(set(counts.tolist())) > 1
 
@@ -99,7 +99,7 @@ def test_a_bad_update_is_not_made_and_none_after_it(text):
     optimizer = make_optimizer(settings.optimizer, jax.eval_shape(task.init, jax.random.key(0)), 100)
     state = steps.init_state(task, optimizer, seed=0)
     step = jax.jit(steps.make_step(task, optimizer, accumulation=1, seed=0))
-    batches = [dict(batch) for batch, _ in zip(task.batches("train", 0, slice(None)), range(3), strict=False)]
+    batches = [dict(batch) for batch, _ in zip(task.batches("train", 0, np.arange(32)), range(3), strict=False)]
     state, report = step(state, batches[0], 0)
     assert report.finite and state.step == 1
     batches[1]["masked_weights"] = batches[1]["masked_weights"] * np.nan
