@@ -139,7 +139,8 @@ def test_a_damaged_checkpoint(home, copied, damage, got, item):
     damage(path)
     parts = {"what": f"checkpoint file {path}$", "got": got, "expected": "sha256 .* as it was written"}
     fix = f"restore the file, or delete {run}/checkpoints/6"
-    check(predict(run), **parts, fix=fix)
+    if item == "params":  # all that predictions read
+        check(predict(run), **parts, fix=fix)
     again = tiny.run(*tiny.arguments(home / "text.txt", run, evaluate_every=2)).error
     check(again, **parts, fix=fix)
     # The fix works.
@@ -321,7 +322,7 @@ def test_an_export_without_a_folder(home):
         (b"", r"0 \[MASK\]", r"at least one \[MASK\]"),
         (b"a [mask] in small letters", r"0 \[MASK\]", r"at least one \[MASK\]"),
         (b"the " * 60 + b"[MASK]", "63 word pieces", "at most 48 word pieces"),
-        (b"a\tb\tc [MASK]", r"3 tab-separated", "at most two segments"),
+        (b"a\tb\tc [MASK]", r"3 tab-separated", "at most 2 segment"),
         (b"a \xff [MASK]", "byte 0xff", "UTF-8"),
     ],
 )

@@ -185,7 +185,7 @@ def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
     place = 0
     for epoch in range(2):
         count = len(batches._plan.rows(epoch))
-        epoch_batches = [batches.training_batch(place + i, ALL) for i in range(count)]
+        epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
         assert actual_text(epoch_batches, pairs) == expected_text(corpus, "train", pairs, epoch)
         place += count
 
@@ -196,7 +196,7 @@ def test_texts_can_be_read_again(corpus, tiny_documents):
     planned = batches._plan.rows(0)
     words: dict[int, list[str]] = {}
     for place in np.argsort(planned["number"]):
-        ids, length = batches.training_batch(int(place), ALL)["input_ids"][0], planned["length_a"][place]
+        ids, length = batches.training_batch(int(place), ALL[:1])["input_ids"][0], planned["length_a"][place]
         key = int(planned["document_a"][place])
         words.setdefault(key, []).extend(corpus.tokenizer.vocab[i] for i in ids[1 : 1 + length])
     read = {" ".join(text).replace(" ##", "") for text in words.values()}
@@ -237,7 +237,7 @@ def test_masks_come_again_only_in_static_epochs(corpus, mode):
     epochs, place = [], 0
     for epoch in range(3):
         count = len(batches._plan.rows(epoch))
-        epochs.append([batches.training_batch(place + i, ALL)["input_ids"].tobytes() for i in range(count)])
+        epochs.append([batches.training_batch(place + i, ALL[:1])["input_ids"].tobytes() for i in range(count)])
         place += count
     assert set(epochs[0]).isdisjoint(epochs[1])
     if mode == "static":

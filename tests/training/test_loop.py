@@ -137,6 +137,21 @@ def test_sigterm_during_an_evaluation_leaves_it_and_saves(text, tmp_path, monkey
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_an_evaluation_that_sigterm_interrupted_is_made_up_for(text, tmp_path, monkeypatch):
+    def evaluate(self, params, stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, params, stop)
+
+    original = loop.Trainer.evaluate
+    tree = one_device(text, evaluate_every=100)
+    monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
+    train(tree, tmp_path)
+    monkeypatch.undo()
+    assert not any("valid/masked_lm_loss" in line for line in lines(tmp_path))
+    train(tree, tmp_path)
+    assert [line["step"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line] == [6]
+
+
 def test_a_finished_run_is_left_as_it_is(text, finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "copy")
     before = (copy / "metrics.jsonl").read_text()

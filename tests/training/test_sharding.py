@@ -93,7 +93,8 @@ def test_activations_stay_split_by_rows_under_fsdp():
 
     def memory(mesh):
         call = {"deterministic": True, "return_attention": False}
-        init = jax.eval_shape(lambda: model.init(jax.random.key(0), *[jnp.zeros((1, 8), jnp.int32)] * 4, **call))["params"]
+        one_row = [jnp.zeros((1, 8), jnp.int32)] * 4
+        init = jax.eval_shape(lambda: model.init(jax.random.key(0), *one_row, **call))["params"]
         shardings = (tree_shardings(init, mesh, TENSOR_RULES), jax.sharding.NamedSharding(mesh, P(("data", "fsdp"))))
         with jax.set_mesh(mesh):
             compiled = jax.jit(jax.grad(loss), in_shardings=shardings).lower(init, ids).compile()
