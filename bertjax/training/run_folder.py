@@ -69,8 +69,9 @@ def check_text(workdir: Path, fingerprint: str) -> None:
             expected=f"{before}, which the run began with",
             fix="restore the files of data.source (or the versions of Python and nltk), or choose another --workdir",
         )
-    with completed(path) as partial:
-        partial.write_text(fingerprint + "\n")
+    if not path.exists() or path.read_text().strip() != fingerprint:
+        with completed(path) as partial:
+            partial.write_text(fingerprint + "\n")
 
 
 def load_config(workdir: Path) -> dict[str, Any]:

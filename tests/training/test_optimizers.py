@@ -83,6 +83,14 @@ def test_lamb_scales_each_stacked_layer_by_its_own_norms():
         np.testing.assert_allclose(got["layers"]["kernel"][layer], expected, rtol=2e-5, atol=1e-6)
 
 
+def test_lamb_leaves_alone_what_does_not_decay():
+    # A bias that starts at zero has a trust ratio near zero, and would stay there.
+    got = updated(dataclasses.replace(BERT, name="lamb", bias_correction=True))
+    grads = [gradients(step)["layers"]["bias"] for step in range(3)]
+    expected = adam_by_hand(params()["layers"]["bias"], grads, decay=0.0, corrected=True)
+    np.testing.assert_allclose(got["layers"]["bias"], expected, rtol=2e-5, atol=1e-6)
+
+
 def test_clipping_is_of_the_norm_of_the_whole_gradient():
     # With one step of uncorrected Adam the update is 0.1 g / (sqrt(0.001) |g| + eps): scale-free unless g is tiny.
     config = dataclasses.replace(BERT, clip_norm=1e-7, weight_decay=0.0, eps=1.0)
