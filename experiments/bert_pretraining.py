@@ -199,7 +199,7 @@ class BertPretraining:
         terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
         if output.next_sentence_logits is not None:
             labels = batch["next_sentence_labels"]
-            terms["next_sentence"] = (output.next_sentence_logits, labels, batch["row_weights"])
+            terms["next_sentence"] = (output.next_sentence_logits[:, 0], labels, batch["row_weights"])
         sums, metrics = {}, {"tokens": (jnp.sum(batch["attention_mask"], dtype=jnp.float32), jnp.ones(()))}
         for name, (logits, labels, weights) in terms.items():
             sums[name] = jnp.sum(cross_entropy(logits, labels) * weights)
@@ -239,7 +239,7 @@ class BertPretraining:
         probabilities, tokens = jax.lax.top_k(jax.nn.softmax(output.masked_lm_logits), top)
         result = {"probabilities": probabilities, "tokens": tokens}
         if output.next_sentence_logits is not None:
-            result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0]
+            result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0, 0]
         return result
 
     def record(self, example: Example, output: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
@@ -276,6 +276,8 @@ class BertPretraining:
             batch["token_type_ids"],
             batch["attention_mask"],
             batch["masked_positions"],
+            position_ids=batch.get("position_ids"),
+            cls_positions=batch.get("cls_positions"),
             deterministic=rng is None,
             return_attention=False,
             rngs={} if rng is None else {"dropout": rng},

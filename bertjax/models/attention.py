@@ -86,18 +86,21 @@ class MultiHeadAttention(nn.Module):
         return project("output", context.reshape(x.shape)), weights if return_attention else None
 
 
-def make_mask(attention_mask: Int[Array, "B S"] | Bool[Array, "B S"], direction: str) -> Bool[Array, "B 1 S S"]:
+def make_mask(segment_ids: Int[Array, "B S"], direction: str) -> Bool[Array, "B 1 S S"]:
     """Returns which query (axis 2) may attend to which key (axis 3).
 
     Args:
-      attention_mask: nonzero at real tokens, 0 at padding.
+      segment_ids: 0 at padding; tokens attend to those of the same number. Several instances packed into a row
+        are numbered 1, 2, ...; where a row holds one, this is the attention mask of 1 and 0 as others have it.
       direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
     """
-    length = attention_mask.shape[-1]
+    length = segment_ids.shape[-1]
     query, key = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
     allowed = {
         "both": jnp.ones((length, length), bool),
         "left_to_right": key <= query,
         "right_to_left": key >= query,
     }[direction]
-    return allowed & (attention_mask != 0)[:, None, None, :]
+    of_query, of_key = segment_ids[:, None, :, None], segment_ids[:, None, None, :]
+    # Padding attends to all tokens, as in google-research/bert: what it gets is finite, and nobody looks at it.
+    return allowed & ((of_query == of_key) | (of_query == 0)) & (of_key != 0)

@@ -1,6 +1,7 @@
 """BERT (Devlin et al. 2019) and its pretraining heads, as in google-research/bert `modeling.py`.
 
-Shapes: B batch, S length, H hidden size, N heads, V vocabulary, L layers, P masked positions.
+Shapes: B batch, S length, H hidden size, N heads, V vocabulary, L layers, P masked positions,
+E instances packed into a row, each with a [CLS] of its own.
 """
 
 import dataclasses
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Float32, Int
+from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.errors import choice
 from bertjax.models.attention import Dense, make_mask
@@ -42,7 +43,7 @@ class BertOutput(NamedTuple):
     """What `Bert` returns."""
 
     hidden: Array  # [B, S, H]
-    pooled: Array | None  # [B, H], or None without a pooler
+    pooled: Array | None  # [B, E, H], or None without a pooler
     attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
 
 
@@ -50,8 +51,8 @@ class PreTrainingOutput(NamedTuple):
     """What `BertForPreTraining` returns."""
 
     masked_lm_logits: Array  # [B, P, V] float32
-    next_sentence_logits: Array | None  # [B, 2] float32; class 0: the second segment is next, 1: it is random
-    pooled: Array | None  # [B, H]
+    next_sentence_logits: Array | None  # [B, E, 2] float32; class 0: the second segment is next, 1: it is random
+    pooled: Array | None  # [B, E, H]
     attention: Array | None  # [L, B, N, S, S] float32
 
 
@@ -71,7 +72,7 @@ def num_parameters(config: BertConfig) -> int:
 
 
 class Bert(nn.Module):
-    """Embeddings, encoder, and a pooler (dense and tanh on the first token) if `use_pooler`.
+    """Embeddings, encoder, and a pooler (dense and tanh on [CLS]) if `use_pooler`.
 
     Parameters: `embeddings`, `encoder`, `pooler`.
     """
@@ -91,8 +92,10 @@ class Bert(nn.Module):
         self,
         input_ids: Int[Array, "B S"],
         token_type_ids: Int[Array, "B S"],
-        attention_mask: Int[Array, "B S"] | Bool[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
         *,
+        position_ids: Int[Array, "B S"] | None = None,
+        cls_positions: Int[Array, "B E"] | None = None,
         deterministic: bool,
         return_attention: bool,
     ) -> BertOutput:
@@ -100,16 +103,26 @@ class Bert(nn.Module):
 
         Args:
           input_ids: the tokens.
-          token_type_ids: 0 in the first segment, 1 in the second.
-          attention_mask: nonzero at real tokens, 0 at padding.
+          token_type_ids: 0 in an instance's first segment, 1 in its second.
+          segment_ids: the number of the instance that a token belongs to, 0 at padding: the attention mask where
+            each row holds one instance, 1 and up where several are packed.
+          position_ids: places within the instance; None for 0 to S - 1.
+          cls_positions: the token of each instance that the pooler looks at; None for the first of each row.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
         """
-        x = self.embeddings(input_ids, token_type_ids, deterministic=deterministic)
-        mask = make_mask(attention_mask, self.config.direction)
+        x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic=deterministic)
+        mask = make_mask(segment_ids, self.config.direction)
         x, attention = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
-        pooled = jnp.tanh(self.pooler(x[:, 0])) if self.use_pooler else None
-        return BertOutput(x, pooled, attention)
+        if not self.use_pooler:
+            return BertOutput(x, None, attention)
+        first = x[:, :1] if cls_positions is None else take_positions(x, cls_positions)
+        return BertOutput(x, jnp.tanh(self.pooler(first)), attention)
+
+
+def take_positions(hidden: Float[Array, "B S H"], positions: Int[Array, "B P"]) -> Float[Array, "B P H"]:
+    """Returns what stands at some positions of each row."""
+    return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -152,9 +165,11 @@ class BertForPreTraining(nn.Module):
         self,
         input_ids: Int[Array, "B S"],
         token_type_ids: Int[Array, "B S"],
-        attention_mask: Int[Array, "B S"] | Bool[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
         masked_positions: Int[Array, "B P"],
         *,
+        position_ids: Int[Array, "B S"] | None = None,
+        cls_positions: Int[Array, "B E"] | None = None,
         deterministic: bool,
         return_attention: bool,
     ) -> PreTrainingOutput:
@@ -162,8 +177,7 @@ class BertForPreTraining(nn.Module):
 
         Args:
           input_ids: the tokens, some of them masked.
-          token_type_ids: 0 in the first segment, 1 in the second.
-          attention_mask: nonzero at real tokens, 0 at padding.
+          token_type_ids, segment_ids, position_ids, cls_positions: as `Bert` takes them.
           masked_positions: where words are to be predicted; logits are computed there alone.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
@@ -171,11 +185,14 @@ class BertForPreTraining(nn.Module):
         hidden, pooled, attention = self.bert(
             input_ids,
             token_type_ids,
-            attention_mask,
+            segment_ids,
+            position_ids=position_ids,
+            cls_positions=cls_positions,
             deterministic=deterministic,
             return_attention=return_attention,
         )
-        masked = jnp.take_along_axis(hidden, masked_positions[..., None], axis=1)
-        masked_lm_logits = self.masked_lm(masked, self.bert.embeddings.word_embeddings)
+        masked_lm_logits = self.masked_lm(
+            take_positions(hidden, masked_positions), self.bert.embeddings.word_embeddings
+        )
         next_sentence_logits = None if pooled is None else self.next_sentence(pooled)
         return PreTrainingOutput(masked_lm_logits, next_sentence_logits, pooled, attention)

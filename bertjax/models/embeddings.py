@@ -34,9 +34,14 @@ class BertEmbeddings(nn.Module):
         return jnp.asarray(self.param(name, init, (rows, self.config.hidden_size)))
 
     def __call__(
-        self, input_ids: Int[Array, "B S"], token_type_ids: Int[Array, "B S"], *, deterministic: bool
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        position_ids: Int[Array, "B S"] | None = None,
+        *,
+        deterministic: bool,
     ) -> Float[Array, "B S H"]:
-        """Embeds ids and segments.
+        """Embeds ids, token types and positions; without `position_ids` these are 0 to S - 1.
 
         Raises:
           UserError: a sequence longer than max_positions.
@@ -51,5 +56,6 @@ class BertEmbeddings(nn.Module):
             )
         x = jnp.take(self.word_embeddings, input_ids, axis=0)
         x = x + jnp.take(self.token_type_embeddings, token_type_ids, axis=0)
-        x = x + self.position_embeddings[:length]
+        positions = self.position_embeddings
+        x = x + (positions[:length] if position_ids is None else jnp.take(positions, position_ids, axis=0))
         return self.dropout(self.norm(x), deterministic=deterministic)

@@ -146,17 +146,28 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_weights():
 
 
 def test_make_mask():
-    attention_mask = jnp.asarray([[1, 1, 1], [1, 1, 0]])
+    segment_ids = jnp.asarray([[1, 1, 1], [1, 1, 0], [1, 2, 2]])
     expected = {
-        "both": [[[1, 1, 1], [1, 1, 1], [1, 1, 1]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]]],
-        "left_to_right": [[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 1, 0]]],
-        "right_to_left": [[[1, 1, 1], [0, 1, 1], [0, 0, 1]], [[1, 1, 0], [0, 1, 0], [0, 0, 0]]],
+        "both": [
+            [[1, 1, 1], [1, 1, 1], [1, 1, 1]],
+            [[1, 1, 0], [1, 1, 0], [1, 1, 0]],
+            [[1, 0, 0], [0, 1, 1], [0, 1, 1]],
+        ],
+        "left_to_right": [
+            [[1, 0, 0], [1, 1, 0], [1, 1, 1]],
+            [[1, 0, 0], [1, 1, 0], [1, 1, 0]],
+            [[1, 0, 0], [0, 1, 0], [0, 1, 1]],
+        ],
+        "right_to_left": [
+            [[1, 1, 1], [0, 1, 1], [0, 0, 1]],
+            [[1, 1, 0], [0, 1, 0], [0, 0, 0]],
+            [[1, 0, 0], [0, 1, 1], [0, 0, 1]],
+        ],
     }
     for direction, rows in expected.items():
-        mask = make_mask(attention_mask, direction)
+        mask = make_mask(segment_ids, direction)
         assert mask.dtype == bool
         np.testing.assert_array_equal(mask, np.array(rows, bool)[:, None])
-        np.testing.assert_array_equal(mask, make_mask(attention_mask == 1, direction))
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)])

@@ -47,7 +47,7 @@ def batch():
     return {
         "input_ids": jnp.asarray(rng.randint(1, 31, (3, LENGTH))),
         "token_type_ids": jnp.asarray([[0] * 4 + [1] * 4, [0] * 8, [0] * 2 + [1] * 6]),
-        "attention_mask": jnp.asarray([[1] * 8, [1] * 5 + [0] * 3, [1] * 7 + [0]]),
+        "segment_ids": jnp.asarray([[1] * 8, [1] * 5 + [0] * 3, [1] * 7 + [0]]),
         "masked_positions": jnp.asarray([[1, 4], [2, 3], [6, 1]]),
     }
 
@@ -123,8 +123,8 @@ def test_shapes_and_dtypes(variables, dtype):
     output = run(config, variables, batch(), return_attention=True)
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), output._asdict()) == {
         "masked_lm_logits": ((3, 2, 31), "float32"),
-        "next_sentence_logits": ((3, 2), "float32"),
-        "pooled": ((3, 12), dtype),
+        "next_sentence_logits": ((3, 1, 2), "float32"),
+        "pooled": ((3, 1, 12), dtype),
         "attention": ((2, 3, 3, 8, 8), "float32"),
     }
     assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
@@ -189,17 +189,46 @@ def test_padding_changes_nothing(variables):
         **inputs,
         "input_ids": jnp.pad(inputs["input_ids"], ((0, 0), (0, 2)), constant_values=9),
         "token_type_ids": jnp.pad(inputs["token_type_ids"], ((0, 0), (0, 2)), constant_values=1),
-        "attention_mask": jnp.pad(inputs["attention_mask"], ((0, 0), (0, 2))),
+        "segment_ids": jnp.pad(inputs["segment_ids"], ((0, 0), (0, 2))),
     }
     short, long = run(CONFIG, variables, inputs), run(CONFIG, variables, padded)
     np.testing.assert_allclose(long.masked_lm_logits, short.masked_lm_logits, atol=1e-5)
     np.testing.assert_allclose(long.next_sentence_logits, short.next_sentence_logits, atol=1e-5)
 
 
+def test_instances_packed_into_a_row_come_out_as_alone(variables):
+    lengths, ids = (3, 5), batch()["input_ids"][:1]
+    types, masked = jnp.asarray([[0, 0, 1, 0, 0, 0, 1, 1]]), jnp.asarray([[1, 4, 7]])
+    packed = {
+        "input_ids": jnp.pad(ids, ((0, 0), (0, 2))),
+        "token_type_ids": jnp.pad(types, ((0, 0), (0, 2))),
+        "segment_ids": jnp.asarray([[1] * 3 + [2] * 5 + [0] * 2]),
+        "position_ids": jnp.asarray([[0, 1, 2, 0, 1, 2, 3, 4, 0, 0]]),
+        "masked_positions": masked,
+        "cls_positions": jnp.asarray([[0, 3]]),
+    }
+    output = run(CONFIG, variables, packed)
+    for e, start in enumerate((0, 3)):
+        span = slice(start, start + lengths[e])
+        inside = [p for p in range(3) if span.start <= masked[0, p] < span.stop]
+        alone = run(
+            CONFIG,
+            variables,
+            {
+                "input_ids": ids[:, span],
+                "token_type_ids": types[:, span],
+                "segment_ids": jnp.ones((1, lengths[e]), int),
+                "masked_positions": masked[:, inside] - start,
+            },
+        )
+        np.testing.assert_allclose(output.masked_lm_logits[:, inside], alone.masked_lm_logits, atol=1e-5)
+        np.testing.assert_allclose(output.next_sentence_logits[:, e], alone.next_sentence_logits[:, 0], atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_row_of_padding_is_finite_and_touches_no_other(variables, dtype):
     config = dataclasses.replace(CONFIG, dtype=dtype)
-    inputs = {**batch(), "attention_mask": batch()["attention_mask"].at[2].set(0)}
+    inputs = {**batch(), "segment_ids": batch()["segment_ids"].at[2].set(0)}
 
     def loss(variables):
         output = run(config, variables, inputs)

@@ -33,7 +33,7 @@ def run(config, params, batch):
     model = BertForPreTraining(config)
 
     def apply(params, positions):
-        return model.apply(
+        output = model.apply(
             {"params": params},
             batch["input_ids"],
             batch["token_type_ids"],
@@ -42,6 +42,8 @@ def run(config, params, batch):
             deterministic=True,
             return_attention=True,
         )
+        # One instance a row: the reference has no axis for several.
+        return output._replace(next_sentence_logits=output.next_sentence_logits[:, 0], pooled=output.pooled[:, 0])
 
     def loss(params):
         output = apply(params, batch["masked_positions"])
