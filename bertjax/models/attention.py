@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.models.dropout import Dropout
+
 # Finite, so that a row with no key to attend to gets uniform weights and finite gradients instead of NaN.
 MASKED_SCORE = -1e30
 
@@ -81,7 +83,7 @@ class MultiHeadAttention(nn.Module):
         scores = jnp.einsum("BSND,BTND->BNST", query, key, preferred_element_type=jnp.float32)
         scores = jnp.where(mask, scores * head_size**-0.5, MASKED_SCORE)
         weights = jax.nn.softmax(scores)
-        kept = nn.Dropout(self.dropout)(weights.astype(self.dtype), deterministic=deterministic)
+        kept = Dropout(self.dropout)(weights.astype(self.dtype), deterministic=deterministic)
         context = jnp.einsum("BNST,BTND->BSND", kept, value)
         return project("output", context.reshape(x.shape)), weights if return_attention else None
 

@@ -5,6 +5,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError
+from bertjax.models.dropout import Dropout
 from bertjax.models.transformer import TransformerConfig, layer_norm
 
 
@@ -27,7 +28,7 @@ class BertEmbeddings(nn.Module):
         self.position_embeddings = self._table("position_embeddings", self.max_positions)
         self.token_type_embeddings = self._table("token_type_embeddings", self.type_vocab_size)
         self.norm = layer_norm(self.config)
-        self.dropout = nn.Dropout(self.config.dropout)
+        self.dropout = Dropout(self.config.dropout)
 
     def _table(self, name: str, rows: int) -> Float[Array, "{rows} H"]:
         init = nn.initializers.truncated_normal(self.config.initializer_range)

@@ -96,7 +96,7 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> o
     labels, optimizers = _labels(config, params), {"default": _update_rule(config, num_steps)}
     for i, (_, overrides) in enumerate(config.groups):
         optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
-    clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    clip = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
     return optax.chain(clip, optax.partition(optimizers, labels))
 
 
@@ -180,7 +180,7 @@ def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTrans
         return jax.tree.map(lambda name: not re.search(config.no_decay, name), path_names(params))
 
     return optax.chain(
-        _scale_by_adam(config),
+        scale_by_adam(config.beta1, config.beta2, config.eps, config.bias_correction),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
         # As in Google's code, what does not decay is not scaled either: a bias that starts at 0 would stay there.
         optax.masked(scale_by_layer_trust_ratio(), decays) if config.name == "lamb" else optax.identity(),
@@ -188,32 +188,51 @@ def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTrans
     )
 
 
-def _scale_by_adam(config: OptimizerConfig) -> optax.GradientTransformation:
-    if config.bias_correction:
-        return optax.scale_by_adam(config.beta1, config.beta2, config.eps)
-    return scale_by_uncorrected_adam(config.beta1, config.beta2, config.eps)
+def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
+    """Scales gradients down to a largest norm of the whole tree.
+
+    As `optax.clip_by_global_norm`, but by one factor: a division and a selection for each element would keep the
+    scaled gradients from being fused into the update, a write and a read of all of them.
+    """
+
+    def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, Any]:
+        del params
+        factor = largest / jnp.maximum(optax.global_norm(updates), largest)
+        return jax.tree.map(lambda g: g * factor, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-class UncorrectedAdamState(NamedTuple):
-    """Adam's moments."""
+class AdamState(NamedTuple):
+    """Adam's moments, and how often they were updated."""
 
+    count: jax.Array
     mu: Params
     nu: Params
 
 
-def scale_by_uncorrected_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
-    """Adam without bias correction: `AdamWeightDecayOptimizer` of google-research/bert, before its decay."""
+def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
+    """Adam (Kingma and Ba 2015), or without its bias correction: `AdamWeightDecayOptimizer` of google-research/bert.
 
-    def init(params: Params) -> UncorrectedAdamState:
-        return UncorrectedAdamState(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+    As `optax.scale_by_adam`, but the update is computed from the new moments as they are stored. Left to itself the
+    compiler fuses their computation into the update again, and since that needs the old ones, copies those first.
+    """
 
-    def update(
-        updates: Params, state: UncorrectedAdamState, params: Params | None = None
-    ) -> tuple[Params, UncorrectedAdamState]:
+    def init(params: Params) -> AdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+
+    def update(updates: Params, state: AdamState, params: Params | None = None) -> tuple[Params, AdamState]:
         del params
         mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.nu, updates)
-        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), UncorrectedAdamState(mu, nu)
+        mu, nu = jax.lax.optimization_barrier((mu, nu))
+        count = state.count + 1
+        new_state = AdamState(count, mu, nu)
+        first, second = jnp.ones(()), jnp.ones(())
+        if bias_correction:
+            first, second = 1 / (1 - beta1**count), 1 / (1 - beta2**count)
+        return jax.tree.map(lambda m, v: m * first / (jnp.sqrt(v * second) + eps), mu, nu), new_state
 
     return optax.GradientTransformation(init, update)
 

@@ -84,9 +84,12 @@ def make_step(
         gradient_norm = optax.global_norm(grads)
         # A state that has missed an update takes no later one, so it stays as it was before the bad step.
         finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == index)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        new_state = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
-        return jax.tree.map(partial(jnp.where, finite), new_state, state), StepReport(metrics, gradient_norm, finite)
+
+        def updated() -> TrainState:
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
+
+        return jax.lax.cond(finite, updated, lambda: state), StepReport(metrics, gradient_norm, finite)
 
     return step
 
