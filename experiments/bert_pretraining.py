@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import checkpoints
 from bertjax.data.batching import PretrainingBatches
@@ -203,7 +203,7 @@ class BertPretraining:
         sums, metrics = {}, {"tokens": (jnp.sum(batch["attention_mask"], dtype=jnp.float32), jnp.ones(()))}
         for name, (logits, labels, weights) in terms.items():
             sums[name] = jnp.sum(cross_entropy(logits, labels) * weights)
-            right = jnp.sum((logits.argmax(-1) == labels) * weights)
+            right = jnp.sum(is_best(logits, labels) * weights)
             metrics[f"{name}_loss"] = (sums[name], jnp.sum(weights))
             metrics[f"{name}_accuracy"] = (right, jnp.sum(weights))
         return sums, metrics
@@ -329,6 +329,12 @@ def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Flo
     """-log softmax(logits)[labels], for each."""
     picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked
+
+
+def is_best(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Bool[Array, "*n"]:
+    """Whether no other class is as likely as the label's. Comparing is several times as fast as `argmax` on CPU."""
+    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+    return jnp.sum(logits >= picked, axis=-1) == 1
 
 
 def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: WordPiece) -> None:

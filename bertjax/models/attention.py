@@ -80,11 +80,12 @@ class MultiHeadAttention(nn.Module):
             return project(name, y).reshape(*y.shape[:-1], self.num_heads, head_size)
 
         query, key, value = heads("query", x), heads("key", source), heads("value", source)
+        query = query * head_size**-0.5  # fewer elements than the scores
         scores = jnp.einsum("BSND,BTND->BNST", query, key, preferred_element_type=jnp.float32)
-        scores = jnp.where(mask, scores * head_size**-0.5, MASKED_SCORE)
+        scores = jnp.where(mask, scores, MASKED_SCORE)
         weights = jax.nn.softmax(scores)
         kept = Dropout(self.dropout)(weights.astype(self.dtype), deterministic=deterministic)
-        context = jnp.einsum("BNST,BTND->BSND", kept, value)
+        context = jnp.einsum("BTND,BNST->BSND", value, kept)  # in this order, fewer transpositions on CPU
         return project("output", context.reshape(x.shape)), weights if return_attention else None
 
 
