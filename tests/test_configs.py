@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.checkpoints import restore_params
 from bertjax.errors import UserError, build_all
 from bertjax.models.bert import BertConfig, num_parameters
 from bertjax.training import loop
@@ -97,7 +98,7 @@ def test_without_a_size_the_config_asks_for_one_or_for_a_folder(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_an_unknown_size_is_an_error(name):
-    with pytest.raises(ValueError, match=r"got 'huge'; expected one of tiny"):
+    with pytest.raises(ValueError, match=r"got 'huge'; expected, separated by commas, at most one of tiny"):
         MODULES[name].get_config("huge")
 
 
@@ -147,6 +148,50 @@ def value_at(tree: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
     return tree
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ("large", (256, 900_000, 128, "adamw", 1e-4, 10_000)),
+        ("base,phase2", (256, 100_000, 512, "adamw", 1e-4, 10_000)),
+        ("large,lamb", (65_536, 7_038, 128, "lamb", 6e-3, 2_001)),
+        ("lamb,phase2,large", (32_768, 1_563, 512, "lamb", 4e-3, 200)),
+    ],
+)
+def test_recipes_of_pretraining(variant, expected):
+    tree = tree_of("bert_pretraining", variant)
+    optimizer = tree["optimizer"]
+    found = (tree["batch_size"], tree["num_steps"], tree["data"]["seq_len"], optimizer["name"])
+    assert (*found, optimizer["learning_rate"], optimizer["warmup_steps"]) == expected
+    make({**tree, "init_from": ""})  # a whole config, but for the run that it goes on from
+    if "phase2" in variant:
+        with pytest.raises(UserError, match=r"config key init_from: got None"):
+            make(tree)
+
+
+@pytest.mark.parametrize("variant", ["base,large", "lamb,lamb", "base,phase3", "base phase2"])
+def test_variants_that_make_no_sense_are_errors(variant):
+    with pytest.raises(ValueError, match=rf"got '{variant}'; expected, separated by commas, at most one of tiny"):
+        MODULES["bert_pretraining"].get_config(variant)
+
+
+@pytest.mark.slow
+def test_the_second_phase_goes_on_from_the_first(tmp_path):
+    text = tiny.write_text(tmp_path / "text.txt")
+    values = {**SMALL, "data.source": text, "data.prepared_dir": tmp_path / "prepared", "optimizer.warmup_steps": 0}
+    first, second = tmp_path / "first", tmp_path / "second"
+    for variant, workdir, more in (
+        ("tiny", first, {"num_steps": 20, "optimizer.learning_rate": 1e-2}),
+        ("phase2", second, {"init_from": first, "data.seq_len": 128, "optimizer.learning_rate": 0.0}),
+    ):
+        flags = [f"--config.{key}={value}" for key, value in {**values, **more}.items()]
+        outcome = tiny.run(f"--config=configs/bert_pretraining.py:{variant}", f"--workdir={workdir}", *flags)
+        assert outcome.status is None, outcome.status
+    assert (first / "vocab.txt").read_text() == (second / "vocab.txt").read_text()
+    one, two = (restore_params(folder, "latest", None) for folder in (first, second))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    assert json.loads((second / "config.json").read_text())["data"]["seq_len"] == 128
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ class OptimizerConfig:
     Attributes:
       name: "adamw" or "lamb".
       learning_rate: the peak of the schedule.
-      schedule: "linear" (BERT's), "inverse_sqrt" (Noam's), "cosine" or "constant", after `warmup_steps`.
+      schedule: "linear" (BERT's), "sqrt_decay" (its square root), "inverse_sqrt" (Noam's), "cosine" or "constant",
+        after `warmup_steps`.
       warmup_steps: updates of linear warm-up.
       weight_decay: decoupled decay, times the learning rate.
       no_decay: parameters whose path matches this pattern do not decay.
@@ -49,7 +50,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         choice(self.name, ("adamw", "lamb"), "optimizer.name")
-        choice(self.schedule, ("linear", "inverse_sqrt", "cosine", "constant"), "optimizer.schedule")
+        choice(self.schedule, ("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant"), "optimizer.schedule")
         for key in ("learning_rate", "weight_decay", "clip_norm", "warmup_steps"):
             if getattr(self, key) < 0:
                 raise UserError(
@@ -105,6 +106,7 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
 
     BERT's "linear" matches `create_optimizer` of google-research/bert: the decay spans all steps, not those
     after the warm-up, so that the rate drops a little as the warm-up ends; the first update has rate 0.
+    "sqrt_decay" is `PolyWarmUpScheduler` of NVIDIA's BERT (degree 0.5), which likewise spans all steps.
     "inverse_sqrt" is the schedule of Vaswani et al. 2017, section 5.3, with its peak as `learning_rate`:
     their factor d_model**-0.5 * warmup_steps**-0.5.
     """
@@ -114,6 +116,8 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
         step = jnp.asarray(count, jnp.float32)
         if config.schedule == "linear":
             after = 1 - step / num_steps
+        elif config.schedule == "sqrt_decay":
+            after = jnp.sqrt(jnp.maximum(1 - step / num_steps, 0))
         elif config.schedule == "cosine":
             after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / max(num_steps - warmup, 1), 0, 1)))
         elif config.schedule == "inverse_sqrt":

@@ -131,6 +131,15 @@ def test_linear_schedule_drops_as_the_warm_up_ends_as_in_google_bert():
     assert float(schedule(100)) == 0
 
 
+def test_square_root_decay_is_nvidias():
+    config = dataclasses.replace(BERT, schedule="sqrt_decay", learning_rate=6e-3, warmup_steps=2_001)
+    schedule = make_schedule(config, 7_038)
+    np.testing.assert_allclose(float(schedule(1_000)), 6e-3 * 1_000 / 2_001, rtol=1e-6)
+    for step in (2_001, 5_000, 7_037):
+        np.testing.assert_allclose(float(schedule(step)), 6e-3 * (1 - step / 7_038) ** 0.5, rtol=1e-3)
+    assert float(schedule(7_038)) == 0
+
+
 def test_inverse_square_root_is_noams_schedule():
     d_model, warmup = 512, 40
     peak = d_model**-0.5 * warmup**-0.5
