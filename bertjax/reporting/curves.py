@@ -1,0 +1,227 @@
+"""Learning curves of runs, as pictures and as a page; run folders in, nothing else.
+
+    python -m bertjax.reporting.curves --output=docs/pictures/phases.svg 'length 128=runs/phase1' ...
+
+draws one or several runs in one SVG. A run that goes on from another one by `init_from` is drawn after its steps.
+The same run folders give the same bytes.
+"""
+
+import argparse
+import html
+import importlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.errors import UserError, as_user_error
+from bertjax.files import completed
+from bertjax.reporting.runs import Run, continued, read_run
+
+AXES = {"step": "step", "tokens": "tokens seen, padding aside"}
+# What each panel shows, and the metric, with the run's objective to be filled in.
+_PANELS = {
+    "loss of predicted tokens (nats)": "{objective}_loss",
+    "accuracy on predicted tokens": "{objective}_accuracy",
+    "next-sentence accuracy": "next_sentence_accuracy",
+}
+_WIDTH, _PANEL_HEIGHT = 7.5, 2.6  # inches
+# Text stays text, and names of parts do not depend on the moment: the same picture is the same bytes.
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "font.size": 9.0, "axes.grid": True, "grid.alpha": 0.3}
+_STYLES = {
+    "valid": {"linestyle": "-", "linewidth": 1.6, "marker": ".", "label": "held-out"},
+    "train": {"linestyle": "-", "linewidth": 0.8, "alpha": 0.45, "marker": ".", "markersize": 2, "label": "training"},
+    "unigram": {"linestyle": "--", "linewidth": 1.0, "label": "unigram"},
+}
+
+
+def learning_curves(runs: Mapping[str, Path], against: str) -> str:
+    """The learning curves of runs as an SVG document.
+
+    Panels: held-out and training loss of the predicted tokens with the unigram line, their accuracy, and
+    next-sentence accuracy with its 50 % line. A panel for which no run has figures is left out. Lines carry ids,
+    `RUN/METRIC`, and `/1`, `/2`, ... behind it for the phases of a run that goes on from another one.
+
+    Args:
+      runs: their folders, by the name to draw them under.
+      against: a key of `AXES`.
+
+    Raises:
+      UserError: a folder that is not a run's, runs without any figure to draw, or Matplotlib is not there.
+    """
+    chains = {name: continued(read_run(folder)) for name, folder in runs.items()}
+    panels = {
+        label: metric
+        for label, metric in _PANELS.items()
+        if any(_has(run, metric) for chain in chains.values() for run in chain)
+    }
+    if not panels:
+        raise UserError(
+            "runs " + ", ".join(map(str, runs.values())),
+            got="none of the metrics to draw",
+            expected="losses or accuracies in metrics.jsonl",
+            fix="train until the first line of the log",
+        )
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever the user's own style is
+        matplotlib.rcParams.update(_SETTINGS)
+        figure = matplotlib.figure.Figure(figsize=(_WIDTH, _PANEL_HEIGHT * len(panels)), layout="constrained")
+        axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+        for panel, (label, metric) in zip(axes, panels.items(), strict=True):
+            panel.set_ylabel(label)
+            for number, (name, chain) in enumerate(chains.items()):
+                _draw(panel, name, chain, metric, against, f"C{number % 10}")
+            if metric == "next_sentence_accuracy":
+                panel.axhline(0.5, color="black", linewidth=0.8, linestyle=":", gid="chance")
+                panel.annotate("50 %", (1, 0.5), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+        axes[-1].set_xlabel(AXES[against])
+        _add_legend(figure, axes[0], chains)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    # Matplotlib leaves blanks at line ends, which version control would report.
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def write_report(workdir: Path) -> Path:
+    """Writes `report.html` into a run's folder: the curves, the last figures, the config. It needs nothing else.
+
+    Raises:
+      UserError: as `learning_curves`.
+    """
+    run = read_run(workdir)
+    title = html.escape(f"{run.config.get('experiment', 'run')}: {workdir.resolve().name}")
+    svg = learning_curves({workdir.resolve().name: workdir}, "step")
+    figures = [(name, f"{value:.6g}", f"{step:,}") for name, (step, value) in sorted(run.last_figures().items())]
+    page = f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font-family: sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
+svg {{ width: 100%; height: auto }}
+table {{ border-collapse: collapse }}
+th, td {{ text-align: left; padding: 0.1em 1em 0.1em 0; border-bottom: 1px solid #ddd }}
+</style>
+<h1>{title}</h1>
+<p>{run.num_steps:,} of {run.config.get("num_steps", 0):,} steps.</p>
+{svg[svg.index("<svg") :]}
+<h2>Last figures</h2>
+{_table(("metric", "value", "step"), figures)}
+<h2>Config</h2>
+{_table(("key", "value"), list(_flat(run.config)))}
+</html>
+"""
+    path = workdir / "report.html"
+    with completed(path) as partial:
+        partial.write_text(page)
+    return path
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Draws the runs that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", required=True, type=Path, help="the SVG file to write")
+    parser.add_argument("--against", choices=AXES, default="step")
+    parser.add_argument("runs", nargs="+", metavar="NAME=RUN_FOLDER")
+    args = parser.parse_args(arguments)
+    try:
+        svg = learning_curves(dict(map(_named, args.runs)), args.against)
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        with completed(args.output) as partial:
+            partial.write_text(svg)
+    except (UserError, OSError) as error:
+        sys.exit(f"error: {as_user_error(error, str(args.output)) or error}")
+
+
+def _named(argument: str) -> tuple[str, Path]:
+    name, equals, folder = argument.partition("=")
+    if not (name and equals and folder):
+        raise UserError("arguments", got=repr(argument), expected="NAME=RUN_FOLDER", fix="name each run")
+    return name, Path(folder)
+
+
+def _matplotlib() -> Any:
+    try:
+        importlib.import_module("matplotlib.figure")
+        return importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise UserError(
+            "the drawing library",
+            got=str(error),
+            expected="Matplotlib, which only reports need",
+            fix="pip install 'bertjax[report]'",
+        ) from error
+
+
+def _has(run: Run, metric: str) -> bool:
+    name = metric.format(objective=run.objective)
+    return bool(run.series(f"valid/{name}") or run.series(f"train/{name}"))
+
+
+def _draw(panel: Any, name: str, chain: Sequence[Run], metric: str, against: str, color: str) -> None:
+    """Draws one metric of a run and of those it goes on from, one after the other."""
+    start = 0.0
+    for phase, run in enumerate(chain, start=1):
+        suffix = f"/{phase}" if len(chain) > 1 else ""
+        steps, positions = _axis(run, against)
+        if phase > 1:
+            panel.axvline(start, color=color, linewidth=0.6, alpha=0.6, gid=f"{name}/begins{suffix}")
+        for split in ("train", "valid"):
+            points = run.series(f"{split}/{metric.format(objective=run.objective)}")
+            if points:
+                x = start + np.interp([step for step, _ in points], steps, positions)
+                gid = f"{name}/{split}/{metric.format(objective=run.objective)}{suffix}"
+                panel.plot(x, [value for _, value in points], color=color, gid=gid, **_STYLES[split])
+        end = start + positions[-1]
+        for _, level in run.series(f"valid/{run.objective}_unigram_loss") if metric.endswith("}_loss") else ():
+            gid = f"{name}/unigram{suffix}"
+            panel.plot([start, end], [level, level], color=color, gid=gid, **_STYLES["unigram"])
+        start = end
+
+
+def _axis(run: Run, against: str) -> tuple[list[int], list[float]]:
+    """Steps of a run, and where they are on the horizontal axis, counted from the run's start."""
+    if against == "step":
+        return [0, run.num_steps], [0.0, float(run.num_steps)]
+    seen = run.tokens_seen()
+    if len(seen) == 1:
+        raise UserError(
+            f"run {run.folder}",
+            got="no train/tokens_per_second with train/step_seconds",
+            expected="both, to count tokens",
+            fix="draw it against steps",
+        )
+    return [step for step, _ in seen], [tokens for _, tokens in seen]
+
+
+def _add_legend(figure: Any, panel: Any, chains: Mapping[str, Sequence[Run]]) -> None:
+    """Tells the runs by color and the splits by style, above the panels."""
+    drawn = {line.get_label(): line for line in panel.get_lines()}
+    handles = [panel.plot([], [], color=f"C{n % 10}", label=name)[0] for n, name in enumerate(chains)]
+    for style in _STYLES.values():
+        if style["label"] in drawn:
+            handles += panel.plot([], [], **{**style, "color": "black"})
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4), frameon=False)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    lines = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return "\n".join(["<table>", f"<tr>{head}</tr>", *lines, "</table>"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

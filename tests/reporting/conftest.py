@@ -1,0 +1,35 @@
+"""Made-up run folders."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def lines(steps: list[int], *, next_sentence: bool = True, objective: str = "masked_lm") -> list[dict]:
+    """A log with a unigram line of 6, a held-out loss of 7 - step / 100 and 1,000 tokens a step."""
+    found: list[dict] = [{"step": 0, f"valid/{objective}_unigram_loss": 6.0}]
+    for step in steps:
+        train = {"step": step, "train/tokens_per_second": 500.0, "train/step_seconds": 2.0}
+        valid = {"step": step}
+        for record, split, extra in ((train, "train", 0.5), (valid, "valid", 0.0)):
+            record[f"{split}/{objective}_loss"] = 7 - step / 100 + extra
+            record[f"{split}/{objective}_accuracy"] = step / 1000
+            if next_sentence:
+                record[f"{split}/next_sentence_accuracy"] = 0.5 + step / 2000
+        found += [train, valid]
+    return found
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    def make(name: str, records: list[dict], **config: object) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        values = {"experiment": "bert_pretraining", "objective": "masked_lm", "num_steps": 300, "init_from": ""}
+        (folder / "config.json").write_text(json.dumps({**values, **config}))
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        return folder
+
+    return make

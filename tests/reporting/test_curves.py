@@ -1,0 +1,223 @@
+"""The pictures, read back: which lines there are, and where their points lie."""
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.reporting.curves import learning_curves, main, write_report
+from tests.reporting.conftest import lines
+
+SVG = "{http://www.w3.org/2000/svg}"
+ROOT = Path(__file__).parents[2]
+
+
+def drawn(svg: str) -> dict[str, list[tuple[float, float]]]:
+    """The points, in the picture's own units, of each line that has an id of ours; y grows downwards."""
+    found = {}
+    for group in ET.fromstring(svg).iter(f"{SVG}g"):
+        name = group.get("id", "")
+        if "/" in name or name == "chance":
+            path = group.find(f"{SVG}path")
+            numbers = re.findall(r"[ML] (\S+) (\S+)", path.get("d"))
+            found[name] = [(float(x), float(y)) for x, y in numbers]
+    return found
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(text.itertext()) for text in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_all_lines_of_a_run_are_drawn(make_run):
+    svg = learning_curves({"a": make_run("r", lines([100, 200, 300]))}, "step")
+    metrics = ["masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"]
+    expected = {f"a/{split}/{metric}": 3 for split in ("train", "valid") for metric in metrics}
+    assert {name: len(points) for name, points in drawn(svg).items()} == {
+        **expected,
+        "a/unigram": 2,
+        "chance": 2,
+    }
+    found = texts(svg)
+    assert {"a", "held-out", "training", "unigram", "step", "50 %", "next-sentence accuracy"} <= set(found)
+
+
+def test_points_lie_where_the_figures_are(make_run):
+    lines_drawn = drawn(learning_curves({"a": make_run("r", lines([100, 200, 400]))}, "step"))
+    valid, train, unigram = (lines_drawn[f"a/{n}"] for n in ("valid/masked_lm_loss", "train/masked_lm_loss", "unigram"))
+    (x1, y1), (x2, y2), (x3, y3) = valid
+    assert x3 - x2 == pytest.approx(2 * (x2 - x1), rel=1e-4)
+    assert y3 - y2 == pytest.approx(2 * (y2 - y1), rel=1e-4)
+    assert y2 > y1  # a lower loss is further down
+    nat = y2 - y1  # 100 steps are one nat
+    assert unigram[0][1] == pytest.approx(y1, rel=1e-4)  # both are 6 at step 100
+    assert unigram[0][0] == pytest.approx(x1 - (x2 - x1), rel=1e-4)  # from step 0
+    assert unigram[1][0] == pytest.approx(x3, rel=1e-4)  # to the end
+    assert train[0][1] == pytest.approx(y1 - nat / 2, rel=1e-3)  # half a nat higher
+
+
+def test_chance_is_one_half(make_run):
+    found = drawn(learning_curves({"a": make_run("r", lines([0, 100]))}, "step"))
+    assert found["chance"][0][1] == pytest.approx(found["a/valid/next_sentence_accuracy"][0][1], rel=1e-4)
+
+
+def test_without_next_sentences_the_panel_is_left_out(make_run):
+    svg = learning_curves({"a": make_run("r", lines([100, 200], next_sentence=False))}, "step")
+    assert "chance" not in drawn(svg)
+    assert len(drawn(svg)) == 5
+    assert "next-sentence accuracy" not in texts(svg)
+
+
+def test_runs_with_and_without_next_sentences_share_a_picture(make_run):
+    runs = {
+        "with": make_run("with", lines([100])),
+        "without": make_run("without", lines([100], next_sentence=False)),
+        "causal": make_run("causal", lines([100], next_sentence=False, objective="causal_lm"), objective="causal_lm"),
+    }
+    found = drawn(learning_curves(runs, "step"))
+    assert {name for name in found if "next" in name} == {
+        f"with/{s}/next_sentence_accuracy" for s in ("train", "valid")
+    }
+    assert "causal/valid/causal_lm_loss" in found and "without/valid/masked_lm_loss" in found
+    assert set(runs) <= set(texts(learning_curves(runs, "step")))
+
+
+def test_a_second_phase_goes_on_where_the_first_ended(make_run):
+    first = make_run("first", lines([100, 200]))
+    second = make_run("second", lines([50, 100]), init_from=str(first))
+    found = drawn(learning_curves({"a": second}, "step"))
+    before, after = found["a/valid/masked_lm_loss/1"], found["a/valid/masked_lm_loss/2"]
+    per_step = (before[1][0] - before[0][0]) / 100
+    assert after[0][0] == pytest.approx(before[1][0] + 50 * per_step, rel=1e-4)
+    assert after[1][0] == pytest.approx(before[1][0] + 100 * per_step, rel=1e-4)
+    assert found["a/unigram/2"][0][0] == pytest.approx(found["a/unigram/1"][1][0], rel=1e-4)
+    assert found["a/begins/2"][0][0] == pytest.approx(before[1][0], rel=1e-4)
+
+
+@pytest.mark.parametrize("before", ["", "published", "itself"])
+def test_what_is_not_a_run_begins_the_chain(make_run, tmp_path, before):
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "config.json").write_text("{}")
+    folder = make_run("itself", lines([100]), init_from=str(tmp_path / before) if before else "")
+    assert "a/valid/masked_lm_loss" in drawn(learning_curves({"a": folder}, "step"))
+
+
+def test_tokens_on_the_axis(make_run):
+    slow, fast = lines([100, 200]), lines([100, 200])
+    for record in fast:
+        if "train/step_seconds" in record:
+            record["train/step_seconds"] *= 2  # twice the tokens in a step
+    runs = {"slow": make_run("slow", slow), "fast": make_run("fast", fast)}
+    found = drawn(learning_curves(runs, "tokens"))
+    (x1, _), (x2, _) = found["slow/valid/masked_lm_loss"]
+    (x3, _), (x4, _) = found["fast/valid/masked_lm_loss"]
+    start = found["slow/unigram"][0][0]
+    assert (x1 - start, x2 - start, x3 - start, x4 - start) == pytest.approx(
+        tuple(n * (x1 - start) for n in (1, 2, 2, 4)), rel=1e-3
+    )
+
+
+def test_the_same_folders_give_the_same_bytes(make_run, tmp_path):
+    runs = {"a": make_run("r", lines([100, 200])), "b": make_run("s", lines([150]))}
+    output = tmp_path / "pictures" / "new.svg"
+    arguments = [f"--output={output}", *(f"{name}={folder}" for name, folder in runs.items())]
+    command = [sys.executable, "-m", "bertjax.reporting.curves", *arguments]
+    subprocess.run(command, check=True, cwd=ROOT)
+    assert output.read_text() == learning_curves(runs, "step")
+    assert "<dc:date>" not in output.read_text()
+
+
+def test_a_line_that_was_being_written_is_left_out(make_run):
+    folder = make_run("r", lines([100, 200]))
+    whole = learning_curves({"a": folder}, "step")
+    for rest in ('{"step": 300, "valid/mas', '{"step"', "3", "{}"):
+        text = (folder / "metrics.jsonl").read_text()
+        (folder / "metrics.jsonl").write_text(text + rest)
+        assert learning_curves({"a": folder}, "step") == whole
+        (folder / "metrics.jsonl").write_text(text)
+
+
+def test_figures_that_are_not_finite_do_not_spoil_the_others(make_run):
+    records = lines([100, 200, 300])
+    records[4]["valid/masked_lm_loss"] = float("nan")
+    found = drawn(learning_curves({"a": make_run("r", records)}, "step"))
+    assert len(found["a/valid/masked_lm_loss"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (None, "no config.json with metrics.jsonl"),
+        ("", "no figures yet"),
+        ('{"st', "no figures yet"),
+        ('{"step": 0}\n', "none of the metrics to draw"),
+        ('{"step": 0}\nnonsense\n{"step": 1}\n', "line 2: got 'nonsense'"),
+    ],
+)
+def test_mistakes_are_told(make_run, log, message):
+    folder = make_run("r", [])
+    (folder / "metrics.jsonl").unlink()
+    if log is not None:
+        (folder / "metrics.jsonl").write_text(log)
+    with pytest.raises(UserError, match=re.escape(message)):
+        learning_curves({"a": folder}, "step")
+
+
+def test_runs_without_a_pace_have_no_token_axis(make_run):
+    folder = make_run("r", [{"step": 3, "valid/masked_lm_loss": 1.0}])
+    with pytest.raises(UserError, match="no train/tokens_per_second"):
+        learning_curves({"a": folder}, "tokens")
+
+
+def test_without_the_drawing_library_the_extra_is_named(make_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=re.escape("pip install 'bertjax[report]'")):
+        learning_curves({"a": make_run("r", lines([100]))}, "step")
+
+
+@pytest.mark.parametrize("arguments", [["runs/mine"], ["a=no_such_folder"]])
+def test_the_command_line_tells_mistakes_in_one_line(tmp_path, arguments):
+    with pytest.raises(SystemExit, match=r"^error: .*expected.*Fix: "):
+        main([f"--output={tmp_path / 'x.svg'}", *arguments])
+    assert list(tmp_path.iterdir()) == []
+
+
+class Page(HTMLParser):
+    """The cells of tables, and whatever would be loaded from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.loads, self.tags, self._in_cell = [], [], [], False
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self._in_cell = tag == "td"
+        self.loads += [value for name, value in attrs if name in ("src", "href", "xlink:href") and value[0] != "#"]
+
+    def handle_data(self, data):
+        if self._in_cell:
+            self.cells.append(data)
+            self._in_cell = False
+
+
+def test_the_report_holds_all_that_it_needs(make_run):
+    folder = make_run("r", lines([100, 200]), data={"source": "<texts>/*.txt"})
+    path = write_report(folder)
+    assert path == folder / "report.html" and sorted(p.name for p in folder.iterdir()) == [
+        "config.json",
+        "metrics.jsonl",
+        "report.html",
+    ]
+    page = Page()
+    page.feed(path.read_text())
+    assert page.loads == [] and "script" not in page.tags and page.tags.count("svg") == 1
+    rows = dict(zip(page.cells[::3], page.cells[1::3], strict=False))
+    assert rows["valid/masked_lm_loss"] == "5" and rows["valid/masked_lm_unigram_loss"] == "6"
+    config = page.cells[page.cells.index("experiment") :]
+    assert json.loads(config[config.index("data.source") + 1]) == "<texts>/*.txt"
+    assert "200 of 300 steps" in path.read_text()
