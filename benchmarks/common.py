@@ -1,0 +1,243 @@
+"""What the benchmarks share: shapes, the real training step on made-up batches, interleaved timing, tables."""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.errors import build_all
+from bertjax.training import sharding
+from bertjax.training import step as steps
+from bertjax.training.config import TrainingConfig
+from bertjax.training.optimizers import make_optimizer
+from configs.bert_pretraining import get_config
+from configs.sizes import SIZES
+from experiments import bert_pretraining
+
+_NUM_SPECIALS = 5  # [PAD] [UNK] [CLS] [SEP] [MASK]
+# glibc gives large arrays back to the system at once and fetches fresh pages for the next ones, unless told otherwise.
+_TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A model and a batch.
+
+    Attributes:
+      size: a key of `configs.sizes.SIZES`.
+      rows, length: of a batch.
+      vocab_size: tokens.
+    """
+
+    size: str
+    rows: int
+    length: int
+    vocab_size: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """Reads `SIZE:ROWSxLENGTH:VOCABULARY`, as in base:8x128:30522."""
+        size, batch, vocab_size = text.split(":")
+        rows, length = map(int, batch.split("x"))
+        return cls(size, rows, length, int(vocab_size))
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.rows}x{self.length}, vocabulary {self.vocab_size:,}"
+
+    @property
+    def predicted(self) -> int:
+        """Predicted tokens of a row, 15 %: 20 of 128 and 77 of 512."""
+        return math.ceil(0.15 * self.length)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a batch, padding included."""
+        return self.rows * self.length
+
+    def flops_per_token(self) -> float:
+        """See `flops_per_token`."""
+        return flops_per_token(*SIZES[self.size], self.vocab_size, self.length, self.predicted / self.length)
+
+
+def flops_per_token(layers: int, hidden: int, vocab_size: int, length: int, predicted: float) -> float:
+    """Floating-point operations of a training step for each token of a row: matrix products alone, a multiply-add as two.
+
+    6P + 12 L S H + 6 m (H^2 + H V): forward and backward through P = 12 L H^2 weights of the layers (F = 4H), through
+    attention's two products, and through the masked-LM head at the fraction m of the tokens that are predicted. What
+    a rematerialized step computes twice counts once, so that the figure measures useful work.
+
+    Args:
+      layers: L.
+      hidden: H.
+      vocab_size: V.
+      length: S, padding included.
+      predicted: m.
+    """
+    weights = 12 * layers * hidden**2
+    head = hidden**2 + hidden * vocab_size
+    return 6 * weights + 12 * layers * length * hidden + 6 * predicted * head
+
+
+def make_task(shape: Shape, overrides: Mapping[str, Any]) -> tuple[TrainingConfig, Any]:
+    """The settings of the config of that size, with `overrides` by dotted key, and the task without any data."""
+    config = get_config(shape.size)
+    values = {
+        "batch_size": shape.rows,
+        "data.seq_len": shape.length,
+        "model.vocab_size": shape.vocab_size,
+        "masking.max_predictions": shape.predicted,
+        **overrides,
+    }
+    for key, value in values.items():
+        *parents, last = key.split(".")
+        subtree = config
+        for parent in parents:
+            subtree = subtree[parent]
+        subtree[last] = value
+    resolved = bert_pretraining.resolve(json.loads(config.to_json()))
+    training, experiment = build_all((TrainingConfig, bert_pretraining.Config), resolved, "")
+    return training, bert_pretraining.make(experiment, None, None)
+
+
+def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
+    """A batch without padding of the shapes that a task names, the same each time."""
+    rng = np.random.default_rng(0)
+    rows, length = specs["input_ids"].shape
+    sequences = specs["cls_positions"].shape[1] if "cls_positions" in specs else 1
+    starts = np.arange(sequences) * (length // sequences)
+
+    def fill(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        if name in ("input_ids", "masked_labels"):
+            return rng.integers(_NUM_SPECIALS, vocab_size, shape)
+        if name in ("token_type_ids", "next_sentence_labels"):
+            return rng.integers(0, 2, shape)
+        if name == "masked_positions":
+            return np.sort(rng.random((rows, length - 1)).argsort(1)[:, : shape[1]] + 1)
+        if name == "cls_positions":
+            return np.broadcast_to(starts, shape)
+        if name == "segment_ids":
+            return np.broadcast_to(np.searchsorted(starts, np.arange(length), side="right"), shape)
+        if name == "position_ids":
+            return np.broadcast_to(np.arange(length) % (length // sequences), shape)
+        assert name == "attention_mask" or name.endswith("_weights"), f"no idea how to make up {name}"
+        return np.ones(shape)
+
+    return {name: fill(name, spec.shape).astype(spec.dtype) for name, spec in specs.items()}
+
+
+class OurStep:
+    """The training step of `launch.py`, AdamW and dropout included, over batches that lie on the device.
+
+    Attributes:
+      batches: the batches that it takes in turn, as they were given.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        overrides: Mapping[str, Any],
+        prng: str,
+        batches: Sequence[Mapping[str, np.ndarray]] | None = None,
+    ) -> None:
+        """Compiles it and makes one update.
+
+        Args:
+          shape: the model and its batch.
+          overrides: config values by dotted key.
+          prng: the implementation of random keys, "threefry2x32" or "rbg".
+          batches: of the task's `batch_specs`; a made-up one by default.
+        """
+        self._prng = prng
+        with jax.default_prng_impl(prng):
+            config, task = make_task(shape, overrides)
+            mesh = sharding.make_mesh(config.mesh, jax.devices())
+            optimizer = make_optimizer(config.optimizer, jax.eval_shape(task.init, jax.random.key(0)), config.num_steps)
+
+            def init() -> steps.TrainState:
+                return steps.init_state(task, optimizer, config.seed)
+
+            shardings = sharding.tree_shardings(jax.eval_shape(init), mesh, task.partition_rules())
+            self._step = steps.jit_step(task, optimizer, mesh, shardings, config.accumulation_steps, config.seed)
+            self.batches = batches or [made_up_batch(task.batch_specs(), shape.vocab_size)]
+            self._on_device = [sharding.put_batch(batch, mesh, shape.rows) for batch in self.batches]
+            self._state = jax.jit(init, out_shardings=shardings)()
+        self._index = 0
+        self()
+
+    def __call__(self) -> None:
+        """Makes one update, and waits for it."""
+        batch = self._on_device[self._index % len(self._on_device)]
+        with jax.default_prng_impl(self._prng):
+            self._state, _ = self._step(self._state, batch, np.int32(self._index))
+        jax.block_until_ready(self._state)
+        self._index += 1
+
+
+def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call: A B C A B C ..., so that whatever else the machine does falls on all of them alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            began = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """`median (lower quartile to upper quartile)`."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def describe_machine() -> str:
+    """Versions, devices and the settings that speed depends on, in a line or two."""
+    packages = [f"{name} {_version(name)}" for name in ("jax", "jaxlib", "torch", "transformers")]
+    threads = len(os.sched_getaffinity(0))
+    malloc = "tuned" if all(os.environ.get(key) == value for key, value in _TUNED_MALLOC.items()) else "default"
+    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    return (
+        f"Python {platform.python_version()}, {', '.join(packages)}; {jax.device_count()} x "
+        f"{jax.devices()[0].device_kind}, {threads} threads, malloc {malloc}, load average {load}"
+    )
+
+
+def use_malloc(setting: str) -> None:
+    """Starts the program anew under glibc's settings for large arrays ("tuned"), or without them ("default")."""
+    environment = {key: value for key, value in os.environ.items() if key not in _TUNED_MALLOC}
+    environment |= _TUNED_MALLOC if setting == "tuned" else {}
+    if environment != dict(os.environ):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def has_module(name: str) -> bool:
+    """Whether a library can be imported."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+        return True
+    return False
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "(none)"

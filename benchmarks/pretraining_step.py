@@ -1,0 +1,162 @@
+"""Speed of the float32 training step on a CPU beside transformers on PyTorch, interleaved in one process.
+
+    python -m benchmarks.pretraining_step --rounds=20
+    python -m benchmarks.pretraining_step --rounds=20 --malloc=tuned
+    python -m benchmarks.pretraining_step --peers --variant=unrolled:model.scan_layers=False --variant=rbg:prng=rbg
+    python -m benchmarks.pretraining_step --peers --profile --shapes=base:8x128:30522
+
+Each round times every contender once: our step, transformers eager and compiled, and plain matrix products of the
+shapes in the model, in JAX and in PyTorch. The step's share of the fastest product goes by `flops_per_token`.
+"""
+
+import argparse
+import functools
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import common
+from configs.sizes import SIZES
+
+SHAPES = ("base:8x128:30522", "base:2x512:30522", "tiny:32x128:4096", "tiny:32x128:30522")
+_PRODUCT_FLOPS = 2e10  # repeat small products until they take as long as this many
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="SIZE:ROWSxLENGTH:VOCABULARY")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--peers", nargs="*", choices=("eager", "compiled"), default=("eager", "compiled"))
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...")
+    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    parser.add_argument("--profile", action="store_true", help="where the time goes, for our step and its variants")
+    args = parser.parse_args()
+    common.use_malloc(args.malloc)
+    if args.peers and not (common.has_module("torch") and common.has_module("transformers")):
+        sys.exit("error: --peers needs torch and transformers: pip install -e '.[dev]', or give --peers alone")
+    if "compiled" in args.peers and not shutil.which("g++"):
+        sys.exit("error: torch.compile needs a C++ compiler, g++: install one, or give --peers=eager")
+    variants = {"ours": {}, **dict(map(parse_variant, args.variant))}
+    if args.profile:
+        from benchmarks import profile
+
+        profile.run(args.shapes, variants)
+        return
+    print(f"{common.describe_machine()}; float32; {args.rounds} rounds", flush=True)
+    for text in args.shapes:
+        print("\n" + compare(common.Shape.parse(text), variants, args.peers, args.rounds), flush=True)
+
+
+def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
+    """Reads `NAME:KEY=VALUE,...`; values are JSON, or strings where they are not; the key `prng` is ours."""
+    name, _, settings = text.partition(":")
+    values = {}
+    for setting in settings.split(","):
+        key, _, value = setting.partition("=")
+        try:
+            values[key] = json.loads(value.lower() if value in ("True", "False") else value)
+        except ValueError:
+            values[key] = value
+    return name, values
+
+
+def our_step(shape: common.Shape, settings: Mapping[str, Any]) -> common.OurStep:
+    """Our step with a variant's settings."""
+    overrides = {key: value for key, value in settings.items() if key != "prng"}
+    return common.OurStep(shape, overrides, settings.get("prng", "threefry2x32"))
+
+
+def compare(shape: common.Shape, variants: Mapping[str, Any], peers: Sequence[str], rounds: int) -> str:
+    """Times all contenders on one shape, and says how they did."""
+    ours = {name: our_step(shape, settings) for name, settings in variants.items()}
+    contenders: dict[str, Callable[[], None]] = dict(ours)
+    if peers:
+        from benchmarks.torch_peer import TorchStep
+
+        batches = ours["ours"].batches
+        for peer in peers:
+            contenders[f"transformers, {peer}"] = TorchStep(
+                shape, batches, compiled=peer == "compiled", bfloat16=False
+            )
+    products = matrix_products(shape, bool(peers))
+    for call in contenders.values():
+        call()
+    seconds = common.interleave({**contenders, **{name: call for name, (call, _) in products.items()}}, rounds)
+    best = {name: flops / statistics.median(seconds[name]) / 1e9 for name, (_, flops) in products.items()}
+    limit = max(best.values())
+    gflops = {name: shape.tokens * shape.flops_per_token() / statistics.median(seconds[name]) / 1e9 for name in contenders}
+    rows = [
+        [name, common.spread([shape.tokens / s for s in seconds[name]], 0), f"{gflops[name]:.0f}", f"{gflops[name] / limit:.0%}"]
+        for name in contenders
+    ]
+    lines = [
+        f"### {shape}",
+        "",
+        common.table(["step", "tokens/s, median (quartiles)", "GFLOP/s", "of the fastest product"], rows),
+        "",
+        "Matrix products, GFLOP/s, medians: " + "; ".join(f"{name} {rate:.0f}" for name, rate in best.items()) + ".",
+    ]
+    return "\n".join(lines + ratios(seconds, list(ours), [name for name in contenders if name not in ours]))
+
+
+def ratios(seconds: Mapping[str, Sequence[float]], ours: Sequence[str], peers: Sequence[str]) -> list[str]:
+    """Ratios of speeds, round by round: our variants to our default, and ours to the faster peer."""
+    pairs = [(name, "ours") for name in ours if name != "ours"]
+    if peers:
+        pairs.append(("ours", min(peers, key=lambda name: statistics.median(seconds[name]))))
+    return [
+        f"Speed of {a} / {b}: {common.spread([y / x for x, y in zip(seconds[a], seconds[b], strict=True)], 2)}."
+        for a, b in pairs
+    ]
+
+
+def matrix_products(shape: common.Shape, with_torch: bool) -> dict[str, tuple[Callable[[], None], float]]:
+    """Products of the shapes in the model, and 2048 cubed: calls, each with the operations it makes."""
+    hidden = SIZES[shape.size][1]
+    predicted = shape.rows * shape.predicted
+    sizes = [
+        (shape.tokens, hidden, hidden),
+        (shape.tokens, hidden, 4 * hidden),
+        (shape.tokens, 4 * hidden, hidden),
+        (predicted, hidden, shape.vocab_size),
+        (2048, 2048, 2048),
+    ]
+    found = {}
+    for size in sizes:
+        flops = 2 * size[0] * size[1] * size[2]
+        times = max(1, round(_PRODUCT_FLOPS / flops))
+        name = "x".join(map(str, size))
+        found[f"jax {name}"] = (functools.partial(_repeat, jax_product(*size), times), flops * times)
+        if with_torch:
+            from benchmarks.torch_peer import matrix_product
+
+            found[f"torch {name}"] = (functools.partial(_repeat, matrix_product(*size), times), flops * times)
+    return found
+
+
+def jax_product(m: int, k: int, n: int) -> Callable[[], None]:
+    """A compiled float32 product of [m, k] and [k, n]."""
+    rng = np.random.default_rng(0)
+    a, b = (jax.device_put(rng.random(size, np.float32)) for size in ((m, k), (k, n)))
+    product = jax.jit(lambda a, b: a @ b)
+    product(a, b).block_until_ready()
+    return lambda: product(a, b).block_until_ready()
+
+
+def _repeat(call: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The same training step as people usually write it: `transformers.BertForPreTraining` on PyTorch, with AdamW."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import transformers
+
+from benchmarks.common import Shape
+from configs.sizes import SIZES
+
+_IGNORED = -100
+
+
+class TorchStep:
+    """Forward, backward, clipping by the global norm and fused AdamW, dropout 0.1, over batches on the device.
+
+    Attention is transformers' default (sdpa). The masked-LM head computes logits at all positions, predicted or not:
+    that is how `BertForPreTraining` works.
+    """
+
+    def __init__(
+        self, shape: Shape, batches: Sequence[Mapping[str, np.ndarray]], *, compiled: bool, bfloat16: bool
+    ) -> None:
+        """Makes one update, which compiles it if so asked.
+
+        Args:
+          shape: the model and its batch.
+          batches: as our step takes them, one sequence a row.
+          compiled: by `torch.compile`.
+          bfloat16: under autocast; parameters stay in float32.
+        """
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.manual_seed(0)
+        layers, hidden = SIZES[shape.size]
+        config = transformers.BertConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=hidden // 64,
+            intermediate_size=4 * hidden,
+        )
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = transformers.BertForPreTraining(config).to(self._device).train()
+        self._parameters = list(model.parameters())
+        self._optimizer = torch.optim.AdamW(_groups(model), lr=1e-4, eps=1e-6, fused=True)
+        self._model = torch.compile(model, dynamic=False) if compiled else model
+        self._autocast = torch.autocast(self._device, torch.bfloat16, enabled=bfloat16)
+        self._batches = [
+            {name: torch.tensor(array, device=self._device) for name, array in torch_batch(batch).items()}
+            for batch in batches
+        ]
+        self._index = 0
+        self()
+
+    def __call__(self) -> None:
+        """Makes one update, and waits for it."""
+        batch = self._batches[self._index % len(self._batches)]
+        with self._autocast:
+            loss = self._model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        self._index += 1
+
+
+def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Our batch, one sequence a row, with the names and the labels that transformers expects."""
+    mask = batch["segment_ids"] if "segment_ids" in batch else batch["attention_mask"]
+    labels = np.full(batch["input_ids"].shape, _IGNORED)
+    rows, columns = np.nonzero(batch["masked_weights"])
+    labels[rows, batch["masked_positions"][rows, columns]] = batch["masked_labels"][rows, columns]
+    next_sentence = batch.get("next_sentence_labels", np.zeros(len(labels)))  # its head is always there
+    return {
+        "input_ids": batch["input_ids"].astype(np.int64),
+        "token_type_ids": batch["token_type_ids"].astype(np.int64),
+        "attention_mask": (mask != 0).astype(np.int64),
+        "labels": labels,
+        "next_sentence_label": next_sentence.reshape(-1).astype(np.int64),
+    }
+
+
+def matrix_product(m: int, k: int, n: int) -> "TorchProduct":
+    """A float32 product of [m, k] and [k, n] on the CPU, to be called."""
+    return TorchProduct(torch.rand(m, k), torch.rand(k, n))
+
+
+class TorchProduct:
+    """See `matrix_product`."""
+
+    def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        self._a, self._b = a, b
+        self()
+
+    def __call__(self) -> None:
+        """Computes it."""
+        self._a @ self._b
+
+
+def _groups(model: torch.nn.Module) -> list[dict]:
+    """Weight decay on matrices only, as BERT's code has it."""
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    return [
+        {"params": decayed, "weight_decay": 0.01},
+        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
