@@ -72,7 +72,7 @@ class Shape:
 
 
 def flops_per_token(layers: int, hidden: int, vocab_size: int, length: int, predicted: float) -> float:
-    """Floating-point operations of a training step for each token of a row: matrix products alone, a multiply-add as two.
+    """Floating-point operations of a training step for each token of a row, of the matrix products alone.
 
     6P + 12 L S H + 6 m (H^2 + H V): forward and backward through P = 12 L H^2 weights of the layers (F = 4H), through
     attention's two products, and through the masked-LM head at the fraction m of the tokens that are predicted. What
@@ -213,11 +213,15 @@ def describe_machine() -> str:
     packages = [f"{name} {_version(name)}" for name in ("jax", "jaxlib", "torch", "transformers")]
     threads = len(os.sched_getaffinity(0))
     malloc = "tuned" if all(os.environ.get(key) == value for key, value in _TUNED_MALLOC.items()) else "default"
-    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     return (
         f"Python {platform.python_version()}, {', '.join(packages)}; {jax.device_count()} x "
-        f"{jax.devices()[0].device_kind}, {threads} threads, malloc {malloc}, load average {load}"
+        f"{jax.devices()[0].device_kind}, {threads} threads, malloc {malloc}, load average {load_average()}"
     )
+
+
+def load_average() -> str:
+    """Of the last 1, 5 and 15 minutes: whether the machine did other things meanwhile."""
+    return ", ".join(f"{value:.2f}" for value in os.getloadavg())
 
 
 def use_malloc(setting: str) -> None:

@@ -12,22 +12,20 @@ shapes in the model, in JAX and in PyTorch. The step's share of the fastest prod
 import argparse
 import functools
 import json
-import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import common
+from benchmarks import common, step_profile
 from configs.sizes import SIZES
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522", "tiny:32x128:4096", "tiny:32x128:30522")
+_HEADER = ["step", "tokens/s, median (quartiles)", "fastest round", "GFLOP/s", "of the fastest product"]
 _PRODUCT_FLOPS = 2e10  # repeat small products until they take as long as this many
 
 
@@ -48,13 +46,23 @@ def main() -> None:
         sys.exit("error: torch.compile needs a C++ compiler, g++: install one, or give --peers=eager")
     variants = {"ours": {}, **dict(map(parse_variant, args.variant))}
     if args.profile:
-        from benchmarks import profile
-
-        profile.run(args.shapes, variants)
+        profile(args.shapes, variants)
         return
     print(f"{common.describe_machine()}; float32; {args.rounds} rounds", flush=True)
     for text in args.shapes:
         print("\n" + compare(common.Shape.parse(text), variants, args.peers, args.rounds), flush=True)
+    print(f"\nLoad average at the end {common.load_average()}")
+
+
+def profile(shapes: Sequence[str], variants: Mapping[str, Any]) -> None:
+    """Prints where the time of our step goes, for each shape and variant."""
+    with step_profile.dumped_programs() as newest_program:
+        print(f"{common.describe_machine()}; float32")
+        for shape in map(common.Shape.parse, shapes):
+            for name, settings in variants.items():
+                seconds, wall = step_profile.trace(our_step(shape, settings))
+                shares = step_profile.report(step_profile.kinds(newest_program()), seconds)
+                print(f"\n### {name}: {shape}, {wall * 1e3:,.0f} ms a step\n\n{shares}", flush=True)
 
 
 def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
@@ -85,28 +93,29 @@ def compare(shape: common.Shape, variants: Mapping[str, Any], peers: Sequence[st
 
         batches = ours["ours"].batches
         for peer in peers:
-            contenders[f"transformers, {peer}"] = TorchStep(
-                shape, batches, compiled=peer == "compiled", bfloat16=False
-            )
+            contenders[f"transformers, {peer}"] = TorchStep(shape, batches, compiled=peer == "compiled", bfloat16=False)
     products = matrix_products(shape, bool(peers))
     for call in contenders.values():
         call()
     seconds = common.interleave({**contenders, **{name: call for name, (call, _) in products.items()}}, rounds)
     best = {name: flops / statistics.median(seconds[name]) / 1e9 for name, (_, flops) in products.items()}
     limit = max(best.values())
-    gflops = {name: shape.tokens * shape.flops_per_token() / statistics.median(seconds[name]) / 1e9 for name in contenders}
-    rows = [
-        [name, common.spread([shape.tokens / s for s in seconds[name]], 0), f"{gflops[name]:.0f}", f"{gflops[name] / limit:.0%}"]
-        for name in contenders
-    ]
+    rows = [_row(shape, name, seconds[name], limit) for name in contenders]
     lines = [
         f"### {shape}",
         "",
-        common.table(["step", "tokens/s, median (quartiles)", "GFLOP/s", "of the fastest product"], rows),
+        common.table(_HEADER, rows),
         "",
         "Matrix products, GFLOP/s, medians: " + "; ".join(f"{name} {rate:.0f}" for name, rate in best.items()) + ".",
     ]
     return "\n".join(lines + ratios(seconds, list(ours), [name for name in contenders if name not in ours]))
+
+
+def _row(shape: common.Shape, name: str, seconds: Sequence[float], limit: float) -> list[str]:
+    tokens_per_second = [shape.tokens / s for s in seconds]
+    gflops = statistics.median(tokens_per_second) * shape.flops_per_token() / 1e9
+    fastest = f"{max(tokens_per_second):,.0f}"
+    return [name, common.spread(tokens_per_second, 0), fastest, f"{gflops:.0f}", f"{gflops / limit:.0%}"]
 
 
 def ratios(seconds: Mapping[str, Sequence[float]], ours: Sequence[str], peers: Sequence[str]) -> list[str]:
