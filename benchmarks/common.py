@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import json
 import math
 import os
@@ -12,12 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from bertjax.errors import build_all
+from bertjax.task import Batch
 from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
@@ -90,8 +93,8 @@ def flops_per_token(layers: int, hidden: int, vocab_size: int, length: int, pred
     return 6 * weights + 12 * layers * length * hidden + 6 * predicted * head
 
 
-def make_task(shape: Shape, overrides: Mapping[str, Any]) -> tuple[TrainingConfig, Any]:
-    """The settings of the config of that size, with `overrides` by dotted key, and the task without any data."""
+def read_config(shape: Shape, overrides: Mapping[str, Any]) -> tuple[TrainingConfig, bert_pretraining.Config]:
+    """The settings in the config of that size, with `overrides` by dotted key."""
     config = get_config(shape.size)
     values = {
         "batch_size": shape.rows,
@@ -107,11 +110,27 @@ def make_task(shape: Shape, overrides: Mapping[str, Any]) -> tuple[TrainingConfi
             subtree = subtree[parent]
         subtree[last] = value
     resolved = bert_pretraining.resolve(json.loads(config.to_json()))
-    training, experiment = build_all((TrainingConfig, bert_pretraining.Config), resolved, "")
-    return training, bert_pretraining.make(experiment, None, None)
+    return build_all((TrainingConfig, bert_pretraining.Config), resolved, "")
 
 
-def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
+def real_batches(shape: Shape, overrides: Mapping[str, Any], workdir: Path, count: int) -> list[Batch]:
+    """The first batches that training would take; the text is prepared in `workdir`, or found there."""
+    _, config = read_config(shape, overrides)
+    preparation = bert_pretraining.preparation(config, workdir)
+    preparation.run()
+    batches = bert_pretraining.make(config, preparation.folder, preparation.folder).batches(
+        "train", 0, np.arange(shape.rows)
+    )
+    return list(itertools.islice(batches, count))
+
+
+def real_tokens(batch: Batch) -> int:
+    """Tokens of a batch that are not padding."""
+    mask = batch["segment_ids"] if "segment_ids" in batch else batch["attention_mask"]
+    return int(np.count_nonzero(mask))
+
+
+def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> Batch:
     """A batch without padding of the shapes that a task names, the same each time."""
     rng = np.random.default_rng(0)
     rows, length = specs["input_ids"].shape
@@ -142,6 +161,7 @@ class OurStep:
 
     Attributes:
       batches: the batches that it takes in turn, as they were given.
+      state: after the last update.
     """
 
     def __init__(
@@ -149,7 +169,7 @@ class OurStep:
         shape: Shape,
         overrides: Mapping[str, Any],
         prng: str,
-        batches: Sequence[Mapping[str, np.ndarray]] | None = None,
+        batches: Sequence[Batch] | None = None,
     ) -> None:
         """Compiles it and makes one update.
 
@@ -161,8 +181,9 @@ class OurStep:
         """
         self._prng = prng
         with jax.default_prng_impl(prng):
-            config, task = make_task(shape, overrides)
-            mesh = sharding.make_mesh(config.mesh, jax.devices())
+            config, experiment = read_config(shape, overrides)
+            task = bert_pretraining.make(experiment, None, None)
+            mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
             optimizer = make_optimizer(config.optimizer, jax.eval_shape(task.init, jax.random.key(0)), config.num_steps)
 
             def init() -> steps.TrainState:
@@ -172,7 +193,7 @@ class OurStep:
             self._step = steps.jit_step(task, optimizer, mesh, shardings, config.accumulation_steps, config.seed)
             self.batches = batches or [made_up_batch(task.batch_specs(), shape.vocab_size)]
             self._on_device = [sharding.put_batch(batch, mesh, shape.rows) for batch in self.batches]
-            self._state = jax.jit(init, out_shardings=shardings)()
+            self.state = jax.jit(init, out_shardings=shardings)()
         self._index = 0
         self()
 
@@ -180,8 +201,8 @@ class OurStep:
         """Makes one update, and waits for it."""
         batch = self._on_device[self._index % len(self._on_device)]
         with jax.default_prng_impl(self._prng):
-            self._state, _ = self._step(self._state, batch, np.int32(self._index))
-        jax.block_until_ready(self._state)
+            self.state, _ = self._step(self.state, batch, np.int32(self._index))
+        jax.block_until_ready(self.state)
         self._index += 1
 
 
@@ -213,9 +234,10 @@ def describe_machine() -> str:
     packages = [f"{name} {_version(name)}" for name in ("jax", "jaxlib", "torch", "transformers")]
     threads = len(os.sched_getaffinity(0))
     malloc = "tuned" if all(os.environ.get(key) == value for key, value in _TUNED_MALLOC.items()) else "default"
+    device = jax.devices()[0].device_kind
     return (
-        f"Python {platform.python_version()}, {', '.join(packages)}; {jax.device_count()} x "
-        f"{jax.devices()[0].device_kind}, {threads} threads, malloc {malloc}, load average {load_average()}"
+        f"Python {platform.python_version()}, {', '.join(packages)}; {device}, {threads} threads, malloc {malloc}, "
+        f"load average {load_average()}"
     )
 
 
