@@ -197,13 +197,14 @@ class OurStep:
         self._index = 0
         self()
 
-    def __call__(self) -> None:
-        """Makes one update, and waits for it."""
-        batch = self._on_device[self._index % len(self._on_device)]
-        with jax.default_prng_impl(self._prng):
-            self.state, _ = self._step(self.state, batch, np.int32(self._index))
+    def __call__(self, times: int = 1) -> None:
+        """Makes updates, and waits for the last."""
+        for _ in range(times):
+            batch = self._on_device[self._index % len(self._on_device)]
+            with jax.default_prng_impl(self._prng):
+                self.state, _ = self._step(self.state, batch, np.int32(self._index))
+            self._index += 1
         jax.block_until_ready(self.state)
-        self._index += 1
 
 
 def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:

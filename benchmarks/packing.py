@@ -69,7 +69,8 @@ def measure(
         name: {**data_of(source), "data.next_sentence": next_sentence, "data.packing": packing}
         for name, packing in (("packed", True), ("padded", False))
     }
-    contenders, real, padding = {}, {}, {}
+    contenders: dict[str, Any] = {}
+    real, padding = {}, {}
     for name, overrides in layouts.items():
         batches = common.real_batches(shape, overrides, folder, _TIMED)
         contenders[f"ours, {name}"] = common.OurStep(shape, overrides, "threefry2x32", batches)

@@ -140,7 +140,7 @@ def matrix_products(shape: common.Shape, with_torch: bool) -> dict[str, tuple[Ca
         (predicted, hidden, shape.vocab_size),
         (2048, 2048, 2048),
     ]
-    found = {}
+    found: dict[str, tuple[Callable[[], None], float]] = {}
     for size in sizes:
         flops = 2 * size[0] * size[1] * size[2]
         times = max(1, round(_PRODUCT_FLOPS / flops))

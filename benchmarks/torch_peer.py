@@ -42,7 +42,8 @@ class TorchStep:
             intermediate_size=4 * hidden,
         )
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = transformers.BertForPreTraining(config).to(self._device).train()
+        model = transformers.BertForPreTraining(config).train()
+        model.to(device=torch.device(self._device))
         self._parameters = list(model.parameters())
         self._optimizer = torch.optim.AdamW(_groups(model), lr=1e-4, eps=1e-6, fused=True)
         self._model = torch.compile(model, dynamic=False) if compiled else model
@@ -54,18 +55,18 @@ class TorchStep:
         self._index = 0
         self()
 
-    def __call__(self) -> None:
-        """Makes one update, and waits for it."""
-        batch = self._batches[self._index % len(self._batches)]
-        with self._autocast:
-            loss = self._model(**batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+    def __call__(self, times: int = 1) -> None:
+        """Makes updates, and waits for the last."""
+        for _ in range(times):
+            with self._autocast:
+                loss = self._model(**self._batches[self._index % len(self._batches)]).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+            self._index += 1
         if self._device == "cuda":
             torch.cuda.synchronize()
-        self._index += 1
 
 
 def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
