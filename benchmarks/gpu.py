@@ -174,10 +174,10 @@ class Runner:
             compiled = time.perf_counter() - began
             seconds = time_step(step, self._timing)
         except Exception as error:  # the other cases shall go on, whatever library it comes from
-            message = str(error) or type(error).__name__
+            message = " ".join(str(error).split()) or type(error).__name__
             if "RESOURCE_EXHAUSTED" in message or "out of memory" in message:
                 return {"out_of_memory": True}
-            return {"error": message.splitlines()[0][:200]}
+            return {"error": message[:300]}
         real = statistics.mean(map(common.real_tokens, batches))
         return {
             "batch_size": rows,

@@ -40,8 +40,8 @@ def test_the_largest_batch_that_fits_is_timed(runner, monkeypatch):
 
 
 def test_an_error_ends_its_case_alone(runner, monkeypatch):
-    monkeypatch.setattr(gpu.Runner, "_step", lambda self, *args: step_of(RuntimeError("no cuDNN\nTraceback ...")))
-    assert runner.run(case(32, 16)) == {"error": "no cuDNN"}
+    monkeypatch.setattr(gpu.Runner, "_step", lambda self, *args: step_of(RuntimeError("\nno cuDNN\nTraceback ...")))
+    assert runner.run(case(32, 16)) == {"error": "no cuDNN Traceback ..."}
 
 
 def test_the_share_of_the_peak_is_of_useful_operations():
