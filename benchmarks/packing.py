@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import common
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522")
-_COUNTED = 2048  # rows that padding is counted in
+_COUNTED = 2**21  # tokens, padding included, that padding is counted in
 _TIMED = 8  # batches that are taken in turn
 _HEADER = ["source", "batch", "next sentence", "contender", "padding", "real tokens/s, median (quartiles)"]
 
@@ -75,7 +75,7 @@ def measure(
         batches = common.real_batches(shape, overrides, folder, _TIMED)
         contenders[f"ours, {name}"] = common.OurStep(shape, overrides, "threefry2x32", batches)
         real[f"ours, {name}"] = statistics.mean(map(common.real_tokens, batches))
-        counted = common.real_batches(shape, overrides, folder, _COUNTED // shape.rows)
+        counted = common.real_batches(shape, overrides, folder, _COUNTED // shape.tokens)
         padding[f"ours, {name}"] = 1 - statistics.mean(map(common.real_tokens, counted)) / shape.tokens
     if peer != "none":
         name, padded = f"transformers, {peer}", contenders["ours, padded"].batches
