@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 # For each place, the longest match counting: what of ours it may import. Experiments are found by name at run time.
 LAYERS = {
-    "launch.py": ("bertjax.training", "bertjax.errors", "bertjax.progress"),
+    "launch.py": ("bertjax.training", "bertjax.reporting", "bertjax.errors", "bertjax.progress"),
     "configs/": ("configs",),
     "experiments/": (
         "bertjax.task",
@@ -30,6 +30,7 @@ LAYERS = {
         "bertjax.files",
         "bertjax.progress",
     ),
+    "bertjax/reporting/": ("bertjax.reporting", "bertjax.errors", "bertjax.files"),
     "bertjax/models/": ("bertjax.models", "bertjax.errors"),
     "bertjax/files.py": (),
     "bertjax/data/": ("bertjax.data", "bertjax.errors", "bertjax.files", "bertjax.progress"),

@@ -210,7 +210,7 @@ def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
 class AdamState(NamedTuple):
     """Adam's moments, and how often they were updated."""
 
-    count: jax.Array
+    updates: jax.Array  # int32
     mu: Params
     nu: Params
 
@@ -231,11 +231,11 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
         mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.nu, updates)
         mu, nu = jax.lax.optimization_barrier((mu, nu))
-        count = state.count + 1
-        new_state = AdamState(count, mu, nu)
+        done = state.updates + 1
+        new_state = AdamState(done, mu, nu)
         first, second = jnp.ones(()), jnp.ones(())
         if bias_correction:
-            first, second = 1 / (1 - beta1**count), 1 / (1 - beta2**count)
+            first, second = 1 / (1 - beta1**done), 1 / (1 - beta2**done)
         return jax.tree.map(lambda m, v: m * first / (jnp.sqrt(v * second) + eps), mu, nu), new_state
 
     return optax.GradientTransformation(init, update)
