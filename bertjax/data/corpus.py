@@ -9,7 +9,8 @@
     unigrams.npy           how often each token occurs in the training documents
     plans/                 the epoch plans (see `plan.py`)
 
-The folder appears under its name only when all of it is written.
+The folder appears under its name only when all of it is written; until then it is NAME.partial, with the finished
+parts of the work in it, from which an interrupted preparation goes on.
 """
 
 import dataclasses
@@ -25,14 +26,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Int, Int32, Int64
 
-from bertjax.data import preparation, records
+from bertjax.data import preparation, records, word_counts
+from bertjax.data.parts import Parts
+from bertjax.data.preparation import Tokenized
 from bertjax.data.sentence_pairs import Sentences
 from bertjax.data.sources import TextSource
 from bertjax.data.tokenizers import WordPiece
 from bertjax.data.wordpiece_trainer import MIN_VOCAB_SIZE
 from bertjax.errors import UserError, choice
+from bertjax.files import completed
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +44,12 @@ T = TypeVar("T")
 
 SPLITS = ("train", "valid")
 # Part of every fingerprint: raise it when the same text would be prepared to other bytes.
-_FORMAT = 1
+_FORMAT = 2
+_MANIFEST = "manifest.json"
+# The folder of finished parts, deleted at the end.
+_PARTS = "parts"
+# Above these fractions a warning tells of duplicates. Short sentences recur in any text ("Yes."), documents do not.
+_MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +125,7 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         """Args: the folder of a finished `Preparation`."""
         self.folder = folder
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = json.loads((folder / _MANIFEST).read_text())
         self.fingerprint: str = manifest["fingerprint"]
         self.counts: dict[str, dict[str, int]] = manifest["counts"]
         self.tokenizer = WordPiece.load(folder)
@@ -140,13 +149,14 @@ class Preparation:
 
     def is_finished(self) -> bool:
         """Whether the text has been prepared."""
-        return (self.folder / "manifest.json").exists()
+        return (self.folder / _MANIFEST).exists()
 
     def run(self) -> None:
         """Prepares the text unless that has been done.
 
-        A second process that prepares the same text waits for the first; whatever an interrupted one left
-        is deleted and made anew.
+        A second process that prepares the same text waits for the first. What was interrupted, be it by a kill, goes
+        on after its last finished part, to the same bytes. A `UserError` leaves nothing: its remedy is another text or
+        config.
         """
         if self.is_finished():
             return
@@ -156,18 +166,28 @@ class Preparation:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self.is_finished():
                 return
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
+            partial.mkdir(exist_ok=True)
             try:
-                counts = _write(self._config, partial)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
+                if not (partial / _MANIFEST).exists():
+                    self._write(partial)
+            except UserError:
+                shutil.rmtree(partial)
                 raise
-            manifest = {"fingerprint": self.fingerprint, "parts": self._parts, "counts": counts}
-            (partial / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+            shutil.rmtree(partial / _PARTS, ignore_errors=True)
             partial.rename(self.folder)
-        for name, split_counts in counts.items():
-            _log.info("prepared %s: %s", name, ", ".join(f"{value} {key}" for key, value in split_counts.items()))
+        _report(self.folder)
+
+    def _write(self, folder: Path) -> None:
+        """Writes everything, the manifest last."""
+        counts, duplicates = _write(self._config, folder)
+        manifest = {
+            "fingerprint": self.fingerprint,
+            "parts": self._parts,
+            "counts": counts,
+            "duplicate_fractions": duplicates,
+        }
+        with completed(folder / _MANIFEST) as path:
+            path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
@@ -192,55 +212,95 @@ def _open(config: CorpusConfig, source: str) -> TextSource:
     return TextSource(source, config.text_field, config.on_bad_row)
 
 
-def _write(config: CorpusConfig, folder: Path) -> dict[str, dict[str, int]]:
-    """Writes everything but the manifest, and returns what was counted."""
-    sources = {name: _open(config, _text_of(config, name)) for name in SPLITS}
+def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
+    """Writes everything but the manifest; returns what was counted, and the fractions that are duplicates."""
+    tokenizer = _vocabulary(config, folder)
+    counts, fractions, files, unigrams = {}, {}, {}, {}
+    for name in SPLITS:
+        source = _open(config, _text_of(config, name))
+        parts = Parts(folder / _PARTS / name, ".npz")
+        documents = _some(_documents(config, name, source), config, name)
+        preparation.tokenize(documents, folder, config.lines, config.workers, parts)
+        counter = preparation.SplitCounter(folder, name, tokenizer.vocab_size)
+        files[name] = [path for path in parts.paths if counter.add(Tokenized.load(path))]
+        if not files[name]:
+            raise _no_documents(config, name)
+        counts[name], fractions[name] = counter.finish()
+        unigrams[name] = counter.unigrams
+        # Without text of its own, the held-out split has read the same rows again.
+        if name == "train" or config.valid_source:
+            counts[name]["skipped_rows"] = source.counts["bad_rows"]
+            counts[name]["empty_documents"] += source.counts["empty_documents"]
+        else:
+            counts[name]["skipped_rows"] = 0
+    np.save(folder / "unigrams.npy", unigrams["train"])
+    shutil.rmtree(folder / "records", ignore_errors=True)  # an interrupted process may have begun them
+    records.write_tokens(
+        folder / "records", {name: [_Documents(path) for path in paths] for name, paths in files.items()}
+    )
+    return counts, fractions
+
+
+def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
+    """The vocabulary that is given, or is trained now, or was before an interruption; written to the folder."""
     if config.vocab_file:
         tokenizer = _given_vocabulary(config)
+    elif (folder / "vocab.txt").exists():
+        tokenizer = WordPiece.from_file(folder / "vocab.txt", config.lowercase)
     else:
         # The held-out documents have no part in the vocabulary.
         documents = _some(_documents(config, "train", _open(config, config.source)), config, "train")
-        vocab = preparation.train_vocabulary(documents, config.vocab_size, config.lowercase, config.workers)
-        tokenizer = WordPiece(vocab, config.lowercase)
+        parts = Parts(folder / _PARTS / "words", ".txt")
+        preparation.count_words(documents, config.lowercase, config.workers, parts)
+        counts = word_counts.most_frequent(parts.paths, folder / _PARTS)
+        tokenizer = WordPiece(preparation.train_vocabulary(counts, config.vocab_size), config.lowercase)
     tokenizer.save(folder)
+    return tokenizer
 
-    counters = {name: preparation.SplitCounter(folder, name, tokenizer.vocab_size) for name in SPLITS}
-    tokens = {
-        name: _some(
-            preparation.tokenized(
-                _documents(config, name, source), folder, config.lines, config.workers, counters[name]
-            ),
-            config,
-            name,
-        )
-        for name, source in sources.items()
-    }
-    records.write_tokens(folder / "records", tokens)
-    counts = {
-        name: counter.finish() | {"skipped_rows": sources[name].counts["bad_rows"]}
-        for name, counter in counters.items()
-    }
-    for name, source in sources.items():
-        counts[name]["empty_documents"] += source.counts["empty_documents"]
-    if not config.valid_source:  # both splits have read the same rows
-        counts["valid"]["skipped_rows"] = 0
-        counts["valid"]["empty_documents"] -= sources["valid"].counts["empty_documents"]
-    np.save(folder / "unigrams.npy", counters["train"].unigrams)
-    return counts
+
+class _Documents:
+    """The documents of a finished part, read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[Int32[np.ndarray, " tokens"]]:
+        return iter(Tokenized.load(self._path).documents())
+
+
+def _report(folder: Path) -> None:
+    """Logs what a finished preparation counted."""
+    manifest = json.loads((folder / _MANIFEST).read_text())
+    for name, counts in manifest["counts"].items():
+        _log.info("prepared %s: %s", name, ", ".join(f"{value} {key}" for key, value in counts.items()))
+        for what, limit in _MANY_DUPLICATES.items():
+            number, fraction = counts[f"duplicate_{what}"], manifest["duplicate_fractions"][name][what]
+            _log.info("%s: %d of its %s, %.2f %%, are duplicates of earlier ones", name, number, what, 100 * fraction)
+            if fraction > limit:
+                _log.warning(
+                    "%s: more than %.0f %% duplicate %s: a model learns them by heart; leave copies out of the source",
+                    name,
+                    100 * limit,
+                    what,
+                )
 
 
 def _some(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[T]:
     """Passes the documents of a split on. Raises UserError if there are none."""
     first = next(documents, None)
     if first is None:
-        raise UserError(
-            f"the {split} split of {_text_of(config, split)!r}",
-            got="no document with any text",
-            expected="some documents to train on, and some held out",
-            fix="give more documents (a blank line ends one), another data.valid_fraction or a data.valid_source",
-        )
+        raise _no_documents(config, split)
     yield first
     yield from documents
+
+
+def _no_documents(config: CorpusConfig, split: str) -> UserError:
+    return UserError(
+        f"the {split} split of {_text_of(config, split)!r}",
+        got="no document with any text",
+        expected="some documents to train on, and some held out",
+        fix="give more documents (a blank line ends one), another data.valid_fraction or a data.valid_source",
+    )
 
 
 def _given_vocabulary(config: CorpusConfig) -> WordPiece:

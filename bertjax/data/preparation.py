@@ -1,4 +1,8 @@
-"""The steps of preparing text: blocks of documents through worker processes, in order and in bounded memory."""
+"""The steps of preparing text: blocks of documents through worker processes, in order and in bounded memory.
+
+What workers hand back is gathered into parts, which are kept in files (see `parts.py`): an interrupted preparation
+goes on after the last of them. Parts depend on nothing but the documents.
+"""
 
 import collections
 import functools
@@ -9,48 +13,82 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Int32, UInt64
+from jaxtyping import Int32, Int64, UInt64
 
-from bertjax.data import sentences, wordpiece_trainer
+from bertjax.data import sentences, word_counts, wordpiece_trainer
+from bertjax.data.parts import Parts
 from bertjax.data.tokenizers import WordPiece
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+T = TypeVar("T")
 Document = list[str]  # its lines
 Block = list[Document]
 
 _BLOCK_CHARACTERS = 1 << 18
+# A part ends after so many tokens: 64 MB, of some 75 MB of English text. Each becomes a file of records.
+_PART_TOKENS = 1 << 24
 # A sentence of more word pieces than the longest row of published BERTs is reported as over-long.
 _OVER_LONG = 512
 # Hashes that are sorted at once when duplicates are counted: 32 MB.
 _HASHES_AT_ONCE = 1 << 22
 
 
-class TokenizedBlock(NamedTuple):
-    """The documents of a block that have any tokens."""
+class Tokenized(NamedTuple):
+    """Some documents as token ids; documents and sentences without any are only counted."""
 
-    tokens: list[Int32[np.ndarray, " tokens"]]  # of each document, all sentences in a row
-    sentence_lengths: list[Int32[np.ndarray, " sentences"]]  # of each document
-    line_hashes: UInt64[np.ndarray, " lines"]
+    tokens: Int32[np.ndarray, " tokens"]  # of all sentences of all documents, in a row
+    sentence_lengths: Int32[np.ndarray, " sentences"]
+    document_sizes: Int32[np.ndarray, " documents"]  # sentences in each document
+    line_hashes: UInt64[np.ndarray, " lines"]  # of each line of these documents, as the source gives it
     document_hashes: UInt64[np.ndarray, " documents"]
-    num_empty_documents: int  # documents whose lines give no tokens
-    num_empty_lines: int
+    empty: Int64[np.ndarray, "2"]  # documents whose lines give no tokens, and lines that give none
+
+    @property
+    def num_documents(self) -> int:
+        """How many documents were tokenized, empty ones too."""
+        return len(self.document_sizes) + int(self.empty[0])
+
+    @classmethod
+    def joined(cls, blocks: Sequence["Tokenized"]) -> "Tokenized":
+        """The documents of several blocks, in order."""
+        *arrays, empty = zip(*blocks, strict=True)
+        return cls._make([*map(np.concatenate, arrays), np.sum(empty, axis=0)])
+
+    def save(self, path: Path) -> None:
+        """Writes a file for `load`."""
+        with path.open("wb") as file:  # given a path, NumPy would change its name
+            np.savez(file, **self._asdict())
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenized":
+        """Reads what `save` wrote."""
+        with np.load(path) as arrays:
+            return cls(**arrays)
+
+    def documents(self) -> list[Int32[np.ndarray, " tokens"]]:
+        """The token ids of each document."""
+        first_sentences = np.cumsum(self.document_sizes)[:-1]
+        return np.split(self.tokens, np.cumsum(self.sentence_lengths)[first_sentences - 1])
 
 
-def train_vocabulary(documents: Iterable[Document], vocab_size: int, lowercase: bool, workers: int) -> list[str]:
-    """Trains a WordPiece vocabulary on documents; the same whatever the number of workers."""
-    counts: collections.Counter[str] = collections.Counter()
+def count_words(documents: Iterable[Document], lowercase: bool, workers: int, parts: Parts) -> None:
+    """Counts words, for `word_counts.most_frequent`, from the first document that has no part on."""
+    remaining = itertools.islice(documents, parts.num_documents, None)
     count = functools.partial(_count_words, lowercase=lowercase)
-    for block_counts in track(map_blocks(count, blocks(documents), workers), "counting words", "blocks"):
-        counts.update(block_counts)
+    word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "blocks"), parts)
+
+
+def train_vocabulary(counts: Mapping[str, int], vocab_size: int) -> list[str]:
+    """Trains a WordPiece vocabulary, and tells when the text is too small for its size."""
     _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts))
     vocab = wordpiece_trainer.train(counts, vocab_size)
     if len(vocab) < vocab_size:
@@ -58,35 +96,41 @@ def train_vocabulary(documents: Iterable[Document], vocab_size: int, lowercase: 
     return vocab
 
 
-def tokenized(
-    documents: Iterable[Document], vocab_dir: Path, lines: str, workers: int, counter: "SplitCounter"
-) -> Iterator[Int32[np.ndarray, " tokens"]]:
-    """Yields the token ids of each document that has any, and counts what passes.
+def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers: int, parts: Parts) -> None:
+    """Writes documents as parts, which `Tokenized.load` reads, from the first document that has no part on.
 
     Args:
       documents: lines of text.
       vocab_dir: a folder with the vocabulary; each worker opens it once.
       lines: whether a line is a "sentence" or a "paragraph".
       workers: processes; 0 for one each core.
-      counter: takes note of everything that passes.
+      parts: where to; the ones already there are of the first of these documents.
     """
-    tokenize = functools.partial(_tokenize, vocab_dir=vocab_dir, lines=lines)
-    for block in track(map_blocks(tokenize, blocks(documents), workers), "tokenizing", "blocks"):
-        counter.add(block)
-        yield from block.tokens
+    remaining = itertools.islice(documents, parts.num_documents, None)
+    work = functools.partial(_tokenize, vocab_dir=vocab_dir, lines=lines)
+    tokenized = track(map_blocks(work, blocks(remaining), workers), "tokenizing", "blocks")
+    for part in map(Tokenized.joined, gather(tokenized, lambda block: len(block.tokens), _PART_TOKENS)):
+        with parts.adding(part.num_documents) as path:
+            part.save(path)
+
+
+def gather(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Groups items in order; a group ends when the sum of its items' sizes reaches the limit."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= limit:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 def blocks(documents: Iterable[Document]) -> Iterator[Block]:
     """Groups documents into blocks of about 256 KB; the grouping depends on nothing but the documents."""
-    block, size = [], 0
-    for document in documents:
-        block.append(document)
-        size += sum(map(len, document))
-        if size >= _BLOCK_CHARACTERS:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
+    return gather(documents, lambda document: sum(map(len, document)), _BLOCK_CHARACTERS)
 
 
 def map_blocks(function: Callable[[Block], R], items: Iterable[Block], workers: int) -> Iterator[R]:
@@ -133,33 +177,37 @@ class SplitCounter:
         self._paths = [folder / f"{split}.{name}" for name in names]
         self._files = [path.open("wb") for path in self._paths]
 
-    def add(self, block: TokenizedBlock) -> None:
-        """Counts a block."""
-        lengths = np.concatenate([np.zeros(0, np.int32), *block.sentence_lengths])
-        tokens = np.concatenate([np.zeros(0, np.int32), *block.tokens])
-        sizes = np.array([len(x) for x in block.sentence_lengths], np.int32)
-        self.unigrams += np.bincount(tokens, minlength=len(self.unigrams))
+    def add(self, part: Tokenized) -> bool:
+        """Counts documents; returns whether there are any with tokens."""
+        self.unigrams += np.bincount(part.tokens, minlength=len(self.unigrams))
         for key, value in (
-            ("documents", len(sizes)),
-            ("sentences", len(lengths)),
-            ("tokens", len(tokens)),
-            ("empty_documents", block.num_empty_documents),
-            ("empty_lines", block.num_empty_lines),
-            ("over_long_sentences", int((lengths > _OVER_LONG).sum())),
+            ("documents", len(part.document_sizes)),
+            ("sentences", len(part.sentence_lengths)),
+            ("tokens", len(part.tokens)),
+            ("empty_documents", int(part.empty[0])),
+            ("empty_lines", int(part.empty[1])),
+            ("over_long_sentences", int((part.sentence_lengths > _OVER_LONG).sum())),
         ):
             self.counts[key] += value
-        arrays = (lengths, sizes, block.line_hashes, block.document_hashes)
+        arrays = (part.sentence_lengths, part.document_sizes, part.line_hashes, part.document_hashes)
         for array, file in zip(arrays, self._files, strict=True):
             array.tofile(file)
+        return len(part.document_sizes) > 0
 
-    def finish(self) -> dict[str, int]:
-        """Closes the files and returns all counts; duplicates are all copies but the first."""
+    def finish(self) -> tuple[dict[str, int], dict[str, float]]:
+        """Closes the files and returns all counts, and which fraction of the lines and documents are duplicates.
+
+        Duplicates are all copies but the first, of lines as the source gives them.
+        """
+        fractions = {}
         for file in self._files:
             file.close()
-        for key, path in zip(("duplicate_lines", "duplicate_documents"), self._paths[2:], strict=True):
-            self.counts[key] = count_duplicates(path)
+        for what, path in zip(("lines", "documents"), self._paths[2:], strict=True):
+            number = count_duplicates(path)
+            self.counts[f"duplicate_{what}"] = number
+            fractions[what] = round(number / max(path.stat().st_size // 8, 1), 6)
             path.unlink()
-        return self.counts
+        return self.counts, fractions
 
 
 def count_duplicates(path: Path) -> int:
@@ -167,16 +215,15 @@ def count_duplicates(path: Path) -> int:
     size = path.stat().st_size // 8
     if not size:
         return 0
-    hashes = np.memmap(path, np.uint64, "r")
     ranges = -(-size // _HASHES_AT_ONCE)
-    bounds = [(i << 64) // ranges for i in range(ranges)] + [(1 << 64) - 1]
+    bounds = [(i << 64) // ranges for i in range(ranges)] + [1 << 64]
     distinct = 0
     for low, high in itertools.pairwise(bounds):
         parts = [np.zeros(0, np.uint64)]
         for start in range(0, size, _HASHES_AT_ONCE):
-            part = hashes[start : start + _HASHES_AT_ONCE]
-            last = high == bounds[-1]
-            parts.append(part[(part >= low) & ((part <= high) if last else (part < high))])
+            # Not a memory map: the whole file's pages would be this process's.
+            part = np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start)
+            parts.append(part[(part >= low) & (part <= high - 1)])
         distinct += len(np.unique(np.concatenate(parts)))
     return size - distinct
 
@@ -197,8 +244,8 @@ def _end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _count_words(block: Block, lowercase: bool) -> collections.Counter[str]:
-    return wordpiece_trainer.count_words((line for document in block for line in document), lowercase)
+def _count_words(block: Block, lowercase: bool) -> tuple[int, collections.Counter[str]]:
+    return len(block), wordpiece_trainer.count_words((line for document in block for line in document), lowercase)
 
 
 @functools.cache
@@ -206,25 +253,29 @@ def _tokenizer(vocab_dir: Path) -> WordPiece:
     return WordPiece.load(vocab_dir)
 
 
-def _tokenize(block: Block, vocab_dir: Path, lines: str) -> TokenizedBlock:
+def _tokenize(block: Block, vocab_dir: Path, lines: str) -> Tokenized:
     """Splits and tokenizes a block; a worker's part."""
     split = sentences.split if lines == "paragraph" else lambda line: [line]
-    texts = [[sentence for line in document for sentence in split(line)] for document in block]
-    encoded = iter(_tokenizer(vocab_dir).encode_batch([text for document in texts for text in document]))
-    tokens, lengths, kept = [], [], []
-    num_empty_lines = 0
-    for lines_of_document, document in zip(block, texts, strict=True):
-        pieces = [ids for ids in itertools.islice(encoded, len(document)) if len(ids)]
-        num_empty_lines += len(document) - len(pieces)
-        if pieces:
-            tokens.append(np.concatenate(pieces).astype(np.int32))
-            lengths.append(np.array([len(ids) for ids in pieces], np.int32))
-            kept.append(lines_of_document)
-    return TokenizedBlock(
-        tokens,
-        lengths,
-        np.array([text_hash(line) for document in kept for line in document], np.uint64),
-        np.array([text_hash("\n".join(document)) for document in kept], np.uint64),
-        len(block) - len(kept),
-        num_empty_lines,
+    encode = _tokenizer(vocab_dir).encode_batch
+    pieces: list[list[int]] = []  # of each sentence
+    sizes: list[int] = []
+    line_hashes: list[int] = []
+    document_hashes: list[int] = []
+    empty = np.zeros(2, np.int64)
+    for document in block:
+        texts = [sentence for line in document for sentence in split(line)]
+        found = [ids for ids in encode(texts) if ids]
+        empty += (not found, len(texts) - len(found))
+        if found:
+            pieces += found
+            sizes.append(len(found))
+            line_hashes += map(text_hash, document)
+            document_hashes.append(text_hash("\n".join(document)))
+    return Tokenized(
+        np.fromiter(itertools.chain.from_iterable(pieces), np.int32),
+        np.fromiter(map(len, pieces), np.int32),
+        np.array(sizes, np.int32),
+        np.array(line_hashes, np.uint64),
+        np.array(document_hashes, np.uint64),
+        empty,
     )

@@ -1,9 +1,10 @@
 """Reads TFDS datasets without TensorFlow: the only module that imports tensorflow_datasets."""
 
 import contextlib
+import functools
 import importlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from bertjax.errors import UserError
 
 # Builders of these parts are known to `tfds.builder` only once the part is imported.
 _PARTS = ("question_answering", "summarization", "text", "translate")
+
+_Example = tuple[int, dict[str, np.ndarray]]
 
 
 class TextRecords:
@@ -156,28 +159,32 @@ class TokenRecords:
         return [record["tokens"] for record in self._records.__getitems__(list(documents))]
 
 
-def write_tokens(folder: Path, splits: Mapping[str, Iterable[Int32[np.ndarray, " tokens"]]]) -> None:
+def write_tokens(folder: Path, splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " tokens"]]]]) -> None:
     """Writes the token ids of each split's documents, in order, as ArrayRecord.
 
     Args:
       folder: the parent of the dataset's folder.
-      splits: each is read to its end before the next.
+      splits: the documents of each file, which is held in memory while it is written; read to its end before the
+        next.
     """
     tfds.disable_progress_bar()  # the caller shows its own
     with contextlib.redirect_stdout(io.StringIO()):  # TFDS speaks of downloads, where results may go
         _token_builder(folder, splits).download_and_prepare()
 
 
-def _token_builder(folder: Path, splits: Mapping[str, Iterable[np.ndarray]]) -> tfds.core.DatasetBuilder:
+def _token_builder(folder: Path, splits: Mapping[str, Sequence[Iterable[np.ndarray]]]) -> tfds.core.DatasetBuilder:
     return _TokenizedDocuments(splits, data_dir=folder, file_format="array_record")
 
 
-class _TokenizedDocuments(tfds.core.GeneratorBasedBuilder):
-    """Documents as token ids; integer keys and no shuffling keep them in the order they come in."""
+class _TokenizedDocuments(tfds.core.ShardBasedBuilder):
+    """Documents as token ids, in the order they come in.
+
+    A builder that is not given its files holds a gigabyte of records in memory, and needs TensorFlow for more.
+    """
 
     VERSION = tfds.core.Version("1.0.0")
 
-    def __init__(self, splits: Mapping[str, Iterable[np.ndarray]], **options: Any) -> None:
+    def __init__(self, splits: Mapping[str, Sequence[Iterable[np.ndarray]]], **options: Any) -> None:
         self._splits = splits
         super().__init__(**options)
 
@@ -187,9 +194,10 @@ class _TokenizedDocuments(tfds.core.GeneratorBasedBuilder):
         features = tfds.features.FeaturesDict({"tokens": tokens})
         return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, np.ndarray]]]]:
-        return {name: self._generate_examples(tokens) for name, tokens in self._splits.items()}
+    def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, list[Callable[[], Iterator[_Example]]]]:
+        return {name: [functools.partial(_examples, file) for file in files] for name, files in self._splits.items()}
 
-    def _generate_examples(self, documents: Iterable[np.ndarray]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for key, tokens in enumerate(documents):
-            yield key, {"tokens": tokens}
+
+def _examples(documents: Iterable[np.ndarray]) -> Iterator[_Example]:
+    for key, tokens in enumerate(documents):
+        yield key, {"tokens": tokens}

@@ -2,8 +2,8 @@
 
 Normalization and word splitting are ours, on the interpreter's Unicode tables as in Google's code: the
 `tokenizers` library follows older tables and another order of steps, so rare text comes out otherwise there
-(private use, newer scripts, part of CJK extension E, a Greek final sigma). Splitting words into pieces, where
-the time goes, is the library's. On English this is also faster than the library's own normalizer.
+(private use, newer scripts, part of CJK extension E, a Greek final sigma). Splitting words into pieces is the
+library's. On English this is also faster than the library's own normalizer.
 """
 
 import json
@@ -23,6 +23,9 @@ from bertjax.files import completed
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 MAX_WORD_CHARS = 200  # a longer word is [UNK]
+
+# Words whose pieces are remembered: 20 MB of English ones.
+_KEPT_WORDS = 1 << 16
 
 # The blocks that Google's code calls Chinese: Hangul, kana and later extensions are not among them.
 _CHINESE = (
@@ -55,8 +58,7 @@ class WordPiece:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIALS)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.vocab])
         self._model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARS)
-        self._tokenizer = Tokenizer(self._model)
-        self._tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+        self._pieces = _Pieces(self._model)
 
     def __reduce__(self) -> tuple[type["WordPiece"], tuple[tuple[str, ...], bool]]:
         return WordPiece, (self.vocab, self.lowercase)
@@ -114,8 +116,8 @@ class WordPiece:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens; a "[MASK]" in a text is ordinary text."""
-        spaced = [normalize(text, self.lowercase) for text in texts]
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(spaced)]
+        pieces = self._pieces
+        return [[piece for word in self.words(text) for piece in pieces[word]] for text in texts]
 
     def encode_with_masks(self, text: str) -> list[int]:
         """The ids of a text in which every literal "[MASK]" (in capitals) stands for the mask token."""
@@ -173,6 +175,22 @@ def _separate(char: str) -> str:
 def _separate_and_strip(char: str) -> str | None:
     """As `_separate`, and combining marks dropped."""
     return None if unicodedata.category(char) == "Mn" else _separate(char)
+
+
+class _Pieces(dict[str, list[int]]):
+    """The ids of a word's pieces, remembered: text repeats its words, and so most are looked up."""
+
+    def __init__(self, model: models.WordPiece) -> None:
+        super().__init__()
+        self._model = model
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = [token.id for token in self._model.tokenize(word)]
+        if len(word) <= MAX_WORD_CHARS:
+            if len(self) == _KEPT_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids
 
 
 class _Table(dict[int, str | None]):

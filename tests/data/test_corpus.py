@@ -1,9 +1,15 @@
+import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.data import corpus, preparation
+from bertjax.data import corpus, preparation, word_counts
 from bertjax.data.corpus import CorpusConfig, Preparation
 from bertjax.data.sources import TextSource
 from bertjax.data.tokenizers import WordPiece
@@ -114,72 +120,217 @@ def test_text_is_kept_in_the_run_unless_the_config_says_where(make_config, tmp_p
     assert elsewhere.folder == tmp_path / "prepared" / preparing.fingerprint
 
 
-# Places in the middle of a preparation: before, within and after the records are written.
+def in_small_parts(monkeypatch) -> None:
+    """Makes many blocks and parts of the tiny corpus."""
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 100)
+    monkeypatch.setattr(preparation, "_PART_TOKENS", 200)
+    monkeypatch.setattr(word_counts, "_WORDS", 100)
+
+
+# Places in the middle of a preparation, and how often they are passed before the interruption.
 INTERRUPTIONS = [
-    (preparation, "train_vocabulary"),
-    (preparation.SplitCounter, "add"),
-    (corpus.records, "write_tokens"),
-    (preparation.SplitCounter, "finish"),
-    (corpus.np, "save"),
+    (word_counts, "_write", 3),
+    (word_counts, "most_frequent", 0),
+    (preparation, "train_vocabulary", 0),
+    (corpus.Tokenized, "save", 0),
+    (corpus.Tokenized, "save", 2),
+    (preparation.SplitCounter, "add", 2),
+    (preparation.SplitCounter, "finish", 1),
+    (corpus.np, "save", 0),
+    (corpus.records, "write_tokens", 0),
+    (corpus.records, "_examples", 2),
+    (corpus.json, "dumps", 1),
+    (corpus.shutil, "rmtree", 1),
 ]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("place", INTERRUPTIONS, ids=lambda place: place[1])
-def test_an_interrupted_preparation_leaves_nothing_and_can_be_made_again(
+@pytest.mark.parametrize("place", INTERRUPTIONS, ids=lambda place: f"{place[1]}-{place[2]}")
+def test_an_interrupted_preparation_goes_on_to_the_same_bytes(
     place, error, make_config, prepare, tmp_path, monkeypatch
 ):
     config = make_config(**TRAINED)
-    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)
-    original, calls = getattr(*place), []
+    in_small_parts(monkeypatch)
+    original, passed = getattr(*place[:2]), []
 
     def interrupted(*arguments: object, **named: object) -> object:
-        calls.append(place)
-        if place[1] == "add" and len(calls) < 3:
-            return original(*arguments, **named)
-        raise error("interrupted")
+        passed.append(place)
+        if len(passed) > place[2]:
+            raise error("interrupted")
+        return original(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(*place, interrupted)
+        patch.setattr(*place[:2], interrupted)
         with pytest.raises(error):
             Preparation(config, tmp_path).run()
-    assert calls
-    assert left_behind(config) == []
+    assert len(passed) == place[2] + 1
+    assert left_behind(config) == [f"{fingerprint(config)}.partial"]
     assert not Preparation(config, tmp_path).is_finished()
     again, never = prepare(config), prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never")))
     assert digests(again.folder) == digests(never.folder)
+    assert left_behind(config) == [again.fingerprint]
+    assert len(list(again.folder.rglob("*-train.array_record*"))) > 3
 
 
-@pytest.mark.parametrize("finished", [False, True])
-def test_what_a_killed_process_left_is_made_anew(finished, make_config, prepare, tmp_path, monkeypatch):
+def test_finished_parts_are_not_made_again(make_config, tmp_path, monkeypatch):
+    config = make_config(**TRAINED)
+    in_small_parts(monkeypatch)
+    made = []
+
+    def watch(name: str) -> None:
+        work = getattr(preparation, name)
+
+        def working(block: list, **named: object) -> object:
+            made.extend((name, tuple(document)) for document in block)
+            return work(block, **named)
+
+        monkeypatch.setattr(preparation, name, working)
+
+    watch("_count_words")
+    watch("_tokenize")
+    write, writes = corpus.records.write_tokens, []
+    monkeypatch.setattr(corpus.records, "write_tokens", lambda *_: writes.append(1) or 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            Preparation(config, tmp_path).run()
+    monkeypatch.setattr(corpus.records, "write_tokens", write)
+    Preparation(config, tmp_path).run()
+    assert len(writes) == 2
+    assert len(made) == len(set(made))
+    assert {name for name, _ in made} == {"_count_words", "_tokenize"}
+
+
+# Runs a preparation, and kills it with all that it holds at a moment that it is told.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from bertjax.data import corpus, parts, preparation, records, word_counts
+
+if __name__ == "__main__":
+    preparation._BLOCK_CHARACTERS, preparation._PART_TOKENS, word_counts._WORDS = 100, 200, 100
+    module, name, count = {"words": (word_counts, "_write", 3), "tokens": (corpus.Tokenized, "save", 2),
+                           "records": (records, "_examples", 2), "nothing": (parts, "completed", -1)}[sys.argv[1]]
+    original, passed = getattr(module, name), []
+
+    def killed(*arguments):
+        passed.append(name)
+        if len(passed) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
+
+    setattr(module, name, killed)
+    corpus.Preparation(corpus.CorpusConfig(**json.loads(sys.argv[2])), Path("unused")).run()
+"""
+
+
+def start_killed(config: CorpusConfig, moment: str, script: Path) -> subprocess.Popen:
+    script.write_text(KILLED)
+    environment = os.environ | {"PYTHONPATH": str(Path(corpus.__file__).parents[2])}
+    arguments = [sys.executable, str(script), moment, json.dumps(dataclasses.asdict(config))]
+    return subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
+
+
+def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, tmp_path, monkeypatch):
+    config, parts = make_config(**TRAINED), {}
+    partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
+    for moment, kind in (("words", "words/*.txt"), ("tokens", "train/*.npz"), ("records", "valid/*.npz")):
+        assert start_killed(config, moment, tmp_path / "killed.py").wait() == -signal.SIGKILL
+        parts[moment] = len(list(partial.glob(f"parts/{kind}")))
+    assert parts["words"] == 2
+    assert parts["tokens"] == 1
+    assert parts["records"] > 1
+    in_small_parts(monkeypatch)
+    again, never = prepare(config), prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never")))
+    assert digests(again.folder) == digests(never.folder)
+    assert left_behind(config) == [again.fingerprint]
+
+
+@pytest.mark.slow
+def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    make_config, prepare, tmp_path, tiny_documents, monkeypatch
+):
+    text, rng = tmp_path / "text.txt", random.Random(0)
+    text.write_text("\n\n".join("\n".join([*document, str(n)]) for n in range(300) for document in tiny_documents))
+    config = make_config(**TRAINED, source=str(text), workers=2, lines="paragraph")
+    script = tmp_path / "killed.py"
+    began = time.monotonic()
+    other = dataclasses.replace(config, prepared_dir=str(tmp_path / "other"))
+    assert start_killed(other, "nothing", script).wait() == 0
+    duration, kills = time.monotonic() - began, 0
+    while not Preparation(config, tmp_path).is_finished():
+        process = start_killed(config, "nothing", script)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert process.wait(rng.uniform(0.3, 1.0) * duration if kills < 8 else None) == 0
+            continue
+        process.kill()
+        process.wait()
+        kills += 1
+    print(f"{kills} kills, uninterrupted {duration:.1f} s")
+    assert kills > 2
+    folders = [Preparation(c, tmp_path).folder for c in (config, other)]
+    assert digests(folders[0]) == digests(folders[1])
+    assert left_behind(config) == [folders[0].name]
+
+
+def test_what_a_process_left_that_was_killed_at_the_last_moment_is_kept(make_config, tmp_path, monkeypatch):
     config = make_config()
-    expected = digests(prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "other"))).folder)
     preparing = Preparation(config, tmp_path)
-    partial = preparing.folder.with_suffix(".partial")
-    if finished:
-        # Killed between the last file and the renaming of the folder.
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus.Path, "rename", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
             preparing.run()
-        assert (partial / "manifest.json").exists()
-    else:
-        partial.mkdir(parents=True)
-        (partial / "vocab.txt").write_text("half")
-        (partial / "junk").write_text("junk")
-    assert not Preparation(config, tmp_path).is_finished()
+    partial = preparing.folder.with_suffix(".partial")
+    before = digests(partial)
+    assert "manifest.json" in before
+    assert not preparing.is_finished()
+    monkeypatch.setattr(preparation, "tokenize", None)
     preparing.run()
-    assert digests(preparing.folder) == expected
+    assert digests(preparing.folder) == before
     assert left_behind(config) == [preparing.fingerprint]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_change_nothing_but_the_cut_of_the_records(workers, make_config, prepare, tmp_path, monkeypatch):
+    one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
+    in_small_parts(monkeypatch)
+    many = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "many"), workers=workers))
+    for name in corpus.SPLITS:
+        assert texts_of(one, name) == texts_of(many, name)
+        assert len(list(many.folder.rglob(f"*-{name}.array_record*"))) > 1
+    differ = {name for name, digest in digests(one.folder).items() if digests(many.folder).get(name) != digest}
+    assert all(name.startswith("records/") for name in differ)
+
+
+def test_duplicates_are_told_and_many_of_them_warned_of(make_config, tmp_path, caplog):
+    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
+    train.write_text("the cat\na dog\n\n" * 3 + "the tree\n")
+    valid.write_text("the cat\n\na dog\n")
+    preparing = Preparation(make_config(source=str(train), valid_source=str(valid)), tmp_path)
+    with caplog.at_level(logging.INFO):
+        preparing.run()
+    manifest = json.loads((preparing.folder / "manifest.json").read_text())
+    assert manifest["counts"]["train"]["duplicate_documents"] == 2
+    assert manifest["counts"]["train"]["duplicate_lines"] == 4
+    assert manifest["duplicate_fractions"] == {
+        "train": {"lines": round(4 / 7, 6), "documents": 0.5},
+        "valid": {"lines": 0, "documents": 0},
+    }
+    assert "train: 2 of its documents, 50.00 %, are duplicates" in caplog.text
+    assert "train: 4 of its lines, 57.14 %, are duplicates" in caplog.text
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert warnings[0].startswith("train: more than 5 % duplicate documents")
+    assert warnings[1].startswith("train: more than 25 % duplicate lines")
 
 
 def test_a_folder_has_its_name_only_when_it_is_whole(make_config, monkeypatch):
     config, seen = make_config(), []
     write, preparing = corpus._write, Preparation(config, Path("unused"))
 
-    def watched(config: CorpusConfig, folder: Path) -> dict:
-        counts = write(config, folder)
+    def watched(config: CorpusConfig, folder: Path) -> tuple[dict, dict]:
+        counted = write(config, folder)
         seen.append((folder, preparing.folder.exists(), preparing.is_finished()))
-        return counts
+        return counted
 
     monkeypatch.setattr(corpus, "_write", watched)
     preparing.run()
@@ -190,7 +341,7 @@ def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
     config, writes = make_config(), []
     write = corpus._write
 
-    def slow(config: CorpusConfig, folder: Path) -> dict:
+    def slow(config: CorpusConfig, folder: Path) -> tuple[dict, dict]:
         writes.append(folder)
         time.sleep(0.2)
         return write(config, folder)
@@ -325,13 +476,13 @@ def test_what_was_odd_about_the_text_is_counted(make_config, prepare, tmp_path):
 
 def test_the_vocabulary_is_trained_without_the_held_out_documents(make_config, prepare, tiny_documents, monkeypatch):
     seen: list[list[str]] = []
-    train = preparation.train_vocabulary
+    count = preparation.count_words
 
-    def watched(documents: Iterator[list[str]], *arguments: object) -> list[str]:
+    def watched(documents: Iterator[list[str]], *arguments: object) -> None:
         seen.extend(documents)
-        return train(seen, *arguments)
+        count(seen, *arguments)
 
-    monkeypatch.setattr(preparation, "train_vocabulary", watched)
+    monkeypatch.setattr(preparation, "count_words", watched)
     prepared = prepare(make_config(**TRAINED))
     assert prepared.tokenizer.vocab_size == 60
     assert len(seen) == prepared.counts["train"]["documents"] < len(tiny_documents)

@@ -2,6 +2,8 @@ import collections
 import functools
 import itertools
 import logging
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data import preparation
-from bertjax.data.preparation import Block, SplitCounter, count_duplicates, map_blocks
+from bertjax.data import preparation, word_counts
+from bertjax.data.parts import Parts
+from bertjax.data.preparation import Block, SplitCounter, Tokenized, count_duplicates, map_blocks
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
@@ -119,33 +122,46 @@ def test_an_error_of_the_source_reaches_the_reader():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_vocabulary_does_not_depend_on_workers_or_blocks(workers, tiny_documents, monkeypatch):
-    expected = preparation.train_vocabulary(tiny_documents, 60, True, 1)
-    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)
-    assert len(expected) == 60
-    assert preparation.train_vocabulary(iter(tiny_documents), 60, True, workers) == expected
+@pytest.mark.parametrize("block_characters", [500, 1 << 18])
+def test_words_are_counted_whatever_the_workers_and_blocks(
+    workers, block_characters, tiny_documents, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
+    parts = Parts(tmp_path / "words", ".txt")
+    preparation.count_words(iter(tiny_documents), True, workers, parts)
+    expected = collections.Counter(word for document in tiny_documents for line in document for word in line.split())
+    assert word_counts.most_frequent(parts.paths, tmp_path) == expected
+    assert parts.num_documents == len(tiny_documents)
 
 
 def test_a_text_too_small_for_its_vocabulary_is_told(caplog):
     with caplog.at_level(logging.WARNING):
-        vocab = preparation.train_vocabulary([["Aa aa ab"]], 100, False, 1)
+        vocab = preparation.train_vocabulary({"Aa": 1, "aa": 1, "ab": 1}, 100)
     assert {"A", "##a", "a", "##b"} < set(vocab)
     assert f"only {len(vocab)} of the 100 tokens" in caplog.text
 
 
 def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: str = "sentence") -> tuple[list, dict]:
+    parts = Parts(Path(tempfile.mkdtemp(dir=folder)), ".npz")
+    preparation.tokenize(iter(documents), vocab_dir, lines, 1, parts)
+    assert parts.num_documents == len(documents)
     counter = SplitCounter(folder, "train", len(SPECIALS) + len(WORDS))
-    tokens = list(preparation.tokenized(iter(documents), vocab_dir, lines, 1, counter))
-    counts = counter.finish()
+    tokens = []
+    for part in map(Tokenized.load, parts.paths):
+        if counter.add(part):
+            tokens += part.documents()
+    counts, fractions = counter.finish()
     np.testing.assert_array_equal(
         counter.unigrams, np.bincount(np.concatenate([[], *tokens]).astype(int), minlength=10)
     )
-    return [ids.tolist() for ids in tokens], counts
+    return [ids.tolist() for ids in tokens], counts | {"fractions": fractions}
 
 
+@pytest.mark.parametrize("part_tokens", [1, 7, 1 << 24])
 @pytest.mark.parametrize("block_characters", [1, 20, 1 << 18])
-def test_what_passes_is_counted(block_characters, vocab_dir, tmp_path, monkeypatch):
+def test_what_passes_is_counted(block_characters, part_tokens, vocab_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
+    monkeypatch.setattr(preparation, "_PART_TOKENS", part_tokens)
     unseen = "\u200b"  # zero width: normalized away
     documents = [
         ["the walk", "walking ."],
@@ -165,6 +181,7 @@ def test_what_passes_is_counted(block_characters, vocab_dir, tmp_path, monkeypat
         "over_long_sentences": 1,
         "duplicate_lines": 3,
         "duplicate_documents": 1,
+        "fractions": {"lines": round(3 / 9, 6), "documents": 0.25},
     }
     assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [2, 3, 2, 2, 2, 3, 512, 513]
     assert np.fromfile(tmp_path / "train.document_sizes.int32", np.int32).tolist() == [2, 2, 2, 2]
@@ -192,7 +209,44 @@ def test_paragraphs_are_split_and_sentences_are_not(vocab_dir, tmp_path):
 def test_no_documents_are_counted_as_none(vocab_dir, tmp_path):
     tokens, counts = counted([], vocab_dir, tmp_path)
     assert tokens == []
+    assert counts.pop("fractions") == {"lines": 0, "documents": 0}
     assert set(counts.values()) == {0}
+
+
+def test_documents_without_tokens_are_parts_too(vocab_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_PART_TOKENS", 1)
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 1)
+    tokens, counts = counted([["\u200b"], ["walk"], ["\u200b", "\u200b"]], vocab_dir, tmp_path)
+    assert tokens == [[5]]
+    assert (counts["documents"], counts["empty_documents"], counts["empty_lines"]) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("done", [1, 3, 5])
+def test_work_goes_on_after_the_finished_parts(done, tiny_documents, vocab_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 100)
+    monkeypatch.setattr(preparation, "_PART_TOKENS", 100)
+    monkeypatch.setattr(word_counts, "_WORDS", 100)
+    whole = {kind: Parts(tmp_path / f"whole-{kind}", kind) for kind in (".npz", ".txt")}
+    rest = {kind: Parts(tmp_path / f"rest-{kind}", kind) for kind in (".npz", ".txt")}
+
+    def work(parts: dict[str, Parts]) -> None:
+        preparation.tokenize(tiny_documents, vocab_dir, "sentence", 1, parts[".npz"])
+        preparation.count_words(tiny_documents, True, 1, parts[".txt"])
+
+    work(whole)
+    before = {}
+    for kind, parts in whole.items():
+        assert len(parts.paths) > 5
+        for path in parts.paths[:done]:
+            copy = tmp_path / f"rest-{kind}" / path.name
+            shutil.copy(path, copy)
+            before[copy] = copy.stat().st_mtime_ns
+        rest[kind] = Parts(tmp_path / f"rest-{kind}", kind)
+    work(rest)
+    for kind, parts in whole.items():
+        assert [path.read_bytes() for path in parts.paths] == [path.read_bytes() for path in rest[kind].paths]
+        assert [path.name for path in parts.paths] == [path.name for path in rest[kind].paths]
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
 
 HASH = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]) | st.integers(0, 2**64 - 1)
@@ -222,5 +276,5 @@ def test_few_hashes_are_held_at_once(tmp_path, monkeypatch):
 
 def test_words_are_counted_over_all_documents():
     counts = preparation._count_words([["The cat", "the"], ["THE dog."]], lowercase=True)
-    assert counts == collections.Counter({"the": 3, "cat": 1, "dog": 1, ".": 1})
-    assert preparation._count_words([["The the"]], lowercase=False) == {"The": 1, "the": 1}
+    assert counts == (2, collections.Counter({"the": 3, "cat": 1, "dog": 1, ".": 1}))
+    assert preparation._count_words([["The the"]], lowercase=False) == (1, {"The": 1, "the": 1})

@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -171,3 +173,42 @@ def test_prepared_data_is_found_by_the_environment_and_tensorflow_is_not_needed(
     }
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert result.stdout.split() == ["5", "False", "False"]
+
+
+def test_tokens_are_written_to_the_files_they_are_given_for(tmp_path):
+    documents = [np.arange(length, dtype=np.int32) for length in (3, 1, 4, 1, 5)]
+    files = {"train": [documents[:2], iter(documents[2:4]), documents[4:]], "valid": [documents[1:]]}
+    records.write_tokens(tmp_path, files)
+    names = [path.name.split("-", 1)[1] for path in sorted(tmp_path.rglob("*.array_record*"))]
+    assert names == [
+        *(f"train.array_record-0000{number}-of-00003" for number in range(3)),
+        "valid.array_record-00000-of-00001",
+    ]
+    for name, expected in (("train", documents), ("valid", documents[1:])):
+        read = records.TokenRecords(tmp_path, name)
+        assert len(read) == len(expected)
+        order = list(reversed(range(len(read))))
+        assert [ids.tolist() for ids in read.read(order)] == [ids.tolist() for ids in reversed(expected)]
+
+
+def test_one_file_of_tokens_is_held_in_memory_at_once(tmp_path):
+    def peak(files: int) -> int:
+        documents = (([np.full(1000, n, np.int32) for _ in range(500)]) for n in range(files))
+        lazy = [_Lazy(documents) for _ in range(files)]
+        tracemalloc.start()
+        records.write_tokens(tmp_path / str(files), {"train": lazy})
+        memory = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return memory
+
+    few, many = peak(2), peak(10)
+    print(f"MEMORY {few} bytes for 4 MB of tokens, {many} for 20 MB")
+    assert many < 1.3 * few
+
+
+class _Lazy:
+    def __init__(self, files: Iterator[list[np.ndarray]]) -> None:
+        self._files = files
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter(next(self._files))
