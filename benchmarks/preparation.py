@@ -2,12 +2,13 @@
 
     BERTJAX_DATA=... python benchmarks/preparation.py --workers=2 --repeat_check
 
-Rows of the table: the text as it is (1x); three times as much text, the same under other names (3x same) or with the
-letters of each copy exchanged so that its words are new (3x new words); and 1x with the vocabulary given. MB are
-millions of bytes of uncompressed training and held-out text. Memory is the largest sum of the proportional set sizes
-(PSS: shared pages counted once) of the process and its workers, looked at ten times a second in Linux's /proc.
-Starting Python and its workers is part of every figure. With --repeat_check, the text is prepared again by as many
-workers and by one, and the sha256 of all files compared: exit status 1 if they differ.
+Rows of the table: the text as it is (1x); the same with the vocabulary given; three times as much text, the same under
+other names (3x same) or with the letters of each copy exchanged so that its words are new (3x new words). MB are
+millions of bytes of uncompressed text, training and held out. Memory is the largest sum of the proportional set sizes
+(PSS: shared pages counted once) of the process and its workers, looked at ten times a second in Linux's /proc. Starting
+Python and its workers is part of every figure. On a machine that is busy otherwise, compare CPU seconds. With
+--repeat_check, the text is prepared again by as many workers and by one, and the sha256 of all files compared: exit
+status 1 if they differ.
 """
 
 import argparse
@@ -17,13 +18,13 @@ import hashlib
 import json
 import os
 import platform
-import string
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from glob import glob
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def memory(pid: int) -> int:
 
 def measure(values: dict[str, Any]) -> dict[str, Any]:
     """Prepares in a new process; what that prints, with the seconds and the peak memory of all of it."""
-    began, peak = time.monotonic(), 0
+    began, cpu, peak = time.monotonic(), cpu_seconds(), 0
     with tempfile.TemporaryFile() as output:
         command = [sys.executable, __file__, "--child", json.dumps(values)]
         process = subprocess.Popen(command, stdout=output)
@@ -90,7 +91,13 @@ def measure(values: dict[str, Any]) -> dict[str, Any]:
         assert process.returncode == 0, "the preparation failed"
         output.seek(0)
         found = json.loads(output.read())
-    return found | {"total": time.monotonic() - began, "peak": peak}
+    return found | {"total": time.monotonic() - began, "cpu": cpu_seconds() - cpu, "peak": peak}
+
+
+def cpu_seconds() -> float:
+    """What the processes that were waited for, and theirs, have used."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def copies(paths: list[Path], folder: Path, number: int, new_words: bool) -> list[Path]:
@@ -106,7 +113,7 @@ def copies(paths: list[Path], folder: Path, number: int, new_words: bool) -> lis
                 text = gzip.decompress(path.read_bytes()).decode()
                 copy.write_bytes(gzip.compress(text.translate(exchange).encode(), compresslevel=1))
             else:
-                copy.symlink_to(path)
+                shutil.copy(path, copy)
     return made
 
 
@@ -128,7 +135,7 @@ def show(name: str, size: int, found: dict[str, Any]) -> None:
     counts = json.loads((Path(found["folder"]) / "manifest.json").read_text())["counts"]["train"]
     phases = " ".join(f"{found[phase]:10.1f}" for phase in PHASES)
     rate, peak = size / 1e6 / found["total"], found["peak"] / 1e6
-    figures = f"{size / 1e6:7.1f} {found['total']:7.1f} {rate:6.2f} {phases} {peak:8.0f}"
+    figures = f"{size / 1e6:7.1f} {found['total']:7.1f} {rate:6.2f} {found['cpu']:6.1f} {phases} {peak:8.0f}"
     print(f"{name:14} {figures} {counts['tokens']:11,} {counts['duplicate_lines']:10,}", flush=True)
 
 
@@ -137,8 +144,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     folder = Path(os.environ.get("BERTJAX_DATA", "data"))
     names = ("wikipedia_en", "english_novels")
-    parser.add_argument("--train", default=",".join(f"{folder / name}/train-*.txt.gz" for name in names))
-    parser.add_argument("--valid", default=",".join(f"{folder / name}/valid*.txt.gz" for name in names))
+    for split in ("train", "valid"):
+        files = [path for name in names for path in sorted(folder.glob(f"{name}/{split}*.txt.gz"))]
+        parser.add_argument(f"--{split}", type=Path, nargs="+", default=files, metavar="FILE")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--vocab_size", type=int, default=30_000)
     parser.add_argument("--repeat_check", action="store_true")
@@ -147,24 +155,20 @@ def main() -> None:
     if args.child:
         prepare(json.loads(args.child))
         return
-    texts = {
-        split: [Path(path).absolute() for part in value.split(",") for path in sorted(glob(part))]
-        for split, value in (("train", args.train), ("valid", args.valid))
-    }
-    assert all(texts.values()), "no files: set BERTJAX_DATA, or give --train and --valid"
+    assert args.train, "no files: set BERTJAX_DATA, or give --train and --valid"
     versions = [f"{name} {metadata.version(name)}" for name in ("nltk", "tokenizers", "tensorflow-datasets", "numpy")]
     print(f"Python {platform.python_version()}, {', '.join(versions)}; {len(os.sched_getaffinity(0))} cores")
     print(f"{args.workers} workers, {args.vocab_size} tokens trained, uncased, paragraphs split into sentences")
     titles = [*(f"{phase:>10}" for phase in PHASES), f"{'peak MB':>8}", f"{'tokens':>11}", f"{'dup. lines':>10}"]
-    print(f"{string.whitespace[:1] * 14} {'MB':>7} {'seconds':>7} {'MB/s':>6}", *titles)
+    print(f"{'':14} {'MB':>7} {'seconds':>7} {'MB/s':>6} {'CPU s':>6}", *titles)
     with tempfile.TemporaryDirectory() as temporary:
-        sys.exit(run(args, texts, Path(temporary)))
+        sys.exit(run(args, Path(temporary)))
 
 
-def run(args: argparse.Namespace, texts: dict[str, list[Path]], folder: Path) -> bool:
+def run(args: argparse.Namespace, folder: Path) -> bool:
     """Measures and prints the rows; returns whether repeated preparations differ."""
     values = {
-        "valid_source": ",".join(map(str, texts["valid"])),
+        "valid_source": ",".join(map(str, args.valid)),
         "valid_fraction": 0.02,
         "text_field": "text",
         "on_bad_row": "stop",
@@ -176,16 +180,16 @@ def run(args: argparse.Namespace, texts: dict[str, list[Path]], folder: Path) ->
     def row(name: str, train: list[Path], workers: int = args.workers, vocab_file: str = "") -> Path:
         source = {"source": ",".join(map(str, train)), "workers": workers, "vocab_file": vocab_file}
         found = measure({**values, **source, "prepared_dir": str(folder / name.replace(" ", "-"))})
-        show(name, raw_bytes([*train, *texts["valid"]]), found)
+        show(name, raw_bytes([*train, *args.valid]), found)
         return Path(found["folder"])
 
-    first = row("1x", texts["train"])
-    row("1x, vocabulary", texts["train"], vocab_file=str(first / "vocab.txt"))
-    row("3x same", copies(texts["train"], folder, 3, new_words=False))
-    row("3x new words", copies(texts["train"], folder, 3, new_words=True))
+    first = row("1x", args.train)
+    row("1x, vocabulary", args.train, vocab_file=str(first / "vocab.txt"))
+    row("3x same", copies(args.train, folder, 3, new_words=False))
+    row("3x new words", copies(args.train, folder, 3, new_words=True))
     if not args.repeat_check:
         return False
-    again = [row("1x again", texts["train"]), row("1x, 1 worker", texts["train"], workers=1)]
+    again = [row("1x again", args.train), row("1x, 1 worker", args.train, workers=1)]
     digests = [digest(path) for path in (first, *again)]
     print("sha256 of all files:", *digests)
     print("the same bytes" if len(set(digests)) == 1 else "OTHER BYTES")

@@ -112,6 +112,7 @@ def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers
     for part in map(Tokenized.joined, gather(tokenized, lambda block: len(block.tokens), _PART_TOKENS)):
         with parts.adding(part.num_documents) as path:
             part.save(path)
+        del part  # not kept while the next is gathered
 
 
 def gather(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:

@@ -19,8 +19,9 @@ WordCount = tuple[str, int]
 _DIFFERENT_WORDS = 1 << 19
 # Where words repeat, it ends after so many in all (some 200 MB of text), so that interrupted work is not lost.
 _WORDS = 1 << 25
-# Words that take part in the training of a vocabulary: of a larger number, the rarest have no say.
-MAX_WORDS = 1 << 20
+# Words that take part in the training of a vocabulary, which holds about a kilobyte for each: of a larger number, the
+# rarest have no say. The articles and novels in some 400 MB of English have as many.
+MAX_WORDS = 1 << 19
 # Files that are merged at once, each of which is open.
 _FILES = 256
 
