@@ -212,20 +212,27 @@ class SplitCounter:
 
 
 def count_duplicates(path: Path) -> int:
-    """How many 64-bit hashes in a file stand there already, exactly, a range of hashes at a time."""
+    """How many 64-bit hashes in a file stand there already, exactly, holding a few million of them at once.
+
+    Stretches of the file are sorted and written beside it; then a range of hashes at a time is read from all of them.
+    """
     size = path.stat().st_size // 8
-    if not size:
-        return 0
     ranges = -(-size // _HASHES_AT_ONCE)
-    bounds = [(i << 64) // ranges for i in range(ranges)] + [1 << 64]
-    distinct = 0
-    for low, high in itertools.pairwise(bounds):
-        parts = [np.zeros(0, np.uint64)]
+    first = np.array([(i << 64) // ranges for i in range(ranges)], np.uint64)  # hash of each range
+    ordered = path.with_suffix(".ordered")
+    cuts: list[list[int]] = []  # of each stretch, where its ranges begin in the file of all, and its end
+    end = distinct = 0
+    with ordered.open("wb") as file:
         for start in range(0, size, _HASHES_AT_ONCE):
-            # Not a memory map: the whole file's pages would be this process's.
-            part = np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start)
-            parts.append(part[(part >= low) & (part <= high - 1)])
-        distinct += len(np.unique(np.concatenate(parts)))
+            stretch = np.unique(np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start))
+            stretch.tofile(file)
+            cuts.append([end + int(i) for i in np.searchsorted(stretch, first)])
+            end += len(stretch)
+            cuts[-1].append(end)
+    for i in range(ranges):
+        found = [np.fromfile(ordered, np.uint64, cut[i + 1] - cut[i], offset=8 * cut[i]) for cut in cuts]
+        distinct += len(np.unique(np.concatenate(found)))
+    ordered.unlink()
     return size - distinct
 
 

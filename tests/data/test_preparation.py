@@ -262,16 +262,20 @@ def test_duplicates_are_counted_range_by_range(tmp_path_factory, hashes, at_once
         assert count_duplicates(path) == len(hashes) - len(set(hashes))
 
 
-def test_few_hashes_are_held_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("same", [0, 4000])
+def test_few_hashes_are_held_at_once(same, tmp_path, monkeypatch):
     path, held = tmp_path / "hashes", []
-    np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True).tofile(path)
+    hashes = np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True)
+    hashes[3000 : 3000 + same] = 7
+    hashes.tofile(path)
     unique = np.unique
     monkeypatch.setattr(preparation, "_HASHES_AT_ONCE", 1000)
     monkeypatch.setattr(preparation.np, "unique", lambda hashes: held.append(len(hashes)) or unique(hashes))
-    assert count_duplicates(path) == 0
-    assert len(held) == 10
-    assert sum(held) == 10_000
+    assert count_duplicates(path) == max(same - 1, 0)
+    assert len(held) == 10 + 10
+    assert sum(held[10:]) >= 10_000 - same
     assert max(held) < 1200
+    assert [file.name for file in tmp_path.iterdir()] == ["hashes"]
 
 
 def test_words_are_counted_over_all_documents():
