@@ -224,16 +224,22 @@ def count_duplicates(path: Path) -> int:
     end = distinct = 0
     with ordered.open("wb") as file:
         for start in range(0, size, _HASHES_AT_ONCE):
-            stretch = np.unique(np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start))
+            stretch = _distinct(np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start))
             stretch.tofile(file)
             cuts.append([end + int(i) for i in np.searchsorted(stretch, first)])
             end += len(stretch)
             cuts[-1].append(end)
     for i in range(ranges):
         found = [np.fromfile(ordered, np.uint64, cut[i + 1] - cut[i], offset=8 * cut[i]) for cut in cuts]
-        distinct += len(np.unique(np.concatenate(found)))
+        distinct += len(_distinct(np.concatenate(found)))
     ordered.unlink()
     return size - distinct
+
+
+def _distinct(hashes: UInt64[np.ndarray, " hashes"]) -> UInt64[np.ndarray, " distinct"]:
+    """As `np.unique`, which takes a hundred times as long for millions that differ."""
+    ordered = np.sort(hashes)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
 
 
 def text_hash(text: str) -> int:

@@ -38,7 +38,8 @@ def train(counts: Mapping[str, int], vocab_size: int) -> list[str]:
     so take no part in the merges.
 
     Args:
-      counts: occurrences of each word, as `count_words` gives them; their order has no influence.
+      counts: occurrences of each word, as `count_words` gives them; their order has no influence. About a kilobyte
+        of memory is used for each (see `word_counts.MAX_WORDS`).
       vocab_size: the most tokens wanted.
     Raises:
       UserError: no words, or a `vocab_size` below 10.

@@ -268,9 +268,9 @@ def test_few_hashes_are_held_at_once(same, tmp_path, monkeypatch):
     hashes = np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True)
     hashes[3000 : 3000 + same] = 7
     hashes.tofile(path)
-    unique = np.unique
+    distinct = preparation._distinct
     monkeypatch.setattr(preparation, "_HASHES_AT_ONCE", 1000)
-    monkeypatch.setattr(preparation.np, "unique", lambda hashes: held.append(len(hashes)) or unique(hashes))
+    monkeypatch.setattr(preparation, "_distinct", lambda hashes: held.append(len(hashes)) or distinct(hashes))
     assert count_duplicates(path) == max(same - 1, 0)
     assert len(held) == 10 + 10
     assert sum(held[10:]) >= 10_000 - same
