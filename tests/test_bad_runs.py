@@ -263,12 +263,15 @@ def test_a_full_disk_under_a_file_of_predictions(home, tmp_path):
 
 
 @pytest.mark.parametrize("size", [2_000, 8_000])
-def test_a_full_disk_under_the_prepared_text(train, tmp_path, size):
-    prepared = tmp_path / "prepared"
+def test_a_full_disk_under_the_prepared_text(train, home, tmp_path, size):
+    prepared, changes = tmp_path / "prepared", {"data__prepared_dir": tmp_path / "prepared", "data__seq_len": 16}
     with no_room(size):
-        message = train(data__prepared_dir=prepared, workdir=tmp_path / "run", data__seq_len=16)
+        message = train(workdir=tmp_path / "run", **changes)
     check_no_room(message, "")
-    assert not list(prepared.glob("*/"))
+    # What was finished is kept, under no final name; with room again, the same command goes on from it.
+    assert [path.suffix for path in prepared.glob("*/")] == [".partial"]
+    assert tiny.run(*tiny.arguments(home / "text.txt", tmp_path / "run", **changes)).status is None
+    assert [path.suffix for path in prepared.glob("*/")] == [""]
 
 
 def test_a_full_disk_under_checkpoints(train, home, tmp_path):
