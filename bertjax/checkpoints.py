@@ -1,7 +1,7 @@
-"""Checkpoints of runs, the only module that imports orbax: asynchronous, atomic, verified when they are read.
+"""Checkpoints of runs, the only module that imports orbax: atomic, verified when they are read.
 
 Each step is a folder `checkpoints/STEP` with the items `params`, `opt_state` and `meta`, and `manifest.json`,
-the digest of every file of these.
+the digest of every file of these. What a step scored stands in the run's `metrics.jsonl`, and only there.
 """
 
 import contextlib
@@ -9,22 +9,27 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import os
+import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from bertjax.errors import UserError, choice
+from bertjax.files import read_records
 
 _log = logging.getLogger(__name__)
 
 _ITEMS = ("params", "opt_state", "meta")
 _MANIFEST = "manifest.json"
-managers = ocp.checkpoint_managers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +40,7 @@ class CheckpointConfig:
       save_every: steps between checkpoints; the last step has one in any case.
       keep: how many of the latest are kept.
       best_metric: also keep the best by this metric ("valid/masked_lm_loss"), of those saved at a step that
-        was evaluated; empty to keep the latest only.
+        was evaluated too; empty to keep the latest only.
       best_mode: whether the "min" or the "max" is best.
     """
 
@@ -63,30 +68,25 @@ class _Manager(ocp.CheckpointManager):
 
 
 class Checkpoints:
-    """The checkpoints of a run, while it trains."""
+    """The checkpoints of a run, while it trains.
+
+    Attributes:
+      seconds_waited: how long the run has stood still for saves.
+    """
 
     def __init__(self, workdir: Path, config: CheckpointConfig) -> None:
-        """Args: the run's folder, shared by all processes; when to save and what to keep."""
-        self._folder = _folder_of(workdir)
-        keep: list[Any] = [managers.LatestN(n=config.keep)]
-        if config.best_metric:
-            keep.append(
-                managers.BestN(
-                    get_metric_fn=lambda metrics: metrics[config.best_metric],
-                    reverse=config.best_mode == "min",
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                )
-            )
+        """Args: the run's folder, shared by all processes; what to keep."""
+        self._folder, self._config = _folder_of(workdir), config
         self._manager = _Manager(
             self._folder,
             options=ocp.CheckpointManagerOptions(
-                save_decision_policy=managers.FixedIntervalPolicy(1),
-                preservation_policy=managers.AnyPreservationPolicy(keep),
+                save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._write_manifest),
                 cleanup_tmp_directories=True,
             ),
         )
+        self._best = _agreed(_best(workdir, config.best_metric, config.best_mode))
+        self.seconds_waited = 0.0
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -101,29 +101,41 @@ class Checkpoints:
         """The last step that was saved."""
         return self._manager.latest_step()
 
-    def metrics(self, step: int) -> dict[str, float]:
-        """What a step that was saved had scored by then."""
-        return json.loads((self._folder / str(step) / "meta" / "metadata").read_text())["metrics"]
-
-    def save(self, step: int, params: Any, opt_state: Any, metrics: Mapping[str, float]) -> None:
+    def save(self, step: int, params: Any, opt_state: Any) -> None:
         """Starts to save a step; returns when the arrays may be overwritten.
 
         Args:
           step: updates done.
           params, opt_state: trees of arrays.
-          metrics: what the step scored, if it was evaluated, to tell the best.
         """
-        self.check()
+        began = time.perf_counter()
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             opt_state=ocp.args.StandardSave(opt_state),
-            meta=ocp.args.JsonSave({"step": step, "metrics": dict(metrics), "machine": _machine()}),
+            meta=ocp.args.JsonSave({"step": step, "machine": _machine()}),
         )
-        self._manager.save(step, args=items, metrics=dict(metrics) or None)
+        self._manager.save(step, args=items)
+        self.seconds_waited += time.perf_counter() - began
 
-    def check(self) -> None:
-        """Raises the error of a save that failed in the background, if any did."""
-        self._manager.check_for_errors()
+    def finish(self, step: int, scores: Mapping[str, float]) -> None:
+        """Waits until a step that was saved is durable, then deletes what need not be kept beside it.
+
+        Args:
+          step: updates done.
+          scores: what the step scored, if it was evaluated.
+        Raises:
+          whatever the save ran into in the background.
+        """
+        began = time.perf_counter()
+        self._manager.wait_until_finished()
+        self.seconds_waited += time.perf_counter() - began
+        score = scores.get(self._config.best_metric)
+        if score is not None and math.isfinite(score):
+            self._best = _best_of(dict([*([self._best] if self._best else []), (step, score)]), self._config.best_mode)
+        if jax.process_index() == 0:
+            steps = _steps(self._folder)
+            for old in set(steps[: -self._config.keep]) - {self._best and self._best[0]}:
+                shutil.rmtree(self._folder / str(old))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any]:
         """Reads a step.
@@ -188,6 +200,20 @@ def _folder_of(workdir: Path) -> Path:
     return workdir.absolute() / "checkpoints"
 
 
+def _agreed(best: tuple[int, float] | None) -> tuple[int, float] | None:
+    """Process 0's best step and its score, on all processes: another's file system may lag behind."""
+    if jax.process_count() == 1:
+        return best
+    step, score = multihost_utils.broadcast_one_to_all(tuple(map(np.float32, best or (-1, 0))))
+    return (int(step), float(score)) if step >= 0 else None
+
+
+def _best_of(scores: Mapping[int, float], mode: str) -> tuple[int, float] | None:
+    """The step with the best score, and it; the first of several."""
+    step = (min if mode == "min" else max)(scores, key=scores.__getitem__, default=None)
+    return None if step is None else (step, scores[step])
+
+
 def _steps(folder: Path) -> list[int]:
     """The steps that are whole, in order; orbax renames a step's folder to its number when it is."""
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
@@ -198,35 +224,27 @@ def _find(workdir: Path, which: str) -> int:
     if steps and which == "latest":
         return steps[-1]
     if steps and which == "best":
-        best = _best(workdir, steps)
+        config = json.loads((workdir / "config.json").read_text())["checkpoint"]
+        best = _best(workdir, config["best_metric"], config["best_mode"])
         if best is not None:
-            return best
+            return best[0]
     elif which.isdigit() and int(which) in steps:
         return int(which)
     raise UserError(
         f"checkpoint {which!r} of {workdir}",
         got="steps " + ", ".join(map(str, steps)) if steps else "no checkpoints",
-        expected="latest, best (where checkpoint.best_metric is set) or one of the steps that are there",
+        expected="latest, best (by the figures in metrics.jsonl, where checkpoint.best_metric is set) or one of the "
+        "steps that are there",
         fix="train the run first, or choose another --checkpoint",
     )
 
 
-def _best(workdir: Path, steps: list[int]) -> int | None:
-    """The best step by the metric that the run's config names."""
-    config = json.loads((workdir / "config.json").read_text())["checkpoint"]
-    scores = {}
-    for step in steps:
-        folder = _folder_of(workdir) / str(step)
-        path = folder / "meta" / "metadata"
-        try:
-            metrics = json.loads(path.read_text())["metrics"]
-        except (OSError, ValueError, KeyError) as error:
-            raise _damaged(path, str(error), "what the step scored", folder) from error
-        if config["best_metric"] in metrics:
-            scores[step] = metrics[config["best_metric"]]
-    if not scores:
-        return None
-    return (min if config["best_mode"] == "min" else max)(scores, key=scores.__getitem__)
+def _best(workdir: Path, metric: str, mode: str) -> tuple[int, float] | None:
+    """The best step of those saved, and its score; None if none was evaluated."""
+    steps = set(_steps(_folder_of(workdir)))
+    lines = read_records(workdir / "metrics.jsonl")
+    scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
+    return _best_of({step: score for step, score in scores.items() if math.isfinite(score)}, mode)
 
 
 def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:

@@ -150,9 +150,14 @@ def test_a_damaged_checkpoint(home, copied, damage, got, item):
 
 def test_a_checkpoint_without_its_digests_or_scores(copied):
     run = copied()
-    (run / "checkpoints" / "4" / "meta" / "metadata").write_text("{")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "valid/mask')  # as a kill leaves it
+    assert tiny.run("--mode=predict", f"--workdir={run}", "--checkpoint=best", stdin=MASKED).status is None
+    (run / "metrics.jsonl").unlink()
     message = predict(run, "--checkpoint=best")
-    check(message, what="meta/metadata", got="Expecting property", expected="scored", fix="restore the file")
+    check(
+        message, what="checkpoint 'best'", got="2, 4, 6", expected="best .by the figures in metrics.jsonl", fix="--ch"
+    )
     (run / "checkpoints" / "6" / "manifest.json").unlink()
     check(predict(run), what="manifest.json", got="No such file", expected="digests", fix="restore the file")
 

@@ -94,6 +94,7 @@ def test_the_names_of_the_figures(home):
     assert lines[0].keys() == {"step", "valid/masked_lm_unigram_loss"}
     terms = ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy")
     others = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second")
+    others += ("data_wait_fraction", "save_wait_seconds")
     for train, valid in zip(lines[1::2], lines[2::2], strict=True):
         assert train.keys() == {"step", *(f"train/{name}" for name in (*terms, *others))}
         assert valid.keys() == {"step", *(f"valid/{name}" for name in terms)}

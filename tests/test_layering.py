@@ -35,7 +35,7 @@ LAYERS = {
     "bertjax/files.py": (),
     "bertjax/data/": ("bertjax.data", "bertjax.errors", "bertjax.files", "bertjax.progress"),
     "bertjax/interop/": ("bertjax.interop", "bertjax.models", "bertjax.errors", "bertjax.files"),
-    "bertjax/checkpoints.py": ("bertjax.errors",),
+    "bertjax/checkpoints.py": ("bertjax.errors", "bertjax.files"),
     "bertjax/task.py": (),
     "bertjax/errors.py": (),
     "bertjax/progress.py": (),

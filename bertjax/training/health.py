@@ -1,5 +1,8 @@
-"""What to do about a loss that is not finite: stop, and say where it came from."""
+"""A loss that is not finite: stop, and say where it came from. A loss or gradient that is odd: say so, and go on."""
 
+import collections
+import logging
+import statistics
 from typing import Any
 
 import jax
@@ -12,6 +15,46 @@ from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import path_names
 from bertjax.training.step import StepReport, TrainState
+
+_log = logging.getLogger(__name__)
+
+# The 1.4826 makes a median absolute deviation the standard deviation of a normal distribution.
+_DEVIATIONS, _MAD_TO_DEVIATION = 8, 1.4826
+_MEMORY, _BEFORE_JUDGING = 128, 64
+
+
+class Spikes:
+    """Values far above what has been usual.
+
+    A value is a spike if it exceeds the median of the 128 before it by more than 8 standard deviations, estimated
+    from their median absolute deviation, which spikes themselves hardly move; and by no less than a fraction of the
+    median, lest a very smooth run be full of them. The first 64 values are not judged, after a resumption too.
+    """
+
+    def __init__(self, name: str, least: float) -> None:
+        """Args: what is watched, "loss"; the least excess that counts, as a fraction of the median."""
+        self._name, self._least = name, least
+        self._values: collections.deque[float] = collections.deque(maxlen=_MEMORY)
+        self._count, self._told = 0, ""
+
+    def add(self, step: int, value: float) -> None:
+        """Adds the value of a step."""
+        if len(self._values) >= _BEFORE_JUDGING:
+            usual = statistics.median(self._values)
+            deviation = _MAD_TO_DEVIATION * statistics.median(abs(x - usual) for x in self._values)
+            if value - usual > max(_DEVIATIONS * deviation, self._least * abs(usual)):
+                self._count += 1
+                self._told = f"step {step} had {value:.4g} where {usual:.4g} is usual"
+        self._values.append(value)
+
+    def take(self) -> dict[str, float]:
+        """How many there were since this was last asked, nothing for none; warns of the last."""
+        if not self._count:
+            return {}
+        _log.warning("%d spikes of %s; %s", self._count, self._name, self._told)
+        figures = {f"train/{self._name}_spikes": float(self._count)}
+        self._count = 0
+        return figures
 
 
 def check(task: Task, state: TrainState, batch: Any, report: StepReport, index: int, config: TrainingConfig) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,54 +12,87 @@ import numpy as np
 from bertjax.checkpoints import Checkpoints
 from bertjax.errors import UserError
 from bertjax.progress import track
-from bertjax.task import Task
+from bertjax.task import Batch, Task
 from bertjax.training import health, sharding
 from bertjax.training import step as steps
+from bertjax.training.compilation import Compilations, Recompilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.inference import Evaluation
 from bertjax.training.metric_log import MetricLog, Window
 from bertjax.training.optimizers import make_optimizer, make_schedule
 from bertjax.training.preemption import Preemption
+from bertjax.training.prefetch import Prefetch
 
 _log = logging.getLogger(__name__)
 
 
 def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
-    """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM."""
-    trainer = Trainer(task, config, jax.devices())
+    """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM.
+
+    No update begins before the checkpoint that was due is durable, so that a run that is killed loses at most the
+    updates of one save interval. A save is written while an evaluation that is due goes on; what is left of it
+    is waited for: seconds for BERT-Large, every 10,000 updates. `train/save_wait_seconds` is their sum.
+    """
     intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
-    with Preemption() as preempted, Checkpoints(workdir, config.checkpoint) as checkpoints:
+    with (
+        Compilations() as compiled,
+        Preemption() as preempted,
+        Checkpoints(workdir, config.checkpoint) as checkpoints,
+    ):
+        trainer = Trainer(task, config, jax.devices())
         restored = trainer.restore_or_init(checkpoints)
-        with MetricLog(workdir, resumed=int(restored.step)) as log:
-            if not int(restored.step):
+        begun = int(restored.step)
+        with MetricLog(workdir, resumed=begun) as log:
+            if not begun:
                 log.write(0, task.baselines())
-            elif trainer.owes_evaluation(restored, checkpoints):
-                log.write(int(restored.step), trainer.evaluate(restored.params, preempted))
+            elif _is_due(config, begun, config.evaluate_every) and not log.has_scores(begun):
+                scores = trainer.evaluate(restored.params, preempted)
+                log.write(begun, scores)
+                checkpoints.finish(begun, scores)
             window = Window(make_schedule(config.optimizer, config.num_steps))
-            for done, state, report in trainer.updates(restored):
-                window.add(report)
-                stopping, scores = preempted(), {}
-                logs, evaluates, saves = (done % n == 0 or done == config.num_steps for n in intervals)
+            for update in trainer.updates(restored, compiled):
+                done, state, scores = update.done, update.state, {}
+                window.add(update.report, update.data_wait)
+                stopping = preempted()
+                logs, evaluates, saves = (_is_due(config, done, interval) for interval in intervals)
                 if stopping or logs or evaluates or saves:
                     trainer.settle(state)
                 if logs:
-                    checkpoints.check()
-                    log.write(done, window.close(done))
+                    waited = {"train/save_wait_seconds": checkpoints.seconds_waited}
+                    log.write(done, window.close(done) | waited | trainer.notices())
                 with window.paused():
+                    if saves or stopping:
+                        checkpoints.save(done, state.params, state.opt_state)
                     if evaluates and not stopping:
                         scores = trainer.evaluate(state.params, preempted)
                         log.write(done, scores)
                         stopping = preempted()
+                        if stopping and not saves:
+                            checkpoints.save(done, state.params, state.opt_state)
                     if saves or stopping:
-                        checkpoints.save(done, state.params, state.opt_state, scores)
+                        checkpoints.finish(done, scores)
                 if stopping:
                     _log.info("stopped after step %d; the same command goes on from there", done)
-                    return
+                    break
+        _log.info("stood still for saves for %.1f s", checkpoints.seconds_waited)
+
+
+def _is_due(config: TrainingConfig, step: int, interval: int) -> bool:
+    return step % interval == 0 or step == config.num_steps
 
 
 def check(task: Task, config: TrainingConfig) -> None:
     """Raises UserError where a task, its settings and the devices do not fit together; reads no data."""
     Trainer(task, config, jax.devices())
+
+
+class Update(NamedTuple):
+    """What the loop learns of an update."""
+
+    done: int  # updates, with this one
+    state: steps.TrainState
+    report: steps.StepReport
+    data_wait: float  # seconds that the devices were idle for want of the batch
 
 
 class Trainer:
@@ -86,6 +119,9 @@ class Trainer:
             )
         self._evaluate = Evaluation(task, self._mesh, config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None
+        self._recompilations = Recompilations(task.batch_specs())
+        self._loss_spikes = health.Spikes("loss", least=0.05)
+        self._gradient_spikes = health.Spikes("gradient_norm", least=1.0)
 
     def restore_or_init(self, checkpoints: Checkpoints) -> steps.TrainState:
         """The state to go on from: 1. the run's last checkpoint, 2. published weights, 3. fresh parameters."""
@@ -99,31 +135,44 @@ class Trainer:
         params = self._task.warm_start(state.params)
         return state._replace(params=jax.device_put(params, self._shardings.params))
 
-    def updates(self, state: steps.TrainState) -> Iterator[tuple[int, steps.TrainState, steps.StepReport]]:
-        """Yields the updates done, the state and the report after each remaining update.
+    def updates(self, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
+        """Yields each remaining update as soon as it is on its way.
 
-        An update is checked once the next one is on its way, so that the devices never wait for the host.
+        An update is checked once the next one is on its way too, so that the devices never wait for the host.
         """
         indices = range(int(state.step), self._config.num_steps)
         batches = self._task.batches("train", indices.start, self._rows)
-        for index in track(indices, "training", "steps", len(indices)):
-            batch = sharding.put_batch(next(batches), self._mesh, self._config.batch_size)
-            state, report = self._step(state, batch, np.int32(index))
-            self.settle(state)
-            self._last = batch, report, index
-            yield index + 1, state, report
+        with Prefetch(batches, self.put) as prefetch:
+            for index in track(indices, "training", "steps", len(indices)):
+                batch, waited = prefetch.take(self._last and self._last[1])
+                before = len(compiled.programs)
+                state, report = self._step(state, batch, np.int32(index))
+                if index == indices.start:
+                    seconds, hits = compiled.seconds, compiled.cache_hits
+                    _log.info("compiled in %.1f s; %d of %d programs cached", seconds, hits, len(compiled.programs))
+                elif compiled.programs[before:]:
+                    self._recompilations.add(index + 1, compiled.programs[before:], batch)
+                self.settle(state)
+                self._last = batch, report, index
+                yield Update(index + 1, state, report, waited)
+
+    def put(self, batch: Batch) -> dict[str, jax.Array]:
+        """This process's rows of a global batch, to its devices."""
+        return sharding.put_batch(batch, self._mesh, self._config.batch_size)
 
     def settle(self, state: steps.TrainState) -> None:
         """Waits for the last update that has not been checked; raises UserError if it was not finite."""
         if self._last:
-            health.check(self._task, state, *self._last, self._config)
+            batch, report, index = self._last
+            health.check(self._task, state, batch, report, index, self._config)
+            loss, norm = jax.device_get((report.metrics["loss"][0], report.gradient_norm))
+            self._loss_spikes.add(index + 1, float(loss))
+            self._gradient_spikes.add(index + 1, float(norm))
             self._last = None
 
-    def owes_evaluation(self, state: steps.TrainState, checkpoints: Checkpoints) -> bool:
-        """Whether a restored step was due to be evaluated, but SIGTERM came in between."""
-        step = int(state.step)
-        is_due = step % self._config.evaluate_every == 0 or step == self._config.num_steps
-        return is_due and not checkpoints.metrics(step)
+    def notices(self) -> dict[str, float]:
+        """Counts of what should not have been, since this was last asked; each kind is warned of once."""
+        return self._loss_spikes.take() | self._gradient_spikes.take() | self._recompilations.take()
 
     def evaluate(self, params: Any, stop: Preemption) -> dict[str, float]:
         """Scores on the held-out split; nothing if told to stop on the way."""

@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
 from tensorboardX import SummaryWriter
 
-from bertjax.files import completed
+from bertjax.files import completed, read_records
 from bertjax.task import Metrics
 from bertjax.training.step import StepReport
 
@@ -26,10 +28,10 @@ class MetricLog:
     def __init__(self, workdir: Path, resumed: int) -> None:
         """Args: the run's folder; the step that the run resumes from, beyond which lines are dropped."""
         self._is_writer = jax.process_index() == 0
+        self._path = workdir / "metrics.jsonl"
         if self._is_writer:
-            path = workdir / "metrics.jsonl"
-            _drop_after(path, resumed)
-            self._file = path.open("a")
+            _drop_after(self._path, resumed)
+            self._file = self._path.open("a")
             self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=resumed + 1 if resumed else None)
 
     def __enter__(self) -> "MetricLog":
@@ -41,6 +43,12 @@ class MetricLog:
         if self._is_writer:
             self._file.close()
             self._board.close()
+
+    def has_scores(self, step: int) -> bool:
+        """Whether a run that is resumed had written what a step scored; the same answer on all processes."""
+        lines = read_records(self._path) if self._is_writer else iter(())
+        found = any(line["step"] == step and any(name.startswith("valid/") for name in line) for line in lines)
+        return bool(multihost_utils.broadcast_one_to_all(np.bool_(found))) if jax.process_count() > 1 else found
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Writes the figures of a step, in full; the line that people read has four digits."""
@@ -61,16 +69,23 @@ class Window:
         self._metrics: Metrics | None = None
         self._report: StepReport | None = None
         self._timed_steps = 0
+        self._data_wait = 0.0
         self._seconds = 0.0
         self._since: float | None = None
 
-    def add(self, report: StepReport) -> None:
-        """Adds a step, without waiting for it."""
+    def add(self, report: StepReport, data_wait: float) -> None:
+        """Adds a step, without waiting for it.
+
+        Args:
+          report: what it said.
+          data_wait: seconds that the devices were idle for want of its batch.
+        """
         if self._since is None:  # the first step compiles, and its time would mislead
             jax.block_until_ready(report)
             self._since = time.perf_counter()
         else:
             self._timed_steps += 1
+            self._data_wait += data_wait
         total = self._metrics
         self._metrics = report.metrics if total is None else jax.tree.map(jnp.add, total, report.metrics)
         self._report = report
@@ -95,7 +110,8 @@ class Window:
             tokens_per_step = float(self._metrics["tokens"][0]) / float(self._metrics["loss"][1])
             figures["train/step_seconds"] = seconds / self._timed_steps
             figures["train/tokens_per_second"] = tokens_per_step * self._timed_steps / seconds
-        self._metrics, self._timed_steps, self._seconds, self._since = None, 0, 0.0, now
+            figures["train/data_wait_fraction"] = self._data_wait / seconds
+        self._metrics, self._timed_steps, self._data_wait, self._seconds, self._since = None, 0, 0.0, 0.0, now
         return figures
 
 
@@ -115,13 +131,6 @@ def _drop_after(path: Path, step: int) -> None:
         path.unlink(missing_ok=True)
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text().splitlines():
-        try:
-            if json.loads(line)["step"] > step:
-                continue
-        except ValueError:  # the line that was being written
-            continue
-        kept.append(line + "\n")
+    kept = [json.dumps(record) + "\n" for record in read_records(path) if record["step"] <= step]
     with completed(path) as partial:
         partial.write_text("".join(kept))

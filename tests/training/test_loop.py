@@ -4,8 +4,11 @@ import json
 import os
 import shutil
 import signal
+import threading
+import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -65,7 +68,11 @@ def test_what_a_run_logs(finished):
         "train/gradient_norm",
         "train/tokens_per_second",
         "train/step_seconds",
+        "train/data_wait_fraction",
+        "train/save_wait_seconds",
     }
+    assert 0 <= trained[-1]["train/data_wait_fraction"] < 1
+    assert trained[0]["train/save_wait_seconds"] == 0 < trained[1]["train/save_wait_seconds"]
     evaluated = [line for line in logged if "valid/masked_lm_loss" in line]
     assert [line["step"] for line in evaluated] == [3, 6]
     parts = trained[-1]["train/masked_lm_loss"] + trained[-1]["train/next_sentence_loss"]
@@ -83,6 +90,46 @@ def test_the_last_checkpoints_and_the_best_are_kept(text, tmp_path):
     assert checkpoints._find(tmp_path, "best") == best
     with pytest.raises(UserError, match="got steps"):
         checkpoints._find(tmp_path, "3" if best != 3 else "5")
+
+
+def test_no_update_begins_before_the_checkpoint_that_was_due_is_durable(text, tmp_path, monkeypatch):
+    def slow_manifest(self):
+        time.sleep(0.3)
+        manifest(self)
+
+    def checked_step(*arguments):
+        def step(state, batch, index):
+            begun.append(int(index))
+            for due in range(2, int(index) + 1, 2):
+                assert (tmp_path / "checkpoints" / str(due) / "manifest.json").exists(), f"{due} before {index}"
+            return compiled(state, batch, index)
+
+        compiled = jit_step(*arguments)
+        return step
+
+    begun, manifest, jit_step = [], checkpoints.Checkpoints._write_manifest, loop.steps.jit_step
+    monkeypatch.setattr(checkpoints.Checkpoints, "_write_manifest", slow_manifest)
+    monkeypatch.setattr(loop.steps, "jit_step", checked_step)
+    train(one_device(text, checkpoint__keep=9), tmp_path)
+    assert begun == [0, 1, 2, 3, 4, 5]
+    assert lines(tmp_path)[-2]["train/save_wait_seconds"] > 0.6
+
+
+def test_an_evaluation_goes_on_while_the_checkpoint_is_written(text, tmp_path, monkeypatch):
+    def slow_manifest(self):
+        assert evaluated.wait(60)
+        manifest(self)
+
+    def evaluate(self, params, stop):
+        scores = original(self, params, stop)
+        evaluated.set()
+        return scores
+
+    evaluated, manifest, original = threading.Event(), checkpoints.Checkpoints._write_manifest, loop.Trainer.evaluate
+    monkeypatch.setattr(checkpoints.Checkpoints, "_write_manifest", slow_manifest)
+    monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
+    train(one_device(text, num_steps=2), tmp_path)
+    assert (tmp_path / "checkpoints" / "2" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 4])
@@ -150,6 +197,59 @@ def test_an_evaluation_that_sigterm_interrupted_is_made_up_for(text, tmp_path, m
     assert not any("valid/masked_lm_loss" in line for line in lines(tmp_path))
     train(tree, tmp_path)
     assert [line["step"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line] == [6]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatch, is_written):
+    """Whether the line of its scores had been written or not, there is one in the end, and the best is known."""
+
+    class Killed(BaseException):
+        pass
+
+    def evaluate(self, params, stop):
+        if not is_written:
+            raise Killed
+        return original(self, params, stop)
+
+    def finish(self, step, scores):
+        if scores:
+            raise Killed
+        original_finish(self, step, scores)
+
+    original, original_finish = loop.Trainer.evaluate, checkpoints.Checkpoints.finish
+    tree = one_device(text, evaluate_every=4, checkpoint__save_every=4, checkpoint__keep=1, checkpoint__best_mode="max")
+    monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
+    monkeypatch.setattr(checkpoints.Checkpoints, "finish", finish)
+    with pytest.raises(Killed):
+        train(tree, tmp_path)
+    monkeypatch.undo()
+    assert [line["step"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line] == [4] * is_written
+    train(tree, tmp_path)
+    scores = {line["step"]: line["valid/masked_lm_loss"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line}
+    assert [line["step"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line] == [4, 6]
+    best = max(scores, key=scores.get)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {str(best), "6"}
+
+
+def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertjax.training.health._BEFORE_JUDGING", 3)
+    tree = one_device(text, evaluate_every=100, checkpoint__best_metric="")
+    task, settings = tiny.task_and_settings(tree)
+    denominators = task.denominators
+
+    def smaller(batch):
+        # The fifth batch seems to have fewer predictions than it has, by the number that marks it.
+        scale = jnp.where(batch["row_weights"][0] == 1, 1.0, 0.02)
+        return {term: value * scale for term, value in denominators(batch).items()}
+
+    def batches(split, start, rows):
+        for index, batch in enumerate(original(split, start, rows), start=start):
+            yield {**batch, "row_weights": batch["row_weights"] * (2 if index == 4 else 1)}
+
+    original, task.batches, task.denominators = task.batches, batches, smaller
+    loop.train(task, settings, tmp_path)
+    spikes = {line["step"]: line.get("train/loss_spikes") for line in lines(tmp_path) if "train/loss" in line}
+    assert spikes == {2: None, 4: None, 6: 1.0}
 
 
 def test_a_finished_run_is_left_as_it_is(text, finished, tmp_path):

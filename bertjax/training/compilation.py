@@ -1,0 +1,72 @@
+"""What XLA compiles: how long that takes, what came from the compilation cache, and what should not have been.
+
+JAX keeps compiled programs in the folder that the environment variable `JAX_COMPILATION_CACHE_DIR` names, and starts
+faster from there.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import jax
+
+_log = logging.getLogger(__name__)
+
+
+class Compilations:
+    """Counts what is compiled while it is entered.
+
+    Attributes:
+      programs: names of what was compiled, or fetched from the compilation cache instead: "jit(step)".
+      seconds: how long that took.
+      cache_hits: how many were fetched.
+    """
+
+    def __init__(self) -> None:
+        self.programs: list[str] = []
+        self.seconds, self.cache_hits = 0.0, 0
+
+    def __enter__(self) -> "Compilations":
+        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+        jax.monitoring.register_event_listener(self._on_event)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._on_duration)
+        jax.monitoring.unregister_event_listener(self._on_event)
+
+    def _on_duration(self, event: str, duration_secs: float, **labels: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            self.programs.append(str(labels.get("fun_name", "a program")))
+            self.seconds += duration_secs
+
+    def _on_event(self, event: str, **labels: Any) -> None:
+        self.cache_hits += event == "/jax/compilation_cache/cache_hits"
+
+
+class Recompilations:
+    """Programs that training compiled after its first update, which had compiled all that it should need."""
+
+    def __init__(self, specs: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+        """Args: what batches should look like."""
+        self._specs = specs
+        self._count, self._told = 0, ""
+
+    def add(self, step: int, programs: Sequence[str], batch: Mapping[str, jax.Array]) -> None:
+        """Adds what update `step` compiled for a batch. The tests of this project raise here."""
+        self._count += len(programs)
+        odd = [f"{name} is {x.shape}" for name, x in batch.items() if x.shape != self._specs[name].shape]
+        reason = ", ".join(odd) or "no shape has changed; JAX_EXPLAIN_CACHE_MISSES=1 tells more"
+        self._told = f"step {step} compiled {', '.join(programs)} again: {reason}"
+
+    def take(self) -> dict[str, float]:
+        """How many there were since this was last asked, nothing for none; warns of the last."""
+        if not self._count:
+            return {}
+        _log.warning("%d recompilations; %s", self._count, self._told)
+        figures = {"train/recompilations": float(self._count)}
+        self._count = 0
+        return figures

@@ -1,0 +1,115 @@
+"""What is compiled is counted, and a training step that is compiled again is noticed."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.training import compilation, loop
+from tests import tiny
+
+ROOT = Path(__file__).parents[2]
+add = compilation.Recompilations.add  # before the fixture that makes it fail
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return tiny.write_text(tmp_path_factory.mktemp("compilation") / "text.txt")
+
+
+def test_programs_and_cache_hits_are_counted():
+    def cube(x):
+        return x * x * x + 12.25
+
+    x = np.ones(3, np.float32)
+    with compilation.Compilations() as compiled:
+        jax.jit(cube)(x)
+        assert compiled.programs == ["jit(cube)"]
+        assert (compiled.seconds > 0, compiled.cache_hits) == (True, 0)
+        jax.clear_caches()
+        jax.jit(cube)(x)
+        assert (len(compiled.programs), compiled.cache_hits) == (2, 1)
+    jax.jit(lambda x: x - 7.5)(x)
+    assert len(compiled.programs) == 2, "nothing is counted after it was left"
+
+
+def changing(task, from_batch):
+    """A task whose batches lose half of their length on the way."""
+
+    def cut(name, rows):
+        return rows[:, : rows.shape[1] // 2] if name in ("input_ids", "token_type_ids", "attention_mask") else rows
+
+    def batches(split, start, rows):
+        for index, batch in enumerate(original(split, start, rows)):
+            positions = np.minimum(batch["masked_positions"], 15)
+            short = {name: cut(name, rows) for name, rows in batch.items()} | {"masked_positions": positions}
+            yield short if split == "train" and index >= from_batch else batch
+
+    original, task.batches = task.batches, batches
+    return task
+
+
+def test_a_steady_run_compiles_its_step_once(text):
+    task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8))
+    trainer = loop.Trainer(task, settings, jax.devices())
+    with compilation.Compilations() as compiled:
+        state = jax.jit(trainer._init, out_shardings=trainer._shardings)()
+        updates = list(trainer.updates(state, compiled))
+    assert len(updates) == 6
+    assert compiled.programs.count("jit(step)") == 1
+    assert trainer.notices() == {}
+
+
+def test_another_shape_is_an_error_here(text):
+    task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8))
+    trainer = loop.Trainer(changing(task, 3), settings, jax.devices())
+    with (
+        compilation.Compilations() as compiled,
+        pytest.raises(AssertionError, match=r"update 4 compiled .*jit\(step\)"),
+    ):
+        state = jax.jit(trainer._init, out_shardings=trainer._shardings)()
+        list(trainer.updates(state, compiled))
+
+
+def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(compilation.Recompilations, "add", add)
+    task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8))
+    with caplog.at_level(logging.WARNING, "bertjax.training.compilation"):
+        loop.train(changing(task, 3), settings, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    counts = {line["step"]: line.get("train/recompilations", 0) for line in lines if "train/loss" in line}
+    assert counts == {2: 0, 4: 1, 6: 0}
+    (message,) = caplog.messages
+    assert re.fullmatch(r"1 recompilations; step 4 compiled jit\(step\) again: .*input_ids is \(16, 16\).*", message), (
+        message
+    )
+
+
+def test_a_reason_is_given_where_no_shape_has_changed(caplog):
+    recompilations = compilation.Recompilations({"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    add(recompilations, 7, ["jit(step)"], {"x": jnp.zeros(2)})
+    assert recompilations.take() == {"train/recompilations": 1}
+    assert recompilations.take() == {}
+    assert "step 7 compiled jit(step) again: no shape has changed" in caplog.messages[0]
+
+
+@pytest.mark.slow
+def test_the_second_start_takes_its_programs_from_the_cache(text, tmp_path):
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    counts = []
+    for name in ("first", "second"):
+        command = [sys.executable, "launch.py", *tiny.arguments(text, tmp_path / name, num_steps=1)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        counts.append([int(n) for n in re.search(r"(\d+) of (\d+) programs cached", done.stderr).groups()])
+    (first_hits, first), (hits, programs) = counts
+    assert first == programs > 1
+    assert first_hits < programs / 2 < programs == hits

@@ -1,0 +1,82 @@
+"""Spikes are noticed, counted and warned of once; noise, trends and shifts are not spikes."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from bertjax.training.health import Spikes
+
+
+def counted(values, least=0.05):
+    spikes = Spikes("loss", least)
+    for step, value in enumerate(values, start=1):
+        spikes.add(step, float(value))
+    return spikes.take().get("train/loss_spikes", 0)
+
+
+def noisy(count, level=6.0, deviation=0.1, seed=0):
+    return np.random.default_rng(seed).normal(level, deviation, count)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_has_no_spikes(seed):
+    assert counted(noisy(5000, seed=seed)) == 0
+
+
+def test_a_falling_loss_has_no_spikes():
+    steps = np.arange(5000)
+    assert counted(2 + 8 * np.exp(-steps / 500) + noisy(5000, 0.0, 0.05)) == 0
+
+
+def test_each_spike_counts():
+    values = noisy(1000)
+    values[[100, 500, 501, 502, 900]] += 2
+    assert counted(values) == 5
+
+
+def test_a_spike_below_the_median_is_none():
+    values = noisy(1000)
+    values[500] = 0
+    assert counted(values) == 0
+
+
+def test_the_first_values_are_not_judged():
+    values = noisy(200)
+    values[[20, 63]] += 100
+    assert counted(values) == 0
+    values[64] += 100
+    assert counted(values) == 1
+
+
+def test_a_new_level_becomes_usual():
+    values = np.concatenate([noisy(200), noisy(2000, level=9.0)])
+    assert 40 <= counted(values) <= 64  # at most half of the memory
+
+
+def test_an_excess_that_is_small_beside_the_median_is_none():
+    values = noisy(200, deviation=1e-4)
+    values[100] *= 1.04
+    assert counted(values) == 0
+    values[150] *= 1.06
+    assert counted(values) == 1
+
+
+def test_the_gradient_norm_may_double():
+    # A distribution with a long tail, as norms of gradients have.
+    norms = np.exp(noisy(5000, 0.0, 0.2))
+    assert counted(norms, least=1.0) == 0
+    norms[3000] = 5.0
+    assert counted(norms, least=1.0) == 1
+
+
+def test_one_warning_for_all_since_the_last(caplog):
+    spikes = Spikes("gradient_norm", 1.0)
+    for step in range(100):
+        spikes.add(step, 1.0)
+    spikes.add(100, 3.0)
+    spikes.add(101, 4.0)
+    with caplog.at_level(logging.WARNING):
+        assert spikes.take() == {"train/gradient_norm_spikes": 2.0}
+        assert spikes.take() == {}
+    assert caplog.messages == ["2 spikes of gradient_norm; step 101 had 4 where 1 is usual"]
