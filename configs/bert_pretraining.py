@@ -36,6 +36,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.experiment = "bert_pretraining"
     config.init_from = ""
     config.seed = 0
+    config.rng = "threefry2x32"
     config.num_steps = 900_000
     config.batch_size = 256
     config.accumulation_steps = 1

@@ -264,7 +264,7 @@ def test_a_full_disk_under_a_file_of_predictions(home, tmp_path):
     with no_room(500):
         message = predict(home / "run", f"--output={output}", stdin=MASKED * 9)
     check_no_room(message, output)
-    assert not output.exists()
+    assert not output.exists() and not list(tmp_path.glob("*partial*"))
 
 
 @pytest.mark.parametrize("size", [2_000, 8_000])
@@ -341,7 +341,7 @@ def test_a_line_that_cannot_be_predicted_on(home, tmp_path, line, got, expected,
     source = [f"--input={tmp_path / 'in.txt'}"] if is_file else []
     message = predict(home / "run", f"--output={output}", *source, stdin=b"" if is_file else lines)
     check(message, what="input line 2$", got=got, expected=expected, fix="correct the line|convert the input")
-    assert not output.exists()
+    assert not output.exists() and not list(tmp_path.glob("*partial*"))
 
 
 def test_an_input_that_is_not_there(home, tmp_path):
@@ -357,6 +357,17 @@ def test_an_input_that_is_not_there(home, tmp_path):
 
 
 # Numbers.
+
+
+def test_published_weights_that_are_spoiled(copied, tmp_path):
+    folder, name = copied("published"), "bert.embeddings.LayerNorm.weight"
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {name: np.full_like(tensors[name], np.nan)}, folder / "model.safetensors")
+    output = tmp_path / "out.jsonl"
+    flags = ["--config=configs/bert_pretraining.py", f"--config.init_from={folder}", "--config.data.seq_len=32"]
+    message = tiny.run("--mode=predict", *flags, f"--output={output}", stdin=MASKED).error
+    check(message, what="the model's output", got="not finite", expected="probabilities", fix="other weights")
+    assert not output.exists()
 
 
 def test_numbers_that_are_not_finite(train, tmp_path):

@@ -14,6 +14,8 @@ class TrainingConfig:
 
     Attributes:
       seed: of parameters, data order, masks and dropout; from 0 to 2**32 - 1.
+      rng: how dropout's random bits are made: "threefry2x32", the same everywhere, or the faster "rbg", which may
+        differ between kinds of devices and versions of JAX.
       num_steps: updates.
       batch_size: rows of an update, over all devices and micro-batches.
       accumulation_steps: micro-batches that an update's rows are worked through in.
@@ -22,6 +24,7 @@ class TrainingConfig:
     """
 
     seed: int
+    rng: str
     num_steps: int
     batch_size: int
     accumulation_steps: int
@@ -33,6 +36,7 @@ class TrainingConfig:
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:
+        choice(self.rng, ("threefry2x32", "rbg"), "rng")
         choice(self.parallel, ("jit", "pmap"), "parallel")
         for key in ("num_steps", "batch_size", "accumulation_steps", "log_every", "evaluate_every"):
             if getattr(self, key) < 1:

@@ -23,6 +23,10 @@ _DEVIATIONS, _MAD_TO_DEVIATION = 8, 1.4826
 _MEMORY, _BEFORE_JUDGING = 128, 64
 
 
+class NotFiniteError(UserError):
+    """An update was not made, because the loss or the gradient was not finite."""
+
+
 class Spikes:
     """Values far above what has been usual.
 
@@ -68,11 +72,11 @@ def check(task: Task, state: TrainState, batch: Any, report: StepReport, index: 
       index: its number.
       config: the run's settings.
     Raises:
-      UserError: the loss or the gradient was not finite; names the step and the first tensor that went bad.
+      NotFiniteError: the loss or the gradient was not finite; names the step and the first tensor that went bad.
     """
     if bool(report.finite):
         return
-    raise UserError(
+    raise NotFiniteError(
         f"step {index + 1}",
         got=f"a loss or gradient that is not finite; {_first_bad(task, state.params, batch, index, config)}",
         expected="finite numbers; the last checkpoint from before this step is kept",

@@ -131,6 +131,10 @@ class Trainer:
             abstract = self._abstract_state
             params, opt_state = checkpoints.restore(step, abstract.params, abstract.opt_state)
             return steps.TrainState(jax.device_put(jnp.int32(step), self._shardings.step), params, opt_state)
+        return self.fresh()
+
+    def fresh(self) -> steps.TrainState:
+        """The state before the first update: published weights if the task has any, or fresh parameters."""
         state = jax.jit(self._init, out_shardings=self._shardings)()
         params = self._task.warm_start(state.params)
         return state._replace(params=jax.device_put(params, self._shardings.params))

@@ -1,11 +1,12 @@
 """Where inputs of predictions come from and where predictions go: files, pipes, devices, standard streams."""
 
 import contextlib
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import jax
 
@@ -42,6 +43,19 @@ def read_lines(name: str) -> Iterator[str]:
                 ) from error
 
 
+def json_line(record: Mapping[str, Any]) -> str:
+    """A record as a line of JSON. Raises UserError for numbers that JSON does not have."""
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise UserError(
+            "the model's output",
+            got="numbers that are not finite",
+            expected="probabilities and losses",
+            fix="choose another --checkpoint, or other weights: these parameters are spoiled",
+        ) from error
+
+
 @contextlib.contextmanager
 def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
     """Standard output if `name` is "-", or a file that appears under its name once it is whole.
@@ -62,9 +76,13 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
                 yield file
         else:
             partial = path.with_name(path.name + ".partial")
-            with partial.open("w", encoding="utf-8") as file:
-                yield file
-            partial.rename(path)
+            try:
+                with partial.open("w", encoding="utf-8") as file:
+                    yield file
+                partial.rename(path)
+            finally:
+                with contextlib.suppress(OSError):  # it has its name, or there never was one
+                    partial.unlink()
     except BrokenPipeError:  # the reader, `head` for example, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

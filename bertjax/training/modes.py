@@ -1,0 +1,141 @@
+"""What can be done with an experiment: each mode of `launch.py`, without its flags."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from bertjax.errors import UserError, build_all
+from bertjax.task import Task
+from bertjax.training import check, distributed, inference, loop, run_folder, streams
+from bertjax.training.config import TrainingConfig
+
+_NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+      mode: train, evaluate, predict, export, prepare or check.
+      workdir: the run's folder; "" for none.
+      input: a file to predict on; "-" for standard input.
+      output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
+      checkpoint: latest, best or a step.
+    """
+
+    mode: str
+    workdir: str
+    input: str
+    output: str
+    checkpoint: str
+
+
+@runtime_checkable
+class Text(Protocol):
+    """Text to be prepared, and its place."""
+
+    folder: Path
+
+    @property
+    def fingerprint(self) -> str:
+        """What the prepared text depends on."""
+
+    def run(self) -> None:
+        """Prepares it, unless that has been done."""
+
+
+@runtime_checkable
+class Experiment(Protocol):
+    """A module of `experiments/`."""
+
+    Config: type
+
+    def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Fills in what `init_from` determines."""
+
+    def preparation(self, config: Any, workdir: Path) -> Text:
+        """The text that training needs."""
+
+    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Task:
+        """The task, with as much of it as can be made from what is given."""
+
+
+def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> bool:
+    """Does what is asked for; returns whether it went well, which only a check may not.
+
+    Args:
+      request: what.
+      given: the config of a run to be, or None for that of the run in `workdir`.
+      find: the experiment of a name.
+    Raises:
+      UserError: whatever the user can mend.
+    """
+    config = _config(request, given)
+    module = find(config.get("experiment", ""))
+    build_all((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
+    if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
+        config = module.resolve(config)
+    settings, experiment = build_all((TrainingConfig, module.Config), config, "")
+    workdir = Path(request.workdir)
+    if request.mode in ("predict", "export"):
+        from_run = workdir if request.workdir else None
+        task = module.make(experiment, from_run or Path(config["init_from"]), None)
+        _infer(request, inference.Inference(task, settings, from_run, request.checkpoint))
+        return True
+
+    rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
+    if request.mode in ("train", "check"):
+        loop.check(rehearsal, settings)
+    if request.mode == "train":
+        distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
+    text = module.preparation(experiment, workdir)
+    distributed.agree(text.fingerprint, "the text to prepare")
+    if request.mode in ("train", "evaluate"):
+        distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
+    distributed.on_first_process(text.run)
+    if request.mode == "prepare":
+        return True
+    task = module.make(experiment, text.folder, text.folder)
+    if request.mode == "train":
+        distributed.on_first_process(lambda: task.save_vocabulary(workdir))
+        loop.train(task, settings, workdir)
+        return True
+    if request.mode == "check":
+        record = check.overfit_one_batch(task, settings)
+    else:
+        record = inference.Inference(task, settings, workdir, request.checkpoint).evaluate()
+    with streams.open_output(request.output, distributed.is_first_process()) as output:
+        output.write(streams.json_line(record))
+    return bool(record.get("can_learn", True))
+
+
+def _infer(request: Request, runner: inference.Inference) -> None:
+    if request.mode == "export":
+        runner.export(Path(request.output))
+        return
+    with streams.open_output(request.output, distributed.is_first_process()) as output:
+        for record in runner.records(streams.read_lines(request.input)):
+            output.write(streams.json_line(record))
+
+
+def _config(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
+    """The config of a run to be, or of the run that the request names."""
+    is_new = request.mode in _NEW or not request.workdir
+    if is_new == (given is None):
+        raise UserError(
+            "--config",
+            got="none" if is_new else "one beside the run's own",
+            expected="a file of configs/ to train with, or --workdir of a run, whose config is read from it",
+            fix="add --config=configs/bert_pretraining.py:tiny" if is_new else "leave out --config, or --workdir",
+        )
+    if request.mode in (*_NEW, "evaluate") and not request.workdir:
+        raise UserError("--workdir", got="none", expected="a folder for the run", fix="add --workdir=runs/NAME")
+    if request.mode == "export" and request.output == "-":
+        raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")
+    config = run_folder.load_config(Path(request.workdir)) if given is None else given
+    if not request.workdir and not config.get("init_from"):
+        fix = "add --workdir=RUN or --config.init_from=FOLDER"
+        raise UserError("--workdir", got="none, and no init_from", expected="a run or published weights", fix=fix)
+    return config
