@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax.checkpoints import Checkpoints
 from bertjax.errors import UserError
@@ -110,13 +111,16 @@ class Trainer:
         self._init = lambda: steps.init_state(task, optimizer, config.seed)
         shapes = jax.eval_shape(self._init)
         self._shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
-        self._abstract_state = sharding.with_shardings(shapes, self._shardings)
         if config.parallel == "pmap":
             self._step = steps.pmap_step(task, optimizer, self._mesh, config.accumulation_steps, config.seed)
+            # pmap returns a state over a mesh of its own, and compiles once more for one that began elsewhere.
+            own_mesh = Mesh(self._mesh.devices.ravel(), ("data",), axis_types=(AxisType.Auto,))
+            self._shardings = jax.tree.map(lambda _: NamedSharding(own_mesh, PartitionSpec()), self._shardings)
         else:
             self._step = steps.jit_step(
                 task, optimizer, self._mesh, self._shardings, config.accumulation_steps, config.seed
             )
+        self._abstract_state = sharding.with_shardings(shapes, self._shardings)
         self._evaluate = Evaluation(task, self._mesh, config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None
         self._recompilations = Recompilations(task.batch_specs())

@@ -57,14 +57,15 @@ def changing(task, from_batch):
     return task
 
 
-def test_a_steady_run_compiles_its_step_once(text):
-    task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8))
+@pytest.mark.parametrize(("parallel", "program"), [("jit", "jit(step)"), ("pmap", "jit(_fun)")])
+def test_a_steady_run_compiles_its_step_once(text, parallel, program):
+    task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8, parallel=parallel))
     trainer = loop.Trainer(task, settings, jax.devices())
     with compilation.Compilations() as compiled:
         state = jax.jit(trainer._init, out_shardings=trainer._shardings)()
         updates = list(trainer.updates(state, compiled))
     assert len(updates) == 6
-    assert compiled.programs.count("jit(step)") == 1
+    assert compiled.programs.count(program) == 1
     assert trainer.notices() == {}
 
 
