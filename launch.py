@@ -4,6 +4,7 @@ python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [
 python launch.py --mode=check --config=configs/bert_pretraining.py:tiny --workdir=runs/demo
 python launch.py --mode=evaluate --workdir=runs/demo
 python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
+python launch.py --mode=report --workdir=runs/demo
 python launch.py --mode=export --workdir=runs/demo --output=FOLDER
 """
 
@@ -20,7 +21,7 @@ from bertjax.errors import UserError, as_user_error, choice
 from bertjax.progress import show_lines
 
 # JAX, and the wings that need it, are imported in functions: worker processes import this file too, without use for it.
-MODES = ("train", "evaluate", "predict", "export", "prepare", "check")
+MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report")
 _CONFIG = config_flags.DEFINE_config_file(
     "config",
     None,
@@ -60,6 +61,14 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> bool:
+    if mode == "report":
+        from bertjax.reporting import curves
+
+        if not _WORKDIR.value:
+            raise UserError("--workdir", got="none", expected="the folder of a run", fix="add --workdir=runs/NAME")
+        print(curves.write_report(Path(_WORKDIR.value)))
+        return True
+
     from bertjax.training import distributed, modes
 
     distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)

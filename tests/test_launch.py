@@ -167,6 +167,14 @@ def test_a_mistake_is_one_line_and_a_status():
     assert done.stderr.count("\n") == 1
 
 
+def test_a_report_is_written_into_the_folder_of_the_run(home):
+    outcome = tiny.run("--mode=report", f"--workdir={home / 'run'}")
+    assert outcome.status is None, outcome.status
+    path = Path(outcome.stdout.strip())
+    assert path.resolve() == (home / "run" / "report.html").resolve()
+    assert "masked_lm_loss" in path.read_text()
+
+
 # Evaluation.
 
 
