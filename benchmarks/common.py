@@ -168,7 +168,6 @@ class OurStep:
         self,
         shape: Shape,
         overrides: Mapping[str, Any],
-        prng: str,
         batches: Sequence[Batch] | None = None,
     ) -> None:
         """Compiles it and makes one update.
@@ -176,24 +175,21 @@ class OurStep:
         Args:
           shape: the model and its batch.
           overrides: config values by dotted key.
-          prng: the implementation of random keys, "threefry2x32" or "rbg".
           batches: of the task's `batch_specs`; a made-up one by default.
         """
-        self._prng = prng
-        with jax.default_prng_impl(prng):
-            config, experiment = read_config(shape, overrides)
-            task = bert_pretraining.make(experiment, None, None)
-            mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
-            optimizer = make_optimizer(config.optimizer, jax.eval_shape(task.init, jax.random.key(0)), config.num_steps)
+        config, experiment = read_config(shape, overrides)
+        task = bert_pretraining.make(experiment, None, None)
+        mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+        optimizer = make_optimizer(config.optimizer, jax.eval_shape(task.init, jax.random.key(0)), config.num_steps)
 
-            def init() -> steps.TrainState:
-                return steps.init_state(task, optimizer, config.seed)
+        def init() -> steps.TrainState:
+            return steps.init_state(task, optimizer, config.seed)
 
-            shardings = sharding.tree_shardings(jax.eval_shape(init), mesh, task.partition_rules())
-            self._step = steps.jit_step(task, optimizer, mesh, shardings, config.accumulation_steps, config.seed)
-            self.batches = batches or [made_up_batch(task.batch_specs(), shape.vocab_size)]
-            self._on_device = [sharding.put_batch(batch, mesh, shape.rows) for batch in self.batches]
-            self.state = jax.jit(init, out_shardings=shardings)()
+        shardings = sharding.tree_shardings(jax.eval_shape(init), mesh, task.partition_rules())
+        self._step = steps.jit_step(task, optimizer, mesh, shardings, config)
+        self.batches = batches or [made_up_batch(task.batch_specs(), shape.vocab_size)]
+        self._on_device = [sharding.put_batch(batch, mesh, shape.rows) for batch in self.batches]
+        self.state = jax.jit(init, out_shardings=shardings)()
         self._index = 0
         self()
 
@@ -201,8 +197,7 @@ class OurStep:
         """Makes updates, and waits for the last."""
         for _ in range(times):
             batch = self._on_device[self._index % len(self._on_device)]
-            with jax.default_prng_impl(self._prng):
-                self.state, _ = self._step(self.state, batch, np.int32(self._index))
+            self.state, _ = self._step(self.state, batch, np.int32(self._index))
             self._index += 1
         jax.block_until_ready(self.state)
 

@@ -33,6 +33,7 @@ _TIMING = 3.0  # seconds
 Batches = Sequence[tuple[str, int, tuple[int, ...], tuple[int, ...]]]
 _BFLOAT16 = {"model.dtype": "bfloat16"}
 _PACKED = {"data.packing": True}
+_RBG = {"rng": "rbg"}
 _HEADER = ["model", "batch", "contender", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "compiled in"]
 
 
@@ -45,7 +46,6 @@ class Case:
       size, length: of the model and its rows.
       rows: batch sizes to try, largest first; the first that fits the memory counts.
       overrides: config values by dotted key, of which `data.*` say what the batches are.
-      prng: the implementation of random keys.
       torch: "" for ours, or "eager" or "compiled".
       expected_seconds: without so much time left, it is skipped.
     """
@@ -55,7 +55,6 @@ class Case:
     length: int
     rows: tuple[int, ...]
     overrides: Mapping[str, Any]
-    prng: str = "threefry2x32"
     torch: str = ""
     expected_seconds: int = 40
 
@@ -67,13 +66,13 @@ def cases(batches: Batches) -> list[Case]:
         found.append(Case("ours", size, length, rows, _BFLOAT16))
         found.append(Case("ours, packed", size, length, rows, _BFLOAT16 | _PACKED))
     for size, length, rows, _ in batches[:2]:
-        found.append(Case("ours, rbg", size, length, rows, _BFLOAT16, prng="rbg"))
+        found.append(Case("ours, rbg", size, length, rows, _BFLOAT16 | _RBG))
     for size, length, _, rows in batches:
         found.append(Case("ours, remat", size, length, rows, _BFLOAT16 | {"model.remat": True}))
     for size, length, rows, _ in batches[:2]:
         unrolled = _BFLOAT16 | {"model.scan_layers": False}
         found.append(Case("ours, unrolled", size, length, rows, unrolled, expected_seconds=100))
-        found.append(Case("ours, unrolled, rbg", size, length, rows, unrolled, prng="rbg", expected_seconds=100))
+        found.append(Case("ours, unrolled, rbg", size, length, rows, unrolled | _RBG, expected_seconds=100))
     return found
 
 
@@ -192,7 +191,7 @@ class Runner:
         self, case: Case, shape: common.Shape, overrides: Mapping[str, Any], batches: Sequence[Any]
     ) -> Callable[[int], None]:
         if not case.torch:
-            return common.OurStep(shape, overrides, case.prng, batches)
+            return common.OurStep(shape, overrides, batches)
         from benchmarks.torch_peer import TorchStep
 
         return TorchStep(shape, batches, compiled=case.torch == "compiled", bfloat16=True)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.pretraining_step --rounds=20
     python -m benchmarks.pretraining_step --rounds=20 --malloc=tuned
-    python -m benchmarks.pretraining_step --peers --variant=unrolled:model.scan_layers=False --variant=rbg:prng=rbg
+    python -m benchmarks.pretraining_step --peers --variant=unrolled:model.scan_layers=False --variant=rbg:rng=rbg
     python -m benchmarks.pretraining_step --peers --profile --shapes=base:8x128:30522
 
 Each round times every contender once: our step, transformers eager and compiled, and plain matrix products of the
@@ -60,13 +60,13 @@ def profile(shapes: Sequence[str], variants: Mapping[str, Any]) -> None:
         print(f"{common.describe_machine()}; float32")
         for shape in map(common.Shape.parse, shapes):
             for name, settings in variants.items():
-                seconds, wall = step_profile.trace(our_step(shape, settings))
+                seconds, wall = step_profile.trace(common.OurStep(shape, settings))
                 shares = step_profile.report(step_profile.kinds(newest_program()), seconds)
                 print(f"\n### {name}: {shape}, {wall * 1e3:,.0f} ms a step\n\n{shares}", flush=True)
 
 
 def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
-    """Reads `NAME:KEY=VALUE,...`; values are JSON, or strings where they are not; the key `prng` is ours."""
+    """Reads `NAME:KEY=VALUE,...`; values are JSON, or strings where they are not."""
     name, _, settings = text.partition(":")
     values = {}
     for setting in settings.split(","):
@@ -78,15 +78,9 @@ def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
     return name, values
 
 
-def our_step(shape: common.Shape, settings: Mapping[str, Any]) -> common.OurStep:
-    """Our step with a variant's settings."""
-    overrides = {key: value for key, value in settings.items() if key != "prng"}
-    return common.OurStep(shape, overrides, settings.get("prng", "threefry2x32"))
-
-
 def compare(shape: common.Shape, variants: Mapping[str, Any], peers: Sequence[str], rounds: int) -> str:
     """Times all contenders on one shape, and says how they did."""
-    ours = {name: our_step(shape, settings) for name, settings in variants.items()}
+    ours = {name: common.OurStep(shape, settings) for name, settings in variants.items()}
     contenders: dict[str, Callable[[], None]] = dict(ours)
     if peers:
         from benchmarks.torch_peer import TorchStep

@@ -112,14 +112,12 @@ class Trainer:
         shapes = jax.eval_shape(self._init)
         self._shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
         if config.parallel == "pmap":
-            self._step = steps.pmap_step(task, optimizer, self._mesh, config.accumulation_steps, config.seed)
+            self._step = steps.pmap_step(task, optimizer, self._mesh, config)
             # pmap returns a state over a mesh of its own, and compiles once more for one that began elsewhere.
             own_mesh = Mesh(self._mesh.devices.ravel(), ("data",), axis_types=(AxisType.Auto,))
             self._shardings = jax.tree.map(lambda _: NamedSharding(own_mesh, PartitionSpec()), self._shardings)
         else:
-            self._step = steps.jit_step(
-                task, optimizer, self._mesh, self._shardings, config.accumulation_steps, config.seed
-            )
+            self._step = steps.jit_step(task, optimizer, self._mesh, self._shardings, config)
         self._abstract_state = sharding.with_shardings(shapes, self._shardings)
         self._evaluate = Evaluation(task, self._mesh, config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None

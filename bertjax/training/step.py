@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bertjax.errors import UserError
 from bertjax.task import Metrics, Params, Task
 from bertjax.training import sharding
+from bertjax.training.config import TrainingConfig
 
 Tree = Any
 
@@ -45,9 +46,8 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -
 def make_step(
     task: Task,
     optimizer: optax.GradientTransformation,
+    config: TrainingConfig,
     *,
-    accumulation: int,
-    seed: int,
     whole_batch: Callable[[Tree], Tree] = lambda tree: tree,
     all_sum: Callable[[Tree], Tree] = lambda tree: tree,
     own_key: Callable[[jax.Array], jax.Array] = lambda key: key,
@@ -60,8 +60,8 @@ def make_step(
     Args:
       task: what is trained.
       optimizer: how.
-      accumulation: micro-batches that the rows are worked through in.
-      seed: dropout keys are a function of (seed, index, micro-batch).
+      config: into how many micro-batches the rows are divided; dropout keys are a function of (seed, index,
+        micro-batch), of the kind `rng`.
       whole_batch: from the rows at hand to the global batch; the identity under jit, whose arrays are global.
       all_sum: from sums over the rows at hand to sums over the global batch.
       own_key: from the key of an update to that of the rows at hand.
@@ -77,7 +77,7 @@ def make_step(
         def micro_step(rows: Tree, key: jax.Array) -> Tree:
             return jax.value_and_grad(loss, has_aux=True)(state.params, rows, key)
 
-        keys = jax.random.split(own_key(dropout_key(seed, index)), accumulation)
+        keys = jax.random.split(own_key(dropout_key(config, index)), config.accumulation_steps)
         (value, metrics), grads = all_sum(accumulate(micro_step, batch, keys))
         metrics["loss"] = (value, jnp.ones(()))
 
@@ -94,9 +94,9 @@ def make_step(
     return step
 
 
-def dropout_key(seed: int, index: jax.Array | int) -> jax.Array:
+def dropout_key(config: TrainingConfig, index: jax.Array | int) -> jax.Array:
     """The key of an update, to be split over its micro-batches."""
-    return jax.random.fold_in(jax.random.key(seed), index)
+    return jax.random.fold_in(jax.random.key(config.seed, impl=config.rng), index)
 
 
 def accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys: jax.Array) -> Tree:
@@ -116,13 +116,12 @@ def jit_step(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     state_shardings: Tree,
-    accumulation: int,
-    seed: int,
+    config: TrainingConfig,
 ) -> StepFunction:
     """The update, compiled over the mesh; the state is donated and keeps its shardings."""
     replicated = NamedSharding(mesh, PartitionSpec())
     compiled = jax.jit(
-        make_step(task, optimizer, accumulation=accumulation, seed=seed),
+        make_step(task, optimizer, config),
         in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
@@ -135,9 +134,7 @@ def jit_step(
     return call
 
 
-def pmap_step(
-    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, accumulation: int, seed: int
-) -> StepFunction:
+def pmap_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, config: TrainingConfig) -> StepFunction:
     """The same update through `jax.pmap`, one device for each block of rows, for those who compare with it.
 
     Raises:
@@ -153,8 +150,7 @@ def pmap_step(
     step = make_step(
         task,
         optimizer,
-        accumulation=accumulation,
-        seed=seed,
+        config,
         whole_batch=partial(jax.lax.all_gather, axis_name="data", tiled=True),
         all_sum=partial(jax.lax.psum, axis_name="data"),
         own_key=lambda key: jax.random.fold_in(key, jax.lax.axis_index("data")),

@@ -30,7 +30,7 @@ def shipped_tiny(prepared):
 def losses_of_ours(task, settings, params, batches):
     optimizer = make_optimizer(settings.optimizer, params, STEPS)
     state = steps.TrainState(jax.numpy.zeros((), "int32"), params, optimizer.init(params))
-    step = jax.jit(steps.make_step(task, optimizer, accumulation=1, seed=0))
+    step = jax.jit(steps.make_step(task, optimizer, settings))
     losses = []
     for index, batch in enumerate(batches):
         state, report = step(state, batch, index)

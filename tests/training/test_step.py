@@ -38,9 +38,9 @@ def run(tree, devices, updates):
     shardings = sharding.tree_shardings(jax.eval_shape(init), mesh, task.partition_rules())
     state = jax.jit(init, out_shardings=shardings)()
     if settings.parallel == "pmap":
-        step = steps.pmap_step(task, optimizer, mesh, settings.accumulation_steps, seed=1)
+        step = steps.pmap_step(task, optimizer, mesh, settings)
     else:
-        step = steps.jit_step(task, optimizer, mesh, shardings, settings.accumulation_steps, seed=1)
+        step = steps.jit_step(task, optimizer, mesh, shardings, settings)
     rows = sharding.local_rows(mesh, 32)
     gradient = None
     for index, batch in zip(range(updates), task.batches("train", 0, rows), strict=False):
@@ -98,7 +98,7 @@ def test_a_bad_update_is_not_made_and_none_after_it(text):
     task, settings = tiny.task_and_settings(no_dropout(text))
     optimizer = make_optimizer(settings.optimizer, jax.eval_shape(task.init, jax.random.key(0)), 100)
     state = steps.init_state(task, optimizer, seed=0)
-    step = jax.jit(steps.make_step(task, optimizer, accumulation=1, seed=0))
+    step = jax.jit(steps.make_step(task, optimizer, settings))
     batches = [dict(batch) for batch, _ in zip(task.batches("train", 0, np.arange(32)), range(3), strict=False)]
     state, report = step(state, batches[0], 0)
     assert report.finite and state.step == 1
@@ -109,3 +109,15 @@ def test_a_bad_update_is_not_made_and_none_after_it(text):
     assert not report.finite
     for a, b in ((state, after), (state, later)):
         assert all(jax.tree.leaves(jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), a, b)))
+
+
+def test_the_kind_of_random_bits_is_a_setting(text):
+    drawn = {}
+    for rng in ("threefry2x32", "rbg"):
+        _, settings = tiny.task_and_settings({**tiny.config(text), "rng": rng})
+        keys = [steps.dropout_key(settings, index) for index in (3, 3, 4)]
+        assert all(jax.random.key_impl(key) == rng for key in keys)
+        drawn[rng] = [np.asarray(jax.random.bits(key, (8,))) for key in keys]
+        np.testing.assert_array_equal(drawn[rng][0], drawn[rng][1])
+        assert (drawn[rng][0] != drawn[rng][2]).any()
+    assert (drawn["rbg"][0] != drawn["threefry2x32"][0]).any()
