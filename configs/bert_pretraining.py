@@ -112,6 +112,9 @@ def _data() -> ConfigDict:
     data.next_sentence = True
     data.short_seq_prob = 0.1
     data.random_next_prob = 0.5
+    data.whole_sentences = False
+    data.packing = False
+    data.valid_rows = 0
     return data
 
 

@@ -14,7 +14,7 @@ from flax import traverse_util
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import checkpoints
-from bertjax.data.batching import PretrainingBatches
+from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.masking import MaskingConfig
 from bertjax.data.sentence_pairs import PairsConfig
@@ -27,6 +27,7 @@ from bertjax.task import Batch, Example, Metrics, Params, Rows, Sums
 
 _log = logging.getLogger(__name__)
 
+_DATA = (CorpusConfig, PairsConfig, RowsConfig)
 _TOP = 5
 _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
 # What `init_from` determines: a different value in the config is a contradiction.
@@ -56,7 +57,7 @@ class Config:
       batch_size: rows of a global batch.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
       model: fields of `BertConfig`.
-      data: fields of `CorpusConfig` and `PairsConfig`.
+      data: fields of `CorpusConfig`, `PairsConfig` and `RowsConfig`.
       masking: see `MaskingConfig`.
     """
 
@@ -108,7 +109,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def preparation(config: Config, workdir: Path) -> Preparation:
     """The text that training needs, to be kept in the run's folder unless the config says where."""
-    corpus, _ = build_all((CorpusConfig, PairsConfig), config.data, "data")
+    corpus, *_ = build_all(_DATA, config.data, "data")
     return Preparation(corpus, workdir / "data")
 
 
@@ -131,12 +132,17 @@ class BertPretraining:
     def __init__(self, config: Config, tokenizer: WordPiece, corpus: Corpus | None) -> None:
         """Args: settings; the vocabulary; the prepared text. Raises UserError if they do not fit together."""
         self._config, self._tokenizer, self._corpus = config, tokenizer, corpus
-        _, self._pairs = build_all((CorpusConfig, PairsConfig), config.data, "data")
+        _, pairs, rows = build_all(_DATA, config.data, "data")
         vocab_size = config.model.get("vocab_size") or tokenizer.vocab_size
-        values = {**config.model, "vocab_size": vocab_size, "next_sentence": self._pairs.next_sentence}
+        values = {**config.model, "vocab_size": vocab_size, "next_sentence": pairs.next_sentence}
         self._model_config = build(BertConfig, values, "model")
-        _check_together(config, self._model_config, self._pairs, tokenizer)
+        _check_together(config, self._model_config, pairs, tokenizer)
         self._model = BertForPreTraining(self._model_config)
+        direction, seed = self._model_config.direction, config.seed
+        self._batch_config = BatchConfig(
+            pairs, config.masking, rows, config.objective, direction, seed, config.batch_size
+        )
+        self._batches: dict[str, PretrainingBatches] = {}
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
@@ -162,21 +168,9 @@ class BertPretraining:
 
     def batch_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         """See `Task.batch_specs`."""
-        rows, length = self._config.batch_size, self._pairs.seq_len
-        predicted = self._config.masking.max_predictions if self._config.objective == "masked_lm" else length - 1
-        shapes = {
-            "input_ids": (length,),
-            "token_type_ids": (length,),
-            "attention_mask": (length,),
-            "masked_positions": (predicted,),
-            "masked_labels": (predicted,),
-            "masked_weights": (predicted,),
-            "next_sentence_labels": (),
-            "row_weights": (),
-        }
         return {
-            name: jax.ShapeDtypeStruct((rows, *shape), jnp.float32 if name.endswith("weights") else jnp.int32)
-            for name, shape in shapes.items()
+            name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
+            for name, shape in self._batch_config.shapes().items()
         }
 
     def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
@@ -188,19 +182,17 @@ class BertPretraining:
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """Predicted tokens, and pairs: the mean of google-research/bert over each."""
-        return {
-            self._config.objective: jnp.maximum(jnp.sum(batch["masked_weights"]), 1),
-            "next_sentence": jnp.maximum(jnp.sum(batch["row_weights"]), 1),
-        }
+        weights = {self._config.objective: "masked_weights", "next_sentence": "next_sentence_weights"}
+        return {term: jnp.maximum(jnp.sum(batch[name]), 1) for term, name in weights.items() if name in batch}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Cross-entropies of the predicted tokens and of the next sentence; see `Task.loss`."""
         output = self._apply(params, batch, rng)
         terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
         if output.next_sentence_logits is not None:
-            labels = batch["next_sentence_labels"]
-            terms["next_sentence"] = (output.next_sentence_logits[:, 0], labels, batch["row_weights"])
-        sums, metrics = {}, {"tokens": (jnp.sum(batch["attention_mask"], dtype=jnp.float32), jnp.ones(()))}
+            labels, weights = batch["next_sentence_labels"], batch["next_sentence_weights"]
+            terms["next_sentence"] = (output.next_sentence_logits, labels, weights)
+        sums, metrics = {}, {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
         for name, (logits, labels, weights) in terms.items():
             sums[name] = jnp.sum(cross_entropy(logits, labels) * weights)
             right = jnp.sum(is_best(logits, labels) * weights)
@@ -214,8 +206,8 @@ class BertPretraining:
         # One more of each token, so that one never seen in training does not cost infinity.
         counts = np.zeros(self._model_config.vocab_size) + 1
         counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
-        if self._config.objective == "causal_lm":  # each row also predicts the [SEP], or the [CLS], at its end
-            counts[[self._tokenizer.sep_id, self._tokenizer.cls_id]] += self._split("train").rows_per_epoch
+        if self._config.objective == "causal_lm":  # each instance also predicts the [SEP], or the [CLS], at its end
+            counts[[self._tokenizer.sep_id, self._tokenizer.cls_id]] += self._split("train").instances_per_epoch
         costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
         for batch in self._split("valid").evaluation(np.arange(self._config.batch_size)):
             total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
@@ -274,7 +266,7 @@ class BertPretraining:
             {"params": params},
             batch["input_ids"],
             batch["token_type_ids"],
-            batch["attention_mask"],
+            batch["segment_ids"],
             batch["masked_positions"],
             position_ids=batch.get("position_ids"),
             cls_positions=batch.get("cls_positions"),
@@ -286,16 +278,9 @@ class BertPretraining:
 
     def _split(self, split: str) -> PretrainingBatches:
         assert self._corpus is not None, "a task without prepared text only predicts"
-        return PretrainingBatches(
-            self._corpus,
-            split,
-            self._pairs,
-            self._config.masking,
-            objective=self._config.objective,
-            direction=self._model_config.direction,
-            seed=self._config.seed,
-            batch_size=self._config.batch_size,
-        )
+        if split not in self._batches:
+            self._batches[split] = PretrainingBatches(self._corpus, split, self._batch_config)
+        return self._batches[split]
 
     def _example(self, text: str, number: int) -> Example:
         segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
@@ -319,7 +304,7 @@ class BertPretraining:
         inputs = {
             "input_ids": np.array(ids, np.int32),
             "token_type_ids": np.array(token_types, np.int32),
-            "attention_mask": np.ones(len(ids), np.int32),
+            "segment_ids": np.ones(len(ids), np.int32),
             "masked_positions": asked.astype(np.int32),
         }
         return Example(inputs, (text, positions))

@@ -1,57 +1,138 @@
 """Pretraining batches: a pure function of (seed, step), as numpy arrays of one static shape."""
 
+import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import grain
 import numpy as np
-from jaxtyping import Bool, Int, Int64
+from jaxtyping import Int32, Int64
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.masking import MaskingConfig, mask_tokens, predict_neighbors
-from bertjax.data.plan import Plan
-from bertjax.data.sentence_pairs import PairsConfig
+from bertjax.data.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
+from bertjax.data.packing import Packing
+from bertjax.data.plan import Plan, PlannedRows
+from bertjax.data.sentence_pairs import PairsConfig, places_in_groups
+from bertjax.errors import UserError
 
 Batch = Mapping[str, np.ndarray]
 Rows = Int64[np.ndarray, " rows"]  # which rows of a global batch
-_WEIGHTS = ("masked_weights", "row_weights", "attention_mask")
 _ENDLESS = 2**40
 # One thread keeps a few batches ahead of the step; it spends its time in NumPy, which lets go of the lock.
 _READ_OPTIONS = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+# A packed row has room for this many predictions more than the masking rate gives on average: each instance rounds.
+_SPARE_PREDICTIONS = 0.05
+# A packed row of pairs has room for an instance every so many tokens; pairs are seldom shorter.
+_TOKENS_PER_PAIR = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """How instances fill the rows of a batch.
+
+    Attributes:
+      packing: several instances to a row, which attend to themselves alone; else one.
+      valid_rows: how many held-out rows an evaluation goes through at most; 0 for all.
+    """
+
+    packing: bool
+    valid_rows: int
+
+    def __post_init__(self) -> None:
+        if self.valid_rows < 0:
+            raise UserError(
+                "config key data.valid_rows", got=self.valid_rows, expected="0 or more", fix="use 0: all held-out rows"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchConfig:
+    """All that determines a batch but the text and the step.
+
+    Attributes:
+      pairs: how text is cut into instances.
+      masking: how tokens are masked.
+      rows: how instances fill rows.
+      objective: "masked_lm" or "causal_lm".
+      direction: of "causal_lm": "left_to_right" or "right_to_left".
+      seed: of all draws.
+      batch_size: rows of a global batch.
+    """
+
+    pairs: PairsConfig
+    masking: MaskingConfig
+    rows: RowsConfig
+    objective: str
+    direction: str
+    seed: int
+    batch_size: int
+
+    @property
+    def room(self) -> Packing:
+        """What a row has room for.
+
+        Packed, that is 5 % more predictions than `masking.rate` of its tokens, and an instance every 16 tokens
+        if each has a next sentence to predict; if not, nothing in a batch counts instances.
+        """
+        length, packing = self.pairs.seq_len, self.rows.packing
+        lengths = np.arange(length + 1)
+        if self.objective == "causal_lm":
+            predictions, wanted = length - 1, np.maximum(lengths - 1, 1)
+        else:
+            packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.rate * length)
+            predictions, wanted = packed if packing else self.masking.max_predictions, self.masking.wanted(lengths)
+        segments = -(-length // _TOKENS_PER_PAIR) if self.pairs.next_sentence else length
+        return Packing(length, predictions, segments if packing else 1, tuple(wanted.tolist()))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each field of a global batch (see `PretrainingBatches`)."""
+        room = self.room
+        shapes = dict.fromkeys(("input_ids", "token_type_ids", "segment_ids"), (self.batch_size, room.tokens))
+        if self.rows.packing:
+            shapes["position_ids"] = self.batch_size, room.tokens
+        for name in ("masked_positions", "masked_labels", "masked_weights"):
+            shapes[name] = self.batch_size, room.predictions
+        if self.pairs.next_sentence:
+            for name in ("cls_positions", "next_sentence_labels", "next_sentence_weights"):
+                shapes[name] = self.batch_size, room.segments
+        return shapes
 
 
 class PretrainingBatches:
     """Cuts, masks and stacks the rows of a split.
 
-    A batch holds, for B rows of S tokens of which P at most are predicted:
-      input_ids [B, S] int32; token_type_ids [B, S] int32, 0 for the first segment and 1 for the second;
-      attention_mask [B, S] int32, 1 for tokens and 0 for padding;
-      masked_positions [B, P] int32, masked_labels [B, P] int32, masked_weights [B, P] float32;
-      next_sentence_labels [B] int32, 1 for a random next sentence; row_weights [B] float32, 0 where a row
-      only fills up the last batch of an evaluation.
+    A batch holds, for B rows of S tokens of which P at most are predicted, and of E instances at most:
+      input_ids, token_type_ids [B, S] int32; token types are 0 for the first segment and 1 for the second;
+      segment_ids [B, S] int32: 1, 2, ... for the row's instances (1 alone if they are not packed), 0 for padding;
+      position_ids [B, S] int32: the place in the instance; only if instances are packed;
+      masked_positions [B, P] int32, in the row; masked_labels [B, P] int32; masked_weights [B, P] float32;
+    and with next-sentence prediction:
+      cls_positions [B, E] int32, in the row; next_sentence_labels [B, E] int32, 1 for a random next sentence;
+      next_sentence_weights [B, E] float32.
+    Weights are 0 where a row has no more to predict. A row that only fills up an evaluation's last batch is empty.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        split: str,
-        pairs: PairsConfig,
-        masking: MaskingConfig,
-        *,
-        objective: str,
-        direction: str,
-        seed: int,
-        batch_size: int,
-    ) -> None:
-        """Args: the text; how rows are cut and masked; `masked_lm` or `causal_lm` and its direction."""
-        self._corpus, self._split, self._pairs, self._masking = corpus, corpus.splits[split], pairs, masking
-        self._objective, self._direction = objective, direction
-        self._seed, self._batch_size = seed, batch_size
-        self._plan = Plan(self._split.sentences, pairs, masking, seed=seed, folder=corpus.folder / "plans" / split)
+    def __init__(self, corpus: Corpus, split: str, config: BatchConfig) -> None:
+        """Args: the text, "train" or "valid" of it, and what is made of it."""
+        self._corpus, self._split, self._config, self._room = corpus, corpus.splits[split], config, config.room
+        self._plan = Plan(
+            self._split.sentences,
+            config.pairs,
+            config.masking,
+            self._room if config.rows.packing else None,
+            seed=config.seed,
+            folder=corpus.folder / "plans" / split,
+        )
 
     @property
-    def rows_per_epoch(self) -> int:
-        """Rows of the first epoch."""
-        return len(self._plan.rows(0))
+    def instances_per_epoch(self) -> int:
+        """Instances of the first epoch; of large texts an estimate."""
+        return self._plan.instances_per_epoch
+
+    def steps_in(self, epoch: int) -> int:
+        """Full batches of an epoch. Plans all of it."""
+        return self._plan.count(epoch) // self._config.batch_size
 
     def training(self, start: int, rows: Rows) -> Iterator[Batch]:
         """Rows `rows` of the global batch of each training step from `start` on, without end."""
@@ -59,81 +140,116 @@ class PretrainingBatches:
 
     def evaluation(self, rows: Rows) -> Iterator[Batch]:
         """Rows `rows` of each global batch of the first epoch, each row once; the last batch is filled up."""
-        count = -(-len(self._plan.rows(0)) // self._batch_size)
+        count = -(-self._held_out() // self._config.batch_size)
         return _in_background(lambda index: self.evaluation_batch(index, rows), count)
 
     def training_batch(self, step: int, rows: Rows) -> Batch:
         """Rows `rows` of the global batch of a training step."""
-        epoch, place = self._plan.locate(step, self._batch_size)
-        planned = self._planned(epoch, place)[rows]
-        return self._assemble(planned, self._masking.epoch_of_draws(epoch))
+        epoch, start = self._plan.locate(step, self._config.batch_size)
+        planned = self._plan.rows(epoch, start, start + self._config.batch_size)
+        return self._assemble(planned.take(rows), self._config.masking.epoch_of_draws(epoch))
 
     def evaluation_batch(self, index: int, rows: Rows) -> Batch:
-        """Rows `rows` of the global batch `index` of the first epoch; rows that fill up the last weigh 0."""
-        planned = self._planned(0, index)
-        filled = np.concatenate([planned, np.repeat(planned[:1], self._batch_size - len(planned))])
-        real = (np.arange(self._batch_size) < len(planned))[rows]
-        batch = self._assemble(filled[rows], 0)
-        weights = {name: (batch[name].T * real).T.astype(batch[name].dtype) for name in _WEIGHTS}
-        return {**batch, **weights}
+        """Rows `rows` of the global batch `index` of the first epoch; rows that fill up the last are empty."""
+        start = index * self._config.batch_size
+        planned = self._plan.rows(0, start, min(start + self._config.batch_size, self._held_out()))
+        return self._assemble(planned.take(rows), 0)
 
-    def _planned(self, epoch: int, place: int) -> np.ndarray:
-        return self._plan.rows(epoch)[place * self._batch_size : (place + 1) * self._batch_size]
+    def _held_out(self) -> int:
+        """Rows of an evaluation."""
+        most = self._config.rows.valid_rows
+        return min(self._plan.count(0, most), most) if most else self._plan.count(0)
 
-    def _assemble(self, planned: np.ndarray, epoch: int) -> Batch:
-        input_ids, token_type_ids, candidates = self._fill(planned)
-        lengths = self._lengths(planned)
-        if self._objective == "masked_lm":
-            predictions = mask_tokens(
-                input_ids,
-                candidates,
-                lengths,
-                self._masking,
-                is_continuation=self._corpus.tokenizer.is_continuation,
-                mask_id=self._corpus.tokenizer.mask_id,
-                seed=self._seed,
-                epoch=epoch,
-                rows=planned["number"].astype(np.int64),
+    def _assemble(self, planned: PlannedRows, epoch: int) -> Batch:
+        config, instances = self._config, planned.instances
+        layout = _Layout.of(config.pairs.lengths(instances), planned.first)
+        predictions = self._predictions(instances, layout, epoch)
+        batch = {
+            name: np.full(
+                (len(planned), *shape[1:]),
+                self._corpus.tokenizer.pad_id if name == "input_ids" else 0,
+                np.float32 if name.endswith("weights") else np.int32,
             )
-        else:
-            predictions = predict_neighbors(input_ids, lengths, self._direction)
-        return {
-            "input_ids": predictions.input_ids,
-            "token_type_ids": token_type_ids,
-            "attention_mask": (np.arange(self._pairs.seq_len) < lengths[:, None]).astype(np.int32),
-            "masked_positions": predictions.positions,
-            "masked_labels": predictions.labels,
-            "masked_weights": predictions.weights,
-            "next_sentence_labels": planned["is_random_next"].astype(np.int32),
-            "row_weights": np.ones(len(planned), np.float32),
+            for name, shape in config.shapes().items()
         }
+        row, column = layout.row[layout.instance], (layout.offset[layout.instance] + layout.place)
+        batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.place]
+        batch["token_type_ids"][row, column] = layout.place > 1 + instances["length_a"][layout.instance]
+        batch["segment_ids"][row, column] = 1 + layout.number[layout.instance]
+        if config.rows.packing:
+            batch["position_ids"][row, column] = layout.place
+        _put_predictions(batch, predictions, layout)
+        if config.pairs.next_sentence:
+            batch["cls_positions"][layout.row, layout.number] = layout.offset
+            batch["next_sentence_labels"][layout.row, layout.number] = instances["is_random_next"]
+            batch["next_sentence_weights"][layout.row, layout.number] = 1
+        return batch
 
-    def _lengths(self, planned: np.ndarray) -> Int[np.ndarray, " B"]:
-        specials = 3 if self._pairs.next_sentence else 2
-        return planned["length_a"].astype(np.int64) + planned["length_b"] + specials
+    def _predictions(self, instances: np.ndarray, layout: "_Layout", epoch: int) -> Predictions:
+        """The instances, each by itself, masked."""
+        tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
+        input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
+        input_ids[layout.instance, layout.place] = self._tokens(instances)
+        if config.objective == "causal_lm":
+            return predict_neighbors(input_ids, lengths, config.direction)
+        each = np.arange(len(lengths))
+        candidates = np.arange(input_ids.shape[1]) < lengths[:, None]
+        for special in (np.zeros_like(lengths), instances["length_a"] + 1, lengths - 1):
+            candidates[each, special] = False
+        return mask_tokens(
+            input_ids,
+            candidates,
+            lengths,
+            config.masking,
+            is_continuation=tokenizer.is_continuation,
+            mask_id=tokenizer.mask_id,
+            draw=Draw(
+                config.seed, epoch, instances["document_a"].astype(np.int64), instances["start_a"].astype(np.int64)
+            ),
+        )
 
-    def _fill(
-        self, planned: np.ndarray
-    ) -> tuple[Int[np.ndarray, "B S"], Int[np.ndarray, "B S"], Bool[np.ndarray, "B S"]]:
-        """[CLS] a [SEP] b [SEP] padded with [PAD]; token types; where text stands, apart from the specials."""
-        tokenizer, shape = self._corpus.tokenizer, (len(planned), self._pairs.seq_len)
-        input_ids = np.full(shape, tokenizer.pad_id, np.int32)
-        token_type_ids, text = np.zeros(shape, np.int32), np.zeros(shape, bool)
-        documents = np.unique([planned["document_a"], planned["document_b"]])
-        tokens = dict(zip(documents.tolist(), self._split.read(documents.tolist()), strict=True))
-        for i, row in enumerate(planned.tolist()):
-            document_a, start_a, length_a, document_b, start_b, length_b, *_ = row
-            middle, end = 1 + length_a, 2 + length_a + length_b
-            input_ids[i, 0] = tokenizer.cls_id
-            input_ids[i, 1:middle] = tokens[document_a][start_a : start_a + length_a]
-            input_ids[i, middle] = tokenizer.sep_id
-            text[i, 1:middle] = True
-            if self._pairs.next_sentence:
-                input_ids[i, middle + 1 : end] = tokens[document_b][start_b : start_b + length_b]
-                input_ids[i, end] = tokenizer.sep_id
-                token_type_ids[i, middle + 1 : end + 1] = 1
-                text[i, middle + 1 : end] = True
-        return input_ids, token_type_ids, text
+    def _tokens(self, instances: np.ndarray) -> Int32[np.ndarray, " tokens"]:
+        """[CLS] a [SEP] b [SEP] of one instance after the other; without next-sentence prediction [CLS] a [SEP]."""
+        cls, sep = np.array([[self._corpus.tokenizer.cls_id], [self._corpus.tokenizer.sep_id]], np.int32)
+        documents = np.unique([instances["document_a"], instances["document_b"]]).tolist()
+        tokens = dict(zip(documents, self._split.read(documents), strict=True))
+        parts = [np.zeros(0, np.int32)]
+        for document_a, start_a, length_a, document_b, start_b, length_b, _ in instances.tolist():
+            parts += [cls, tokens[document_a][start_a : start_a + length_a], sep]
+            if self._config.pairs.next_sentence:
+                parts += [tokens[document_b][start_b : start_b + length_b], sep]
+        return np.concatenate(parts)
+
+
+class _Layout(NamedTuple):
+    """Where instances and their tokens stand."""
+
+    lengths: Int64[np.ndarray, " n"]  # of instances
+    row: Int64[np.ndarray, " n"]  # the row of each instance
+    number: Int64[np.ndarray, " n"]  # which of the row's instances it is
+    offset: Int64[np.ndarray, " n"]  # tokens before it in the row
+    instance: Int64[np.ndarray, " tokens"]  # the instance of each token
+    place: Int64[np.ndarray, " tokens"]  # its place there
+
+    @classmethod
+    def of(cls, lengths: Int64[np.ndarray, " n"], first: Int64[np.ndarray, " m"]) -> "_Layout":
+        """Args: tokens of instances, row after row; the first instance of each row."""
+        sizes, starts = np.diff(first), np.cumsum(lengths) - lengths
+        row, number = np.repeat(np.arange(len(sizes)), sizes), places_in_groups(sizes)
+        offset = starts - starts[np.arange(len(lengths)) - number]
+        return cls(lengths, row, number, offset, np.repeat(np.arange(len(lengths)), lengths), places_in_groups(lengths))
+
+
+def _put_predictions(batch: Batch, predictions: Predictions, layout: _Layout) -> None:
+    """Predictions of a row's instances come one after another."""
+    instance, index = np.nonzero(predictions.weights)
+    counts = np.bincount(instance, minlength=len(layout.row))
+    before = np.cumsum(counts) - counts
+    row = layout.row[instance]
+    column = before[instance] - before[(np.arange(len(layout.row)) - layout.number)[instance]] + places_in_groups(counts)
+    batch["masked_positions"][row, column] = predictions.positions[instance, index] + layout.offset[instance]
+    batch["masked_labels"][row, column] = predictions.labels[instance, index]
+    batch["masked_weights"][row, column] = 1
 
 
 def _in_background(make_batch: Callable[[int], Batch], count: int) -> Iterator[Batch]:

@@ -7,7 +7,7 @@
     records/               token ids of each document: ArrayRecord, by a TFDS builder
     {train,valid}.*        sentence lengths, and the number of sentences in each document
     unigrams.npy           how often each token occurs in the training documents
-    plans/                 the epoch plans (see `plan.py`)
+    plans/                 how many rows epochs have (see `plan.py`)
 
 The folder appears under its name only when all of it is written; until then it is NAME.partial, with the finished
 parts of the work in it, from which an interrupted preparation goes on.
@@ -110,7 +110,7 @@ class Split:
     def __init__(self, folder: Path, name: str) -> None:
         """Args: the prepared folder; "train" or "valid"."""
         sizes = np.fromfile(folder / f"{name}.document_sizes.int32", np.int32)
-        lengths = np.fromfile(folder / f"{name}.sentence_lengths.int32", np.int32)
+        lengths = np.memmap(folder / f"{name}.sentence_lengths.int32", np.int32, "r")
         self.sentences = Sentences(lengths, sizes)
         self._records = records.TokenRecords(folder / "records", name)
 

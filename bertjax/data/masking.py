@@ -1,6 +1,6 @@
 """What a row of tokens asks the model to predict: masked tokens (BERT section 3.1), or the next one.
 
-Matches `create_masked_lm_predictions` of google-research/bert, for a whole batch of rows at once.
+Matches `create_masked_lm_predictions` of google-research/bert, for a whole batch of instances at once.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ class MaskingConfig:
     """How tokens are chosen and replaced; the rates of BERT's Table 8 are values here.
 
     Attributes:
-      rate: fraction of a row's tokens, [CLS] and [SEP] counted, that are predicted (0.15).
-      max_predictions: upper bound on predicted tokens in a row (20 at length 128, 80 at 512).
+      rate: fraction of an instance's tokens, [CLS] and [SEP] counted, that are predicted (0.15).
+      max_predictions: upper bound on predicted tokens in an instance (20 at length 128, 80 at 512).
       mask_fraction: of the predicted tokens, the fraction replaced by [MASK] (0.8).
       random_fraction: the fraction replaced by a random token of the whole vocabulary (0.1).
       keep_fraction: the fraction left as it is (0.1); the three add up to 1.
@@ -63,66 +63,75 @@ class MaskingConfig:
         """The epoch whose pairs and masks epoch `epoch` uses."""
         return epoch % self.dupe_factor if self.mode == "static" else epoch
 
+    def wanted(self, lengths: Int[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+        """How many tokens are to be predicted in instances of so many tokens."""
+        return np.clip(np.rint(lengths * self.rate), 1, self.max_predictions).astype(np.int64)
+
 
 class Predictions(NamedTuple):
-    """A batch's inputs, and what is to be predicted at which positions (in order; padded with weight 0)."""
+    """Instances, and what is to be predicted at which positions (in order; weight 0 where there is no more)."""
 
-    input_ids: Int[np.ndarray, "B S"]
-    positions: Int[np.ndarray, "B P"]
-    labels: Int[np.ndarray, "B P"]
-    weights: Float32[np.ndarray, "B P"]
+    input_ids: Int[np.ndarray, "n S"]
+    positions: Int[np.ndarray, "n P"]
+    labels: Int[np.ndarray, "n P"]
+    weights: Float32[np.ndarray, "n P"]
+
+
+class Draw(NamedTuple):
+    """What tells the draws of instances apart: where their text begins, which no two share in an epoch."""
+
+    seed: int
+    epoch: int
+    documents: Int64[np.ndarray, " n"]
+    starts: Int64[np.ndarray, " n"]  # tokens before, in the document
+
+    def words(self, stream: random.Stream, count: int) -> UInt32[np.ndarray, "n {count}"]:
+        """Random words for each instance; fewer are the first of more."""
+        return random.bits(self.seed, stream, self.epoch, self.documents, count, self.starts)
 
 
 def mask_tokens(
-    input_ids: Int[np.ndarray, "B S"],
-    candidates: Bool[np.ndarray, "B S"],
-    lengths: Int[np.ndarray, " B"],
+    input_ids: Int[np.ndarray, "n S"],
+    candidates: Bool[np.ndarray, "n S"],
+    lengths: Int[np.ndarray, " n"],
     config: MaskingConfig,
     *,
     is_continuation: Bool[np.ndarray, " V"],
     mask_id: int,
-    seed: int,
-    epoch: int,
-    rows: Int64[np.ndarray, " B"],
+    draw: Draw,
 ) -> Predictions:
     """Chooses the tokens to predict and hides them.
 
     Args:
-      input_ids: token ids.
+      input_ids: token ids; padding to any length changes nothing.
       candidates: True where a token may be predicted: neither [CLS], [SEP] nor padding.
-      lengths: tokens in each row, [CLS] and [SEP] included: what `rate` is a fraction of.
+      lengths: tokens in each instance, [CLS] and [SEP] included: what `rate` is a fraction of.
       config: rates.
       is_continuation: for each id of the vocabulary, whether it continues a word ("##...").
       mask_id: the id of [MASK].
-      seed: the run's seed.
-      epoch: the epoch that draws.
-      rows: each row's number in that epoch; a row's draws depend on nothing else.
+      draw: what tells an instance's draws from others'; they depend on nothing else.
     """
-    size = input_ids.shape[1]
-    words = random.bits(seed, random.Stream.MASKING, epoch, rows, 3 * size)
-    order_words, fate_words, token_words = np.split(words, 3, axis=1)
-    wanted = np.minimum(np.maximum(np.rint(lengths * config.rate), 1), config.max_predictions).astype(np.int64)
-    starts = candidates & ~is_continuation[input_ids] if config.whole_word else candidates
-    chosen = _choose(candidates, starts, order_words, wanted)
+    order_words = draw.words(random.Stream.MASKING, input_ids.shape[1])
+    wanted = np.minimum(config.wanted(lengths), candidates.sum(axis=1))
+    if config.whole_word:
+        starts = candidates & ~is_continuation[input_ids]
+        candidates = _choose_words(candidates, starts, order_words, wanted)
+        wanted = candidates.sum(axis=1)
+    positions = _first_by(order_words, candidates, wanted, config.max_predictions)
+    is_real = np.arange(config.max_predictions) < wanted[:, None]
 
-    fate = random.uniform(fate_words)
-    hidden = chosen & (fate < config.mask_fraction)
-    randomized = chosen & ~hidden & (fate < config.mask_fraction + config.random_fraction)
-    masked = np.where(hidden, mask_id, input_ids)
-    masked = np.where(randomized, random.below(token_words, len(is_continuation)), masked)
-
-    count = chosen.sum(axis=1)
-    positions = np.argsort(~chosen, axis=1, kind="stable")[:, : config.max_predictions]
-    positions = _pad_columns(positions, config.max_predictions)
-    real = np.arange(config.max_predictions) < count[:, None]
-    positions = np.where(real, positions, 0)
-    labels = np.where(real, np.take_along_axis(input_ids, positions, axis=1), 0)
-    return Predictions(
-        masked.astype(np.int32), positions.astype(np.int32), labels.astype(np.int32), real.astype(np.float32)
-    )
+    labels = np.where(is_real, np.take_along_axis(input_ids, positions, axis=1), 0)
+    words = draw.words(random.Stream.REPLACEMENT, 2 * config.max_predictions)
+    fate, token = random.uniform(words[:, 0::2]), random.below(words[:, 1::2], len(is_continuation))
+    replaced = np.where(fate < config.mask_fraction + config.random_fraction, token, labels)
+    replaced = np.where(fate < config.mask_fraction, mask_id, replaced)
+    masked = input_ids.astype(np.int32)
+    rows = np.broadcast_to(np.arange(len(masked))[:, None], positions.shape)
+    masked[rows[is_real], positions[is_real]] = replaced[is_real]
+    return Predictions(masked, positions.astype(np.int32), labels.astype(np.int32), is_real.astype(np.float32))
 
 
-def predict_neighbors(input_ids: Int[np.ndarray, "B S"], lengths: Int[np.ndarray, " B"], direction: str) -> Predictions:
+def predict_neighbors(input_ids: Int[np.ndarray, "n S"], lengths: Int[np.ndarray, " n"], direction: str) -> Predictions:
     """Causal language modeling: every position predicts the token after it (or before, right to left).
 
     The input is not masked; P = S - 1. BERT's Table 5, "LTR & No NSP".
@@ -142,52 +151,55 @@ def predict_neighbors(input_ids: Int[np.ndarray, "B S"], lengths: Int[np.ndarray
     )
 
 
-def _choose(
-    candidates: Bool[np.ndarray, "B S"],
-    starts: Bool[np.ndarray, "B S"],
-    order_words: UInt32[np.ndarray, "B S"],
-    wanted: Int64[np.ndarray, " B"],
-) -> Bool[np.ndarray, "B S"]:
+def _first_by(
+    keys: UInt32[np.ndarray, "n S"], candidates: Bool[np.ndarray, "n S"], wanted: Int64[np.ndarray, " n"], most: int
+) -> Int64[np.ndarray, "n {most}"]:
+    """The positions of the `wanted` candidates with the least keys, ascending, then 0."""
+    size = keys.shape[1]
+    # Key and position in one integer: a plain sort is several times faster than one of indices.
+    keyed = keys.astype(np.int64) << 16 | np.arange(size)
+    keyed = np.sort(np.where(candidates, keyed, np.iinfo(np.int64).max), axis=1)[:, :most]
+    is_real = np.arange(keyed.shape[1]) < wanted[:, None]
+    positions = np.sort(np.where(is_real, keyed & 0xFFFF, size), axis=1)
+    return np.pad(np.where(is_real, positions, 0), ((0, 0), (0, most - positions.shape[1])))
+
+
+def _choose_words(
+    candidates: Bool[np.ndarray, "n S"],
+    starts: Bool[np.ndarray, "n S"],
+    order_words: UInt32[np.ndarray, "n S"],
+    wanted: Int64[np.ndarray, " n"],
+) -> Bool[np.ndarray, "n S"]:
     """Takes words in random order until `wanted` tokens are chosen; one that would overflow is skipped.
 
-    A word is a start and the candidates up to the next start; as in google-research/bert, a row that
+    A word is a start and the candidates up to the next start; as in google-research/bert, an instance that
     begins with a continuation piece has it as a word of its own, and a piece after [SEP] joins the word
     before it.
     """
     first = np.cumsum(candidates, axis=1) == 1
-    word = np.cumsum(candidates & (starts | first), axis=1) - 1
-    keys = order_words.astype(np.int64)
-    # Each token sorts by the key of its word's first token; those that may not be chosen sort last.
-    start_position = np.maximum.accumulate(np.where(candidates & (starts | first), np.arange(keys.shape[1]), 0), axis=1)
-    keys = np.where(candidates, np.take_along_axis(keys, start_position, axis=1), 1 << 32)
+    begins = candidates & (starts | first)
+    word = np.cumsum(begins, axis=1) - 1
+    # Words are put in the order of the keys of their first tokens.
+    keys = np.where(begins, order_words.astype(np.int64), 1 << 32)
     order = np.argsort(keys, axis=1, kind="stable")
-
-    candidates_in_order = np.take_along_axis(candidates, order, axis=1)
-    word_in_order = np.take_along_axis(word, order, axis=1)
     sizes = _word_sizes(word, candidates)
-    size_in_order = np.take_along_axis(sizes, np.maximum(word_in_order, 0), axis=1)
-    begins = candidates_in_order & (np.diff(word_in_order, axis=1, prepend=-2) != 0)
+    sizes_in_order = np.take_along_axis(sizes, np.maximum(np.take_along_axis(word, order, axis=1), 0), axis=1)
 
     taken = np.zeros(len(keys), np.int64)
-    accept = np.zeros(len(keys), bool)
-    chosen_in_order = np.zeros_like(candidates)
-    for column in range(int(candidates.sum(axis=1).max(initial=0))):
-        begin = begins[:, column]
-        fits = taken + size_in_order[:, column] <= wanted
-        accept = np.where(begin, fits, accept)
-        taken += np.where(begin & fits, size_in_order[:, column], 0)
-        chosen_in_order[:, column] = accept & candidates_in_order[:, column]
-    chosen = np.zeros_like(candidates)
-    np.put_along_axis(chosen, order, chosen_in_order, axis=1)
-    return chosen
+    accepted = np.zeros_like(candidates)  # by the word's number
+    rows = np.arange(len(keys))
+    for column in range(int(begins.sum(axis=1).max(initial=0))):
+        place = order[:, column]
+        fits = begins[rows, place] & (taken + sizes_in_order[:, column] <= wanted)
+        taken += np.where(fits, sizes_in_order[:, column], 0)
+        accepted[rows[fits], word[rows, place][fits]] = True
+        if (taken == wanted).all():
+            break
+    return candidates & np.take_along_axis(accepted, np.maximum(word, 0), axis=1)
 
 
-def _word_sizes(word: Int[np.ndarray, "B S"], candidates: Bool[np.ndarray, "B S"]) -> Int[np.ndarray, "B S"]:
-    """Tokens in each word, by the word's number in its row."""
+def _word_sizes(word: Int[np.ndarray, "n S"], candidates: Bool[np.ndarray, "n S"]) -> Int[np.ndarray, "n S"]:
+    """Tokens in each word, by the word's number in its instance."""
     batch, size = word.shape
     flat = (np.arange(batch)[:, None] * size + word)[candidates]
     return np.bincount(flat, minlength=batch * size).reshape(batch, size)
-
-
-def _pad_columns(array: Int[np.ndarray, "B p"], columns: int) -> Int[np.ndarray, "B {columns}"]:
-    return np.pad(array, ((0, 0), (0, columns - array.shape[1])))

@@ -1,80 +1,192 @@
-"""The epoch plan: for every step, which rows of text its batch holds.
+"""The plan of an epoch: which rows of text each step's batch holds.
 
-An epoch's rows are cut from sentence lengths alone (`sentence_pairs.make_rows`), shuffled, written once and
-memory-mapped. Rows and order are pure functions of (seed, epoch), so every process has the same plan, and a
-training run that starts at any step needs nothing but that step.
+An epoch goes through the documents in a random order, in blocks of about a million sentences. The instances of a
+block are cut from sentence lengths alone, packed if so asked, and shuffled; a thread plans the block after the one
+in use. Rows and order are pure functions of (seed, epoch), so every process has the same plan, nothing is written
+but how many rows the blocks have, and a run that starts at any step plans only the block that it starts in.
 """
 
+import contextlib
 import hashlib
+import json
 import os
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int64
 
 from bertjax.data import random
 from bertjax.data.masking import MaskingConfig
-from bertjax.data.sentence_pairs import ROW, PairsConfig, Sentences, make_rows
+from bertjax.data.packing import Packing, pack
+from bertjax.data.sentence_pairs import PairsConfig, Sentences, make_instances, places_in_groups
 from bertjax.errors import UserError
 
-# A row of the plan: its text, and its number in the epoch that drew it, which keys its masking.
-PLANNED_ROW = np.dtype([*((name, ROW.fields[name][0]) for name in ROW.names), ("number", np.int32)])  # type: ignore[index,union-attr]
-
 # Part of the name of every plan: raise it when the same settings would give other rows.
-_FORMAT = 1
+_FORMAT = 2
+# Sentences of a block. A block is planned in a fraction of a second, and lasts for hundreds of steps.
+_BLOCK = 1 << 20
+_KEPT = 4  # blocks in memory, the last ones used
+
+
+class PlannedRows(NamedTuple):
+    """Rows of instances.
+
+    Attributes:
+      instances: row after row (dtype `sentence_pairs.INSTANCE`).
+      first: each row's first instance; one more entry than rows.
+    """
+
+    instances: np.ndarray
+    first: Int64[np.ndarray, " m"]
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def take(self, rows: Int64[np.ndarray, " n"]) -> "PlannedRows":
+        """Some of the rows, in their order; a number beyond the last row stands for an empty one."""
+        ends = np.append(self.first, self.first[-1])
+        rows = np.minimum(rows, len(self.first) - 1)
+        sizes = ends[rows + 1] - ends[rows]
+        chosen = np.repeat(ends[rows], sizes) + places_in_groups(sizes)
+        return PlannedRows(self.instances[chosen], np.concatenate([[0], np.cumsum(sizes)]))
 
 
 class Plan:
-    """The rows of every epoch of one split, made when first asked for."""
+    """The rows of every epoch of one split, made when they are asked for."""
 
     def __init__(
-        self, sentences: Sentences, pairs: PairsConfig, masking: MaskingConfig, *, seed: int, folder: Path
+        self,
+        sentences: Sentences,
+        pairs: PairsConfig,
+        masking: MaskingConfig,
+        packing: Packing | None,
+        *,
+        seed: int,
+        folder: Path,
     ) -> None:
-        """Args: the split's sentences; how rows are cut and repeated; the seed; where epochs are written."""
-        self._sentences, self._pairs, self._masking, self._seed = sentences, pairs, masking, seed
-        settings = repr((_FORMAT, pairs, masking.mode, masking.dupe_factor, seed, PLANNED_ROW.descr))
-        self._folder = folder / hashlib.sha256(settings.encode()).hexdigest()[:16]
-        self._epochs: dict[int, np.ndarray] = {}
-
-    def rows(self, epoch: int) -> np.ndarray:
-        """The rows of an epoch in the order of their use (dtype `PLANNED_ROW`)."""
-        if epoch not in self._epochs:
-            self._epochs[epoch] = self._open(epoch)
-        return self._epochs[epoch]
+        """Args: the split's sentences; how they are cut, repeated and packed; the seed; where counts are kept."""
+        self._sentences, self._pairs, self._masking, self._packing = sentences, pairs, masking, packing
+        self._seed = seed
+        self._num_blocks = max(1, min(len(sentences.lengths) // _BLOCK, sentences.num_documents))
+        settings = repr((_FORMAT, _BLOCK, pairs, masking.mode, masking.dupe_factor, packing, seed))
+        self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
+        self._planner = ThreadPoolExecutor(1, "plan")
+        self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
+        self._lock = threading.Lock()
 
     def locate(self, step: int, batch_size: int) -> tuple[int, int]:
-        """The epoch of a step, and the step's place in that epoch; rows beyond the last full batch are left.
+        """The epoch of a step, and its first row there; rows beyond an epoch's last full batch are left.
 
         Raises:
           UserError: an epoch has fewer rows than a batch.
         """
         epoch = 0
-        while step >= (steps := len(self.rows(epoch)) // batch_size):
-            if not steps:
+        while (count := self.count(epoch, (step + 1) * batch_size)) < (step + 1) * batch_size:
+            if count < batch_size:
                 raise UserError(
                     "config key batch_size",
-                    got=f"{batch_size} rows a step, but {len(self.rows(epoch))} rows in an epoch",
+                    got=f"{batch_size} rows a step, but {count} rows in an epoch",
                     expected="at least one full batch in each epoch",
                     fix="give more text, or lower batch_size",
                 )
-            step, epoch = step - steps, epoch + 1
-        return epoch, step
+            step, epoch = step - count // batch_size, epoch + 1
+        return epoch, step * batch_size
 
-    def _open(self, epoch: int) -> np.ndarray:
-        path = self._folder / f"{epoch:05d}.npy"
-        if not path.exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            # Every thread of every process may write the same bytes; the rename leaves a whole file whoever is last.
-            writer = f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}"
-            partial = self._folder / f".{epoch:05d}.{writer}.npy"
-            np.save(partial, self._make(epoch))
-            partial.rename(path)
-        return np.load(path, mmap_mode="r")
+    def count(self, epoch: int, enough: int | None = None) -> int:
+        """Rows of an epoch; or, counting no further than needed, at least `enough` if there are so many."""
+        total, number = sum(self._counts[epoch]), len(self._counts[epoch])
+        while number < self._num_blocks and (enough is None or total < enough):
+            total += self._count(epoch, number)
+            number += 1
+        return total
 
-    def _make(self, epoch: int) -> np.ndarray:
-        rows = make_rows(self._sentences, self._pairs, self._seed, self._masking.epoch_of_draws(epoch))
-        planned = np.empty(len(rows), PLANNED_ROW)
-        for name in ROW.names or ():
-            planned[name] = rows[name]
-        planned["number"] = np.arange(len(rows))
-        return planned[random.permutation(self._seed, epoch, len(rows))]
+    def rows(self, epoch: int, start: int, stop: int) -> PlannedRows:
+        """Rows [start, stop) of an epoch, or as many of them as there are."""
+        parts = []
+        for number in range(self._num_blocks):
+            if start >= stop:
+                break
+            count = self._count(epoch, number)
+            if start < count:
+                parts.append(self._block(epoch, number).take(np.arange(start, min(stop, count))))
+            start, stop = max(start - count, 0), stop - count
+        sizes = [np.diff(part.first) for part in parts]
+        return PlannedRows(
+            np.concatenate([part.instances for part in parts]), np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+        )
+
+    @property
+    def instances_per_epoch(self) -> int:
+        """Instances of the first epoch, taken to be as many in each block as in the first."""
+        return len(self._block(0, 0).instances) * self._num_blocks
+
+    def _count(self, epoch: int, number: int) -> int:
+        """Rows of a block; those of the blocks before are known."""
+        if number == len(self._counts[epoch]):
+            self._counts.add(epoch, number, len(self._block(epoch, number)))
+        return self._counts[epoch][number]
+
+    def _block(self, epoch: int, number: int) -> PlannedRows:
+        after = (epoch, number + 1) if number + 1 < self._num_blocks else (epoch + 1, 0)
+        with self._lock:
+            wanted, _ = self._future(epoch, number), self._future(*after)
+            while len(self._blocks) > _KEPT:
+                del self._blocks[next(iter(self._blocks))]
+        return wanted.result()
+
+    def _future(self, epoch: int, number: int) -> "Future[PlannedRows]":
+        key = epoch, number
+        self._blocks[key] = self._blocks.pop(key, None) or self._planner.submit(self._make, epoch, number)
+        return self._blocks[key]
+
+    def _make(self, epoch: int, number: int) -> PlannedRows:
+        size = self._sentences.num_documents
+        places = np.arange(number * size // self._num_blocks, (number + 1) * size // self._num_blocks)
+        documents = np.sort(random.permuted(self._seed, epoch, places, size))
+        instances = make_instances(
+            self._sentences, documents, self._pairs, self._seed, self._masking.epoch_of_draws(epoch)
+        )
+        row = np.arange(len(instances))
+        if self._packing:
+            row = pack(self._pairs.lengths(instances), self._packing, self._seed, epoch, 2 * number + 1)
+        sizes = np.bincount(row)
+        rows = PlannedRows(instances[np.argsort(row, kind="stable")], np.concatenate([[0], np.cumsum(sizes)]))
+        return rows.take(random.permutation(self._seed, epoch, len(rows), 2 * number))
+
+
+class _Counts:
+    """How many rows each block of each epoch has, as far as they have been counted; kept in a small file.
+
+    Every process may write what it has counted: all count the same, and the file appears under its name whole.
+    Where it cannot be written, or is lost, blocks are counted again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Args: the file."""
+        self._path = path
+        self._counts = self._read()
+
+    def __getitem__(self, epoch: int) -> list[int]:
+        return self._counts.get(epoch, [])
+
+    def add(self, epoch: int, number: int, count: int) -> None:
+        """Adds the count of the epoch's block `number`, before which all have been counted."""
+        known, written = {**self._counts, epoch: [*self[epoch][:number], count]}, self._read()
+        self._counts = {
+            key: max(known.get(key, []), written.get(key, []), key=len) for key in sorted(known.keys() | written.keys())
+        }
+        if self._counts != written:
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                writer = f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}"
+                partial = self._path.with_name(f".{self._path.stem}.{writer}")
+                partial.write_text(json.dumps(self._counts))
+                partial.rename(self._path)
+
+    def _read(self) -> dict[int, list[int]]:
+        with contextlib.suppress(OSError, ValueError):
+            return {int(epoch): counts for epoch, counts in json.loads(self._path.read_text()).items()}
+        return {}

@@ -18,6 +18,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 # Counters are worked through in blocks that stay in the cache: 3x faster than whole arrays.
 _BLOCK = 16384
+_HALVES = 4  # rounds of the network that permutes: as many as Luby and Rackoff ask for
 
 
 class Stream(enum.IntEnum):
@@ -27,49 +28,62 @@ class Stream(enum.IntEnum):
     TRUNCATION = 1
     SHUFFLE = 2
     MASKING = 3
+    REPLACEMENT = 4
+    ORDER = 5
 
 
 def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, int]) -> UInt32[np.ndarray, "n 4"]:
     """Philox 4x32-10: four 32-bit words for each counter of four 32-bit words (held in uint64 arrays)."""
-    c0, c1, c2, c3 = counters
+    c0, c1, c2, c3 = (counter.copy() for counter in counters)
+    product0, product1 = np.empty_like(c0), np.empty_like(c0)
     k0, k1 = key
-    for _ in range(_ROUNDS):
-        product0, product1 = c0 * np.uint64(_MULTIPLIERS[0]), c2 * np.uint64(_MULTIPLIERS[1])
-        c0, c1, c2, c3 = (
-            (product1 >> _HALF) ^ c1 ^ np.uint64(k0),
-            product1 & _LOW,
-            (product0 >> _HALF) ^ c3 ^ np.uint64(k1),
-            product0 & _LOW,
-        )
+    for _ in range(_ROUNDS):  # in place: new arrays would cost more than the arithmetic
+        np.multiply(c0, np.uint64(_MULTIPLIERS[0]), out=product0)
+        np.multiply(c2, np.uint64(_MULTIPLIERS[1]), out=product1)
+        np.right_shift(product1, _HALF, out=c0)
+        c0 ^= c1
+        c0 ^= np.uint64(k0)
+        np.bitwise_and(product1, _LOW, out=c1)
+        np.right_shift(product0, _HALF, out=c2)
+        c2 ^= c3
+        c2 ^= np.uint64(k1)
+        np.bitwise_and(product0, _LOW, out=c3)
         k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
 def bits(
-    seed: int, stream: Stream, epoch: int, index: Int64[np.ndarray, " n"], words: int, sub_index: int = 0
+    seed: int,
+    stream: Stream,
+    epoch: int,
+    index: Int64[np.ndarray, " n"],
+    words: int,
+    sub_index: Int64[np.ndarray, " n"] | int = 0,
+    skip: int = 0,
 ) -> UInt32[np.ndarray, "n {words}"]:
-    """Draws `words` random 32-bit words for each index.
+    """Draws `words` random 32-bit words for each index; fewer words are the first of more.
 
     Args:
       seed: 0 <= seed < 2**32.
       stream: what the draws are for.
       epoch: 0 <= epoch < 2**32.
-      index: the documents or rows that draw, each 0 <= index < 2**32.
+      index: the documents or blocks that draw, each 0 <= index < 2**32.
       words: how many words each gets.
-      sub_index: a further coordinate, such as the chunk of the document, 0 <= sub_index < 2**32.
+      sub_index: a further coordinate, such as the place in the document, 0 <= sub_index < 2**32.
+      skip: how many words to leave out before, a multiple of four.
     """
     blocks = -(-words // 4)
-    draws = np.arange(blocks, dtype=np.uint64)
+    draws = np.arange(skip // 4, skip // 4 + blocks, dtype=np.uint64)
+    sub = np.broadcast_to(np.asarray(sub_index), index.shape)
     out = np.empty((len(index), blocks * 4), np.uint32)
     rows = max(1, _BLOCK // blocks)
     for start in range(0, len(index), rows):
         part = index[start : start + rows].astype(np.uint64)
-        n = len(part) * blocks
         counters = (
             np.tile(draws, len(part)),
             np.repeat(part, blocks),
-            np.full(n, sub_index, np.uint64),
-            np.full(n, epoch, np.uint64),
+            np.repeat(sub[start : start + rows].astype(np.uint64), blocks),
+            np.full(len(part) * blocks, epoch, np.uint64),
         )
         out[start : start + rows] = philox4x32(counters, (seed, int(stream))).reshape(len(part), -1)
     return out[:, :words]
@@ -91,19 +105,49 @@ def below(words: UInt32[np.ndarray, "*shape"], limit: object) -> Int64[np.ndarra
     return (product >> _HALF).astype(np.int64)
 
 
-def permutation(seed: int, epoch: int, size: int) -> Int64[np.ndarray, " size"]:
-    """A random order of range(size)."""
-    words = bits(seed, Stream.SHUFFLE, epoch, np.arange(size), 2).astype(np.uint64)
+def permutation(seed: int, epoch: int, size: int, part: int = 0) -> Int64[np.ndarray, " size"]:
+    """A random order of range(size), another for each `part`."""
+    words = bits(seed, Stream.SHUFFLE, epoch, np.arange(size), 2, part).astype(np.uint64)
     return np.argsort((words[:, 0] << _HALF) | words[:, 1], kind="stable")
 
 
+def permuted(seed: int, epoch: int, index: Int64[np.ndarray, " n"], size: int) -> Int64[np.ndarray, " n"]:
+    """What stands at the places `index` of one random order of range(size), without making all of it.
+
+    A Feistel network over the smallest square of a power of two that holds `size`, its rounds keyed by
+    Philox; what falls beyond `size` goes through once more until it does not (Black and Rogaway 2002,
+    "Ciphers with arbitrary finite domains").
+    """
+    half = np.int64(max(1, -(-(size - 1).bit_length() // 2)))
+    values, open_ = index.astype(np.int64), np.arange(len(index))
+    while len(open_):
+        left, right = values[open_] >> half, values[open_] & ((1 << half) - 1)
+        for step in range(_HALVES):
+            words = bits(seed, Stream.ORDER, epoch, right, 1, step)[:, 0]
+            left, right = right, left ^ (words.astype(np.int64) & ((1 << half) - 1))
+        values[open_] = left << half | right
+        open_ = open_[values[open_] >= size]
+    return values
+
+
 def coin_flips(
-    seed: int, epoch: int, index: Int64[np.ndarray, " n"], sub_index: int, flips: Int64[np.ndarray, " n"]
-) -> Int64[np.ndarray, " n"]:
-    """How many of `flips[i]` fair coins fall heads: a Binomial(flips, 1/2) draw for each index."""
-    if not len(index):
-        return np.zeros(0, np.int64)
-    words = bits(seed, Stream.TRUNCATION, epoch, index, -(-int(flips.max()) // 32) or 1, sub_index)
-    full = np.minimum(np.maximum(flips[:, None] - 32 * np.arange(words.shape[1]), 0), 32)
-    mask = ((np.uint64(1) << full.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
-    return np.bitwise_count(words & mask).sum(axis=1, dtype=np.int64)
+    seed: int,
+    epoch: int,
+    index: Int64[np.ndarray, " n"],
+    sub_index: Int64[np.ndarray, " n"],
+    flips: Int64[np.ndarray, "2 n"],
+) -> Int64[np.ndarray, "2 n"]:
+    """How many of `flips` fair coins fall heads: two Binomial(flips, 1/2) draws for each index."""
+    heads = np.zeros_like(flips)
+    most = np.maximum(flips[0], flips[1])
+    tossed = 0  # of each draw: four words are 64 coins for it
+    while len(some := np.flatnonzero(most > tossed)):
+        words = bits(seed, Stream.TRUNCATION, epoch, index[some], 4, sub_index[some], tossed // 16)
+        for draw in range(2):
+            left = flips[draw, some] - tossed
+            for word in range(2):
+                coins = np.clip(left - 32 * word, 0, 32).astype(np.uint64)
+                mask = ((np.uint64(1) << coins) - np.uint64(1)).astype(np.uint32)
+                heads[draw, some] += np.bitwise_count(words[:, 2 * draw + word] & mask)
+        tossed += 64
+    return heads

@@ -123,43 +123,78 @@ def test_permutations_differ_by_seed_and_epoch(check_mean):
         check_mean(f"permutations {i} and {j}", (places[i] - 0.5) * (places[j] - 0.5), 0, 1 / 144)
 
 
+@given(WORD, WORD, st.integers(1, 300), st.data())
+def test_places_are_permuted_one_by_one(seed, epoch, size, data):
+    every = random.permuted(seed, epoch, np.arange(size), size)
+    assert sorted(every.tolist()) == list(range(size))
+    some = np.array(data.draw(st.lists(st.integers(0, size - 1))), np.int64)
+    assert random.permuted(seed, epoch, some, size).tolist() == every[some].tolist()
+
+
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1, 100_000])
+def test_permuted_places_are_uniform_and_independent(size, check_uniform, check_mean):
+    places = [random.permuted(seed, epoch, np.arange(size), size) for seed, epoch in ((0, 0), (1, 0), (0, 1))]
+    # Halves of the range meet hundredths of the order.
+    check_uniform("first tenth", np.bincount(places[0][: size // 10] * 20 // size, minlength=20))
+    for i, j in itertools.combinations(range(3), 2):
+        centered = (places[i] / size - 0.5) * (places[j] / size - 0.5)
+        check_mean(f"permutations {i} and {j}", centered, 0, 1 / 144)
+    neighbors = (places[0][1:] / size - 0.5) * (places[0][:-1] / size - 0.5)
+    check_mean("neighbors", neighbors, 0, 1 / 144)
+
+
+@given(WORD, st.integers(1, 20), st.integers(0, 5))
+def test_fewer_words_are_the_first_of_more(seed, words, skipped):
+    index, sub_index = np.arange(5), np.arange(5) * 7
+    more = random.bits(seed, Stream.MASKING, 3, index, 4 * skipped + words, sub_index)
+    np.testing.assert_array_equal(random.bits(seed, Stream.MASKING, 3, index, words, sub_index), more[:, :words])
+    rest = random.bits(seed, Stream.MASKING, 3, index, words, sub_index, 4 * skipped)
+    np.testing.assert_array_equal(rest, more[:, 4 * skipped :])
+    alone = random.bits(seed, Stream.MASKING, 3, index[4:], words, 28)
+    np.testing.assert_array_equal(alone, more[4:, :words])
+
+
 @settings(deadline=None)
-@given(WORD, WORD, st.integers(0, 1000), st.lists(st.integers(0, 200), min_size=1, max_size=6))
-def test_coin_flips_count_the_first_bits(seed, epoch, sub_index, flips):
-    index = np.arange(len(flips)) * 3
-    heads = random.coin_flips(seed, epoch, index, sub_index, np.array(flips))
-    words = random.bits(seed, Stream.TRUNCATION, epoch, index, 7, sub_index)
-    for count, row, number in zip(heads, words, flips, strict=True):
-        coins = [word >> bit & 1 for word in row.tolist() for bit in range(32)]
-        assert count == sum(coins[:number])
+@given(WORD, WORD, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=1, max_size=6))
+def test_coin_flips_count_the_first_bits(seed, epoch, pairs):
+    index, flips = np.arange(len(pairs)) * 3, np.array(pairs).T
+    sub_index = index + 1
+    heads = random.coin_flips(seed, epoch, index, sub_index, flips)
+    words = random.bits(seed, Stream.TRUNCATION, epoch, index, 16, sub_index).reshape(-1, 4, 2, 2)
+    for draw in range(2):
+        for count, row, number in zip(heads[draw], words[:, :, draw].reshape(-1, 8), flips[draw], strict=True):
+            coins = [word >> bit & 1 for word in row.tolist() for bit in range(32)]
+            assert count == sum(coins[:number])
     # Alone, each is what it was together.
-    alone = [random.coin_flips(seed, epoch, index[i : i + 1], sub_index, np.array([n]))[0] for i, n in enumerate(flips)]
-    assert heads.tolist() == alone
+    alone = [random.coin_flips(seed, epoch, index[i : i + 1], sub_index[i : i + 1], flips[:, i : i + 1]) for i in range(len(pairs))]
+    assert heads.tolist() == np.concatenate(alone, axis=1).tolist()
 
 
 def test_no_documents_flip_no_coins():
     none = np.zeros(0, np.int64)
-    assert random.coin_flips(0, 0, none, 0, none).shape == (0,)
+    assert random.coin_flips(0, 0, none, none, np.zeros((2, 0), np.int64)).shape == (2, 0)
     assert random.bits(0, Stream.CHUNKS, 0, none, 3).shape == (0, 3)
 
 
 @pytest.mark.parametrize("flips", [1, 2, 31, 32, 33, 64, 65, 300])
 def test_coin_flips_are_binomial(flips, check_mean):
     size, variance = 100_000, flips / 4
-    heads = random.coin_flips(3, 0, np.arange(size), flips, np.full(size, flips))
-    assert heads.min() >= 0
-    assert heads.max() <= flips
-    check_mean(f"mean heads of {flips}", heads, flips / 2, variance)
-    # The fourth central moment of Binomial(n, 1/2) is 3 variance^2 - variance / 2.
-    spread = (heads - flips / 2) ** 2
-    if flips == 1:
-        assert (spread == 0.25).all()
-    else:
-        check_mean(f"variance of heads of {flips}", spread, variance, 2 * variance**2 - variance / 2)
+    both = random.coin_flips(3, 0, np.arange(size), np.full(size, flips), np.full((2, size), flips))
+    check_mean(f"both of {flips}", (both[0] - flips / 2) * (both[1] - flips / 2), 0, variance**2)
+    for heads in both:
+        assert heads.min() >= 0
+        assert heads.max() <= flips
+        check_mean(f"mean heads of {flips}", heads, flips / 2, variance)
+        # The fourth central moment of Binomial(n, 1/2) is 3 variance^2 - variance / 2.
+        spread = (heads - flips / 2) ** 2
+        if flips == 1:
+            assert (spread == 0.25).all()
+        else:
+            check_mean(f"variance of heads of {flips}", spread, variance, 2 * variance**2 - variance / 2)
 
 
 def test_a_few_coins_fall_each_way_as_often_as_they_should(check_rate):
     size = 100_000
-    heads = random.coin_flips(4, 0, np.arange(size), 0, np.full(size, 3))
+    heads = random.coin_flips(4, 0, np.arange(size), np.zeros(size, np.int64), np.full((2, size), 3))[1]
     for count, chance in enumerate((1 / 8, 3 / 8, 3 / 8, 1 / 8)):
         check_rate(f"{count} heads of 3", int((heads == count).sum()), size, chance)

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bertjax.data import random
+from bertjax.data import random, sentence_pairs
 from bertjax.data.random import Stream
-from bertjax.data.sentence_pairs import ROW, PairsConfig, Sentences, make_rows
+from bertjax.data.sentence_pairs import INSTANCE, PairsConfig, Sentences, make_instances
 from bertjax.errors import UserError
 
 Token = tuple[int, int]  # its document, its place in it
 Lengths = list[list[int]]  # tokens of each sentence of each document
 
-BERT = PairsConfig(seq_len=128, next_sentence=True, short_seq_prob=0.1, random_next_prob=0.5)
+BERT = PairsConfig(
+    seq_len=128, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5
+)
 LENGTHS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=10), min_size=2, max_size=6)
 PROBABILITIES = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 DRAWS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))  # seed and epoch
@@ -26,7 +28,11 @@ MANY = 100_000
 
 
 def pairs(seq_len: int, short: float, random_next: float) -> PairsConfig:
-    return PairsConfig(seq_len, True, short, random_next)
+    return PairsConfig(seq_len, True, False, short, random_next)
+
+
+def instances_of(text: Sentences, config: PairsConfig, seed: int, epoch: int) -> np.ndarray:
+    return make_instances(text, np.arange(text.num_documents), config, seed, epoch)
 
 
 def sentences(lengths: Lengths) -> Sentences:
@@ -36,6 +42,13 @@ def sentences(lengths: Lengths) -> Sentences:
 def tokens(row: np.void, side: str) -> list[Token]:
     document, start = int(row[f"document_{side}"]), int(row[f"start_{side}"])
     return [(document, start + i) for i in range(row[f"length_{side}"])]
+
+
+def coins(words: list[int], first: int) -> Iterator[int]:
+    """The bits of two words of every four."""
+    for start in range(first, len(words), 4):
+        for word in words[start : start + 2]:
+            yield from (word >> bit & 1 for bit in range(32))
 
 
 class Walk:
@@ -53,9 +66,8 @@ class Walk:
         short, length, *_ = self._words(Stream.CHUNKS, document, 0)
         target = 2 + (length * (room - 1) >> 32) if short / 2**32 < self._config.short_seq_prob else room
         rest = list(self._documents[document])
-        for number in itertools.count():
-            if not rest:
-                return
+        while rest:
+            number = len(self._documents[document]) - len(rest)  # of the chunk's first sentence
             chunk: list[list[Token]] = []
             while rest and sum(map(len, chunk)) < target:
                 chunk.append(rest.pop(0))
@@ -74,15 +86,12 @@ class Walk:
                         break
             else:
                 b = list(itertools.chain(*unused))
-            self._truncate(a, b, room, [self._coins(document, 2 * number), self._coins(document, 2 * number + 1)])
+            words = self._words(Stream.TRUNCATION, document, number + 1)
+            self._truncate(a, b, room, [coins(words, 0), coins(words, 2)])
             yield a, b, is_random
 
     def _words(self, stream: Stream, document: int, sub_index: int) -> list[int]:
-        return random.bits(self._seed, stream, self._epoch, np.array([document]), 16, sub_index)[0].tolist()
-
-    def _coins(self, document: int, sub_index: int) -> Iterator[int]:
-        for word in self._words(Stream.TRUNCATION, document, sub_index):
-            yield from (word >> bit & 1 for bit in range(32))
+        return random.bits(self._seed, stream, self._epoch, np.array([document]), 32, sub_index)[0].tolist()
 
     @staticmethod
     def _truncate(a: list[Token], b: list[Token], room: int, coins: list[Iterator[int]]) -> None:
@@ -95,8 +104,8 @@ class Walk:
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_rows_equal_a_walk_chunk_by_chunk(lengths, values, draws):
     config = pairs(*values)
-    rows = make_rows(sentences(lengths), config, *draws)
-    assert rows.dtype == ROW
+    rows = instances_of(sentences(lengths), config, *draws)
+    assert rows.dtype == INSTANCE
     walk = Walk(lengths, config, *draws)
     for document in range(len(lengths)):
         own = rows[rows["document_a"] == document]
@@ -108,7 +117,7 @@ def test_rows_equal_a_walk_chunk_by_chunk(lengths, values, draws):
 @settings(deadline=None, max_examples=200)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_every_row_is_two_ranges_that_fit(lengths, values, draws):
-    rows = make_rows(sentences(lengths), pairs(*values), *draws)
+    rows = instances_of(sentences(lengths), pairs(*values), *draws)
     room = values[0] - 3
     sizes = np.array([sum(document) for document in lengths])
     assert (rows["length_a"] >= 1).all()
@@ -125,7 +134,7 @@ def test_every_row_is_two_ranges_that_fit(lengths, values, draws):
 @settings(deadline=None, max_examples=200)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_the_actual_next_follows_directly_but_for_truncation(lengths, values, draws):
-    rows = make_rows(sentences(lengths), pairs(*values), *draws)
+    rows = instances_of(sentences(lengths), pairs(*values), *draws)
     for row in rows[~rows["is_random_next"]]:
         end_a, total = row["start_a"] + row["length_a"], int(row["length_a"]) + int(row["length_b"])
         assert row["start_b"] >= end_a
@@ -138,7 +147,7 @@ def test_the_actual_next_follows_directly_but_for_truncation(lengths, values, dr
 @settings(deadline=None, max_examples=200)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_the_rows_of_a_document_cover_it_but_for_truncation(lengths, values, draws):
-    rows = make_rows(sentences(lengths), pairs(*values), *draws)
+    rows = instances_of(sentences(lengths), pairs(*values), *draws)
     for document, sizes in enumerate(lengths):
         # The document's own ranges in order, each with whether its row is full: only those may have been cut.
         own: list[tuple[int, int, bool]] = [(0, 0, False)]
@@ -156,7 +165,7 @@ def test_the_rows_of_a_document_cover_it_but_for_truncation(lengths, values, dra
 def test_truncation_takes_from_the_longer_until_both_fit(seq_len, length_a, length_b, draws):
     room = seq_len - 3
     assume(length_a < room)
-    row = make_rows(sentences([[length_a, length_b]] * 2), pairs(seq_len, 0.0, 0.0), *draws)[0]
+    row = instances_of(sentences([[length_a, length_b]] * 2), pairs(seq_len, 0.0, 0.0), *draws)[0]
     a, b = length_a, length_b
     while a + b > room:
         if a > b:
@@ -170,7 +179,7 @@ def test_truncation_takes_from_the_longer_until_both_fit(seq_len, length_a, leng
 
 def test_long_documents_in_a_worked_example():
     # One token a sentence, twenty of them, five to a chunk, no randomness but the split: four rows a document.
-    rows = make_rows(sentences([[1] * 20] * 2), pairs(8, 0.0, 0.0), 0, 0)
+    rows = instances_of(sentences([[1] * 20] * 2), pairs(8, 0.0, 0.0), 0, 0)
     own = rows[rows["document_a"] == 0]
     assert own["start_a"].tolist() == [0, 5, 10, 15]
     assert (own["length_a"] + own["length_b"]).tolist() == [5] * 4
@@ -179,7 +188,7 @@ def test_long_documents_in_a_worked_example():
 
 def test_sentences_are_put_back_in_a_worked_example():
     # Always a random next sentence: every row takes its first segment only, so these are the document.
-    rows = make_rows(sentences([[2] * 9, [2] * 7]), pairs(13, 0.0, 1.0), 1, 0)
+    rows = instances_of(sentences([[2] * 9, [2] * 7]), pairs(13, 0.0, 1.0), 1, 0)
     for document, total in ((0, 18), (1, 14)):
         own = rows[rows["document_a"] == document]
         assert own["start_a"].tolist() == [0, *np.cumsum(own["length_a"])[:-1].tolist()]
@@ -192,15 +201,15 @@ def test_sentences_are_put_back_in_a_worked_example():
 def test_rows_are_a_pure_function(lengths, values, next_sentence, draws):
     config = dataclasses.replace(pairs(*values), next_sentence=next_sentence)
     text = sentences(lengths)
-    first = make_rows(text, config, *draws)
-    make_rows(text, config, 0, 0)
-    assert first.tobytes() == make_rows(sentences(lengths), config, *draws).tobytes()
+    first = instances_of(text, config, *draws)
+    instances_of(text, config, 0, 0)
+    assert first.tobytes() == instances_of(sentences(lengths), config, *draws).tobytes()
 
 
 def test_rows_differ_by_seed_and_epoch():
     text = sentences([[3, 4, 5, 6, 7, 8]] * 50)
     config = pairs(16, 0.1, 0.5)
-    assert len({make_rows(text, config, seed, epoch).tobytes() for seed, epoch in ((0, 0), (1, 0), (0, 1))}) == 3
+    assert len({instances_of(text, config, seed, epoch).tobytes() for seed, epoch in ((0, 0), (1, 0), (0, 1))}) == 3
 
 
 # Sentences of five tokens in rows with room for thirty: never truncated, so that every row shows its chunk.
@@ -211,7 +220,7 @@ FIVES, SENTENCES = 30 + 3, 12
 def fives() -> np.ndarray:
     """The rows of 100,001 documents of twelve sentences of five tokens."""
     text = Sentences(np.full((MANY + 1) * SENTENCES, 5, np.int32), np.full(MANY + 1, SENTENCES, np.int32))
-    return make_rows(text, pairs(FIVES, 0.0, 0.5), 0, 0)
+    return instances_of(text, pairs(FIVES, 0.0, 0.5), 0, 0)
 
 
 def chunk_sizes(rows: np.ndarray) -> np.ndarray:
@@ -226,7 +235,7 @@ def test_random_next_is_half_of_chunks_and_all_of_single_sentences(fives, check_
     check_rate("random next", int(several.sum()), len(several), 0.5)
     for probability in (0.0, 0.15, 1.0):
         text = Sentences(np.full(MANY * 2, 5, np.int32), np.full(MANY, 2, np.int32))
-        rows = make_rows(text, pairs(FIVES, 0.0, probability), 0, 0)
+        rows = instances_of(text, pairs(FIVES, 0.0, probability), 0, 0)
         first = rows[rows["start_a"] == 0]["is_random_next"]
         if 0 < probability < 1:
             check_rate(f"random next at {probability}", int(first.sum()), MANY, probability)
@@ -236,12 +245,12 @@ def test_random_next_is_half_of_chunks_and_all_of_single_sentences(fives, check_
 
 def test_random_next_is_drawn_anew_for_each_chunk_and_epoch(fives, check_rate):
     text = Sentences(np.full((MANY + 1) * SENTENCES, 5, np.int32), np.full(MANY + 1, SENTENCES, np.int32))
-    second = make_rows(text, pairs(FIVES, 0.0, 0.5), 0, 1)
-    both = fives["is_random_next"][: MANY + 1] & second["is_random_next"][: MANY + 1]
+    second = instances_of(text, pairs(FIVES, 0.0, 0.5), 0, 1)
+    starts = np.flatnonzero(fives["start_a"] == 0)  # the first chunk of every document; the second follows it
+    both = fives["is_random_next"][starts] & second["is_random_next"][second["start_a"] == 0]
     check_rate("random next in two epochs", int(both.sum()), MANY + 1, 0.25)
-    # The first sweep has the first chunk of every document, the second one the second.
-    both = fives["is_random_next"][: MANY + 1] & fives["is_random_next"][MANY + 1 : 2 * MANY + 2]
-    several = chunk_sizes(fives[MANY + 1 : 2 * MANY + 2]) > 1
+    both = fives["is_random_next"][starts] & fives["is_random_next"][starts + 1]
+    several = chunk_sizes(fives[starts + 1]) > 1
     check_rate("random next in two chunks", int(both[several].sum()), int(several.sum()), 0.25)
 
 
@@ -249,7 +258,7 @@ def test_the_split_is_uniform(fives, check_uniform):
     for size in (3, 6):
         split = fives["length_a"][chunk_sizes(fives) == size] // 5
         check_uniform(f"split of {size} sentences", np.bincount(split, minlength=size)[1:])
-    first = fives[: MANY + 1]
+    first = fives[fives["start_a"] == 0]
     check_uniform("split of the first chunk", np.bincount(first["length_a"] // 5)[1:])
 
 
@@ -259,19 +268,19 @@ def test_the_other_document_and_its_sentence_are_uniform(fives, check_uniform):
     assert distance.min() >= 0
     check_uniform("other document, from this one on", np.bincount(distance // 1000, minlength=100))
     check_uniform("its first sentence", np.bincount(drawn["start_b"] // 5, minlength=SENTENCES))
-    rows = np.concatenate([make_rows(sentences([[1]] * 5), BERT, 0, epoch) for epoch in range(2000)])
+    rows = np.concatenate([instances_of(sentences([[1]] * 5), BERT, 0, epoch) for epoch in range(2000)])
     counts = np.bincount(rows["document_a"] * 5 + rows["document_b"], minlength=25).reshape(5, 5)
     assert not counts.diagonal().any()
     check_uniform("other of five documents", counts[~np.eye(5, dtype=bool)])
 
 
-@pytest.mark.parametrize(("next_sentence", "room"), [(True, 13), (False, 14)])
-def test_short_documents_have_uniform_targets(next_sentence, room, check_rate, check_uniform):
+@pytest.mark.parametrize(("next_sentence", "whole", "room"), [(True, False, 13), (False, True, 14), (False, False, 14)])
+def test_short_documents_have_uniform_targets(next_sentence, whole, room, check_rate, check_uniform):
     # Sentences of one token: a row that is not at a document's end is as long as the document's target.
     text = Sentences(np.full(MANY * room, 1, np.int32), np.full(MANY, room, np.int32))
-    config = PairsConfig(16, next_sentence, 0.1, 0.0)
+    config = PairsConfig(16, next_sentence, whole, 0.1, 0.0)
     for probability in (0.1, 1.0):
-        rows = make_rows(text, dataclasses.replace(config, short_seq_prob=probability), 0, 0)
+        rows = instances_of(text, dataclasses.replace(config, short_seq_prob=probability), 0, 0)
         target = (rows["length_a"] + rows["length_b"])[rows["start_a"] == 0]
         assert len(target) == MANY
         # A short document may draw the whole room as well.
@@ -286,14 +295,14 @@ def test_short_documents_have_uniform_targets(next_sentence, room, check_rate, c
             np.bincount(target[target < room], minlength=room)[2:],
         )
     check_uniform(f"all targets, pairs {next_sentence}", np.bincount(target)[2:])
-    rows = make_rows(text, dataclasses.replace(config, short_seq_prob=0.0), 0, 0)
+    rows = instances_of(text, dataclasses.replace(config, short_seq_prob=0.0), 0, 0)
     assert len(rows) == MANY
 
 
 def test_truncation_cuts_front_and_back_alike(check_rate, check_mean):
     # Two sentences of ten tokens where thirteen fit: three of the first and four of the second are cut.
     text = Sentences(np.full(MANY * 2, 10, np.int32), np.full(MANY, 2, np.int32))
-    rows = make_rows(text, pairs(16, 0.0, 0.0), 0, 0)
+    rows = instances_of(text, pairs(16, 0.0, 0.0), 0, 0)
     assert (rows["length_a"] == 7).all()
     assert (rows["length_b"] == 6).all()
     front = rows["start_a"], rows["start_b"] - 10
@@ -305,13 +314,14 @@ def test_truncation_cuts_front_and_back_alike(check_rate, check_mean):
 
 
 def one_segment(seq_len: int, short: float) -> PairsConfig:
-    return PairsConfig(seq_len, False, short, 0.0)
+    return PairsConfig(seq_len, False, True, short, 0.0)
 
 
 @settings(deadline=None, max_examples=200)
-@given(LENGTHS, st.integers(8, 60), PROBABILITIES, DRAWS)
-def test_full_sentences_lose_and_double_nothing(lengths, seq_len, short, draws):
-    rows = make_rows(sentences(lengths), one_segment(seq_len, short), *draws)
+@given(LENGTHS, st.integers(8, 60), PROBABILITIES, st.booleans(), DRAWS)
+def test_one_segment_loses_and_doubles_nothing(lengths, seq_len, short, whole, draws):
+    config = dataclasses.replace(one_segment(seq_len, short), whole_sentences=whole)
+    rows = instances_of(sentences(lengths), config, *draws)
     np.testing.assert_array_equal(rows["document_a"], rows["document_b"])
     assert not rows["length_b"].any()
     assert not rows["is_random_next"].any()
@@ -325,7 +335,7 @@ def test_full_sentences_lose_and_double_nothing(lengths, seq_len, short, draws):
 @settings(deadline=None, max_examples=200)
 @given(LENGTHS, st.integers(8, 60), DRAWS)
 def test_full_sentences_are_as_many_as_fit_and_only_too_long_ones_are_cut(lengths, seq_len, draws):
-    rows, room = make_rows(sentences(lengths), one_segment(seq_len, 0.0), *draws), seq_len - 2
+    rows, room = instances_of(sentences(lengths), one_segment(seq_len, 0.0), *draws), seq_len - 2
     for document, sizes in enumerate(lengths):
         bounds = [0, *itertools.accumulate(sizes)]
         for row in rows[rows["document_a"] == document]:
@@ -340,8 +350,85 @@ def test_full_sentences_are_as_many_as_fit_and_only_too_long_ones_are_cut(length
                 assert not any(start < bound < stop for bound in bounds)
 
 
+@settings(deadline=None, max_examples=200)
+@given(LENGTHS, st.integers(8, 60), DRAWS)
+def test_short_targets_cut_no_sentence_that_fits(lengths, seq_len, draws):
+    rows, room = instances_of(sentences(lengths), one_segment(seq_len, 1.0), *draws), seq_len - 2
+    for document, sizes in enumerate(lengths):
+        bounds = [0, *itertools.accumulate(sizes)]
+        for row in rows[rows["document_a"] == document]:
+            stop = int(row["start_a"] + row["length_a"])
+            assert stop in bounds or int(row["length_a"]) == room
+
+
+@settings(deadline=None, max_examples=200)
+@given(LENGTHS, st.integers(8, 60), DRAWS)
+def test_pieces_are_full_but_for_a_documents_last(lengths, seq_len, draws):
+    config = dataclasses.replace(one_segment(seq_len, 0.0), whole_sentences=False)
+    rows, room = instances_of(sentences(lengths), config, *draws), seq_len - 2
+    for document, sizes in enumerate(lengths):
+        own = rows[rows["document_a"] == document]["length_a"].tolist()
+        assert own[:-1] == [room] * (len(own) - 1)
+        assert own[-1] == (sum(sizes) - 1) % room + 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS, st.data())
+def test_a_document_is_cut_alike_in_any_company(lengths, values, next_sentence, whole, draws, data):
+    config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
+    text = sentences(lengths)
+    some = sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1))))
+    every = instances_of(text, config, *draws)
+    few = make_instances(text, np.array(some, np.int64), config, *draws)
+    assert few.tobytes() == every[np.isin(every["document_a"], some)].tobytes()
+
+
+@settings(deadline=None, max_examples=100)
+@given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS)
+def test_no_two_instances_begin_at_the_same_token(lengths, values, next_sentence, whole, draws):
+    config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
+    rows = instances_of(sentences(lengths), config, *draws)
+    assert len({(row["document_a"], row["start_a"]) for row in rows}) == len(rows)
+
+
+def test_parts_make_up_the_whole(monkeypatch):
+    text = sentences([[3, 40, 5, 6, 7, 8]] * 50)
+    expected = instances_of(text, pairs(16, 0.1, 0.5), 0, 0).tobytes()
+    monkeypatch.setattr(sentence_pairs, "_PART", 7)
+    assert instances_of(text, pairs(16, 0.1, 0.5), 0, 0).tobytes() == expected
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=80), st.data())
+def test_tokens_are_counted_from_any_sentence(lengths, data):
+    text = sentences([lengths])
+    places = st.integers(0, len(lengths))
+    start = data.draw(st.lists(places.filter(lambda place: place < len(lengths)), min_size=1))
+    end = [data.draw(st.integers(place + 1, len(lengths))) for place in start]
+    target = [data.draw(st.integers(0, 50)) for _ in start]
+    before = text.tokens_before(np.array([*start, len(lengths)]))
+    assert before.tolist() == [sum(lengths[:place]) for place in [*start, len(lengths)]]
+    expected = []
+    for first, most, last in zip(start, target, end, strict=True):
+        sums = list(itertools.accumulate(lengths[first:last]))
+        expected.append(next((total for total in sums if total >= most), sums[-1]))
+    assert text.tokens_from(np.array(start), np.array(target), np.array(end)).tolist() == expected
+
+
+def test_pieces_in_a_worked_example():
+    config = dataclasses.replace(one_segment(8, 0.0), whole_sentences=False)
+    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), config, 0, 0)
+    assert [(row["document_a"], row["start_a"], row["length_a"]) for row in rows] == [
+        (0, 0, 6),
+        (0, 6, 1),
+        (1, 0, 6),
+        (1, 6, 6),
+        (1, 12, 6),
+        (1, 18, 3),
+    ]
+
+
 def test_full_sentences_worked_example():
-    rows = make_rows(sentences([[2, 3, 2], [15, 1, 4, 1]]), one_segment(8, 0.0), 0, 0)
+    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), one_segment(8, 0.0), 0, 0)
     assert [(row["document_a"], row["start_a"], row["length_a"]) for row in np.sort(rows, order="document_a")] == [
         (0, 0, 5),
         (0, 5, 2),
@@ -353,23 +440,23 @@ def test_full_sentences_worked_example():
 
 
 def test_a_row_may_be_as_long_as_its_type_holds():
-    rows = make_rows(sentences([[40_000], [40_000]]), pairs(2**15 - 1, 0.0, 0.5), 0, 0)
+    rows = instances_of(sentences([[40_000], [40_000]]), pairs(2**15 - 1, 0.0, 0.5), 0, 0)
     assert (rows["length_a"].astype(int) + rows["length_b"]).tolist() == [2**15 - 4] * 2
     # Documents whose tokens together are more than 32 bits count.
     text = Sentences(np.full(3, 2**30, np.int32), np.ones(3, np.int32))
-    rows = make_rows(text, one_segment(2**15 - 1, 0.0), 0, 0)
+    rows = instances_of(text, one_segment(2**15 - 1, 0.0), 0, 0)
     assert rows["length_a"].sum(dtype=np.int64) == 3 * 2**30
 
 
 def test_no_documents_give_no_rows():
     none = np.zeros(0, np.int32)
-    assert make_rows(Sentences(none, none), one_segment(8, 0.1), 0, 0).shape == (0,)
+    assert instances_of(Sentences(none, none), one_segment(8, 0.1), 0, 0).shape == (0,)
 
 
 @pytest.mark.parametrize("lengths", [[], [[3, 4, 5]]])
 def test_a_random_next_sentence_wants_two_documents(lengths):
     with pytest.raises(UserError, match=f"got {len(lengths)} document.*blank lines between documents"):
-        make_rows(sentences(lengths), BERT, 0, 0)
+        instances_of(sentences(lengths), BERT, 0, 0)
 
 
 @pytest.mark.parametrize(
