@@ -23,8 +23,8 @@ _ENDLESS = 2**40
 _READ_OPTIONS = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 # A packed row has room for this many predictions more than the masking rate gives on average: each instance rounds.
 _SPARE_PREDICTIONS = 0.05
-# A packed row of pairs has room for an instance every so many tokens; pairs are seldom shorter.
-_TOKENS_PER_PAIR = 16
+# A packed row of pairs has room for an instance every so many tokens: hardly any text has shorter ones.
+_TOKENS_PER_PAIR = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BatchConfig:
     def room(self) -> Packing:
         """What a row has room for.
 
-        Packed, that is 5 % more predictions than `masking.rate` of its tokens, and an instance every 16 tokens
+        Packed, that is 5 % more predictions than `masking.rate` of its tokens, and an instance every 8 tokens
         if each has a next sentence to predict; if not, nothing in a batch counts instances.
         """
         length, packing = self.pairs.seq_len, self.rows.packing

@@ -75,7 +75,7 @@ class Plan:
         self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
         self._planner = ThreadPoolExecutor(1, "plan")
         self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._counting = threading.Lock(), threading.Lock()
 
     def locate(self, step: int, batch_size: int) -> tuple[int, int]:
         """The epoch of a step, and its first row there; rows beyond an epoch's last full batch are left.
@@ -125,9 +125,10 @@ class Plan:
 
     def _count(self, epoch: int, number: int) -> int:
         """Rows of a block; those of the blocks before are known."""
-        if number == len(self._counts[epoch]):
-            self._counts.add(epoch, number, len(self._block(epoch, number)))
-        return self._counts[epoch][number]
+        with self._counting:
+            if number == len(self._counts[epoch]):
+                self._counts.add(epoch, number, len(self._block(epoch, number)))
+            return self._counts[epoch][number]
 
     def _block(self, epoch: int, number: int) -> PlannedRows:
         after = (epoch, number + 1) if number + 1 < self._num_blocks else (epoch + 1, 0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import random
-from bertjax.data.masking import MaskingConfig, Predictions, mask_tokens, predict_neighbors
+from bertjax.data.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.errors import UserError
 
 # Ids 0 to 4 stand for the special tokens, 5 to 17 begin words, 18 to 29 continue them.
@@ -26,6 +26,11 @@ FRACTIONS = [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.0, 0.2), (0.8, 0.2, 0.0),
 SEED, EPOCH = 11, 5
 # Segments hold continuation pieces often, also at their start, and now and then a special token from the text.
 SEGMENT = st.lists(st.sampled_from([1, MASK, *range(5, 9), *range(18, 30)]), min_size=1, max_size=12)
+
+
+def draw(numbers: np.ndarray, seed: int, epoch: int) -> Draw:
+    """Of instances that begin in as many documents and places as there are numbers."""
+    return Draw(seed, epoch, numbers // 7, numbers)
 
 
 @dataclasses.dataclass
@@ -55,9 +60,7 @@ class Rows:
             config,
             is_continuation=IS_CONTINUATION,
             mask_id=MASK,
-            seed=SEED,
-            epoch=config.epoch_of_draws(EPOCH),
-            rows=self.numbers[chosen],
+            draw=draw(self.numbers[chosen], SEED, config.epoch_of_draws(EPOCH)),
         )
 
 
@@ -169,21 +172,21 @@ def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
     config = changed(**changes)
     output, size = row.masked(config), row.input_ids.shape[1]
     for i, length in enumerate(row.lengths):
-        number = row.numbers[i : i + 1]
-        bits = random.bits(SEED, random.Stream.MASKING, EPOCH, number, 3 * size)
-        order, fate, token = bits.reshape(3, size).tolist()
+        words = draw(row.numbers[i : i + 1], SEED, EPOCH).words
+        order = words(random.Stream.MASKING, size)[0].tolist()
+        fate, token = words(random.Stream.REPLACEMENT, 2 * config.max_predictions)[0].reshape(-1, 2).T.tolist()
         chosen: list[int] = []
         for word in sorted(words_of(row, i, config.whole_word), key=lambda word: order[word[0]]):
             if len(chosen) + len(word) <= wanted(config, length):
                 chosen += word
         assert chosen_positions(output, i) == sorted(chosen)
         expected = row.input_ids[i].tolist()
-        for position in chosen:
-            where = fate[position] / 2**32
+        for place, position in enumerate(sorted(chosen)):
+            where = fate[place] / 2**32
             if where < config.mask_fraction:
                 expected[position] = MASK
             elif where < config.mask_fraction + config.random_fraction:
-                expected[position] = token[position] * V >> 32
+                expected[position] = token[place] * V >> 32
         assert output.input_ids[i].tolist() == expected
 
 
@@ -195,6 +198,22 @@ def test_a_row_is_masked_alike_in_any_company(row, changes, data):
     some = data.draw(st.lists(st.integers(0, len(row.lengths) - 1), min_size=1))
     for all_rows, few in zip(whole, row.masked(config, np.array(some)), strict=True):
         np.testing.assert_array_equal(all_rows[some], few)
+
+
+@settings(deadline=None)
+@given(rows(), CHANGES, st.integers(1, 20))
+def test_padding_changes_no_mask(row, changes, padding):
+    config, size = changed(**changes), row.input_ids.shape[1]
+    wider = dataclasses.replace(
+        row,
+        input_ids=np.pad(row.input_ids, ((0, 0), (0, padding)), constant_values=PAD),
+        candidates=np.pad(row.candidates, ((0, 0), (0, padding))),
+    )
+    output, expected = wider.masked(config), row.masked(config)
+    np.testing.assert_array_equal(output.input_ids[:, :size], expected.input_ids)
+    assert (output.input_ids[:, size:] == PAD).all()
+    for name in ("positions", "labels", "weights"):
+        np.testing.assert_array_equal(getattr(output, name), getattr(expected, name))
 
 
 def test_a_piece_after_sep_joins_the_word_before_and_a_first_piece_is_a_word():
@@ -289,7 +308,7 @@ def masked_in_epochs(mode: str, epochs: range) -> list[bytes]:
         draws = config.epoch_of_draws(epoch)
         arguments = (row.input_ids, row.candidates, row.lengths, config)
         output = mask_tokens(
-            *arguments, is_continuation=IS_CONTINUATION, mask_id=MASK, seed=0, epoch=draws, rows=row.numbers
+            *arguments, is_continuation=IS_CONTINUATION, mask_id=MASK, draw=draw(row.numbers, 0, draws)
         )
         outputs.append(output.input_ids.tobytes())
     return outputs

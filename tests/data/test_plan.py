@@ -1,4 +1,5 @@
 import hashlib
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 from bertjax.data import plan
 from bertjax.data.masking import MaskingConfig
-from bertjax.data.plan import PLANNED_ROW, Plan
-from bertjax.data.sentence_pairs import ROW, PairsConfig, Sentences, make_rows
+from bertjax.data.packing import Packing
+from bertjax.data.plan import Plan, PlannedRows
+from bertjax.data.sentence_pairs import INSTANCE, PairsConfig, Sentences, make_instances
 from bertjax.errors import UserError
 
-PAIRS = PairsConfig(seq_len=32, next_sentence=True, short_seq_prob=0.1, random_next_prob=0.5)
+PAIRS = PairsConfig(seq_len=32, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
 LENGTHS = np.tile(np.array([3, 9, 4, 12, 7, 5], np.int32), 40)
 SIZES = np.array([1, 2, 3, 4, 5, 9] * 10, np.int32)
+PACKING = Packing(32, 6, 4, tuple(np.clip(np.rint(np.arange(33) * 0.15), 1, 5).astype(int).tolist()))
 
 
 def masking(mode: str) -> MaskingConfig:
@@ -33,25 +36,62 @@ def masking(mode: str) -> MaskingConfig:
     )
 
 
-def make_plan(folder: Path, mode: str = "dynamic", seed: int = 7, pairs: PairsConfig = PAIRS) -> Plan:
-    return Plan(Sentences(LENGTHS, SIZES), pairs, masking(mode), seed=seed, folder=folder)
+def make_plan(
+    folder: Path,
+    mode: str = "dynamic",
+    seed: int = 7,
+    pairs: PairsConfig = PAIRS,
+    packing: Packing | None = None,
+) -> Plan:
+    return Plan(Sentences(LENGTHS, SIZES), pairs, masking(mode), packing, seed=seed, folder=folder)
+
+
+def all_rows(made: Plan, epoch: int) -> PlannedRows:
+    return made.rows(epoch, 0, made.count(epoch))
+
+
+def content(made: Plan, epoch: int) -> bytes:
+    rows = all_rows(made, epoch)
+    return rows.instances.tobytes() + rows.first.tobytes()
+
+
+def in_order(rows: PlannedRows) -> np.ndarray:
+    """The instances in the order of the text."""
+    return np.sort(rows.instances, order=["document_a", "start_a"])
 
 
 def digest(folder: Path) -> str:
     """Of the rows of three epochs."""
     made = make_plan(folder)
-    return hashlib.sha256(b"".join(made.rows(epoch).tobytes() for epoch in range(3))).hexdigest()
+    return hashlib.sha256(b"".join(content(made, epoch) for epoch in range(3))).hexdigest()
 
 
-def by_number(rows: np.ndarray) -> np.ndarray:
-    return rows[np.argsort(rows["number"])]
+@pytest.fixture(params=[1 << 20, 50], ids=["one block", "four blocks"])
+def block(request, monkeypatch) -> int:
+    """The sentences of a block."""
+    monkeypatch.setattr(plan, "_BLOCK", request.param)
+    return request.param
 
 
-def test_two_plans_are_equal(tmp_path):
-    first, second = make_plan(tmp_path / "a"), make_plan(tmp_path / "b")
+@pytest.fixture
+def made_blocks(monkeypatch) -> list[tuple[int, int]]:
+    """Fills with the epoch and number of each block that is made."""
+    made, original = [], Plan._make
+
+    def make(self: Plan, epoch: int, number: int) -> PlannedRows:
+        made.append((epoch, number))
+        return original(self, epoch, number)
+
+    monkeypatch.setattr(Plan, "_make", make)
+    return made
+
+
+@pytest.mark.parametrize("packing", [None, PACKING])
+def test_two_plans_are_equal(tmp_path, block, packing):
+    first, second = make_plan(tmp_path / "a", packing=packing), make_plan(tmp_path / "b", packing=packing)
     # One asks for its epochs in order, the other does not.
-    ordered = [first.rows(epoch).tobytes() for epoch in range(4)]
-    assert [second.rows(epoch).tobytes() for epoch in (3, 1, 0, 2)] == [ordered[i] for i in (3, 1, 0, 2)]
+    ordered = [content(first, epoch) for epoch in range(4)]
+    assert [content(second, epoch) for epoch in (3, 1, 0, 2)] == [ordered[i] for i in (3, 1, 0, 2)]
     assert len(set(ordered)) == 4
 
 
@@ -67,125 +107,184 @@ print(module.digest(pathlib.Path({str(tmp_path / "other")!r})))
     assert done.stdout.strip() == digest(tmp_path / "this")
 
 
+@pytest.mark.parametrize("packing", [None, PACKING])
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
-def test_each_epoch_is_a_permutation_of_its_rows(mode, tmp_path):
-    made, config = make_plan(tmp_path, mode), masking(mode)
+def test_each_epoch_has_each_instance_once(mode, packing, block, tmp_path):
+    made, config = make_plan(tmp_path, mode, packing=packing), masking(mode)
     for epoch in range(5):
-        rows = made.rows(epoch)
-        assert rows.dtype == PLANNED_ROW
-        assert not (np.diff(rows["number"]) == 1).all()
-        expected = make_rows(Sentences(LENGTHS, SIZES), PAIRS, 7, config.epoch_of_draws(epoch))
-        assert by_number(rows)["number"].tolist() == list(range(len(expected)))
-        for name in ROW.names:
-            np.testing.assert_array_equal(by_number(rows)[name], expected[name])
+        rows = all_rows(made, epoch)
+        assert rows.instances.dtype == INSTANCE
+        documents = np.arange(len(SIZES))
+        expected = make_instances(Sentences(LENGTHS, SIZES), documents, PAIRS, 7, config.epoch_of_draws(epoch))
+        assert in_order(rows).tobytes() == expected.tobytes()
+        assert in_order(rows).tobytes() != rows.instances.tobytes()
+        if packing is None:
+            assert rows.first.tolist() == list(range(len(expected) + 1))
+        else:
+            assert len(rows) < len(expected)
 
 
-def test_static_epochs_repeat_their_draws_but_not_their_order(tmp_path):
+def test_packed_rows_hold_no_more_than_they_may(tmp_path, block):
+    rows = all_rows(make_plan(tmp_path, packing=PACKING), 0)
+    lengths = PAIRS.lengths(rows.instances)
+    sizes = np.diff(rows.first)
+    assert (1 <= sizes).all()
+    assert sizes.max() <= PACKING.segments
+    assert np.add.reduceat(lengths, rows.first[:-1]).max() <= PACKING.tokens
+    assert np.add.reduceat(np.array(PACKING.wanted)[lengths], rows.first[:-1]).max() <= PACKING.predictions
+
+
+def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_uniform):
+    sizes = np.ones(100_000, np.int32)
+    monkeypatch.setattr(plan, "_BLOCK", 10_000)
+    made = Plan(Sentences(sizes * 9, sizes), PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
+    first = made.rows(0, 0, 10_000).instances["document_a"]
+    check_uniform("documents of the first block", np.bincount(first // 5000, minlength=20))
+    second = made.rows(0, 10_000, 20_000).instances["document_a"]
+    other_epoch = made.rows(1, 0, 10_000).instances["document_a"]
+    assert set(first).isdisjoint(second)
+    assert 800 < len(set(first) & set(other_epoch)) < 1200
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_rows_are_the_same_asked_for_alone(tmp_path_factory, start, count):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(plan, "_BLOCK", 50)
+        made = make_plan(tmp_path_factory.getbasetemp() / "alone", packing=PACKING)
+        whole = all_rows(made, 0)
+        stop = min(start + count, len(whole))
+        if start < stop:
+            some, expected = made.rows(0, start, stop), whole.take(np.arange(start, stop))
+            assert some.instances.tobytes() == expected.instances.tobytes()
+            assert some.first.tolist() == expected.first.tolist()
+
+
+@given(st.lists(st.integers(0, 4), max_size=8), st.data())
+def test_rows_are_taken_in_any_order_and_may_be_empty(sizes, data):
+    instances = np.zeros(sum(sizes), INSTANCE)
+    instances["document_a"] = np.arange(len(instances))
+    rows = PlannedRows(instances, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
+    chosen = data.draw(st.lists(st.integers(0, len(sizes) + 2)))
+    taken = rows.take(np.array(chosen, np.int64))
+    assert len(taken) == len(chosen)
+    for place, row in enumerate(chosen):
+        expected = range(rows.first[row], rows.first[row + 1]) if row < len(sizes) else ()
+        assert taken.instances["document_a"][taken.first[place] : taken.first[place + 1]].tolist() == list(expected)
+
+
+def test_static_epochs_repeat_their_draws_but_not_their_order(tmp_path, block):
     made = make_plan(tmp_path, "static")
-    rows = [made.rows(epoch) for epoch in range(5)]
-    drawn = [by_number(each).tobytes() for each in rows]
+    rows = [all_rows(made, epoch) for epoch in range(5)]
+    drawn = [in_order(each).tobytes() for each in rows]
     assert drawn[0] == drawn[2] == drawn[4]
     assert drawn[1] == drawn[3] != drawn[0]
-    assert len({each.tobytes() for each in rows}) == 5
+    assert len({each.instances.tobytes() for each in rows}) == 5
 
 
-def test_dynamic_epochs_are_drawn_anew(tmp_path):
+def test_dynamic_epochs_are_drawn_anew(tmp_path, block):
     made = make_plan(tmp_path)
-    assert len({by_number(made.rows(epoch)).tobytes() for epoch in range(5)}) == 5
-
-
-def test_a_written_epoch_is_read_and_not_made_again(tmp_path, monkeypatch):
-    first = make_plan(tmp_path).rows(0).tobytes()
-    monkeypatch.setattr(plan, "make_rows", None)
-    again = make_plan(tmp_path)
-    assert again.rows(0).tobytes() == first
-    assert isinstance(again.rows(0), np.memmap)
-
-
-def test_plans_of_other_settings_stand_beside_each_other(tmp_path):
-    other_pairs = PairsConfig(seq_len=16, next_sentence=True, short_seq_prob=0.1, random_next_prob=0.5)
-    for _ in range(2):  # made, then read
-        rows = [
-            make_plan(tmp_path).rows(0),
-            make_plan(tmp_path, seed=8).rows(0),
-            make_plan(tmp_path, pairs=other_pairs).rows(0),
-        ]
-        assert len({each.tobytes() for each in rows}) == 3
-        # The second epoch of static masking is not the third's, as it is in dynamic masking.
-        assert make_plan(tmp_path).rows(2).tobytes() != make_plan(tmp_path, "static").rows(2).tobytes()
+    assert len({in_order(all_rows(made, epoch)).tobytes() for epoch in range(5)}) == 5
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(3, 20), min_size=1, max_size=6), st.integers(1, 3), st.data())
-def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, batch_size, data):
+@given(st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=2), min_size=1, max_size=4), st.data())
+def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, data):
+    batch_size = data.draw(st.integers(1, min(map(sum, counts))))
     made = make_plan(tmp_path_factory.mktemp("plan"))
-    made.rows = lambda epoch: np.empty(counts[epoch % len(counts)], PLANNED_ROW)
-    places = [(epoch, place) for epoch in range(12) for place in range(counts[epoch % len(counts)] // batch_size)]
+    made._num_blocks = 2
+    made._block = lambda epoch, number: np.empty(counts[epoch % len(counts)][number])
+    totals = [sum(counts[epoch % len(counts)]) for epoch in range(12)]
+    places = [(epoch, i * batch_size) for epoch, total in enumerate(totals) for i in range(total // batch_size)]
     step = data.draw(st.integers(0, len(places) - 1))
     assert made.locate(step, batch_size) == places[step]
 
 
-def test_locate_walks_epochs_of_different_lengths(tmp_path):
-    made, batch_size = make_plan(tmp_path), 16
-    steps = [len(made.rows(epoch)) // batch_size for epoch in range(6)]
-    assert len(set(steps)) > 1
-    expected = [(epoch, place) for epoch, count in enumerate(steps) for place in range(count)]
-    fresh = make_plan(tmp_path)
-    assert fresh.locate(len(expected) - 1, batch_size) == expected[-1]
-    assert [fresh.locate(step, batch_size) for step in range(len(expected))] == expected
-
-
-def test_an_epoch_smaller_than_a_batch_is_told(tmp_path):
+def test_an_epoch_smaller_than_a_batch_is_told(tmp_path, block):
     made = make_plan(tmp_path)
-    count = len(made.rows(0))
+    count = made.count(0)
     assert made.locate(0, count) == (0, 0)
     with pytest.raises(UserError, match=f"batch_size: got {count + 1} rows a step, but {count} rows in an epoch"):
         made.locate(0, count + 1)
 
 
-def test_an_unfinished_file_never_has_the_final_name(tmp_path, monkeypatch):
-    seen: list[Path] = []
-
-    def interrupted(path: Path, rows: np.ndarray) -> None:
-        path.write_bytes(b"half")
-        seen.append(path)
-        raise KeyboardInterrupt
-
-    expected = make_plan(tmp_path / "whole").rows(0).tobytes()
-    final = next((tmp_path / "whole").rglob("*.npy")).name
-    monkeypatch.setattr(plan.np, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        make_plan(tmp_path / "cut").rows(0)
-    assert seen
-    assert final not in [path.name for path in (tmp_path / "cut").rglob("*")]
-    monkeypatch.undo()
-    # What the interrupted process left is no hindrance.
-    assert seen[0].exists()
-    assert make_plan(tmp_path / "cut").rows(0).tobytes() == expected
-    assert (seen[0].parent / final).exists()
-
-
-def test_the_final_name_appears_when_all_is_written(tmp_path, monkeypatch):
-    save, folders = np.save, []
-
-    def watched(path: Path, rows: np.ndarray) -> None:
-        save(path, rows)
-        folders.append([other.name for other in path.parent.iterdir()])
-
-    monkeypatch.setattr(plan.np, "save", watched)
+def test_only_the_blocks_in_use_and_the_next_are_made(tmp_path, monkeypatch, made_blocks):
+    monkeypatch.setattr(plan, "_BLOCK", 50)
     made = make_plan(tmp_path)
-    made.rows(0), made.rows(1)
-    names = sorted(path.name for path in tmp_path.rglob("*.npy"))
-    assert len(names) == 2
-    assert [names[0] in folder for folder in folders] == [False, True]
-    assert all(names[1] not in folder for folder in folders)
+    made.rows(*made.locate(0, 4), 4)
+    made._planner.shutdown()
+    assert made_blocks == [(0, 0), (0, 1)]
 
 
-def test_threads_share_a_plan(tmp_path):
-    expected = [make_plan(tmp_path / "alone").rows(epoch).tobytes() for epoch in range(5)]
+def test_a_resumed_run_makes_the_block_it_starts_in(tmp_path, monkeypatch, made_blocks):
+    monkeypatch.setattr(plan, "_BLOCK", 50)
+    first = make_plan(tmp_path)
+    per_epoch = [first.count(epoch) // 4 for epoch in range(3)]
+    expected = first.rows(2, 4, 8).instances.tobytes()
+    first._planner.shutdown()
+    made_blocks.clear()
+    again = make_plan(tmp_path)
+    assert again.locate(per_epoch[0] + per_epoch[1] + 1, 4) == (2, 4)
+    assert not made_blocks
+    assert again.rows(2, 4, 8).instances.tobytes() == expected
+    again._planner.shutdown()
+    assert made_blocks == [(2, 0), (2, 1)]
+
+
+def test_counts_are_of_the_settings(tmp_path):
+    other_pairs = PairsConfig(16, True, False, 0.1, 0.5)
+    plans = [
+        make_plan(tmp_path),
+        make_plan(tmp_path, seed=8),
+        make_plan(tmp_path, pairs=other_pairs),
+        make_plan(tmp_path, "static"),
+        make_plan(tmp_path, packing=PACKING),
+    ]
+    counts = [[made.count(epoch) for epoch in range(3)] for made in plans]
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == len(plans)
+    assert sorted([sum(epoch) for epoch in json.loads(file.read_text()).values()] for file in files) == sorted(counts)
+
+
+@pytest.mark.parametrize("left", ["", "{", '{"0": ['])
+def test_a_lost_or_damaged_count_is_counted_again(tmp_path, left):
+    expected = [make_plan(tmp_path).count(epoch) for epoch in range(2)]
+    (path,) = tmp_path.iterdir()
+    path.write_text(left)
+    assert [make_plan(tmp_path).count(epoch) for epoch in range(2)] == expected
+    assert json.loads(path.read_text()) == {"0": [expected[0]], "1": [expected[1]]}
+
+
+def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path):
+    expected = make_plan(tmp_path / "writable").count(0)
+    (tmp_path / "file").touch()
+    made = make_plan(tmp_path / "file")
+    assert made.count(0) == expected
+    assert made.locate(1, 4) == (0, 4)
+
+
+def test_a_count_never_takes_another_back(tmp_path):
+    # Two processes: one has come further than the other.
+    slow, fast = make_plan(tmp_path), make_plan(tmp_path)
+    expected = [fast.count(epoch) for epoch in range(3)]
+    slow.count(0)
+    (path,) = tmp_path.iterdir()
+    assert [sum(counts) for counts in json.loads(path.read_text()).values()] == expected
+
+
+def test_threads_share_a_plan(tmp_path, block):
+    alone = make_plan(tmp_path / "alone")
+    expected = [content(alone, epoch) for epoch in range(5)]
     for attempt in range(10):
         made = make_plan(tmp_path / str(attempt))
         with ThreadPoolExecutor(8) as pool:
-            drawn = list(pool.map(lambda epoch, made=made: made.rows(epoch).tobytes(), [4, 3] * 4))
+            drawn = list(pool.map(lambda epoch, made=made: content(made, epoch), [4, 3] * 4))
         assert drawn == [expected[4], expected[3]] * 4
-        assert [made.rows(epoch).tobytes() for epoch in range(5)] == expected
+        assert [content(made, epoch) for epoch in range(5)] == expected
+
+
+def test_a_mistake_in_the_planning_thread_is_told(tmp_path):
+    sentences = Sentences(np.full(3, 5, np.int32), np.array([3], np.int32))
+    made = Plan(sentences, PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
+    with pytest.raises(UserError, match="got 1 document"):
+        made.count(0)

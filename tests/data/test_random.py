@@ -134,7 +134,6 @@ def test_places_are_permuted_one_by_one(seed, epoch, size, data):
 @pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1, 100_000])
 def test_permuted_places_are_uniform_and_independent(size, check_uniform, check_mean):
     places = [random.permuted(seed, epoch, np.arange(size), size) for seed, epoch in ((0, 0), (1, 0), (0, 1))]
-    # Halves of the range meet hundredths of the order.
     check_uniform("first tenth", np.bincount(places[0][: size // 10] * 20 // size, minlength=20))
     for i, j in itertools.combinations(range(3), 2):
         centered = (places[i] / size - 0.5) * (places[j] / size - 0.5)
