@@ -246,7 +246,9 @@ def _put_predictions(batch: Batch, predictions: Predictions, layout: _Layout) ->
     counts = np.bincount(instance, minlength=len(layout.row))
     before = np.cumsum(counts) - counts
     row = layout.row[instance]
-    column = before[instance] - before[(np.arange(len(layout.row)) - layout.number)[instance]] + places_in_groups(counts)
+    column = (
+        before[instance] - before[(np.arange(len(layout.row)) - layout.number)[instance]] + places_in_groups(counts)
+    )
     batch["masked_positions"][row, column] = predictions.positions[instance, index] + layout.offset[instance]
     batch["masked_labels"][row, column] = predictions.labels[instance, index]
     batch["masked_weights"][row, column] = 1

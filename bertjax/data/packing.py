@@ -52,9 +52,7 @@ class Recipe(NamedTuple):
         )
 
 
-def pack(
-    lengths: Int[np.ndarray, " n"], packing: Packing, seed: int, epoch: int, part: int
-) -> Int64[np.ndarray, " n"]:
+def pack(lengths: Int[np.ndarray, " n"], packing: Packing, seed: int, epoch: int, part: int) -> Int64[np.ndarray, " n"]:
     """The row that each instance goes to, from 0 on.
 
     A pure function of its arguments; `part` tells apart what one epoch packs.

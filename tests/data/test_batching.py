@@ -1,18 +1,23 @@
 import dataclasses
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from bertjax.data.batching import PretrainingBatches
+from bertjax.data import plan
+from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus
 from bertjax.data.masking import MaskingConfig
-from bertjax.data.sentence_pairs import PairsConfig, make_rows
+from bertjax.data.sentence_pairs import PairsConfig, make_instances
+from bertjax.errors import UserError
 
 S, P, BATCH = 32, 5, 8
 ALL = np.arange(BATCH)
 HALVES = np.split(ALL, 2)
-PAIRS = PairsConfig(seq_len=S, next_sentence=True, short_seq_prob=0.1, random_next_prob=0.5)
+PAIRS = PairsConfig(seq_len=S, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
 ONE_SEGMENT = dataclasses.replace(PAIRS, next_sentence=False)
 MASKING = MaskingConfig(
     rate=0.15,
@@ -25,16 +30,8 @@ MASKING = MaskingConfig(
     dupe_factor=2,
 )
 KEPT = dataclasses.replace(MASKING, mask_fraction=0.0, random_fraction=0.0, keep_fraction=1.0)
-SHAPES = {
-    "input_ids": (S,),
-    "token_type_ids": (S,),
-    "attention_mask": (S,),
-    "masked_positions": (P,),
-    "masked_labels": (P,),
-    "masked_weights": (P,),
-    "next_sentence_labels": (),
-    "row_weights": (),
-}
+CONFIG = BatchConfig(PAIRS, MASKING, RowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH)
+PACKED = RowsConfig(packing=True, valid_rows=0)
 
 
 @pytest.fixture
@@ -42,17 +39,12 @@ def corpus(make_config, prepare) -> Corpus:
     return prepare(make_config())
 
 
-def make_batches(corpus: Corpus, **changes: object) -> PretrainingBatches:
-    arguments = {
-        "split": "train",
-        "pairs": PAIRS,
-        "masking": MASKING,
-        "objective": "masked_lm",
-        "direction": "both",
-        "seed": 3,
-        "batch_size": BATCH,
-    }
-    return PretrainingBatches(corpus, **{**arguments, **changes})
+def make_batches(corpus: Corpus, split: str = "train", **changes: object) -> PretrainingBatches:
+    return PretrainingBatches(corpus, split, dataclasses.replace(CONFIG, **changes))
+
+
+def rows_in(batches: PretrainingBatches, epoch: int) -> int:
+    return batches._plan.count(epoch)
 
 
 def assert_equal(a, b) -> None:
@@ -75,11 +67,14 @@ def restored(batch) -> np.ndarray:
     return ids
 
 
-def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0) -> list[tuple[list[int], int, int]]:
-    """The ids of each row of an epoch, how many of them are the first segment's, and its label; sorted."""
+Instance = tuple[list[int], int, int]  # its ids, how many of them are the first segment's, and its label
+
+
+def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0) -> list[Instance]:
+    """The instances of an epoch, sorted."""
     tokenizer, texts = corpus.tokenizer, corpus.splits[split]
-    rows = []
-    for row in make_rows(texts.sentences, pairs, 3, epoch):
+    found = []
+    for row in make_instances(texts.sentences, np.arange(texts.sentences.num_documents), pairs, 3, epoch):
         a, b = (
             texts.read([int(row[f"document_{side}"])])[0][row[f"start_{side}"] :][: row[f"length_{side}"]].tolist()
             for side in "ab"
@@ -87,42 +82,77 @@ def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0
         ids = [tokenizer.cls_id, *a, tokenizer.sep_id]
         if pairs.next_sentence:
             ids += [*b, tokenizer.sep_id]
-        rows.append((ids, len(a) + 2, int(row["is_random_next"])))
-    return sorted(rows)
+        found.append((ids, len(a) + 2, int(row["is_random_next"])))
+    return sorted(found)
 
 
-def actual_text(batches, pairs: PairsConfig) -> list[tuple[list[int], int, int]]:
-    """The same from batches, leaving out the rows that only fill up."""
-    rows = []
-    for batch in batches:
-        for i in np.flatnonzero(batch["row_weights"]):
-            length = int(batch["attention_mask"][i].sum())
-            first = int((batch["token_type_ids"][i, :length] == 0).sum())
-            rows.append((restored(batch)[i, :length].tolist(), first, int(batch["next_sentence_labels"][i])))
-    return sorted(rows)
+def instances_of(batch) -> Iterator[dict[str, np.ndarray]]:
+    """What a batch says of each of its instances; checks that rows are laid out as they should be."""
+    before = restored(batch)
+    for i, segments in enumerate(batch["segment_ids"]):
+        length = np.count_nonzero(segments)
+        assert not segments[length:].any()
+        assert (np.diff(segments[:length]) >= 0).all()
+        assert sorted(set(segments[:length].tolist())) == list(range(1, int(segments.max()) + 1))
+        predicted = batch["masked_weights"][i] > 0
+        for number in range(1, int(segments.max()) + 1):
+            (places,) = np.nonzero(segments == number)
+            mine = predicted & np.isin(batch["masked_positions"][i], places)
+            found = {
+                "ids": before[i, places],
+                "masked": batch["input_ids"][i, places],
+                "types": batch["token_type_ids"][i, places],
+                "predicted": batch["masked_positions"][i, mine] - places[0],
+                "labels": batch["masked_labels"][i, mine],
+                "next": np.int32(0),
+            }
+            if "position_ids" in batch:
+                assert batch["position_ids"][i, places].tolist() == list(range(len(places)))
+            if "cls_positions" in batch:
+                assert batch["cls_positions"][i, number - 1] == places[0]
+                assert batch["next_sentence_weights"][i, number - 1] == 1
+                found["next"] = batch["next_sentence_labels"][i, number - 1]
+            yield found
+        if "cls_positions" in batch:
+            assert not batch["next_sentence_weights"][i, segments.max() :].any()
+
+
+def actual_text(batches) -> list[Instance]:
+    """The same from batches."""
+    return sorted(
+        (each["ids"].tolist(), int((each["types"] == 0).sum()), int(each["next"]))
+        for batch in batches
+        for each in instances_of(batch)
+    )
+
+
+def shapes_of(batch) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in batch.items()}
 
 
 @pytest.mark.parametrize("masking", [MASKING, dataclasses.replace(MASKING, mode="static")])
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
-def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs):
-    batches = make_batches(corpus, masking=masking, pairs=pairs)
-    steps_in_epoch = len(batches._plan.rows(0)) // BATCH
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
+    batches = make_batches(corpus, masking=masking, pairs=pairs, rows=rows)
+    steps_in_epoch = batches.steps_in(0)
     count = 2 * steps_in_epoch + 3
     from_start = list(itertools.islice(batches.training(0, ALL), count))
     for step in (1, steps_in_epoch, count - 1):
-        fresh = make_batches(corpus, masking=masking, pairs=pairs)
+        fresh = make_batches(corpus, masking=masking, pairs=pairs, rows=rows)
         for batch, expected in zip(fresh.training(step, ALL), from_start[step:], strict=False):
             assert_equal(batch, expected)
         assert_equal(fresh.training_batch(step, ALL), from_start[step])
     # No two steps see the same, nor do two seeds.
     assert len({batch["input_ids"].tobytes() for batch in from_start}) == count
-    other = make_batches(corpus, masking=masking, pairs=pairs, seed=4).training_batch(0, ALL)
+    other = make_batches(corpus, masking=masking, pairs=pairs, rows=rows, seed=4).training_batch(0, ALL)
     assert other["input_ids"].tobytes() != from_start[0]["input_ids"].tobytes()
 
 
 @pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
-def test_halves_of_the_rows_make_up_the_whole(corpus, objective):
-    arguments = {"objective": objective, "direction": "left_to_right"}
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_halves_of_the_rows_make_up_the_whole(corpus, objective, rows):
+    arguments = {"objective": objective, "direction": "left_to_right", "rows": rows}
     whole = make_batches(corpus, **arguments).training(0, ALL)
     halves = [make_batches(corpus, **arguments).training(0, half) for half in HALVES]
     for batch, *parts in itertools.islice(zip(whole, *halves, strict=True), 12):
@@ -132,70 +162,143 @@ def test_halves_of_the_rows_make_up_the_whole(corpus, objective):
 
 def test_two_readers_of_one_object_do_not_disturb_each_other(corpus):
     batches = make_batches(corpus)
-    steps = 2 * len(batches._plan.rows(0)) // BATCH + 2
+    steps = 2 * batches.steps_in(0) + 2
     expected = [make_batches(corpus).training_batch(step, ALL) for step in range(steps)]
     readers = [batches.training(0, half) for half in HALVES]
     for batch, *parts in zip(expected, *readers, strict=False):
         assert_equal(joined(parts), batch)
 
 
+def test_any_division_of_rows_makes_up_the_whole(corpus):
+    batches = make_batches(corpus, rows=PACKED)
+    whole = batches.training_batch(1, ALL)
+    for rows in (np.array([5]), np.array([7, 0, 3]), np.array([], np.int64), ALL[::-1]):
+        assert_equal(batches.training_batch(1, rows), {name: array[rows] for name, array in whole.items()})
+
+
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_batches_have_the_shapes_and_types_that_are_promised(corpus, split):
-    batches = make_batches(corpus, split=split)
-    for batch in [batches.training_batch(0, ALL), *batches.evaluation(ALL)]:
-        assert {name: array.shape for name, array in batch.items()} == {
-            name: (BATCH, *shape) for name, shape in SHAPES.items()
-        }
-        assert {name: array.dtype for name, array in batch.items()} == {
-            name: np.float32 if name.endswith("weights") else np.int32 for name in SHAPES
-        }
+    tokens, predictions = (BATCH, S), (BATCH, P)
+    names = ("input_ids", "token_type_ids", "segment_ids")
+    plain = dict.fromkeys(names, tokens) | dict.fromkeys(
+        ("masked_positions", "masked_labels", "masked_weights"), predictions
+    )
+    of_next = ("cls_positions", "next_sentence_labels", "next_sentence_weights")
+    # Packed: 1.05 * 0.15 * 32 = 5.04 predictions, an instance for each 8 tokens.
+    in_packed = plain | dict.fromkeys(("masked_positions", "masked_labels", "masked_weights"), (BATCH, 6))
+    for pairs, rows, expected in (
+        (PAIRS, CONFIG.rows, plain | dict.fromkeys(of_next, (BATCH, 1))),
+        (ONE_SEGMENT, CONFIG.rows, plain),
+        (PAIRS, PACKED, in_packed | {"position_ids": tokens} | dict.fromkeys(of_next, (BATCH, 4))),
+        (ONE_SEGMENT, PACKED, in_packed | {"position_ids": tokens}),
+    ):
+        batches = make_batches(corpus, split, pairs=pairs, rows=rows)
+        assert batches._config.shapes() == expected
+        for batch in [batches.training_batch(0, ALL), *batches.evaluation(ALL)]:
+            assert shapes_of(batch) == expected
+            assert {name: array.dtype for name, array in batch.items()} == {
+                name: np.float32 if name.endswith("weights") else np.int32 for name in expected
+            }
 
 
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
-def test_rows_have_the_layout_of_bert(corpus, pairs):
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_instances_have_the_layout_of_bert(corpus, pairs, rows):
     tokenizer = corpus.tokenizer
     lengths = set()
     for step in range(8):
-        batch = make_batches(corpus, masking=KEPT, pairs=pairs).training_batch(step, ALL)
-        assert (batch["row_weights"] == 1).all()
-        for ids, types, mask in zip(batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], strict=True):
-            length = mask.sum()
-            lengths.add(int(length))
-            assert mask.tolist() == [1] * length + [0] * (S - length)
-            assert (ids[length:] == tokenizer.pad_id).all()
-            assert not types[length:].any()
+        batch = make_batches(corpus, masking=KEPT, pairs=pairs, rows=rows).training_batch(step, ALL)
+        padding = batch["segment_ids"] == 0
+        assert (batch["input_ids"][padding] == tokenizer.pad_id).all()
+        assert not batch["token_type_ids"][padding].any()
+        assert (batch["segment_ids"].max(axis=1) >= 1).all()
+        if not rows.packing:
+            assert (batch["segment_ids"] <= 1).all()
+        for each in instances_of(batch):
+            ids, types = each["ids"], each["types"]
+            lengths.add(len(ids))
             assert np.flatnonzero(ids == tokenizer.cls_id).tolist() == [0]
             separators = np.flatnonzero(ids == tokenizer.sep_id).tolist()
-            assert separators[-1] == length - 1
+            assert separators[-1] == len(ids) - 1
             if pairs.next_sentence:
                 middle, end = separators
                 assert 1 < middle < end - 1
-                assert types[:length].tolist() == [0] * (middle + 1) + [1] * (end - middle)
+                assert types.tolist() == [0] * (middle + 1) + [1] * (end - middle)
             else:
                 assert len(separators) == 1
                 assert not types.any()
-                assert not batch["next_sentence_labels"].any()
     assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("whole_word", [False, True])
+@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
+def test_packed_instances_are_what_they_are_alone(corpus, pairs, whole_word):
+    masking = dataclasses.replace(MASKING, whole_word=whole_word)
+    epochs = []
+    for rows in (CONFIG.rows, PACKED):
+        batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
+        made = [batches.training_batch(step, ALL[:1]) for step in range(batches.steps_in(0))]
+        epochs.append(
+            sorted(
+                [
+                    {name: value.tolist() for name, value in each.items()}
+                    for batch in made
+                    for each in instances_of(batch)
+                ],
+                key=repr,
+            )
+        )
+        if rows.packing:
+            assert len(made) < len(epochs[0])
+    assert epochs[0] == epochs[1]
+    assert any(each["predicted"] for each in epochs[0])
+
+
+def test_packing_leaves_few_rows_with_room(corpus):
+    for pairs in (PAIRS, ONE_SEGMENT):
+        padding = []
+        for rows in (CONFIG.rows, PACKED):
+            batches = make_batches(corpus, pairs=pairs, rows=rows)
+            made = [batches.training_batch(step, ALL) for step in range(batches.steps_in(0))]
+            padding.append(np.mean([(batch["segment_ids"] == 0).mean() for batch in made]))
+        assert padding[1] < 0.8 * padding[0]
 
 
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
 @pytest.mark.parametrize("masking", [MASKING, KEPT])
 def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
-    batches = make_batches(corpus, pairs=pairs, masking=masking, batch_size=1)
-    place = 0
-    for epoch in range(2):
-        count = len(batches._plan.rows(epoch))
-        epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
-        assert actual_text(epoch_batches, pairs) == expected_text(corpus, "train", pairs, epoch)
-        place += count
+    for rows in (CONFIG.rows, PACKED):
+        batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
+        place = 0
+        for epoch in range(2):
+            count = batches.steps_in(epoch)
+            epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
+            assert actual_text(epoch_batches) == expected_text(corpus, "train", pairs, epoch)
+            place += count
+
+
+def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
+    monkeypatch.setattr(plan, "_BLOCK", 20)
+    batches = make_batches(corpus, rows=PACKED)
+    assert batches._plan._num_blocks > 2
+    made = [batches.training_batch(step, ALL) for step in range(batches.steps_in(0))]
+    seen, text = actual_text(made), expected_text(corpus, "train", PAIRS)
+    left = sum(batch["next_sentence_weights"].sum() for batch in made)
+    assert len(seen) == left
+    assert not [instance for instance in seen if instance not in text]
+    assert len(text) - len(seen) <= BATCH * 4  # what the epoch's last rows hold, which make no batch
+    fresh = make_batches(corpus, rows=PACKED)
+    assert_equal(
+        fresh.training_batch(batches.steps_in(0) + 1, ALL), batches.training_batch(batches.steps_in(0) + 1, ALL)
+    )
 
 
 def test_texts_can_be_read_again(corpus, tiny_documents):
-    # Rows of one segment, in the order they were cut, are the documents, whose words are all in the vocabulary.
-    batches = make_batches(corpus, pairs=ONE_SEGMENT, masking=KEPT, split="valid", batch_size=1)
-    planned = batches._plan.rows(0)
+    # Instances of one segment, in the order they were cut, are the documents, whose words are all in the vocabulary.
+    batches = make_batches(corpus, "valid", pairs=ONE_SEGMENT, masking=KEPT, batch_size=1)
+    planned = batches._plan.rows(0, 0, rows_in(batches, 0)).instances
     words: dict[int, list[str]] = {}
-    for place in np.argsort(planned["number"]):
+    for place in np.argsort(planned["start_a"], kind="stable"):
         ids, length = batches.training_batch(int(place), ALL[:1])["input_ids"][0], planned["length_a"][place]
         key = int(planned["document_a"][place])
         words.setdefault(key, []).extend(corpus.tokenizer.vocab[i] for i in ids[1 : 1 + length])
@@ -211,7 +314,7 @@ def test_only_text_is_predicted(corpus):
         chosen = batch["masked_labels"][batch["masked_weights"] > 0]
         assert not np.isin(chosen, specials).any()
         assert (batch["masked_weights"].sum(axis=1) >= 1).all()
-        length = batch["attention_mask"].sum(axis=1)
+        length = (batch["segment_ids"] != 0).sum(axis=1)
         expected = np.minimum(np.maximum(np.rint(length * 0.15), 1), P)
         np.testing.assert_array_equal(batch["masked_weights"].sum(axis=1), expected)
         assert (batch["masked_positions"] < length[:, None]).all()
@@ -236,7 +339,7 @@ def test_masks_come_again_only_in_static_epochs(corpus, mode):
     batches = make_batches(corpus, masking=dataclasses.replace(MASKING, mode=mode), batch_size=1)
     epochs, place = [], 0
     for epoch in range(3):
-        count = len(batches._plan.rows(epoch))
+        count = batches.steps_in(epoch)
         epochs.append([batches.training_batch(place + i, ALL[:1])["input_ids"].tobytes() for i in range(count)])
         place += count
     assert set(epochs[0]).isdisjoint(epochs[1])
@@ -249,23 +352,45 @@ def test_masks_come_again_only_in_static_epochs(corpus, mode):
 
 @pytest.mark.parametrize("batch_size", [1, 7, 8, 1000])
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
-def test_evaluation_covers_each_row_once(corpus, batch_size, pairs):
-    batches = make_batches(corpus, split="valid", batch_size=batch_size, pairs=pairs)
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_evaluation_covers_each_row_once(corpus, batch_size, pairs, rows):
+    batches = make_batches(corpus, "valid", batch_size=batch_size, pairs=pairs, rows=rows)
     every = list(batches.evaluation(np.arange(batch_size)))
-    count = len(batches._plan.rows(0))
+    count = rows_in(batches, 0)
     assert len(every) == -(-count // batch_size)
-    weights = np.concatenate([batch["row_weights"] for batch in every])
-    assert weights.tolist() == [1] * count + [0] * (len(every) * batch_size - count)
-    assert actual_text(every, pairs) == expected_text(corpus, "valid", pairs)
+    used = np.concatenate([batch["segment_ids"].any(axis=1) for batch in every])
+    assert used.tolist() == [True] * count + [False] * (len(every) * batch_size - count)
+    assert actual_text(every) == expected_text(corpus, "valid", pairs)
     last = every[-1]
-    filler = last["row_weights"] == 0
-    assert not last["masked_weights"][filler].any()
-    assert not last["attention_mask"][filler].any()
+    filler = ~last["segment_ids"].any(axis=1)
+    for name in ("masked_weights", "next_sentence_weights"):
+        if name in last:
+            assert not last[name][filler].any()
     assert last["masked_weights"][~filler].any()
 
 
+@pytest.mark.parametrize("block", [1 << 20, 10])
+@pytest.mark.parametrize("packing", [False, True])
+def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
+    monkeypatch.setattr(plan, "_BLOCK", block)
+    every = joined(list(make_batches(corpus, "valid", rows=RowsConfig(packing, 0)).evaluation(ALL)))
+    count = int(every["segment_ids"].any(axis=1).sum())
+    for most in (1, 5, 8, 13, count, count + 1):
+        some = joined(list(make_batches(corpus, "valid", rows=RowsConfig(packing, most)).evaluation(ALL)))
+        kept = min(most, count)
+        assert len(some["input_ids"]) == -(-kept // BATCH) * BATCH
+        assert_equal({name: array[:kept] for name, array in some.items()}, {n: a[:kept] for n, a in every.items()})
+        assert not some["segment_ids"][kept:].any()
+        assert not some["masked_weights"][kept:].any()
+
+
+def test_a_negative_number_of_rows_is_told():
+    with pytest.raises(UserError, match=r"config key data.valid_rows: got -1"):
+        RowsConfig(packing=False, valid_rows=-1)
+
+
 def test_evaluation_is_the_same_each_time_and_in_halves(corpus):
-    batches = make_batches(corpus, split="valid")
+    batches = make_batches(corpus, "valid")
     first = list(batches.evaluation(ALL))
     assert len(first) > 1
     halves = [list(batches.evaluation(half)) for half in HALVES]
@@ -275,19 +400,46 @@ def test_evaluation_is_the_same_each_time_and_in_halves(corpus):
 
 
 @pytest.mark.parametrize(("direction", "step"), [("left_to_right", 1), ("right_to_left", -1)])
-def test_causal_language_modeling_predicts_every_neighbor(corpus, direction, step):
-    batches = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction=direction)
-    kept = make_batches(corpus, pairs=ONE_SEGMENT, masking=KEPT)
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_causal_language_modeling_predicts_every_neighbor(corpus, direction, step, rows):
+    batches = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction=direction, rows=rows)
     for number in range(4):
-        batch, text = batches.training_batch(number, ALL), kept.training_batch(number, ALL)
-        # The rows are those of masked language modeling, and nothing is masked.
-        for name in ("input_ids", "token_type_ids", "attention_mask", "row_weights"):
-            np.testing.assert_array_equal(batch[name], text[name])
+        batch = batches.training_batch(number, ALL)
         assert batch["masked_positions"].shape == (BATCH, S - 1)
-        for i in range(BATCH):
-            length = int(batch["attention_mask"][i].sum())
-            real = batch["masked_weights"][i] > 0
-            assert real.sum() == length - 1
-            positions = batch["masked_positions"][i, real]
-            np.testing.assert_array_equal(batch["masked_labels"][i, real], batch["input_ids"][i, positions + step])
-            assert (positions + step < length).all()
+        for each in instances_of(batch):
+            length = len(each["masked"])
+            expected = range(length - 1) if step == 1 else range(1, length)
+            assert each["predicted"].tolist() == list(expected)
+            np.testing.assert_array_equal(each["labels"], each["masked"][each["predicted"] + step])
+
+
+def test_causal_rows_are_those_of_masked_language_modeling(corpus):
+    causal = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction="left_to_right")
+    masked = make_batches(corpus, pairs=ONE_SEGMENT, masking=KEPT)
+    for number in range(4):
+        batch, text = causal.training_batch(number, ALL), masked.training_batch(number, ALL)
+        for name in ("input_ids", "token_type_ids", "segment_ids"):
+            np.testing.assert_array_equal(batch[name], text[name])
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.integers(8, 600),
+    st.booleans(),
+    st.sampled_from(["masked_lm", "causal_lm"]),
+    st.floats(0.01, 1.0),
+    st.integers(1, 100),
+)
+def test_every_instance_fits_into_a_packed_row(seq_len, next_sentence, objective, rate, most):
+    config = dataclasses.replace(
+        CONFIG,
+        pairs=dataclasses.replace(PAIRS, seq_len=seq_len, next_sentence=next_sentence),
+        masking=dataclasses.replace(MASKING, rate=rate, max_predictions=most),
+        rows=PACKED,
+        objective=objective,
+    )
+    room = config.room
+    assert room.tokens == seq_len
+    assert len(room.wanted) == seq_len + 1
+    assert 1 <= max(room.wanted) <= room.predictions
+    assert room.segments >= 1

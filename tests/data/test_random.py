@@ -165,7 +165,10 @@ def test_coin_flips_count_the_first_bits(seed, epoch, pairs):
             coins = [word >> bit & 1 for word in row.tolist() for bit in range(32)]
             assert count == sum(coins[:number])
     # Alone, each is what it was together.
-    alone = [random.coin_flips(seed, epoch, index[i : i + 1], sub_index[i : i + 1], flips[:, i : i + 1]) for i in range(len(pairs))]
+    alone = [
+        random.coin_flips(seed, epoch, index[i : i + 1], sub_index[i : i + 1], flips[:, i : i + 1])
+        for i in range(len(pairs))
+    ]
     assert heads.tolist() == np.concatenate(alone, axis=1).tolist()
 
 

@@ -16,9 +16,7 @@ from bertjax.errors import UserError
 Token = tuple[int, int]  # its document, its place in it
 Lengths = list[list[int]]  # tokens of each sentence of each document
 
-BERT = PairsConfig(
-    seq_len=128, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5
-)
+BERT = PairsConfig(seq_len=128, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
 LENGTHS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=10), min_size=2, max_size=6)
 PROBABILITIES = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 DRAWS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))  # seed and epoch
