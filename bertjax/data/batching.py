@@ -88,7 +88,9 @@ class BatchConfig:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each field of a global batch (see `PretrainingBatches`)."""
         room = self.room
-        shapes = dict.fromkeys(("input_ids", "token_type_ids", "segment_ids"), (self.batch_size, room.tokens))
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in ("input_ids", "token_type_ids", "segment_ids"):
+            shapes[name] = self.batch_size, room.tokens
         if self.rows.packing:
             shapes["position_ids"] = self.batch_size, room.tokens
         for name in ("masked_positions", "masked_labels", "masked_weights"):

@@ -131,6 +131,7 @@ class Plan:
             return self._counts[epoch][number]
 
     def _block(self, epoch: int, number: int) -> PlannedRows:
+        """A block, and the start of making the next one."""
         after = (epoch, number + 1) if number + 1 < self._num_blocks else (epoch + 1, 0)
         with self._lock:
             wanted, _ = self._future(epoch, number), self._future(*after)
@@ -139,9 +140,11 @@ class Plan:
         return wanted.result()
 
     def _future(self, epoch: int, number: int) -> "Future[PlannedRows]":
+        """A block that is made or will be, now the last one used."""
         key = epoch, number
-        self._blocks[key] = self._blocks.pop(key, None) or self._planner.submit(self._make, epoch, number)
-        return self._blocks[key]
+        block = self._blocks.pop(key) if key in self._blocks else self._planner.submit(self._make, epoch, number)
+        self._blocks[key] = block
+        return block
 
     def _make(self, epoch: int, number: int) -> PlannedRows:
         size = self._sentences.num_documents

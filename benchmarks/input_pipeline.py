@@ -1,0 +1,144 @@
+"""Measures the input pipeline alone: finished batches, no model; and how long a plan takes.
+
+    python benchmarks/input_pipeline.py                                # the embedded documentation
+    python benchmarks/input_pipeline.py --source='wiki/*.txt'
+    python benchmarks/input_pipeline.py --source=docstrings            # short documents: each docstring is one
+    python benchmarks/input_pipeline.py --documents=10000000 --sentences=25      # plans alone, of made-up lengths
+
+Batches come from `PretrainingBatches.training`, prefetch and all, as a run gets them. A figure is the middle of
+three turns, in which all settings take part in order.
+"""
+
+import argparse
+import itertools
+import os
+import platform
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.data import documentation
+from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.masking import MaskingConfig
+from bertjax.data.plan import Plan
+from bertjax.data.sentence_pairs import PairsConfig, Sentences
+
+# (seq_len, predictions, rows of a batch): 32,768 places each.
+SHAPES = ((128, 20, 256), (512, 80, 64))
+TURNS = 3
+
+
+def batch_config(shape: tuple[int, int, int], next_sentence: bool, packing: bool) -> BatchConfig:
+    """BERT's settings."""
+    seq_len, predictions, rows = shape
+    masking = MaskingConfig(0.15, predictions, 0.8, 0.1, 0.1, whole_word=False, mode="dynamic", dupe_factor=10)
+    pairs = PairsConfig(seq_len, next_sentence, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
+    return BatchConfig(pairs, masking, RowsConfig(packing, valid_rows=0), "masked_lm", "both", 0, rows)
+
+
+def settings() -> Iterator[BatchConfig]:
+    """Every setting that is measured."""
+    for shape, next_sentence, packing in itertools.product(SHAPES, (True, False), (False, True)):
+        yield batch_config(shape, next_sentence, packing)
+
+
+def described(config: BatchConfig) -> str:
+    """A setting in words."""
+    next_sentence, packing = config.pairs.next_sentence, config.rows.packing
+    return (
+        f"{config.batch_size:4} x {config.pairs.seq_len}  next sentence {'on ' if next_sentence else 'off'}  "
+        f"{'packed' if packing else 'padded'}"
+    )
+
+
+def prepared(source: str, folder: Path) -> Corpus:
+    """The text of a source, uncased, with a vocabulary of its own."""
+    if source == "docstrings":
+        folder.mkdir(parents=True, exist_ok=True)
+        source = str(folder / "docstrings.txt")
+        texts = ("\n".join(documentation.paragraphs(text)) for _, found in documentation.docstrings() for text in found)
+        Path(source).write_text("\n\n".join(text for text in texts if text))
+    config = CorpusConfig(source, "", 0.02, "text", "stop", "paragraph", "", 30_522, True, 0, str(folder))
+    preparation = Preparation(config, folder)
+    preparation.run()
+    return Corpus(preparation.folder)
+
+
+def measure(corpus: Corpus, config: BatchConfig, seconds: float) -> tuple[float, float, float]:
+    """Tokens a second, of text and with padding; and the share of padding."""
+    batches = PretrainingBatches(corpus, "train", config).training(0, np.arange(config.batch_size))
+    for _ in range(8):  # more than are prefetched
+        next(batches)
+    tokens = places = 0
+    start = time.perf_counter()
+    while (spent := time.perf_counter() - start) < seconds:
+        segments = next(batches)["segment_ids"]
+        tokens, places = tokens + np.count_nonzero(segments), places + segments.size
+    return tokens / spent, places / spent, 1 - tokens / places
+
+
+def measure_batches(corpus: Corpus, seconds: float) -> None:
+    """Prints a line for each setting."""
+    figures: dict[BatchConfig, list[tuple[float, float, float]]] = {config: [] for config in settings()}
+    for _, (config, measured) in itertools.product(range(TURNS), figures.items()):
+        measured.append(measure(corpus, config, seconds))
+    for config, measured in figures.items():
+        real, padded, padding = (statistics.median(each) for each in zip(*measured, strict=True))
+        shape = f"P {config.room.predictions:2}  E {config.room.segments if config.pairs.next_sentence else 0:2}"
+        print(f"{described(config)}  {shape}  {real:12,.0f} tokens/s  {padded:12,.0f} with padding, {padding:6.2%}")
+
+
+def measure_plans(documents: int, mean_sentences: float) -> None:
+    """Prints how long plans of documents with made-up sentence lengths take."""
+    rng = np.random.default_rng(0)
+    sizes = rng.geometric(1 / mean_sentences, documents).astype(np.int32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lengths"
+        with path.open("wb") as file:  # as a prepared split has them, out of memory
+            for part in np.array_split(sizes, max(1, documents // 100_000)):
+                np.clip(rng.lognormal(3.1, 0.6, part.sum()), 1, 2000).astype(np.int32).tofile(file)
+        print(f"{documents:,} documents, {sizes.sum():,} sentences")
+        for config in (config for config in settings() if config.pairs.seq_len == 128):
+            start = time.perf_counter()
+            lengths = np.memmap(path, np.int32, "r")
+            room = config.room if config.rows.packing else None
+            plan = Plan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
+            opened = time.perf_counter() - start
+            plan.rows(0, 0, 256)
+            first = time.perf_counter() - start
+            rows = plan.count(0)
+            whole = time.perf_counter() - start
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            print(
+                f"{described(config)}  opened {opened:.2f} s, first batch {first:.2f} s, whole epoch {whole:.1f} s, "
+                f"{rows:,} rows; peak memory so far {memory:.2f} GiB, mapped files among it"
+            )
+
+
+def main() -> None:
+    """Prints the machine and the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="documentation", help="as data.source, or 'docstrings'")
+    parser.add_argument("--folder", default="runs/input_pipeline", help="where prepared text is kept")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--documents", type=int, default=0, help="measure plans of so many made-up documents instead")
+    parser.add_argument("--sentences", type=float, default=25.0, help="which have so many sentences on average")
+    arguments = parser.parse_args()
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "grain", "array_record"))
+    print(f"Python {platform.python_version()}, {versions}; {platform.machine()}, {os.cpu_count()} cores")
+    if arguments.documents:
+        measure_plans(arguments.documents, arguments.sentences)
+        return
+    print(f"{arguments.source}: int32 and float32, 1 thread for batches and 1 for plans, middle of {TURNS} turns")
+    measure_batches(prepared(arguments.source, Path(arguments.folder)), arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
