@@ -106,7 +106,7 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
                 np.clip(rng.lognormal(3.1, 0.6, part.sum()), 1, 2000).astype(np.int32).tofile(file)
         print(f"{documents:,} documents, {sizes.sum():,} sentences")
         for config in (config for config in settings() if config.pairs.seq_len == 128):
-            start = time.perf_counter()
+            start, start_of_cpu = time.perf_counter(), time.process_time()
             lengths = np.memmap(path, np.int32, "r")
             room = config.room if config.rows.packing else None
             plan = Plan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
@@ -114,11 +114,11 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
             plan.rows(0, 0, 256)
             first = time.perf_counter() - start
             rows = plan.count(0)
-            whole = time.perf_counter() - start
+            whole, cpu = time.perf_counter() - start, time.process_time() - start_of_cpu
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             print(
-                f"{described(config)}  opened {opened:.2f} s, first batch {first:.2f} s, whole epoch {whole:.1f} s, "
-                f"{rows:,} rows; peak memory so far {memory:.2f} GiB, mapped files among it"
+                f"{described(config)}  opened {opened:.2f} s, first batch {first:.2f} s, "
+                f"whole epoch {whole:.1f} s ({cpu:.1f} s of processor time), {rows:,} rows; peak memory so far {memory:.2f} GiB, mapped files among it"
             )
 
 

@@ -26,8 +26,10 @@ from bertjax.errors import UserError
 
 # Part of the name of every plan: raise it when the same settings would give other rows.
 _FORMAT = 2
-# Sentences of a block. A block is planned in a fraction of a second, and lasts for hundreds of steps.
+# Sentences of a block, a document counting as four more, which is what it costs. A block is planned in a fraction
+# of a second, and lasts for hundreds of steps.
 _BLOCK = 1 << 20
+_PER_DOCUMENT = 4
 _KEPT = 4  # blocks in memory, the last ones used
 
 
@@ -70,7 +72,8 @@ class Plan:
         """Args: the split's sentences; how they are cut, repeated and packed; the seed; where counts are kept."""
         self._sentences, self._pairs, self._masking, self._packing = sentences, pairs, masking, packing
         self._seed = seed
-        self._num_blocks = max(1, min(len(sentences.lengths) // _BLOCK, sentences.num_documents))
+        cost = len(sentences.lengths) + _PER_DOCUMENT * sentences.num_documents
+        self._num_blocks = max(1, min(cost // _BLOCK, sentences.num_documents))
         settings = repr((_FORMAT, _BLOCK, pairs, masking.mode, masking.dupe_factor, packing, seed))
         self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
         self._planner = ThreadPoolExecutor(1, "plan")

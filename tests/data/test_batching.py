@@ -1,6 +1,5 @@
 import dataclasses
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -8,122 +7,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import plan
-from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus
-from bertjax.data.masking import MaskingConfig
-from bertjax.data.sentence_pairs import PairsConfig, make_instances
-from bertjax.errors import UserError
-
-S, P, BATCH = 32, 5, 8
-ALL = np.arange(BATCH)
-HALVES = np.split(ALL, 2)
-PAIRS = PairsConfig(seq_len=S, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
-ONE_SEGMENT = dataclasses.replace(PAIRS, next_sentence=False)
-MASKING = MaskingConfig(
-    rate=0.15,
-    max_predictions=P,
-    mask_fraction=0.8,
-    random_fraction=0.1,
-    keep_fraction=0.1,
-    whole_word=False,
-    mode="dynamic",
-    dupe_factor=2,
+from tests.data.batches import (
+    ALL,
+    BATCH,
+    CONFIG,
+    HALVES,
+    KEPT,
+    MASKING,
+    ONE_SEGMENT,
+    PACKED,
+    PAIRS,
+    P,
+    S,
+    actual_text,
+    assert_equal,
+    expected_text,
+    instances_of,
+    joined,
+    make_batches,
+    restored,
+    rows_in,
 )
-KEPT = dataclasses.replace(MASKING, mask_fraction=0.0, random_fraction=0.0, keep_fraction=1.0)
-CONFIG = BatchConfig(PAIRS, MASKING, RowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH)
-PACKED = RowsConfig(packing=True, valid_rows=0)
 
 
 @pytest.fixture
 def corpus(make_config, prepare) -> Corpus:
     return prepare(make_config())
-
-
-def make_batches(corpus: Corpus, split: str = "train", **changes: object) -> PretrainingBatches:
-    return PretrainingBatches(corpus, split, dataclasses.replace(CONFIG, **changes))
-
-
-def rows_in(batches: PretrainingBatches, epoch: int) -> int:
-    return batches._plan.count(epoch)
-
-
-def assert_equal(a, b) -> None:
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], strict=True, err_msg=name)
-
-
-def joined(parts) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def restored(batch) -> np.ndarray:
-    """The input ids before masking."""
-    ids = batch["input_ids"].copy()
-    for row, positions, labels, weights in zip(
-        ids, batch["masked_positions"], batch["masked_labels"], batch["masked_weights"], strict=True
-    ):
-        row[positions[weights > 0]] = labels[weights > 0]
-    return ids
-
-
-Instance = tuple[list[int], int, int]  # its ids, how many of them are the first segment's, and its label
-
-
-def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0) -> list[Instance]:
-    """The instances of an epoch, sorted."""
-    tokenizer, texts = corpus.tokenizer, corpus.splits[split]
-    found = []
-    for row in make_instances(texts.sentences, np.arange(texts.sentences.num_documents), pairs, 3, epoch):
-        a, b = (
-            texts.read([int(row[f"document_{side}"])])[0][row[f"start_{side}"] :][: row[f"length_{side}"]].tolist()
-            for side in "ab"
-        )
-        ids = [tokenizer.cls_id, *a, tokenizer.sep_id]
-        if pairs.next_sentence:
-            ids += [*b, tokenizer.sep_id]
-        found.append((ids, len(a) + 2, int(row["is_random_next"])))
-    return sorted(found)
-
-
-def instances_of(batch) -> Iterator[dict[str, np.ndarray]]:
-    """What a batch says of each of its instances; checks that rows are laid out as they should be."""
-    before = restored(batch)
-    for i, segments in enumerate(batch["segment_ids"]):
-        length = np.count_nonzero(segments)
-        assert not segments[length:].any()
-        assert (np.diff(segments[:length]) >= 0).all()
-        assert sorted(set(segments[:length].tolist())) == list(range(1, int(segments.max()) + 1))
-        predicted = batch["masked_weights"][i] > 0
-        for number in range(1, int(segments.max()) + 1):
-            (places,) = np.nonzero(segments == number)
-            mine = predicted & np.isin(batch["masked_positions"][i], places)
-            found = {
-                "ids": before[i, places],
-                "masked": batch["input_ids"][i, places],
-                "types": batch["token_type_ids"][i, places],
-                "predicted": batch["masked_positions"][i, mine] - places[0],
-                "labels": batch["masked_labels"][i, mine],
-                "next": np.int32(0),
-            }
-            if "position_ids" in batch:
-                assert batch["position_ids"][i, places].tolist() == list(range(len(places)))
-            if "cls_positions" in batch:
-                assert batch["cls_positions"][i, number - 1] == places[0]
-                assert batch["next_sentence_weights"][i, number - 1] == 1
-                found["next"] = batch["next_sentence_labels"][i, number - 1]
-            yield found
-        if "cls_positions" in batch:
-            assert not batch["next_sentence_weights"][i, segments.max() :].any()
-
-
-def actual_text(batches) -> list[Instance]:
-    """The same from batches."""
-    return sorted(
-        (each["ids"].tolist(), int((each["types"] == 0).sum()), int(each["next"]))
-        for batch in batches
-        for each in instances_of(batch)
-    )
 
 
 def shapes_of(batch) -> dict[str, tuple[int, ...]]:
@@ -348,55 +258,6 @@ def test_masks_come_again_only_in_static_epochs(corpus, mode):
         assert epochs[0] != epochs[2]
     else:
         assert len(set(epochs[0]) & set(epochs[2])) < len(epochs[0]) / 10
-
-
-@pytest.mark.parametrize("batch_size", [1, 7, 8, 1000])
-@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
-@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
-def test_evaluation_covers_each_row_once(corpus, batch_size, pairs, rows):
-    batches = make_batches(corpus, "valid", batch_size=batch_size, pairs=pairs, rows=rows)
-    every = list(batches.evaluation(np.arange(batch_size)))
-    count = rows_in(batches, 0)
-    assert len(every) == -(-count // batch_size)
-    used = np.concatenate([batch["segment_ids"].any(axis=1) for batch in every])
-    assert used.tolist() == [True] * count + [False] * (len(every) * batch_size - count)
-    assert actual_text(every) == expected_text(corpus, "valid", pairs)
-    last = every[-1]
-    filler = ~last["segment_ids"].any(axis=1)
-    for name in ("masked_weights", "next_sentence_weights"):
-        if name in last:
-            assert not last[name][filler].any()
-    assert last["masked_weights"][~filler].any()
-
-
-@pytest.mark.parametrize("block", [1 << 20, 10])
-@pytest.mark.parametrize("packing", [False, True])
-def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
-    monkeypatch.setattr(plan, "_BLOCK", block)
-    every = joined(list(make_batches(corpus, "valid", rows=RowsConfig(packing, 0)).evaluation(ALL)))
-    count = int(every["segment_ids"].any(axis=1).sum())
-    for most in (1, 5, 8, 13, count, count + 1):
-        some = joined(list(make_batches(corpus, "valid", rows=RowsConfig(packing, most)).evaluation(ALL)))
-        kept = min(most, count)
-        assert len(some["input_ids"]) == -(-kept // BATCH) * BATCH
-        assert_equal({name: array[:kept] for name, array in some.items()}, {n: a[:kept] for n, a in every.items()})
-        assert not some["segment_ids"][kept:].any()
-        assert not some["masked_weights"][kept:].any()
-
-
-def test_a_negative_number_of_rows_is_told():
-    with pytest.raises(UserError, match=r"config key data.valid_rows: got -1"):
-        RowsConfig(packing=False, valid_rows=-1)
-
-
-def test_evaluation_is_the_same_each_time_and_in_halves(corpus):
-    batches = make_batches(corpus, "valid")
-    first = list(batches.evaluation(ALL))
-    assert len(first) > 1
-    halves = [list(batches.evaluation(half)) for half in HALVES]
-    for batch, again, *parts in zip(first, batches.evaluation(ALL), *halves, strict=True):
-        assert_equal(batch, again)
-        assert_equal(joined(parts), batch)
 
 
 @pytest.mark.parametrize(("direction", "step"), [("left_to_right", 1), ("right_to_left", -1)])

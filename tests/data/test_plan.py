@@ -66,7 +66,7 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(content(made, epoch) for epoch in range(3))).hexdigest()
 
 
-@pytest.fixture(params=[1 << 20, 50], ids=["one block", "four blocks"])
+@pytest.fixture(params=[1 << 20, 120], ids=["one block", "four blocks"])
 def block(request, monkeypatch) -> int:
     """The sentences of a block."""
     monkeypatch.setattr(plan, "_BLOCK", request.param)
@@ -136,7 +136,7 @@ def test_packed_rows_hold_no_more_than_they_may(tmp_path, block):
 
 def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_uniform):
     sizes = np.ones(100_000, np.int32)
-    monkeypatch.setattr(plan, "_BLOCK", 10_000)
+    monkeypatch.setattr(plan, "_BLOCK", 50_000)
     made = Plan(Sentences(sizes * 9, sizes), PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
     first = made.rows(0, 0, 10_000).instances["document_a"]
     check_uniform("documents of the first block", np.bincount(first // 5000, minlength=20))
@@ -150,7 +150,7 @@ def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_unif
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_rows_are_the_same_asked_for_alone(tmp_path_factory, start, count):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(plan, "_BLOCK", 50)
+        monkeypatch.setattr(plan, "_BLOCK", 120)
         made = make_plan(tmp_path_factory.getbasetemp() / "alone", packing=PACKING)
         whole = all_rows(made, 0)
         stop = min(start + count, len(whole))
@@ -209,7 +209,7 @@ def test_an_epoch_smaller_than_a_batch_is_told(tmp_path, block):
 
 
 def test_only_the_blocks_in_use_and_the_next_are_made(tmp_path, monkeypatch, made_blocks):
-    monkeypatch.setattr(plan, "_BLOCK", 50)
+    monkeypatch.setattr(plan, "_BLOCK", 120)
     made = make_plan(tmp_path)
     made.rows(*made.locate(0, 4), 4)
     made._planner.shutdown()
@@ -217,7 +217,7 @@ def test_only_the_blocks_in_use_and_the_next_are_made(tmp_path, monkeypatch, mad
 
 
 def test_a_resumed_run_makes_the_block_it_starts_in(tmp_path, monkeypatch, made_blocks):
-    monkeypatch.setattr(plan, "_BLOCK", 50)
+    monkeypatch.setattr(plan, "_BLOCK", 120)
     first = make_plan(tmp_path)
     per_epoch = [first.count(epoch) // 4 for epoch in range(3)]
     expected = first.rows(2, 4, 8).instances.tobytes()

@@ -12,34 +12,20 @@ from bertjax.data import random, sentence_pairs
 from bertjax.data.random import Stream
 from bertjax.data.sentence_pairs import INSTANCE, PairsConfig, Sentences, make_instances
 from bertjax.errors import UserError
-
-Token = tuple[int, int]  # its document, its place in it
-Lengths = list[list[int]]  # tokens of each sentence of each document
-
-BERT = PairsConfig(seq_len=128, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
-LENGTHS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=10), min_size=2, max_size=6)
-PROBABILITIES = st.sampled_from([0.0, 0.1, 0.5, 1.0])
-DRAWS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))  # seed and epoch
-# Plain values, made to a PairsConfig in the test: the type checker's own random draws have no place in a strategy.
-SETTINGS = st.tuples(st.integers(8, 60), PROBABILITIES, PROBABILITIES)
-MANY = 100_000
-
-
-def pairs(seq_len: int, short: float, random_next: float) -> PairsConfig:
-    return PairsConfig(seq_len, True, False, short, random_next)
-
-
-def instances_of(text: Sentences, config: PairsConfig, seed: int, epoch: int) -> np.ndarray:
-    return make_instances(text, np.arange(text.num_documents), config, seed, epoch)
-
-
-def sentences(lengths: Lengths) -> Sentences:
-    return Sentences(np.array(list(itertools.chain(*lengths)), np.int32), np.array([len(d) for d in lengths], np.int32))
-
-
-def tokens(row: np.void, side: str) -> list[Token]:
-    document, start = int(row[f"document_{side}"]), int(row[f"start_{side}"])
-    return [(document, start + i) for i in range(row[f"length_{side}"])]
+from tests.data.cutting import (
+    BERT,
+    DRAWS,
+    LENGTHS,
+    MANY,
+    SETTINGS,
+    Lengths,
+    Token,
+    instances_of,
+    one_segment,
+    pairs,
+    sentences,
+    tokens,
+)
 
 
 def coins(words: list[int], first: int) -> Iterator[int]:
@@ -311,65 +297,6 @@ def test_truncation_cuts_front_and_back_alike(check_rate, check_mean):
     check_mean("front cuts of both segments", (front[0] - 1.5) * (front[1] - 2), 0, 3 / 4 * 4 / 4)
 
 
-def one_segment(seq_len: int, short: float) -> PairsConfig:
-    return PairsConfig(seq_len, False, True, short, 0.0)
-
-
-@settings(deadline=None, max_examples=200)
-@given(LENGTHS, st.integers(8, 60), PROBABILITIES, st.booleans(), DRAWS)
-def test_one_segment_loses_and_doubles_nothing(lengths, seq_len, short, whole, draws):
-    config = dataclasses.replace(one_segment(seq_len, short), whole_sentences=whole)
-    rows = instances_of(sentences(lengths), config, *draws)
-    np.testing.assert_array_equal(rows["document_a"], rows["document_b"])
-    assert not rows["length_b"].any()
-    assert not rows["is_random_next"].any()
-    assert ((rows["length_a"] >= 1) & (rows["length_a"] <= seq_len - 2)).all()
-    for document, sizes in enumerate(lengths):
-        own = rows[rows["document_a"] == document]
-        text = [token for row in own for token in tokens(row, "a")]
-        assert text == [(document, place) for place in range(sum(sizes))]
-
-
-@settings(deadline=None, max_examples=200)
-@given(LENGTHS, st.integers(8, 60), DRAWS)
-def test_full_sentences_are_as_many_as_fit_and_only_too_long_ones_are_cut(lengths, seq_len, draws):
-    rows, room = instances_of(sentences(lengths), one_segment(seq_len, 0.0), *draws), seq_len - 2
-    for document, sizes in enumerate(lengths):
-        bounds = [0, *itertools.accumulate(sizes)]
-        for row in rows[rows["document_a"] == document]:
-            start, stop = int(row["start_a"]), int(row["start_a"] + row["length_a"])
-            after = [bound for bound in bounds if bound > stop]
-            if stop in bounds:
-                assert not after or after[0] - start > room
-            else:
-                before = max(bound for bound in bounds if bound <= start)
-                assert stop - start == room
-                assert after[0] - before > room
-                assert not any(start < bound < stop for bound in bounds)
-
-
-@settings(deadline=None, max_examples=200)
-@given(LENGTHS, st.integers(8, 60), DRAWS)
-def test_short_targets_cut_no_sentence_that_fits(lengths, seq_len, draws):
-    rows, room = instances_of(sentences(lengths), one_segment(seq_len, 1.0), *draws), seq_len - 2
-    for document, sizes in enumerate(lengths):
-        bounds = [0, *itertools.accumulate(sizes)]
-        for row in rows[rows["document_a"] == document]:
-            stop = int(row["start_a"] + row["length_a"])
-            assert stop in bounds or int(row["length_a"]) == room
-
-
-@settings(deadline=None, max_examples=200)
-@given(LENGTHS, st.integers(8, 60), DRAWS)
-def test_pieces_are_full_but_for_a_documents_last(lengths, seq_len, draws):
-    config = dataclasses.replace(one_segment(seq_len, 0.0), whole_sentences=False)
-    rows, room = instances_of(sentences(lengths), config, *draws), seq_len - 2
-    for document, sizes in enumerate(lengths):
-        own = rows[rows["document_a"] == document]["length_a"].tolist()
-        assert own[:-1] == [room] * (len(own) - 1)
-        assert own[-1] == (sum(sizes) - 1) % room + 1
-
-
 @settings(deadline=None, max_examples=100)
 @given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS, st.data())
 def test_a_document_is_cut_alike_in_any_company(lengths, values, next_sentence, whole, draws, data):
@@ -410,31 +337,6 @@ def test_tokens_are_counted_from_any_sentence(lengths, data):
         sums = list(itertools.accumulate(lengths[first:last]))
         expected.append(next((total for total in sums if total >= most), sums[-1]))
     assert text.tokens_from(np.array(start), np.array(target), np.array(end)).tolist() == expected
-
-
-def test_pieces_in_a_worked_example():
-    config = dataclasses.replace(one_segment(8, 0.0), whole_sentences=False)
-    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), config, 0, 0)
-    assert [(row["document_a"], row["start_a"], row["length_a"]) for row in rows] == [
-        (0, 0, 6),
-        (0, 6, 1),
-        (1, 0, 6),
-        (1, 6, 6),
-        (1, 12, 6),
-        (1, 18, 3),
-    ]
-
-
-def test_full_sentences_worked_example():
-    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), one_segment(8, 0.0), 0, 0)
-    assert [(row["document_a"], row["start_a"], row["length_a"]) for row in np.sort(rows, order="document_a")] == [
-        (0, 0, 5),
-        (0, 5, 2),
-        (1, 0, 6),
-        (1, 6, 6),
-        (1, 12, 4),
-        (1, 16, 5),
-    ]
 
 
 def test_a_row_may_be_as_long_as_its_type_holds():

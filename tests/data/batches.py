@@ -1,0 +1,117 @@
+"""Settings of small batches, and what batches say of their instances."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.corpus import Corpus
+from bertjax.data.masking import MaskingConfig
+from bertjax.data.sentence_pairs import PairsConfig, make_instances
+
+S, P, BATCH = 32, 5, 8
+ALL = np.arange(BATCH)
+HALVES = np.split(ALL, 2)
+PAIRS = PairsConfig(seq_len=S, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
+ONE_SEGMENT = dataclasses.replace(PAIRS, next_sentence=False)
+MASKING = MaskingConfig(
+    rate=0.15,
+    max_predictions=P,
+    mask_fraction=0.8,
+    random_fraction=0.1,
+    keep_fraction=0.1,
+    whole_word=False,
+    mode="dynamic",
+    dupe_factor=2,
+)
+KEPT = dataclasses.replace(MASKING, mask_fraction=0.0, random_fraction=0.0, keep_fraction=1.0)
+CONFIG = BatchConfig(PAIRS, MASKING, RowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH)
+PACKED = RowsConfig(packing=True, valid_rows=0)
+
+
+def make_batches(corpus: Corpus, split: str = "train", **changes: object) -> PretrainingBatches:
+    return PretrainingBatches(corpus, split, dataclasses.replace(CONFIG, **changes))
+
+
+def rows_in(batches: PretrainingBatches, epoch: int) -> int:
+    return batches._plan.count(epoch)
+
+
+def assert_equal(a, b) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], strict=True, err_msg=name)
+
+
+def joined(parts) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def restored(batch) -> np.ndarray:
+    """The input ids before masking."""
+    ids = batch["input_ids"].copy()
+    for row, positions, labels, weights in zip(
+        ids, batch["masked_positions"], batch["masked_labels"], batch["masked_weights"], strict=True
+    ):
+        row[positions[weights > 0]] = labels[weights > 0]
+    return ids
+
+
+Instance = tuple[list[int], int, int]  # its ids, how many of them are the first segment's, and its label
+
+
+def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0) -> list[Instance]:
+    """The instances of an epoch, sorted."""
+    tokenizer, texts = corpus.tokenizer, corpus.splits[split]
+    found = []
+    for row in make_instances(texts.sentences, np.arange(texts.sentences.num_documents), pairs, 3, epoch):
+        a, b = (
+            texts.read([int(row[f"document_{side}"])])[0][row[f"start_{side}"] :][: row[f"length_{side}"]].tolist()
+            for side in "ab"
+        )
+        ids = [tokenizer.cls_id, *a, tokenizer.sep_id]
+        if pairs.next_sentence:
+            ids += [*b, tokenizer.sep_id]
+        found.append((ids, len(a) + 2, int(row["is_random_next"])))
+    return sorted(found)
+
+
+def instances_of(batch) -> Iterator[dict[str, np.ndarray]]:
+    """What a batch says of each of its instances; checks that rows are laid out as they should be."""
+    before = restored(batch)
+    for i, segments in enumerate(batch["segment_ids"]):
+        length = np.count_nonzero(segments)
+        assert not segments[length:].any()
+        assert (np.diff(segments[:length]) >= 0).all()
+        assert sorted(set(segments[:length].tolist())) == list(range(1, int(segments.max()) + 1))
+        predicted = batch["masked_weights"][i] > 0
+        for number in range(1, int(segments.max()) + 1):
+            (places,) = np.nonzero(segments == number)
+            mine = predicted & np.isin(batch["masked_positions"][i], places)
+            found = {
+                "ids": before[i, places],
+                "masked": batch["input_ids"][i, places],
+                "types": batch["token_type_ids"][i, places],
+                "predicted": batch["masked_positions"][i, mine] - places[0],
+                "labels": batch["masked_labels"][i, mine],
+                "next": np.int32(0),
+            }
+            if "position_ids" in batch:
+                assert batch["position_ids"][i, places].tolist() == list(range(len(places)))
+            if "cls_positions" in batch:
+                assert batch["cls_positions"][i, number - 1] == places[0]
+                assert batch["next_sentence_weights"][i, number - 1] == 1
+                found["next"] = batch["next_sentence_labels"][i, number - 1]
+            yield found
+        if "cls_positions" in batch:
+            assert not batch["next_sentence_weights"][i, segments.max() :].any()
+
+
+def actual_text(batches) -> list[Instance]:
+    """The same from batches."""
+    return sorted(
+        (each["ids"].tolist(), int((each["types"] == 0).sum()), int(each["next"]))
+        for batch in batches
+        for each in instances_of(batch)
+    )

@@ -1,0 +1,88 @@
+import dataclasses
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.cutting import DRAWS, LENGTHS, PROBABILITIES, instances_of, one_segment, sentences, tokens
+
+
+@settings(deadline=None, max_examples=200)
+@given(LENGTHS, st.integers(8, 60), PROBABILITIES, st.booleans(), DRAWS)
+def test_one_segment_loses_and_doubles_nothing(lengths, seq_len, short, whole, draws):
+    config = dataclasses.replace(one_segment(seq_len, short), whole_sentences=whole)
+    rows = instances_of(sentences(lengths), config, *draws)
+    np.testing.assert_array_equal(rows["document_a"], rows["document_b"])
+    assert not rows["length_b"].any()
+    assert not rows["is_random_next"].any()
+    assert ((rows["length_a"] >= 1) & (rows["length_a"] <= seq_len - 2)).all()
+    for document, sizes in enumerate(lengths):
+        own = rows[rows["document_a"] == document]
+        text = [token for row in own for token in tokens(row, "a")]
+        assert text == [(document, place) for place in range(sum(sizes))]
+
+
+@settings(deadline=None, max_examples=200)
+@given(LENGTHS, st.integers(8, 60), DRAWS)
+def test_full_sentences_are_as_many_as_fit_and_only_too_long_ones_are_cut(lengths, seq_len, draws):
+    rows, room = instances_of(sentences(lengths), one_segment(seq_len, 0.0), *draws), seq_len - 2
+    for document, sizes in enumerate(lengths):
+        bounds = [0, *itertools.accumulate(sizes)]
+        for row in rows[rows["document_a"] == document]:
+            start, stop = int(row["start_a"]), int(row["start_a"] + row["length_a"])
+            after = [bound for bound in bounds if bound > stop]
+            if stop in bounds:
+                assert not after or after[0] - start > room
+            else:
+                before = max(bound for bound in bounds if bound <= start)
+                assert stop - start == room
+                assert after[0] - before > room
+                assert not any(start < bound < stop for bound in bounds)
+
+
+@settings(deadline=None, max_examples=200)
+@given(LENGTHS, st.integers(8, 60), DRAWS)
+def test_short_targets_cut_no_sentence_that_fits(lengths, seq_len, draws):
+    rows, room = instances_of(sentences(lengths), one_segment(seq_len, 1.0), *draws), seq_len - 2
+    for document, sizes in enumerate(lengths):
+        bounds = [0, *itertools.accumulate(sizes)]
+        for row in rows[rows["document_a"] == document]:
+            stop = int(row["start_a"] + row["length_a"])
+            assert stop in bounds or int(row["length_a"]) == room
+
+
+@settings(deadline=None, max_examples=200)
+@given(LENGTHS, st.integers(8, 60), DRAWS)
+def test_pieces_are_full_but_for_a_documents_last(lengths, seq_len, draws):
+    config = dataclasses.replace(one_segment(seq_len, 0.0), whole_sentences=False)
+    rows, room = instances_of(sentences(lengths), config, *draws), seq_len - 2
+    for document, sizes in enumerate(lengths):
+        own = rows[rows["document_a"] == document]["length_a"].tolist()
+        assert own[:-1] == [room] * (len(own) - 1)
+        assert own[-1] == (sum(sizes) - 1) % room + 1
+
+
+def test_pieces_in_a_worked_example():
+    config = dataclasses.replace(one_segment(8, 0.0), whole_sentences=False)
+    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), config, 0, 0)
+    assert [(row["document_a"], row["start_a"], row["length_a"]) for row in rows] == [
+        (0, 0, 6),
+        (0, 6, 1),
+        (1, 0, 6),
+        (1, 6, 6),
+        (1, 12, 6),
+        (1, 18, 3),
+    ]
+
+
+def test_full_sentences_worked_example():
+    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), one_segment(8, 0.0), 0, 0)
+    assert [(row["document_a"], row["start_a"], row["length_a"]) for row in np.sort(rows, order="document_a")] == [
+        (0, 0, 5),
+        (0, 5, 2),
+        (1, 0, 6),
+        (1, 6, 6),
+        (1, 12, 4),
+        (1, 16, 5),
+    ]
