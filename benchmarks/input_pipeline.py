@@ -117,8 +117,9 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
             whole, cpu = time.perf_counter() - start, time.process_time() - start_of_cpu
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             print(
-                f"{described(config)}  opened {opened:.2f} s, first batch {first:.2f} s, "
-                f"whole epoch {whole:.1f} s ({cpu:.1f} s of processor time), {rows:,} rows; peak memory so far {memory:.2f} GiB, mapped files among it"
+                f"{described(config)}  opened {opened:.2f} s, first batch {first:.2f} s, whole epoch {whole:.1f} s "
+                f"({cpu:.1f} s of processor time), {rows:,} rows; "
+                f"peak memory so far {memory:.2f} GiB, mapped files among it"
             )
 
 

@@ -117,12 +117,12 @@ class PretrainingBatches:
 
     def __init__(self, corpus: Corpus, split: str, config: BatchConfig) -> None:
         """Args: the text, "train" or "valid" of it, and what is made of it."""
-        self._corpus, self._split, self._config, self._room = corpus, corpus.splits[split], config, config.room
+        self._corpus, self._split, self._config, self._shapes = corpus, corpus.splits[split], config, config.shapes()
         self._plan = Plan(
             self._split.sentences,
             config.pairs,
             config.masking,
-            self._room if config.rows.packing else None,
+            config.room if config.rows.packing else None,
             seed=config.seed,
             folder=corpus.folder / "plans" / split,
         )
@@ -172,7 +172,7 @@ class PretrainingBatches:
                 self._corpus.tokenizer.pad_id if name == "input_ids" else 0,
                 np.float32 if name.endswith("weights") else np.int32,
             )
-            for name, shape in config.shapes().items()
+            for name, shape in self._shapes.items()
         }
         row, column = layout.row[layout.instance], (layout.offset[layout.instance] + layout.place)
         batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.place]
