@@ -1,11 +1,14 @@
 """Instances that share a row learn what they learn alone: the same losses, metrics and gradients."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from bertjax.training import loop
 from tests import tiny
 
 CAUSAL = {
@@ -62,3 +65,26 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     distance = float(optax.global_norm(difference) / optax.global_norm(gradient))
     print(f"{way}: {rows} rows, packed {packed_rows}; gradients differ by {distance:.1e}")
     assert distance <= 1e-5
+
+
+def test_a_packed_run_resumes_exactly(text, tmp_path, monkeypatch):
+    tree = tiny.config(text, data__packing=True, data__valid_rows=5, mesh__data=8)
+
+    def train(workdir):
+        workdir.mkdir(exist_ok=True)
+        (workdir / "config.json").write_text(json.dumps(tree))
+        loop.train(*tiny.task_and_settings(tree), workdir)
+        return tiny.saved_params(tree, workdir)
+
+    def settle(self, state):
+        original(self, state)
+        if int(state.step) == 3:
+            raise KeyboardInterrupt
+
+    original = loop.Trainer.settle
+    whole = train(tmp_path / "whole")
+    monkeypatch.setattr(loop.Trainer, "settle", settle)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "killed")
+    monkeypatch.undo()
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, train(tmp_path / "killed"), whole)))
