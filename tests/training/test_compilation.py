@@ -45,7 +45,7 @@ def changing(task, from_batch):
     """A task whose batches lose half of their length on the way."""
 
     def cut(name, rows):
-        return rows[:, : rows.shape[1] // 2] if name in ("input_ids", "token_type_ids", "attention_mask") else rows
+        return rows[:, : rows.shape[1] // 2] if name in ("input_ids", "token_type_ids", "segment_ids") else rows
 
     def batches(split, start, rows):
         for index, batch in enumerate(original(split, start, rows)):

@@ -239,12 +239,12 @@ def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
 
     def smaller(batch):
         # The fifth batch seems to have fewer predictions than it has, by the number that marks it.
-        scale = jnp.where(batch["row_weights"][0] == 1, 1.0, 0.02)
+        scale = jnp.where(batch["next_sentence_weights"][0, 0] == 1, 1.0, 0.02)
         return {term: value * scale for term, value in denominators(batch).items()}
 
     def batches(split, start, rows):
         for index, batch in enumerate(original(split, start, rows), start=start):
-            yield {**batch, "row_weights": batch["row_weights"] * (2 if index == 4 else 1)}
+            yield {**batch, "next_sentence_weights": batch["next_sentence_weights"] * (2 if index == 4 else 1)}
 
     original, task.batches, task.denominators = task.batches, batches, smaller
     loop.train(task, settings, tmp_path)
