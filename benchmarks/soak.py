@@ -183,7 +183,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rng, signals = random.Random(args.seed), ["KILL", "TERM"] if args.signal == "mixed" else [args.signal]
-    began, kills, different = time.monotonic(), [], 0
+    began, different = time.monotonic(), 0
+    kills: list[tuple[str, str, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         write_text(Path(folder) / "text.txt")
         reference = Run(Path(folder) / "reference")

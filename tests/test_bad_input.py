@@ -291,7 +291,7 @@ def test_a_bad_flag(train, flags, what, got, expected, fix):
         (
             ["--config=configs/bert_pretraining.py:huge"],
             "flags",
-            "'huge'; expected one of tiny, mini",
+            "'huge'; expected, separated by commas, at most one of tiny, mini",
             "--help",
             "correct",
         ),
