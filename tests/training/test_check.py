@@ -63,7 +63,7 @@ def test_labels_that_do_not_follow_from_the_inputs(text, monkeypatch):
             for batch in original(split, start, rows):
                 same = {name: np.repeat(value[:1], len(value), 0) for name, value in batch.items()}
                 labels = np.arange(batch["masked_labels"].size).reshape(batch["masked_labels"].shape)
-                yield same | {"masked_labels": labels.astype(np.int32), "next_sentence_labels": labels[:, 0] % 4 // 2}
+                yield same | {"masked_labels": labels.astype(np.int32), "next_sentence_labels": labels[:, :1] % 4 // 2}
 
         original, task.batches = task.batches, batches
 
