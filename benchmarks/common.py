@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.data import documentation
 from bertjax.errors import build_all
 from bertjax.task import Batch
 from bertjax.training import sharding
@@ -122,6 +123,15 @@ def real_batches(shape: Shape, overrides: Mapping[str, Any], workdir: Path, coun
         "train", 0, np.arange(shape.rows)
     )
     return list(itertools.islice(batches, count))
+
+
+def docstrings(folder: Path) -> Path:
+    """Short documents: a file in which each docstring of the embedded documentation is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "docstrings.txt"
+    texts = ("\n".join(documentation.paragraphs(text)) for _, found in documentation.docstrings() for text in found)
+    path.write_text("\n\n".join(text for text in texts if text))
+    return path
 
 
 def real_tokens(batch: Batch) -> int:

@@ -1,9 +1,9 @@
 """Measures the input pipeline alone: finished batches, no model; and how long a plan takes.
 
-    python benchmarks/input_pipeline.py                                # the embedded documentation
-    python benchmarks/input_pipeline.py --source='wiki/*.txt'
-    python benchmarks/input_pipeline.py --source=docstrings            # short documents: each docstring is one
-    python benchmarks/input_pipeline.py --documents=10000000 --sentences=25      # plans alone, of made-up lengths
+    python -m benchmarks.input_pipeline                                # the embedded documentation
+    python -m benchmarks.input_pipeline --source='wiki/*.txt'
+    python -m benchmarks.input_pipeline --source=docstrings            # short documents: each docstring is one
+    python -m benchmarks.input_pipeline --documents=10000000 --sentences=25      # plans alone, of made-up lengths
 
 Batches come from `PretrainingBatches.training`, prefetch and all, as a run gets them. A figure is the middle of
 three turns, in which all settings take part in order.
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.data import documentation
+from benchmarks import common
 from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.masking import MaskingConfig
@@ -61,10 +61,7 @@ def described(config: BatchConfig) -> str:
 def prepared(source: str, folder: Path) -> Corpus:
     """The text of a source, uncased, with a vocabulary of its own."""
     if source == "docstrings":
-        folder.mkdir(parents=True, exist_ok=True)
-        source = str(folder / "docstrings.txt")
-        texts = ("\n".join(documentation.paragraphs(text)) for _, found in documentation.docstrings() for text in found)
-        Path(source).write_text("\n\n".join(text for text in texts if text))
+        source = str(common.docstrings(folder))
     config = CorpusConfig(source, "", 0.02, "text", "stop", "paragraph", "", 30_522, True, 0, str(folder))
     preparation = Preparation(config, folder)
     preparation.run()
@@ -80,7 +77,7 @@ def measure(corpus: Corpus, config: BatchConfig, seconds: float) -> tuple[float,
     start = time.perf_counter()
     while (spent := time.perf_counter() - start) < seconds:
         segments = next(batches)["segment_ids"]
-        tokens, places = tokens + np.count_nonzero(segments), places + segments.size
+        tokens, places = tokens + int(np.count_nonzero(segments)), places + segments.size
     return tokens / spent, places / spent, 1 - tokens / places
 
 

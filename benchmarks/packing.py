@@ -3,7 +3,8 @@
     BERTJAX_DATA=FOLDER python -m benchmarks.packing --rounds=10
 
 Ours with several instances in a row, ours with one instance in a row, and `transformers.BertForPreTraining` on PyTorch
-on those same padded rows, interleaved in one process; without and with next-sentence prediction.
+on those same padded rows, interleaved in one process; without and with next-sentence prediction. Sources: articles of
+Wikipedia, and short documents, each docstring of the embedded documentation being one.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--sources", nargs="+", choices=("wikipedia", "documentation"), default=("wikipedia", "documentation")
+        "--sources", nargs="+", choices=("wikipedia", "docstrings"), default=("wikipedia", "docstrings")
     )
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="SIZE:ROWSxLENGTH:VOCABULARY")
     parser.add_argument("--rounds", type=int, default=10)
@@ -52,11 +53,11 @@ def main() -> None:
     print(f"\nLoad average at the end {common.load_average()}")
 
 
-def data_of(source: str) -> dict[str, Any]:
+def data_of(source: str, folder: Path) -> dict[str, Any]:
     """Config values of a source."""
     data = Path(os.environ["BERTJAX_DATA"])
-    text = {"wikipedia": f"{data}/wikipedia_en/train-00.txt.gz", "documentation": "documentation"}[source]
-    return {"data.source": text, "data.vocab_file": f"{data}/vocab/bert-base-uncased-vocab.txt"}
+    text = data / "wikipedia_en/train-00.txt.gz" if source == "wikipedia" else common.docstrings(folder)
+    return {"data.source": str(text), "data.vocab_file": f"{data}/vocab/bert-base-uncased-vocab.txt"}
 
 
 def measure(
@@ -66,7 +67,7 @@ def measure(
     from benchmarks.torch_peer import TorchStep
 
     layouts: Mapping[str, dict[str, Any]] = {
-        name: {**data_of(source), "data.next_sentence": next_sentence, "data.packing": packing}
+        name: {**data_of(source, folder), "data.next_sentence": next_sentence, "data.packing": packing}
         for name, packing in (("packed", True), ("padded", False))
     }
     contenders: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Prepares real text end to end and prints how fast, in how much memory, and whether it is the same every time.
 
-    BERTJAX_DATA=... python benchmarks/preparation.py --workers=2 --repeat_check
+    BERTJAX_DATA=... python -m benchmarks.preparation --workers=2 --repeat_check
 
 Rows of the table: the text as it is (1x); the same with the vocabulary given; three times as much text, the same under
 other names (3x same) or with the letters of each copy exchanged so that its words are new (3x new words). MB are
@@ -28,8 +28,6 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bertjax.data import corpus, preparation, records, word_counts
 
@@ -83,7 +81,7 @@ def measure(values: dict[str, Any]) -> dict[str, Any]:
     """Prepares in a new process; what that prints, with the seconds and the peak memory of all of it."""
     began, cpu, peak = time.monotonic(), cpu_seconds(), 0
     with tempfile.TemporaryFile() as output:
-        command = [sys.executable, __file__, "--child", json.dumps(values)]
+        command = [sys.executable, "-m", "benchmarks.preparation", "--child", json.dumps(values)]
         process = subprocess.Popen(command, stdout=output)
         while process.poll() is None:
             peak = max(peak, memory(process.pid))

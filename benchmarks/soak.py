@@ -1,6 +1,6 @@
 """Kills runs at random moments and starts them again: all must end with the same parameters, bit for bit.
 
-    python benchmarks/soak.py --kills=100 --signal=mixed
+    python -m benchmarks.soak --kills=100 --signal=mixed
 
 A small model trains through `launch.py` with dropout, saving every fourth step. One run is left alone. The others are
 killed while they prepare the text, start, train, save and evaluate, each in turn, and started again until they
@@ -162,8 +162,8 @@ def write_text(path: Path) -> None:
 def measure(run: Run) -> dict[str, float]:
     """Lets a run go on undisturbed; returns how long each of its phases takes, in seconds."""
     began, process = time.monotonic(), run.start()
-    spans: dict[str, float] = collections.Counter()
-    times: dict[str, int] = collections.Counter()
+    spans: dict[str, float] = collections.defaultdict(float)
+    times: dict[str, int] = collections.defaultdict(int)
     before = ""
     while process.poll() is None:
         now, phase = time.monotonic(), run.phase(has_begun=run.logged() > 0)

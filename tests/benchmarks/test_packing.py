@@ -11,7 +11,7 @@ def test_packing_leaves_less_padding_and_every_contender_is_timed(tmp_path, monk
     text = "".join("It says so. " * (1 + n % 5) + f"This is text {n}.\n\n" for n in range(300))
     (tmp_path / "text.txt").write_text(text)
     data = {"data.source": str(tmp_path / "text.txt"), "data.vocab_size": 200, "data.workers": 1}
-    monkeypatch.setattr(packing, "data_of", lambda source: data)
+    monkeypatch.setattr(packing, "data_of", lambda source, folder: data)
     monkeypatch.setattr(packing, "_COUNTED", 2048)
     shape = common.Shape("tiny", 4, 32, 200)
     rows, note = packing.measure(shape, "made up", next_sentence, "eager", 2, tmp_path)
