@@ -34,6 +34,8 @@ Batches = Sequence[tuple[str, int, tuple[int, ...], tuple[int, ...]]]
 _BFLOAT16 = {"model.dtype": "bfloat16"}
 _PACKED = {"data.packing": True}
 _RBG = {"rng": "rbg"}
+# Without dropout on attention weights, which flash attention does not have.
+_FLASH = {"model.attention_backend": "cudnn", "model.attention_dropout": 0.0}
 _HEADER = ["model", "batch", "contender", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "compiled in"]
 
 
@@ -59,14 +61,18 @@ class Case:
     expected_seconds: int = 40
 
 
-def cases(batches: Batches) -> list[Case]:
-    """Ours, the most important first."""
+def cases(batches: Batches, smoke: bool) -> list[Case]:
+    """Ours, the most important first; without flash attention in a smoke test, which may have no GPU."""
     found = []
     for size, length, rows, _ in batches:
         found.append(Case("ours", size, length, rows, _BFLOAT16))
         found.append(Case("ours, packed", size, length, rows, _BFLOAT16 | _PACKED))
     for size, length, rows, _ in batches[:2]:
         found.append(Case("ours, rbg", size, length, rows, _BFLOAT16 | _RBG))
+        flash = _BFLOAT16 | _FLASH
+        if not smoke:
+            found.append(Case("ours, flash", size, length, rows, flash))
+            found.append(Case("ours, flash, packed", size, length, rows, flash | _PACKED))
     for size, length, _, rows in batches:
         found.append(Case("ours, remat", size, length, rows, _BFLOAT16 | {"model.remat": True}))
     for size, length, rows, _ in batches[:2]:
@@ -113,7 +119,7 @@ def main() -> None:
         runner = Runner(Path(folder), args.source, 1_000 if args.smoke else _VOCAB_SIZE, 0.1 if args.smoke else _TIMING)
         results, reason = [], torch_reason(args.smoke)
         print(f"PyTorch: {reason or 'timed too'}", flush=True)
-        for case in ([] if reason else torch_cases(batches, args.smoke)) + cases(batches):
+        for case in ([] if reason else torch_cases(batches, args.smoke)) + cases(batches, args.smoke):
             # PyTorch may have a third of the time.
             late = clock.left() < case.expected_seconds or (case.torch and clock.used() > args.seconds / 3)
             result = {"skipped": "no time left"} if late else runner.run(case)

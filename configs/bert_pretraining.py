@@ -48,6 +48,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model = _published(size) if size else _unknown()
     config.model.dropout = 0.1
     config.model.attention_dropout = 0.1
+    config.model.attention_backend = "xla"
     config.model.initializer_range = 0.02
     config.model.dtype = "float32"
     config.model.scan_layers = True

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.errors import UserError
 from bertjax.models.dropout import Dropout
 
 # Finite, so that a row with no key to attend to gets uniform weights and finite gradients instead of NaN.
@@ -43,10 +44,14 @@ class MultiHeadAttention(nn.Module):
 
     Parameters: `query`, `key`, `value`, `output`, each with `kernel` [H, H] and `bias` [H].
     Scores, mask and softmax are computed in float32; dropout falls on the weights, as in BERT.
+
+    The backend "cudnn" is the flash attention of cuDNN, on NVIDIA GPUs, under the same mask. It never has the weights
+    at hand: what needs them, dropout or `return_attention`, is an error.
     """
 
     num_heads: int
     dropout: float
+    backend: str
     initializer_range: float
     dtype: str
 
@@ -69,6 +74,9 @@ class MultiHeadAttention(nn.Module):
             no weight. A row without any True gives finite, meaningless output.
           deterministic: no dropout.
           return_attention: whether to return the weights (float32, before dropout) or None in their place.
+
+        Raises:
+          UserError: the backend cannot do what it is asked for, or not on this device.
         """
         hidden_size = x.shape[-1]
         head_size = hidden_size // self.num_heads
@@ -80,6 +88,11 @@ class MultiHeadAttention(nn.Module):
             return project(name, y).reshape(*y.shape[:-1], self.num_heads, head_size)
 
         query, key, value = heads("query", x), heads("key", source), heads("value", source)
+        if self.backend == "cudnn" and not self.is_initializing():
+            self._check_cudnn(return_attention)
+            mask = jnp.broadcast_to(mask, (*mask.shape[:2], x.shape[1], source.shape[1]))
+            context = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+            return project("output", context.reshape(x.shape)), None
         query = query * head_size**-0.5  # fewer elements than the scores
         scores = jnp.einsum("BSND,BTND->BNST", query, key, preferred_element_type=jnp.float32)
         scores = jnp.where(mask, scores, MASKED_SCORE)
@@ -87,6 +100,21 @@ class MultiHeadAttention(nn.Module):
         kept = Dropout(self.dropout)(weights.astype(self.dtype), deterministic=deterministic)
         context = jnp.einsum("BTND,BNST->BSND", value, kept)  # in this order, fewer transpositions on CPU
         return project("output", context.reshape(x.shape)), weights if return_attention else None
+
+    def _check_cudnn(self, return_attention: bool) -> None:
+        wrong = {
+            f"dropout {self.dropout} on the attention weights": self.dropout > 0,
+            "attention weights to be returned": return_attention,
+            f"no NVIDIA GPU but {jax.default_backend()}": jax.default_backend() not in ("gpu", "cuda"),
+        }
+        for got, is_wrong in wrong.items():
+            if is_wrong:
+                raise UserError(
+                    "config key model.attention_backend=cudnn",
+                    got=got,
+                    expected="an NVIDIA GPU, no dropout on attention weights, and nobody who asks for them",
+                    fix="set --config.model.attention_backend=xla; export a trained run to open it with that",
+                )
 
 
 def make_mask(segment_ids: Int[Array, "B S"], direction: str) -> Bool[Array, "B 1 S S"]:

@@ -35,6 +35,7 @@ class TransformerConfig:
     intermediate_size: int
     dropout: float  # on embeddings and on the output of each sub-layer
     attention_dropout: float  # on the attention weights
+    attention_backend: str  # "xla", or "cudnn": flash attention on NVIDIA GPUs
     gelu: str  # "erf": exact, as BERT's first release; "tanh": approximation, as Google's code since 2019
     norm: str  # "post": after the residual sum; "pre": before each sub-layer, and once more at the end
     norm_eps: float
@@ -55,6 +56,15 @@ class TransformerConfig:
         choice(self.gelu, ("erf", "tanh"), "model.gelu")
         choice(self.norm, ("post", "pre"), "model.norm")
         choice(self.dtype, ("float32", "bfloat16"), "model.dtype")
+        choice(self.attention_backend, ("xla", "cudnn"), "model.attention_backend")
+        if self.attention_backend == "cudnn":
+            # It never stores the weights that dropout would fall on, and computes in half precision.
+            backend = "with model.attention_backend=cudnn"
+            head_size = self.hidden_size // self.num_heads
+            check_value(not self.attention_dropout, "attention_dropout", self.attention_dropout, f"0 {backend}")
+            check_value(self.dtype == "bfloat16", "dtype", self.dtype, f"bfloat16 {backend}")
+            fits = head_size % 8 == 0 and head_size <= 128
+            check_value(fits, "num_heads", self.num_heads, f"heads of 8, 16, ... 128 {backend}, not of {head_size}")
 
 
 def check_value(ok: bool, key: str, value: object, expected: str) -> None:
@@ -108,6 +118,7 @@ class TransformerLayer(nn.Module):
         attention = MultiHeadAttention(
             config.num_heads,
             config.attention_dropout,
+            config.attention_backend,
             config.initializer_range,
             config.dtype,
             name="attention",

@@ -60,6 +60,7 @@ def test_read_config():
         "type_vocab_size": 2,
         "dropout": 0.1,
         "attention_dropout": 0.1,
+        "attention_backend": "xla",
         "gelu": "erf",
         "norm": "post",
         "norm_eps": 1e-12,

@@ -3,11 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.models.attention import Dense, MultiHeadAttention, make_mask
 
 
-def attention(dropout=0.0, dtype="float32", num_heads=3):
-    return MultiHeadAttention(num_heads, dropout, initializer_range=0.5, dtype=dtype)
+def attention(dropout=0.0, dtype="float32", num_heads=3, backend="xla"):
+    return MultiHeadAttention(num_heads, dropout, backend, initializer_range=0.5, dtype=dtype)
 
 
 def inputs(batch=2, queries=5, keys=7, hidden=12):
@@ -143,6 +144,44 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_weights():
     assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
     error = np.linalg.norm(output.astype(jnp.float32) - expected) / np.linalg.norm(expected)
     assert 1e-6 < error < 0.02
+
+
+def test_flash_attention_gets_the_same_masks_and_scale(monkeypatch):
+    """cuDNN is not here: what is handed to it goes to the same function's other implementation."""
+    segment_ids = jnp.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 0, 0]])
+    x, mask = inputs(batch=3, queries=6)[0], make_mask(segment_ids, "both")
+    variables = init(attention(), x, x, mask)
+    asked = []
+
+    def on_cpu(*arguments, implementation, **named):
+        asked.append(implementation)
+        return original(*arguments, **named)
+
+    original = jax.nn.dot_product_attention
+    monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    options = {"deterministic": True, "return_attention": False}
+    output, weights = attention(backend="cudnn").apply(variables, x, x, mask, **options)
+    expected, _ = attention().apply(variables, x, x, mask, **options)
+    assert asked == ["cudnn"] and weights is None
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dropout", "return_attention", "got"),
+    [
+        ("gpu", 0.1, False, "dropout 0.1 on the attention weights"),
+        ("gpu", 0.0, True, "attention weights to be returned"),
+        ("cpu", 0.0, False, "no NVIDIA GPU but cpu"),
+    ],
+)
+def test_what_flash_attention_cannot_do_is_refused(monkeypatch, backend, dropout, return_attention, got):
+    x, _, mask = inputs(queries=5, keys=5)
+    module = attention(dropout=dropout, backend="cudnn")
+    variables = init(module, x, x, mask)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    with pytest.raises(UserError, match=rf"attention_backend=cudnn: got {got}"):
+        module.apply(variables, x, x, mask, deterministic=True, return_attention=return_attention)
 
 
 def test_make_mask():

@@ -16,6 +16,7 @@ CONFIG = BertConfig(
     intermediate_size=20,
     dropout=0.0,
     attention_dropout=0.0,
+    attention_backend="xla",
     gelu="erf",
     norm="post",
     norm_eps=1e-12,

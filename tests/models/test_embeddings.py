@@ -16,6 +16,7 @@ CONFIG = TransformerConfig(
     intermediate_size=16,
     dropout=0.5,
     attention_dropout=0.0,
+    attention_backend="xla",
     gelu="erf",
     norm="post",
     norm_eps=1e-12,

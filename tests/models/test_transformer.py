@@ -18,6 +18,7 @@ CONFIG = TransformerConfig(
     intermediate_size=20,
     dropout=0.0,
     attention_dropout=0.0,
+    attention_backend="xla",
     gelu="erf",
     norm="post",
     norm_eps=1e-3,
@@ -273,3 +274,11 @@ def test_norm_statistics_survive_a_large_mean():
 def test_bad_values_are_user_errors(key, value):
     with pytest.raises(UserError, match=r"model\.\w+: got .*expected"):
         dataclasses.replace(CONFIG, **{key: value})
+
+
+def test_the_flash_backend_takes_what_it_can_do_and_nothing_else():
+    able = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16, "attention_dropout": 0.0}
+    dataclasses.replace(CONFIG, **able)  # heads of 8
+    for key, value in (("attention_dropout", 0.1), ("dtype", "float32"), ("hidden_size", 12)):
+        with pytest.raises(UserError, match=r"expected .* with model\.attention_backend=cudnn"):
+            dataclasses.replace(CONFIG, **{**able, key: value})

@@ -20,7 +20,13 @@ FORMS = [(scan, remat) for scan in (False, True) for remat in (False, True)]
 
 def read(folder, **changes):
     options = {"dtype": "float32", "scan_layers": True, "remat": False, "next_sentence": True}
-    values = {**huggingface.read_config(folder), "dropout": 0.0, "attention_dropout": 0.0, **options}
+    values = {
+        **huggingface.read_config(folder),
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "attention_backend": "xla",
+        **options,
+    }
     config = build(BertConfig, {**values, **changes}, "model")
     params, report = huggingface.load(folder, config)
     assert report == ((), ())
