@@ -21,7 +21,9 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from flax import traverse_util
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.errors import UserError, choice
 from bertjax.files import read_records
@@ -178,6 +180,37 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
     _verify(folder, ("params",))
     with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(folder / "params", params)
+
+
+def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
+    """Reads what a run's last checkpoint has of some parameters, which may be those of a model with other heads.
+
+    Args:
+      workdir: the run's folder.
+      params: a nested dict of arrays.
+    Returns:
+      the parameters, those that the run does not have as they were; and the paths of these.
+    Raises:
+      UserError: a checkpoint that is damaged, or has arrays of the same name and another shape.
+    """
+    folder = _folder_of(workdir) / str(_find(workdir, "latest"))
+    _verify(folder, ("params",))
+    ours = traverse_util.flatten_dict(params, sep="/")
+    anywhere = next(iter(ours.values())).sharding
+    with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
+        saved = traverse_util.flatten_dict(checkpointer.metadata(folder / "params").item_metadata.tree, sep="/")
+        # All that was saved has to be read; what nobody wants are a few heads.
+        wanted = {name: ours.get(name, _like(array, anywhere)) for name, array in saved.items()}
+        restored = checkpointer.restore(folder / "params", traverse_util.unflatten_dict(wanted, sep="/"))
+    found = {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in ours}
+    return traverse_util.unflatten_dict(ours | found, sep="/"), tuple(sorted(ours.keys() - found.keys()))
+
+
+def _like(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    """The shape of a saved array that is to be read whole by each device."""
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -155,12 +155,14 @@ class BertPretraining:
             return params
         folder = Path(self._config.init_from)
         if checkpoints.has_checkpoint(folder):
-            return checkpoints.restore_params(folder, "latest", params)
-        loaded, report = huggingface.load(folder, self._model_config)
-        for head in report.missing:
-            _log.warning("%s has no weights of %s, which starts afresh", folder, head)
-        leaves = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(loaded)
-        return traverse_util.unflatten_dict(leaves)
+            params, missing = checkpoints.restore_shared(folder, params)
+        else:
+            loaded, report = huggingface.load(folder, self._model_config)
+            leaves = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(loaded)
+            params, missing = traverse_util.unflatten_dict(leaves), report.missing
+        for name in missing:
+            _log.warning("%s has no weights of %s, which starts afresh", folder, name)
+        return params
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """See `Task.partition_rules`."""

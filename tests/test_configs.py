@@ -195,6 +195,25 @@ def test_the_second_phase_goes_on_from_the_first(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first_has_it", [True, False])
+def test_a_run_goes_on_from_one_with_other_heads(tmp_path, first_has_it):
+    text = tiny.write_text(tmp_path / "text.txt")
+    values = {**SMALL, "data.source": text, "data.seq_len": 32, "optimizer.learning_rate": 0.0}
+    first, second = tmp_path / "first", tmp_path / "second"
+    for variant, workdir, more in (
+        (":tiny", first, {"data.next_sentence": first_has_it}),
+        ("", second, {"data.next_sentence": not first_has_it, "init_from": first, "seed": 1}),
+    ):
+        flags = [f"--config.{key}={value}" for key, value in {**values, "optimizer.warmup_steps": 0, **more}.items()]
+        outcome = tiny.run(f"--config=configs/bert_pretraining.py{variant}", f"--workdir={workdir}", *flags)
+        assert outcome.status is None, outcome.status
+    one, two = (restore_params(folder, "latest", None) for folder in (first, second))
+    assert ("next_sentence" in one, "next_sentence" in two) == (first_has_it, not first_has_it)
+    for path in (("masked_lm",), ("bert", "encoder"), ("bert", "embeddings")):
+        jax.tree.map(np.testing.assert_array_equal, value_at(one, path), value_at(two, path))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_a_config_at_its_smallest_trains_from_end_to_end(name, tmp_path):
     text, workdir = tiny.write_text(tmp_path / "text.txt"), tmp_path / "run"

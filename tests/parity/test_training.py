@@ -61,7 +61,7 @@ def losses_of_theirs(folder, settings, batches):
         output = model(
             input_ids=tensors["input_ids"].long(),
             token_type_ids=tensors["token_type_ids"].long(),
-            attention_mask=tensors["attention_mask"],
+            attention_mask=tensors["segment_ids"],
             labels=labels,
             next_sentence_label=tensors["next_sentence_labels"].long(),
         )
