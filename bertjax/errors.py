@@ -6,6 +6,7 @@ import os
 import types
 import typing
 from collections.abc import Mapping
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -129,6 +130,13 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
     """
     if isinstance(error, UserError):
         return error
+    if isinstance(error, BrokenProcessPool):
+        return UserError(
+            "worker processes",
+            got="one that was killed, most likely for want of memory",
+            expected="memory for all of them, some 300 MB each",
+            fix="lower --config.data.workers; the same command goes on after what was finished",
+        )
     reason = next((words for words in _NO_ROOM if words in str(error)), None)
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         where, reason = str(error.filename or where), error.strerror

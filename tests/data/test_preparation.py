@@ -2,9 +2,11 @@ import collections
 import functools
 import itertools
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from bertjax.data import preparation, word_counts
 from bertjax.data.parts import Parts
 from bertjax.data.preparation import Block, SplitCounter, Tokenized, count_duplicates, map_blocks
 from bertjax.data.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import UserError
+from bertjax.errors import UserError, as_user_error
 
 WORDS = ("walk", "the", "##ing", "##s", ".")
 
@@ -282,3 +284,14 @@ def test_words_are_counted_over_all_documents():
     counts = preparation._count_words([["The cat", "the"], ["THE dog."]], lowercase=True)
     assert counts == (2, collections.Counter({"the": 3, "cat": 1, "dog": 1, ".": 1}))
     assert preparation._count_words([["The the"]], lowercase=False) == (1, {"The": 1, "the": 1})
+
+
+def die(block):
+    os._exit(9)
+
+
+def test_a_worker_that_is_killed_is_told_with_what_to_do():
+    with pytest.raises(BrokenProcessPool) as told:
+        list(map_blocks(die, [[["a"]]] * 3, 2))
+    fix = "Fix: lower --config.data.workers; the same command goes on after what was finished."
+    assert str(as_user_error(told.value, "")).endswith(fix)
