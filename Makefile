@@ -34,7 +34,7 @@ demo: setup
 	@echo "The run is in $(DEMO): config.json, metrics.jsonl, checkpoints/, vocab.txt, tensorboard/"
 
 test: setup-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 test-all: test
 	$(BIN)/python -m pytest -m slow

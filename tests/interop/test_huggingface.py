@@ -17,7 +17,7 @@ from bertjax.models.bert import BertConfig, BertForPreTraining
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
-CHOICES = {"dtype": "float32", "scan_layers": True, "remat": False, "next_sentence": True}
+CHOICES = {"dtype": "float32", "attention_backend": "xla", "scan_layers": True, "remat": False, "next_sentence": True}
 CONFIG = build(BertConfig, {**huggingface.read_config(GOLDEN), **CHOICES}, "model")
 NO_NEXT_SENTENCE = dataclasses.replace(CONFIG, next_sentence=False)
 WORDS = "bert.embeddings.word_embeddings.weight"
@@ -60,7 +60,6 @@ def test_read_config():
         "type_vocab_size": 2,
         "dropout": 0.1,
         "attention_dropout": 0.1,
-        "attention_backend": "xla",
         "gelu": "erf",
         "norm": "post",
         "norm_eps": 1e-12,

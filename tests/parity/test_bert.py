@@ -19,14 +19,9 @@ FORMS = [(scan, remat) for scan in (False, True) for remat in (False, True)]
 
 
 def read(folder, **changes):
-    options = {"dtype": "float32", "scan_layers": True, "remat": False, "next_sentence": True}
-    values = {
-        **huggingface.read_config(folder),
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-        "attention_backend": "xla",
-        **options,
-    }
+    options = {"dtype": "float32", "attention_backend": "xla", "scan_layers": True, "remat": False}
+    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
+    values = {**huggingface.read_config(folder), **options, **no_dropout, "next_sentence": True}
     config = build(BertConfig, {**values, **changes}, "model")
     params, report = huggingface.load(folder, config)
     assert report == ((), ())
