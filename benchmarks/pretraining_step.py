@@ -2,7 +2,7 @@
 
     python -m benchmarks.pretraining_step --rounds=20
     python -m benchmarks.pretraining_step --rounds=20 --malloc=tuned
-    python -m benchmarks.pretraining_step --peers --variant=unrolled:model.scan_layers=False --variant=rbg:rng=rbg
+    python -m benchmarks.pretraining_step --peers --variant=scanned:model.scan_layers=True --variant=rbg:rng=rbg
     python -m benchmarks.pretraining_step --peers --profile --shapes=base:8x128:30522
 
 Each round times every contender once: our step, transformers eager and compiled, and plain matrix products of the

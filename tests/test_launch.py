@@ -333,7 +333,7 @@ ABLATIONS = {
     "groups": {"optimizer__groups": "(('embeddings',{'frozen':True}),('layers',{'learning_rate':1e-3,'name':'lamb'}))"},
     "bfloat16": {"model__dtype": "bfloat16"},
     "remat": {"model__remat": True},
-    "unrolled": {"model__scan_layers": False},
+    "scanned": {"model__scan_layers": True},
     "pre_norm": {"model__norm": "pre"},
     "gelu_tanh": {"model__gelu": "tanh"},
     "accumulation": {"accumulation_steps": 2},
@@ -343,7 +343,7 @@ ABLATIONS = {
 # In the quick suite several at once, each in one of them.
 TOGETHER = {
     "data": ("whole_word", "static", "all_masked"),
-    "model": ("pre_norm", "gelu_tanh", "unrolled", "no_next_sentence", "lamb"),
+    "model": ("pre_norm", "gelu_tanh", "scanned", "no_next_sentence", "lamb"),
     "memory": ("bfloat16", "remat", "groups", "accumulation", "cosine"),
     "right_to_left": ("right_to_left", "bias_correction", "fsdp_and_tensor"),
     "left_to_right": ("left_to_right", "pmap"),

@@ -66,7 +66,7 @@ WAYS = {
     "all axes": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),
     "pmap": ({"parallel": "pmap"}, 8),
     "pmap, 2x16": ({"parallel": "pmap", "accumulation_steps": 2}, 8),
-    "unrolled": ({"model__scan_layers": False}, 1),
+    "scanned": ({"model__scan_layers": True}, 1),
     "remat": ({"model__remat": True}, 1),
 }
 
