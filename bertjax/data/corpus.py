@@ -114,7 +114,7 @@ class Split:
         self.sentences = Sentences(lengths, sizes)
         self._records = records.TokenRecords(folder / "records", name)
 
-    def read(self, documents: Sequence[int]) -> list[Int[np.ndarray, " tokens"]]:
+    def read(self, documents: Sequence[int]) -> list[Int[np.ndarray, " _"]]:
         """The token ids of documents, all sentences in a row."""
         return self._records.read(documents)
 

@@ -74,7 +74,7 @@ class Tokenized(NamedTuple):
         with np.load(path) as arrays:
             return cls(**arrays)
 
-    def documents(self) -> list[Int32[np.ndarray, " tokens"]]:
+    def documents(self) -> list[Int32[np.ndarray, " _"]]:
         """The token ids of each document."""
         first_sentences = np.cumsum(self.document_sizes)[:-1]
         return np.split(self.tokens, np.cumsum(self.sentence_lengths)[first_sentences - 1])

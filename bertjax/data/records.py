@@ -154,12 +154,12 @@ class TokenRecords:
     def __len__(self) -> int:
         return len(self._records)
 
-    def read(self, documents: Sequence[int]) -> list[Int32[np.ndarray, " tokens"]]:
+    def read(self, documents: Sequence[int]) -> list[Int32[np.ndarray, " _"]]:
         """The token ids of documents, in one read."""
         return [record["tokens"] for record in self._records.__getitems__(list(documents))]
 
 
-def write_tokens(folder: Path, splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " tokens"]]]]) -> None:
+def write_tokens(folder: Path, splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " _"]]]]) -> None:
     """Writes the token ids of each split's documents, in order, as ArrayRecord.
 
     Args:
