@@ -48,9 +48,21 @@ def named(value: object) -> str | None:
         ("blank.txt", b"\n \n\t\n", r"no text at all", "at least one line", "check that the source"),
         ("binary.txt", bytes(range(256)), r"binary file \(it has NUL bytes\)", "UTF-8 text", "convert it"),
         ("latin.txt", "a\ncaf\xe9\n".encode("latin1"), r"byte 0xe9 at byte offset 5", "UTF-8", "iconv"),
-        ("cut.txt.gz", gzip.compress(b"some text\n" * 999)[:-20], "damaged or truncated gzip", "complete", "gzip -t"),
+        (
+            "cut.txt.gz",
+            gzip.compress(b"some text\n" * 999, mtime=0)[:-20],
+            "damaged or truncated gzip",
+            "complete",
+            "gzip -t",
+        ),
         ("renamed.txt.gz", b"some text\n", "named .gz that is not gzip", "if and only if", "rename"),
-        ("hidden.txt", gzip.compress(b"some text\n"), "gzip data in a file not named .gz", "if and only if", "rename"),
+        (
+            "hidden.txt",
+            gzip.compress(b"some text\n", mtime=0),
+            "gzip data in a file not named .gz",
+            "if and only if",
+            "rename",
+        ),
         (
             "other.jsonl",
             b'{"body": "x"}\n',
