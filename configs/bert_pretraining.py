@@ -35,6 +35,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config = ConfigDict()
     config.experiment = "bert_pretraining"
     config.init_from = ""
+    config.learned_positions = 0
     config.seed = 0
     config.rng = "threefry2x32"
     config.num_steps = 900_000

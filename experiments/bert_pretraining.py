@@ -22,6 +22,7 @@ from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
+from bertjax.models.embeddings import repeat_positions
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.task import Batch, Example, Metrics, Params, Rows, Sums
 
@@ -53,6 +54,8 @@ class Config:
     Attributes:
       experiment: this file's name.
       init_from: a Hugging Face folder or a run of ours to take sizes, vocabulary and weights from; or "".
+      learned_positions: how many positions that model was trained on, if those beyond are to begin as copies of
+        them; 0 to take all as they are.
       seed: of the data; the training wing has it too.
       batch_size: rows of a global batch.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
@@ -63,6 +66,7 @@ class Config:
 
     experiment: str
     init_from: str
+    learned_positions: int
     seed: int
     batch_size: int
     objective: str
@@ -160,6 +164,11 @@ class BertPretraining:
             loaded, report = huggingface.load(folder, self._model_config)
             leaves = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(loaded)
             params, missing = traverse_util.unflatten_dict(leaves), report.missing
+        if self._config.learned_positions:
+            embeddings = params["bert"]["embeddings"]
+            table = jnp.asarray(embeddings["position_embeddings"])
+            table = repeat_positions(table, self._config.learned_positions)
+            params["bert"]["embeddings"] = {**embeddings, "position_embeddings": table}
         for name in missing:
             _log.warning("%s has no weights of %s, which starts afresh", folder, name)
         return params
@@ -347,6 +356,13 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
             got=pairs.seq_len,
             expected=f"at most model.max_positions={model.max_positions}",
             fix="lower data.seq_len, or train a model with more positions",
+        )
+    if not 0 <= config.learned_positions <= (model.max_positions if config.init_from else 0):
+        raise UserError(
+            "config key learned_positions",
+            got=f"{config.learned_positions} with init_from={config.init_from!r}",
+            expected=f"0, or up to model.max_positions={model.max_positions} where init_from names a model",
+            fix="set it to the data.seq_len that the model was trained with, or to 0",
         )
     if tokenizer.vocab_size > model.vocab_size:
         raise UserError(

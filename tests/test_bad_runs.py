@@ -236,6 +236,18 @@ def test_a_size_that_contradicts_the_published_weights(train, home):
     check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="leave it out")
 
 
+@pytest.mark.parametrize(("from_published", "learned"), [(True, 49), (False, 8), (True, -1)])
+def test_positions_that_cannot_have_been_learned(train, home, from_published, learned):
+    source = {"init_from": home / "published"} if from_published else {}
+    check(
+        train(learned_positions=learned, **source),
+        what="learned_positions",
+        got=str(learned),
+        expected="0, or up to model.max_positions=",
+        fix="data.seq_len",
+    )
+
+
 # Disks and folders.
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bertjax.checkpoints import restore_params
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -286,6 +288,18 @@ def test_training_from_weights_begins_where_they_ended(home, published, tmp_path
     assert scores_of(tmp_path / "run", 1) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
     vocabs = [(folder / "vocab.txt").read_bytes() for folder in (tmp_path / "run", home / "run")]
     assert vocabs[0] == vocabs[1]
+
+
+@pytest.mark.parametrize("source", ["published", "run"])
+def test_positions_that_were_not_learned_begin_as_copies(home, published, tmp_path, source):
+    def positions(folder):
+        return restore_params(folder, "latest", None)["bert"]["embeddings"]["position_embeddings"]
+
+    values = {"num_steps": 1, "learned_positions": 10}  # the first update of a warm-up has rate 0
+    outcome = tiny.run(*from_folder(home, home / source, tmp_path / "run", **values))
+    assert outcome.status is None, outcome.status
+    before, after = positions(home / "run"), positions(tmp_path / "run")
+    np.testing.assert_array_equal(after, before[np.arange(len(before)) % 10])
 
 
 def test_a_run_outlives_the_weights_that_it_began_with(home, published, tmp_path):

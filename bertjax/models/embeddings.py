@@ -1,5 +1,6 @@
 """BERT's input embeddings (Devlin et al. 2019, section 3, figure 2)."""
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
@@ -60,3 +61,14 @@ class BertEmbeddings(nn.Module):
         positions = self.position_embeddings
         x = x + (positions[:length] if position_ids is None else jnp.take(positions, position_ids, axis=0))
         return self.dropout(self.norm(x), deterministic=deterministic)
+
+
+def repeat_positions(table: Float[Array, "S H"], learned: int) -> Float[Array, "S H"]:
+    """Returns a position table whose rows from `learned` on are copies of those before, again and again.
+
+    So that attention to near-by tokens, once learned, works at any position from the start (as Longformer begins:
+    Beltagy et al. 2020, section 5).
+    """
+    rows = jnp.arange(table.shape[0]) % learned
+    # Compiled, so that a table which is spread over processes can be indexed.
+    return jax.jit(lambda table: table[rows])(table)
