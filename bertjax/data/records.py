@@ -99,6 +99,7 @@ def _records(builder: tfds.core.DatasetBuilder, name: str, split: str) -> Any:
                 expected="one of " + ", ".join(sorted(builder.info.splits)) + ", or a slice such as train[:1%]",
                 fix="correct the part after the last colon",
             ) from None
+    # What TFDS raises for data in a format that it cannot read at random.
     except (NotImplementedError, AssertionError, OSError):
         if builder.is_prepared():
             raise UserError(
