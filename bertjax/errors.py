@@ -64,8 +64,21 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     """Makes several dataclasses from one config subtree, as `build`; each key must be a field of one or more."""
+    checked = _checked_fields(classes, values, where, unresolved=False)
     hints = [typing.get_type_hints(cls) for cls in classes]
-    fields = {key: hint for each in hints for key, hint in each.items()}
+    return tuple(cls(**{key: checked[key] for key in each}) for cls, each in zip(classes, hints, strict=True))
+
+
+def check_unresolved(classes: tuple[type, ...], values: Mapping[str, Any], where: str) -> None:
+    """Raises UserError as `build_all` does, but takes None for a value that is still to be filled in."""
+    _checked_fields(classes, values, where, unresolved=True)
+
+
+def _checked_fields(
+    classes: tuple[type, ...], values: Mapping[str, Any], where: str, *, unresolved: bool
+) -> dict[str, Any]:
+    """The values of all fields, as the fields' types."""
+    fields = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
     prefix = f"{where}." if where else ""
     for key in values:
         if key not in fields:
@@ -83,8 +96,7 @@ def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) 
                 expected=f"a value of type {_name(hint)}",
                 fix=f"set --config.{prefix}{key}=...",
             )
-    checked = {key: _checked(values[key], hint, prefix + key) for key, hint in fields.items()}
-    return tuple(cls(**{key: checked[key] for key in each}) for cls, each in zip(classes, hints, strict=True))
+    return {key: _checked(values[key], hint, prefix + key, unresolved) for key, hint in fields.items()}
 
 
 def choice(value: str, choices: tuple[str, ...], where: str) -> str:
@@ -99,10 +111,12 @@ def choice(value: str, choices: tuple[str, ...], where: str) -> str:
     return value
 
 
-def _checked(value: Any, hint: Any, where: str) -> Any:
+def _checked(value: Any, hint: Any, where: str, unresolved: bool) -> Any:
     """Returns `value` as `hint`: an int passes for a float, a list for a tuple; nothing else is converted."""
+    if unresolved and value is None:
+        return None
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return build(hint, value, where)
+        return _checked_fields((hint,), value, where, unresolved=True) if unresolved else build(hint, value, where)
     origin = typing.get_origin(hint) or hint
     if origin is float and type(value) is int:
         return float(value)

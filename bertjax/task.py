@@ -15,15 +15,19 @@ Sums = dict[str, jax.Array]  # {term: float32 scalar}
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float32 scalars
 
 
+Output = Mapping[str, np.ndarray]  # what a model says of a row
+
+
 class Example(NamedTuple):
     """One thing to predict on.
 
     Attributes:
-      inputs: one-dimensional arrays of the batch fields of one row, unpadded.
-      source: what the task needs to write the record.
+      rows: the rows of a batch that it takes, one or (windows of a long text) several: one-dimensional arrays of the
+        batch fields, unpadded.
+      source: what the task needs to write the record, or to score it.
     """
 
-    inputs: Mapping[str, np.ndarray]
+    rows: Sequence[Mapping[str, np.ndarray]]
     source: Any
 
 
@@ -40,14 +44,14 @@ class Task(Protocol):
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """For parameter paths that match a pattern: which mesh axis each dimension is split over, if it divides."""
 
-    def batch_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """Shape and type of each field of a global training batch. Reads no data."""
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """Shape and type of each field of a global training batch, for every shape that one may have. Reads no data."""
 
     def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
         """Rows `rows` of each global batch from batch `start` on.
 
         The "train" split never ends; the "valid" split ends after each of its rows has come once, the last
-        batch filled up with rows of weight 0.
+        batch filled up with rows of weight 0. A task that scores `held_out` examples has no batches of "valid".
         """
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
@@ -62,17 +66,26 @@ class Task(Protocol):
     def baselines(self) -> Mapping[str, float]:
         """Figures known before training, to be logged once: what a model that has learned nothing scores."""
 
+    def held_out(self) -> Iterator[Example]:
+        """Examples for `score`; none where the means of the metrics of `loss` are all that there is to say."""
+
+    def score_names(self) -> Sequence[str]:
+        """The names of the figures that `score` gives."""
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """The figures of the field for all held-out examples and the outputs of their rows."""
+
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """What `--mode=predict` reads. Raises UserError with the line's number."""
 
     def predict_lengths(self) -> Sequence[int]:
-        """The lengths that examples are padded to, ascending: a compiled program each."""
+        """The lengths that rows are padded to, ascending: a compiled program each."""
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """Outputs for a padded batch of examples, each with the batch as its first axis."""
+        """Outputs for a padded batch of rows, each with the batch as its first axis."""
 
-    def record(self, example: Example, output: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        """One JSON-able record of an example and its (still padded) outputs."""
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """One JSON-able record of an example and the (still padded) outputs of its rows."""
 
     def save_vocabulary(self, folder: Path) -> None:
         """Writes what `predict` needs beside parameters, into the run's folder."""

@@ -24,7 +24,7 @@ from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
 from bertjax.models.embeddings import repeat_positions
 from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.task import Batch, Example, Metrics, Params, Rows, Sums
+from bertjax.task import Batch, Example, Metrics, Output, Params, Rows, Sums
 
 _log = logging.getLogger(__name__)
 
@@ -177,12 +177,13 @@ class BertPretraining:
         """See `Task.partition_rules`."""
         return TENSOR_RULES
 
-    def batch_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
-        return {
+        spec = {
             name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
             for name, shape in self._batch_config.shapes().items()
         }
+        return [spec]
 
     def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
         """See `Task.batches`."""
@@ -225,6 +226,18 @@ class BertPretraining:
             count += float(batch["masked_weights"].sum())
         return {f"valid/{self._config.objective}_unigram_loss": total / count}
 
+    def held_out(self) -> Iterator[Example]:
+        """None: the metrics of `loss` say it all."""
+        return iter(())
+
+    def score_names(self) -> Sequence[str]:
+        """See `held_out`."""
+        return ()
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `held_out`."""
+        return {}
+
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text with one or more [MASK] in each line, or two texts with a tab between them."""
         for number, line in enumerate(lines, start=1):
@@ -245,9 +258,9 @@ class BertPretraining:
             result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0, 0]
         return result
 
-    def record(self, example: Example, output: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Positions count from [CLS], which is 0; `is_next_probability` is null without a second segment."""
-        text, positions = example.source
+        (text, positions), (output,) = example.source, outputs
         vocab = self._tokenizer.vocab
         masks = [
             {
@@ -318,7 +331,7 @@ class BertPretraining:
             "segment_ids": np.ones(len(ids), np.int32),
             "masked_positions": asked.astype(np.int32),
         }
-        return Example(inputs, (text, positions))
+        return Example([inputs], (text, positions))
 
 
 def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:

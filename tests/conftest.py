@@ -22,10 +22,10 @@ atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 @pytest.fixture(autouse=True)
 def _recompilations_are_errors() -> Iterator[None]:
-    """Of the training step, after its first update: in a user's run they are warned of and counted."""
+    """Of the training step, after the first update of a shape: in a user's run they are warned of and counted."""
 
-    def fail(self: object, step: int, programs: list[str], batch: object) -> None:
-        raise AssertionError(f"update {step} compiled {programs} again")
+    def fail(self: object, step: int, programs: list[str], shapes: object) -> None:
+        raise AssertionError(f"update {step} compiled {programs} for {shapes}")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertjax.training.compilation.Recompilations.add", fail)

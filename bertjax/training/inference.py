@@ -12,17 +12,84 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bertjax.checkpoints import restore_params
-from bertjax.task import Batch, Example, Metrics, Params, Task
+from bertjax.task import Batch, Example, Metrics, Output, Params, Task
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
 from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate
 
-# Examples that are sorted by length together, so that rows of a batch are of a length.
-_WINDOW = 4096
-_ROWS = 32
+Row = Mapping[str, np.ndarray]
+# Rows that are sorted by length together hold so many tokens, and so do their outputs in memory.
+_WINDOW_TOKENS = 2**16
+# Places in a batch: rows times their padded length.
+_BATCH_PLACES = 2**12
 
-Output = Mapping[str, np.ndarray]
+
+class Predictor:
+    """Infers from rows of any length: padded to few shapes, split over a mesh, compiled once for each shape."""
+
+    def __init__(self, task: Task, mesh: Mesh) -> None:
+        """Args: what infers; where."""
+        self._infer, self._lengths, self._mesh = jax.jit(task.infer), task.predict_lengths(), mesh
+
+    def __call__(self, params: Params, examples: Iterable[Example]) -> Iterator[tuple[Example, list[Output]]]:
+        """Yields each example with the outputs of its rows, in order; reads examples a window at a time."""
+        for window in _windows(examples):
+            outputs = iter(self._outputs(params, [row for example in window for row in example.rows]))
+            for example in window:
+                yield example, list(itertools.islice(outputs, len(example.rows)))
+
+    def _outputs(self, params: Params, rows: Sequence[Row]) -> list[Output]:
+        """The outputs of rows, in their order."""
+        running = []
+        for members, shape in self._batches(rows):
+            # A power of two, so that few shapes are compiled, and a multiple of the devices.
+            shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
+            count = -(-(1 << (len(members) - 1).bit_length()) // shards) * shards
+            stacked = _stack([rows[i] for i in members], shape, count)
+            local = {name: values[sharding.local_rows(self._mesh, count)] for name, values in stacked.items()}
+            with jax.set_mesh(self._mesh):
+                running.append((members, self._infer(params, sharding.put_batch(local, self._mesh, count))))
+        outputs: dict[int, Output] = {}
+        for members, result in running:
+            fetched = multihost_utils.process_allgather(result, tiled=True)
+            for place, i in enumerate(members):
+                outputs[i] = {name: np.asarray(value[place]) for name, value in fetched.items()}
+        return [outputs[i] for i in range(len(rows))]
+
+    def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int]]]:
+        """Which rows go together, and what their arrays are padded to: from the longest down, so that all are full."""
+        waiting = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+        while waiting:
+            count = max(1, _BATCH_PLACES // self._fitting(len(rows[waiting[-1]]["input_ids"])))
+            members, waiting = waiting[-count:], waiting[:-count]
+            names = [name for name, array in rows[members[0]].items() if array.ndim]
+            yield members, {name: self._fitting(max(len(rows[i][name]) for i in members)) for name in names}
+
+    def _fitting(self, length: int) -> int:
+        return next(padded for padded in self._lengths if padded >= length)
+
+
+def _windows(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    window, tokens = [], 0
+    for example in examples:
+        window.append(example)
+        tokens += sum(len(row["input_ids"]) for row in example.rows)
+        if tokens >= _WINDOW_TOKENS:
+            yield window
+            window, tokens = [], 0
+    if window:
+        yield window
+
+
+def _stack(rows: Sequence[Row], shape: Mapping[str, int], count: int) -> dict[str, np.ndarray]:
+    """Pads the rows' arrays with zeros to `shape`, and the rows with copies of the first to `count`."""
+    stacked = {}
+    for name, first in rows[0].items():
+        padding = [(0, shape[name] - len(row[name])) if first.ndim else () for row in rows]
+        arrays = [np.pad(row[name], pad) if pad else row[name] for row, pad in zip(rows, padding, strict=True)]
+        stacked[name] = np.stack(arrays + arrays[:1] * (count - len(rows)))
+    return stacked
 
 
 class Evaluation:
@@ -31,6 +98,7 @@ class Evaluation:
     def __init__(self, task: Task, mesh: Mesh, batch_size: int, accumulation: int) -> None:
         """Args: the task, the mesh, the rows of a global batch, and in how many parts they are worked through."""
         self._task, self._mesh, self._batch_size = task, mesh, batch_size
+        self._predictor = Predictor(task, mesh)
 
         def metrics(params: Params, batch: Batch) -> Metrics:
             return accumulate(lambda rows, _: task.loss(params, rows, None)[1], batch, jnp.arange(accumulation))
@@ -38,72 +106,22 @@ class Evaluation:
         self._metrics = jax.jit(metrics)
 
     def __call__(self, params: Params, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """The mean of each metric over the held-out split, as "valid/NAME"; None if `stop` said so on the way."""
+        """The figures of the held-out split, as "valid/NAME"; None if `stop` said so on the way."""
         rows = sharding.local_rows(self._mesh, self._batch_size)
-        total = None
+        total, results = None, []
         for batch in self._task.batches("valid", 0, rows):
             if stop():
                 return None
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh, self._batch_size))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        assert total is not None, "the held-out split is not empty"
-        return means(total, "valid")
-
-
-def predict(task: Task, params: Params, examples: Iterable[Example], mesh: Mesh) -> Iterator[tuple[Example, Output]]:
-    """Yields each example with its outputs, in order; inputs are padded to the first length they fit in.
-
-    Args:
-      task: what infers.
-      params: its parameters.
-      examples: read a window at a time.
-      mesh: rows are split over it.
-    """
-    infer, lengths = jax.jit(task.infer), task.predict_lengths()
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
-    for window in _windows(examples):
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for i, example in enumerate(window):
-            groups.setdefault(_shape(example, lengths), []).append(i)
-        outputs: list[Output | None] = [None] * len(window)
-        for shape, members in groups.items():
-            for start in range(0, len(members), _ROWS):
-                part = members[start : start + _ROWS]
-                # A power of two, so that few shapes are compiled, and a multiple of the devices.
-                count = -(-(1 << (len(part) - 1).bit_length()) // shards) * shards
-                stacked = _stack([window[i] for i in part], shape, count)
-                local = {name: rows[sharding.local_rows(mesh, count)] for name, rows in stacked.items()}
-                with jax.set_mesh(mesh):
-                    result = infer(params, sharding.put_batch(local, mesh, count))
-                result = multihost_utils.process_allgather(result, tiled=True)
-                for row, i in enumerate(part):
-                    outputs[i] = {name: np.asarray(value[row]) for name, value in result.items()}
-        for example, output in zip(window, outputs, strict=True):
-            assert output is not None
-            yield example, output
-
-
-def _windows(examples: Iterable[Example]) -> Iterator[tuple[Example, ...]]:
-    iterator = iter(examples)
-    while window := tuple(itertools.islice(iterator, _WINDOW)):
-        yield window
-
-
-def _shape(example: Example, lengths: Sequence[int]) -> tuple[int, ...]:
-    """The padded length of each input, in the order of their names."""
-    return tuple(
-        next(length for length in lengths if length >= len(example.inputs[name])) for name in sorted(example.inputs)
-    )
-
-
-def _stack(examples: Sequence[Example], shape: tuple[int, ...], count: int) -> dict[str, np.ndarray]:
-    """Pads inputs with zeros to `shape`, and rows with copies of the first to `count`."""
-    stacked = {}
-    for name, length in zip(sorted(examples[0].inputs), shape, strict=True):
-        rows = [np.pad(e.inputs[name], (0, length - len(e.inputs[name]))) for e in examples]
-        stacked[name] = np.stack(rows + rows[:1] * (count - len(rows)))
-    return stacked
+        for result in self._predictor(params, self._task.held_out()):
+            if stop():
+                return None
+            results.append(result)
+        assert total or results, "the held-out split is not empty"
+        scores = self._task.score(results) if results else {}
+        return means(total or {}, "valid") | {f"valid/{name}": value for name, value in scores.items()}
 
 
 class Inference:
@@ -132,9 +150,9 @@ class Inference:
 
     def records(self, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
         """A record for each example in `lines`, in order."""
-        examples = self._task.examples(iter(lines))
-        for example, output in predict(self._task, self._params, examples, self._mesh):
-            yield self._task.record(example, output)
+        predictor = Predictor(self._task, self._mesh)
+        for example, outputs in predictor(self._params, self._task.examples(iter(lines))):
+            yield self._task.record(example, outputs)
 
     def export(self, folder: Path) -> None:
         """Writes the published form; parameters that are split over processes are gathered first."""

@@ -1,6 +1,7 @@
 """The training loop, for any task."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
             window = Window(make_schedule(config.optimizer, config.num_steps))
             for update in trainer.updates(restored, compiled):
                 done, state, scores = update.done, update.state, {}
-                window.add(update.report, update.data_wait)
+                window.add(update.report, update.data_wait, update.compile_wait)
                 stopping = preempted()
                 logs, evaluates, saves = (_is_due(config, done, interval) for interval in intervals)
                 if stopping or logs or evaluates or saves:
@@ -94,6 +95,7 @@ class Update(NamedTuple):
     state: steps.TrainState
     report: steps.StepReport
     data_wait: float  # seconds that the devices were idle for want of the batch
+    compile_wait: float  # seconds that they were idle because the batch was the first of its shape
 
 
 class Trainer:
@@ -151,16 +153,16 @@ class Trainer:
         with Prefetch(batches, self.put) as prefetch:
             for index in track(indices, "training", "steps", len(indices)):
                 batch, waited = prefetch.take(self._last and self._last[1])
-                before = len(compiled.programs)
+                before, began = len(compiled.programs), time.perf_counter()
                 state, report = self._step(state, batch, np.int32(index))
                 if index == indices.start:
                     seconds, hits = compiled.seconds, compiled.cache_hits
                     _log.info("compiled in %.1f s; %d of %d programs cached", seconds, hits, len(compiled.programs))
-                elif compiled.programs[before:]:
-                    self._recompilations.add(index + 1, compiled.programs[before:], batch)
+                new = compiled.programs[before:]
+                self._recompilations.watch(index + 1, new, batch)
                 self.settle(state)
                 self._last = batch, report, index
-                yield Update(index + 1, state, report, waited)
+                yield Update(index + 1, state, report, waited, time.perf_counter() - began if new else 0.0)
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
         """This process's rows of a global batch, to its devices."""
@@ -188,8 +190,8 @@ class Trainer:
 def _check_best_metric(task: Task, config: TrainingConfig, params: Any) -> None:
     """Raises UserError if the best checkpoint is to be told by a metric that the task does not have."""
     best = config.checkpoint.best_metric
-    metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs())
-    names = ["valid/" + name for name in metrics if name != "tokens"]
+    metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs()[0])
+    names = ["valid/" + name for name in task.score_names() or metrics if name != "tokens"]
     if best and best not in names:
         raise UserError(
             "config key checkpoint.best_metric",

@@ -73,19 +73,21 @@ class Window:
         self._seconds = 0.0
         self._since: float | None = None
 
-    def add(self, report: StepReport, data_wait: float) -> None:
+    def add(self, report: StepReport, data_wait: float, compile_wait: float) -> None:
         """Adds a step, without waiting for it.
 
         Args:
           report: what it said.
           data_wait: seconds that the devices were idle for want of its batch.
+          compile_wait: seconds that they were idle for want of its program, which count for nothing.
         """
-        if self._since is None:  # the first step compiles, and its time would mislead
+        if self._since is None:  # the first step is timed from when it is done
             jax.block_until_ready(report)
             self._since = time.perf_counter()
         else:
             self._timed_steps += 1
             self._data_wait += data_wait
+            self._seconds -= compile_wait
         total = self._metrics
         self._metrics = report.metrics if total is None else jax.tree.map(jnp.add, total, report.metrics)
         self._report = report

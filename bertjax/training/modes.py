@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from bertjax.errors import UserError, build_all
+from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.task import Task
 from bertjax.training import check, distributed, inference, loop, run_folder, streams
 from bertjax.training.config import TrainingConfig
@@ -74,7 +74,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     """
     config = _config(request, given)
     module = find(config.get("experiment", ""))
-    build_all((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
+    check_unresolved((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
     if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
         config = module.resolve(config)
     settings, experiment = build_all((TrainingConfig, module.Config), config, "")

@@ -11,7 +11,8 @@ PUBLISHED_VOCAB = 30_528  # 30,522 rounded up to a multiple of 8, as NVIDIA's co
 
 def batch_specs(shape, overrides):
     _, config = common.read_config(shape, overrides)
-    return bert_pretraining.make(config, None, None).batch_specs()
+    (spec,) = bert_pretraining.make(config, None, None).batch_specs()
+    return spec
 
 
 @pytest.mark.parametrize(

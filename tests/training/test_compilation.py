@@ -90,17 +90,34 @@ def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeyp
     assert counts == {2: 0, 4: 1, 6: 0}
     # Other libraries warn too, when they are collected.
     (message,) = (record.message for record in caplog.records if record.name == compilation.__name__)
-    assert re.fullmatch(r"1 recompilations; step 4 compiled jit\(step\) again: .*input_ids is \(16, 16\).*", message), (
+    assert re.fullmatch(r"1 recompilations; step 4 compiled jit\(step\) for .*input_ids \(16, 16\).*", message), (
         message
     )
 
 
-def test_a_reason_is_given_where_no_shape_has_changed(caplog):
-    recompilations = compilation.Recompilations({"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
-    add(recompilations, 7, ["jit(step)"], {"x": jnp.zeros(2)})
+def test_each_announced_shape_is_compiled_once(monkeypatch):
+    told = []
+    monkeypatch.setattr(compilation.Recompilations, "add", lambda self, step, programs, shapes: told.append(step))
+    specs = [{"x": jax.ShapeDtypeStruct((2, length), jnp.float32)} for length in (3, 4)]
+    recompilations = compilation.Recompilations(specs)
+    for step, length, programs in (
+        (1, 3, ["jit(step)"]),
+        (2, 3, []),
+        (3, 4, ["jit(step)"]),
+        (4, 3, ["jit(step)"]),  # again
+        (5, 5, ["jit(step)"]),  # not announced
+    ):
+        recompilations.watch(step, programs, {"x": jnp.zeros((2, length))})
+    assert told == [4, 5]
+
+
+def test_what_was_compiled_again_is_told(caplog):
+    recompilations = compilation.Recompilations([])
+    add(recompilations, 7, ["jit(step)"], {"x": (2,)})
     assert recompilations.take() == {"train/recompilations": 1}
     assert recompilations.take() == {}
-    assert "step 7 compiled jit(step) again: no shape has changed" in caplog.messages[0]
+    assert "1 recompilations; step 7 compiled jit(step) for shapes that" in caplog.messages[0]
+    assert "(x (2,))" in caplog.messages[0]
 
 
 @pytest.mark.slow

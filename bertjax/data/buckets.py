@@ -1,0 +1,125 @@
+"""Batches of rows of many lengths, in few static shapes: a pure function of (seed, step)."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int64
+
+from bertjax.data.random import permutation
+from bertjax.errors import UserError
+
+Row = Mapping[str, np.ndarray]  # one-dimensional arrays of one length, and scalars
+Indices = Int64[np.ndarray, " n"]
+_LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_SHUFFLED_ROWS, _SHUFFLED_BATCHES = 0, 1  # parts of the permutation's stream
+
+
+def bucket_lengths(limit: int) -> tuple[int, ...]:
+    """The lengths that rows of up to `limit` tokens are padded to; a compiled program each.
+
+    >>> bucket_lengths(100)
+    (16, 24, 32, 48, 64, 96, 100)
+    """
+    return (*(length for length in _LENGTHS if length < limit), limit)
+
+
+class Rows:
+    """Rows of different lengths, held one after another.
+
+    Attributes:
+      lengths: of the rows.
+      fields: the names of their arrays, "input_ids" among them.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        """Args: at least one row; all have the same fields, of which "input_ids" gives the length."""
+        columns: dict[str, list[np.ndarray]] = {}
+        for row in rows:
+            for name, array in row.items():
+                columns.setdefault(name, []).append(array)
+        self.fields = tuple(columns)
+        self.lengths = np.array([len(ids) for ids in columns["input_ids"]])
+        self._starts = np.cumsum(self.lengths) - self.lengths
+        self._ragged = {name: np.concatenate(arrays) for name, arrays in columns.items() if arrays[0].ndim}
+        self._scalars = {name: np.stack(arrays) for name, arrays in columns.items() if not arrays[0].ndim}
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
+        """The rows of some indices, padded with zeros to `length`; an index of -1 stands for an empty row.
+
+        Returns:
+          the fields; segment_ids [B, S] int32, 1 at tokens and 0 at padding; weights [B] float32, 0 for empty rows.
+        """
+        lengths = np.where(indices < 0, 0, self.lengths[indices])
+        inside = np.arange(length) < lengths[:, None]
+        places = (self._starts[indices][:, None] + np.arange(length))[inside]
+        batch = {"segment_ids": inside.astype(np.int32), "weights": (indices >= 0).astype(np.float32)}
+        for name, values in self._ragged.items():
+            batch[name] = np.zeros(inside.shape, values.dtype)
+            batch[name][inside] = values[places]
+        for name, values in self._scalars.items():
+            batch[name] = np.where(indices < 0, np.zeros((), values.dtype), values[indices])
+        return batch
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketedBatches:
+    """Training batches of rows of about the same length.
+
+    An epoch goes through all rows in a random order. Each bucket's rows fill its batches in that order; what is left
+    of a bucket joins the next longer one, so that all batches of an epoch are full but the last that was filled,
+    whose empty rows have weight 0. Then the batches are shuffled. Every row comes once in each epoch.
+
+    Attributes:
+      rows: what to train on.
+      lengths: of the buckets, ascending; the last is at least as long as any row.
+      batch_size: rows of a global batch.
+      seed: of the order.
+    """
+
+    rows: Rows
+    lengths: Sequence[int]
+    batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return -(-len(self.rows) // self.batch_size)
+
+    def training(self, start: int, rows: Indices) -> Iterator[dict[str, np.ndarray]]:
+        """Rows `rows` of the global batch of each step from `start` on, without end."""
+        for epoch in itertools.count(start // self.steps_per_epoch):
+            for length, indices in self._plan(epoch)[max(0, start - epoch * self.steps_per_epoch) :]:
+                yield self.rows.padded(indices[rows], length)
+
+    def _plan(self, epoch: int) -> list[tuple[int, Indices]]:
+        """Length and rows of each batch of an epoch."""
+        order = permutation(self.seed, epoch, len(self.rows), _SHUFFLED_ROWS)
+        bucket = np.searchsorted(self.lengths, self.rows.lengths[order])
+        batches, left = [], order[:0]
+        for number, length in enumerate(self.lengths):
+            waiting = np.concatenate([left, order[bucket == number]])
+            full = len(waiting) - len(waiting) % self.batch_size
+            batches += [(length, part) for part in waiting[:full].reshape(-1, self.batch_size)]
+            left = waiting[full:]
+        if len(left):
+            longest = self.lengths[np.searchsorted(self.lengths, self.rows.lengths[left].max())]
+            empty = np.full(self.batch_size - len(left), -1)
+            batches.append((longest, np.concatenate([left, empty])))
+        return [batches[i] for i in permutation(self.seed, epoch, len(batches), _SHUFFLED_BATCHES)]
+
+
+def check_seq_len(seq_len: int, max_positions: int) -> None:
+    """Raises UserError unless rows of that length have room for a token between their special ones, and positions."""
+    if not 8 <= seq_len <= max_positions:
+        raise UserError(
+            "config key data.seq_len",
+            got=seq_len,
+            expected=f"8 to model.max_positions={max_positions}",
+            fix="choose a length in between",
+        )

@@ -1,0 +1,105 @@
+"""Rows of many lengths come in few shapes, each once an epoch, in an order that is a function of (seed, step)."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.errors import UserError
+
+
+def row(number, length):
+    """A row that can be told by its first token."""
+    ids = np.arange(length, dtype=np.int32) + 1000 * (number + 1)
+    return {"input_ids": ids, "token_type_ids": np.ones(length, np.int32), "labels": np.array(number, np.int32)}
+
+
+def batches_of(lengths, batch_size=4, seed=3, limit=40):
+    rows = Rows(row(i, n) for i, n in enumerate(lengths))
+    return BucketedBatches(rows, bucket_lengths(limit), batch_size, seed)
+
+
+def take(batches, start, count, rows=None):
+    rows = np.arange(batches.batch_size) if rows is None else rows
+    return list(itertools.islice(batches.training(start, rows), count))
+
+
+def test_a_worked_example():
+    rows = Rows([row(0, 2), row(1, 3)])
+    assert rows.lengths.tolist() == [2, 3]
+    assert rows.fields == ("input_ids", "token_type_ids", "labels")
+    batch = rows.padded(np.array([1, -1, 0]), 4)
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "segment_ids": [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]],
+        "weights": [1.0, 0.0, 1.0],
+        "input_ids": [[2000, 2001, 2002, 0], [0, 0, 0, 0], [1000, 1001, 0, 0]],
+        "token_type_ids": [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]],
+        "labels": [1, 0, 0],
+    }
+    assert batch["weights"].dtype == np.float32 and batch["input_ids"].dtype == np.int32
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_every_row_comes_once_in_an_epoch(lengths, batch_size, seed):
+    batches = batches_of(lengths, batch_size, seed)
+    epoch = take(batches, 0, batches.steps_per_epoch)
+    labels = np.concatenate([batch["labels"][batch["weights"] > 0] for batch in epoch])
+    assert sorted(labels.tolist()) == list(range(len(lengths)))
+    assert {batch["input_ids"].shape for batch in epoch} <= {(batch_size, length) for length in bucket_lengths(40)}
+    for batch in epoch:
+        for label, ids, tokens in zip(batch["labels"], batch["input_ids"], batch["segment_ids"], strict=True):
+            if tokens.any():
+                assert ids[tokens > 0].tolist() == row(label, lengths[label])["input_ids"].tolist()
+    assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "one batch at most is not full"
+
+
+def test_short_rows_are_not_padded_to_the_longest():
+    batches = batches_of([10] * 40 + [40] * 8)
+    shapes = [batch["input_ids"].shape[1] for batch in take(batches, 0, batches.steps_per_epoch)]
+    assert sorted(shapes) == [16] * 10 + [40] * 2
+    assert shapes != sorted(shapes) and shapes != sorted(shapes, reverse=True), "batches are shuffled"
+
+
+def test_the_last_batch_is_as_long_as_it_must_be():
+    (batch,) = take(batches_of([10, 12], batch_size=4), 0, 1)
+    assert batch["input_ids"].shape == (4, 16)
+    assert batch["weights"].tolist().count(0.0) == 2
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+    batches = batches_of(range(2, 41))
+    whole = take(batches, 0, 25)
+    for start in (1, 9, 10, 23):  # 10 batches an epoch
+        for batch, again in zip(whole[start:], take(batches, start, 25 - start), strict=True):
+            np.testing.assert_equal(batch, again)
+    assert any(not np.array_equal(a["labels"], b["labels"]) for a, b in zip(whole[:10], whole[10:20], strict=True)), (
+        "another epoch has another order"
+    )
+    others = take(batches_of(range(2, 41), seed=4), 0, 10)
+    assert any(not np.array_equal(a["labels"], b["labels"]) for a, b in zip(whole, others, strict=False))
+
+
+def test_processes_have_the_rows_of_one_batch():
+    batches = batches_of(range(2, 41))
+    parts = [take(batches, 5, 12, np.array(rows)) for rows in ([2, 0], [1, 3])]
+    for whole, one, two in zip(take(batches, 5, 12), *parts, strict=True):
+        for name in whole:
+            np.testing.assert_array_equal(one[name], whole[name][[2, 0]])
+            np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
+
+
+def test_lengths():
+    assert bucket_lengths(16) == (16,)
+    assert bucket_lengths(512)[-2:] == (384, 512)
+    assert bucket_lengths(9) == (9,)
+
+
+@pytest.mark.parametrize("seq_len", [7, 65])
+def test_a_length_that_cannot_be(seq_len):
+    with pytest.raises(UserError, match=rf"data.seq_len: got {seq_len}; expected 8 to model.max_positions=64"):
+        check_seq_len(seq_len, 64)
+    check_seq_len(64, 64)
