@@ -1,0 +1,1 @@
+"""Predictions and references in, named numbers out: plain functions, without JAX."""

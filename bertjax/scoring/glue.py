@@ -1,0 +1,143 @@
+"""GLUE's metrics for sentence classification and regression, by name and by task (Wang et al., 2019, table 1).
+
+Values are fractions from 0 to 1, correlations from -1 to 1, and always finite, so that every record of them is JSON.
+Where a metric is undefined it is 0.0, which each says.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+from jaxtyping import Bool, Float64, Integer, Num
+
+from bertjax.errors import UserError
+
+Classes = Integer[np.ndarray, " n"]
+Numbers = Num[np.ndarray, " n"]
+Columns = Num[np.ndarray, "n k"] | Bool[np.ndarray, "n k"]
+
+
+def accuracy(predictions: Classes, references: Classes) -> float:
+    """Returns the fraction of rows whose class is right."""
+    return int((predictions == references).sum()) / len(references)
+
+
+def f1(predictions: Classes, references: Classes) -> float:
+    """Returns the F1 of class 1 against all others; 0.0 if class 1 is neither predicted nor there."""
+    return _f1(predictions == 1, references == 1)
+
+
+def macro_f1(predictions: Classes, references: Classes) -> float:
+    """Returns the unweighted mean of the F1 of each class that is predicted or there."""
+    classes = np.union1d(predictions, references)
+    return sum(_f1(predictions == c, references == c) for c in classes) / len(classes)
+
+
+def matthews_correlation(predictions: Classes, references: Classes) -> float:
+    """Returns Matthews' correlation, for more than two classes as Gorodkin (2004) extends it.
+
+    It is 0.0 if all predictions or all references are of one class.
+    """
+    classes = np.union1d(predictions, references)
+    return _correlation(predictions[:, None] == classes, references[:, None] == classes)
+
+
+def pearson(predictions: Numbers, references: Numbers) -> float:
+    """Returns the correlation of the values; 0.0 if one side is constant, where SciPy gives NaN."""
+    return _correlation(predictions[:, None], references[:, None])
+
+
+def spearman(predictions: Numbers, references: Numbers) -> float:
+    """Returns the correlation of the ranks, equal values sharing their mean rank; 0.0 if one side is constant."""
+    return pearson(_ranks(predictions), _ranks(references))
+
+
+METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = MappingProxyType(
+    {
+        "accuracy": accuracy,
+        "f1": f1,
+        "macro_f1": macro_f1,
+        "matthews_correlation": matthews_correlation,
+        "pearson": pearson,
+        "spearman": spearman,
+    }
+)
+TASKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "cola": ("matthews_correlation",),
+        "sst2": ("accuracy",),
+        "mrpc": ("accuracy", "f1"),
+        "stsb": ("pearson", "spearman"),
+        "qqp": ("accuracy", "f1"),
+        "mnli": ("accuracy",),
+        "mnli_matched": ("accuracy",),
+        "mnli_mismatched": ("accuracy",),
+        "qnli": ("accuracy",),
+        "rte": ("accuracy",),
+        "wnli": ("accuracy",),
+    }
+)
+
+
+def score(metrics: Sequence[str], predictions: Numbers, references: Numbers) -> dict[str, float]:
+    """Returns the value of each metric.
+
+    >>> score(TASKS["mrpc"], np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
+    {'accuracy': 0.75, 'f1': 0.6666666666666666}
+
+    Args:
+      metrics: names out of `METRICS`; those of a GLUE task are `TASKS[task]`.
+      predictions: classes, or numbers for the two correlations of numbers.
+      references: likewise, in the same order.
+    Raises:
+      UserError: an unknown metric, no rows, or a value that is not finite, as of a model that diverged.
+    """
+    assert predictions.shape == references.shape, (predictions.shape, references.shape)
+    for name in metrics:
+        if name not in METRICS:
+            raise UserError(
+                "metric", got=repr(name), expected="one of " + ", ".join(METRICS), fix="choose one of these"
+            )
+    if not len(references):
+        raise UserError("scoring", got="no rows", expected="at least one", fix="check the file that is evaluated on")
+    for side, values in (("predictions", predictions), ("references", references)):
+        _check_finite(side, values)
+    return {name: METRICS[name](predictions, references) for name in metrics}
+
+
+def _check_finite(side: str, values: Numbers) -> None:
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise UserError(
+            f"{side}, row {bad[0]} (from 0)",
+            got=f"{values[bad[0]]} ({len(bad)} such of {len(values)})",
+            expected="finite numbers",
+            fix="look for the step at which training diverged, or for the row of the file",
+        )
+
+
+def _f1(predicted: Bool[np.ndarray, " n"], present: Bool[np.ndarray, " n"]) -> float:
+    either = predicted.sum() + present.sum()
+    return float(2 * (predicted & present).sum() / either) if either else 0.0
+
+
+def _correlation(x: Columns, y: Columns) -> float:
+    """Returns the covariances of the k columns, added up, in units of the standard deviations, so added up too."""
+    # Rounded means would make noise of a constant.
+    if (x == x[0]).all() or (y == y[0]).all():
+        return 0.0
+    return float(np.clip(np.vdot(_unit(x), _unit(y)), -1, 1))
+
+
+def _unit(x: Columns) -> Float64[np.ndarray, "n k"]:
+    """Returns the columns, centered, as one vector of length 1."""
+    scaled = x.astype(np.float64)
+    scaled /= np.abs(scaled).max()  # so that no square is too large or too small
+    centered = scaled - scaled.mean(axis=0)
+    return centered / np.linalg.norm(centered)
+
+
+def _ranks(values: Numbers) -> Float64[np.ndarray, " n"]:
+    """Returns the place of each value in order, from 1; equal ones have the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]

@@ -1,0 +1,173 @@
+import doctest
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError
+from bertjax.scoring import glue
+
+CLASS_METRICS = ("accuracy", "f1", "macro_f1", "matthews_correlation")
+NUMBER_METRICS = ("pearson", "spearman")
+CLASSES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.lists(st.tuples(NUMBER, NUMBER), min_size=1, max_size=30)
+
+
+def columns(rows, dtype):
+    return tuple(np.array(column, dtype) for column in zip(*rows, strict=True))
+
+
+def test_docstring():
+    assert doctest.testmod(glue).attempted == 1
+    assert doctest.testmod(glue).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "predictions", "references", "value"),
+    [
+        ("accuracy", [2, 1, 0, 2], [2, 1, 1, 0], 0.5),
+        ("f1", [1, 1, 1, 0, 0], [1, 1, 0, 1, 1], 2 * 2 / 7),
+        ("f1", [0, 0], [0, 0], 0.0),
+        ("f1", [0, 2], [1, 1], 0.0),
+        # Of class 0: 2/3; of class 1: 0; of class 2, never predicted: 0; class 3 does not occur.
+        ("macro_f1", [0, 0, 1], [0, 2, 0], (1 / 2) / 3),
+        ("macro_f1", [3, 3], [3, 3], 1.0),
+        # 3 true positives, 3 true negatives, 1 false of each: (9 - 1) / sqrt(4 * 4 * 4 * 4).
+        ("matthews_correlation", [1, 1, 1, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 1, 1, 0], 0.5),
+        ("matthews_correlation", [1, 0, 1], [0, 1, 0], -1.0),
+        # Gorodkin's, by hand: 4 rows, 3 right; sums of predicted times present 5; (12 - 5) / sqrt(10 * 10).
+        ("matthews_correlation", [0, 1, 2, 2], [0, 1, 2, 0], 7 / 10),
+        ("pearson", [1.0, 2.0, 3.0], [1.0, 2.0, 4.0], 3 / math.sqrt(2 * 14 / 3)),
+        ("pearson", [1.0, 2.0, 3.0], [7.0, 5.0, 3.0], -1.0),
+        ("spearman", [1.0, 20.0, 300.0], [0.1, 0.2, 0.25], 1.0),
+        # Ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4.
+        ("spearman", [0.0, 5.0, 5.0, 6.0], [0.0, 1.0, 2.0, 3.0], 4.5 / math.sqrt(4.5 * 5)),
+    ],
+)
+def test_worked_examples(metric, predictions, references, value):
+    got = glue.score([metric], np.array(predictions), np.array(references))
+    assert got == {metric: pytest.approx(value, abs=1e-12)}
+
+
+@pytest.mark.parametrize("constant", [0.1, 1e300, 0.0, -5e-324])
+@pytest.mark.parametrize("metric", NUMBER_METRICS)
+def test_the_correlation_of_a_constant_is_0(metric, constant):
+    constants, values = np.full(7, constant), np.arange(7.0)
+    assert glue.METRICS[metric](constants, values) == 0.0
+    assert glue.METRICS[metric](values, constants) == 0.0
+    assert glue.METRICS[metric](constants, constants) == 0.0
+
+
+def test_matthews_correlation_of_one_class_is_0():
+    assert glue.matthews_correlation(np.ones(5, np.int32), np.array([0, 1, 0, 1, 1])) == 0.0
+    assert glue.matthews_correlation(np.array([0, 1, 0, 1, 1]), np.ones(5, np.int32)) == 0.0
+    assert glue.matthews_correlation(np.ones(5, np.int32), np.ones(5, np.int32)) == 0.0
+
+
+@given(CLASSES)
+def test_figures_of_classes_are_finite_and_in_range(rows):
+    for name, value in glue.score(CLASS_METRICS, *columns(rows, np.int64)).items():
+        assert type(value) is float
+        assert (-1 if name == "matthews_correlation" else 0) <= value <= 1
+
+
+@given(NUMBERS)
+def test_correlations_are_finite_and_in_range(rows):
+    for value in glue.score(NUMBER_METRICS, *columns(rows, np.float64)).values():
+        assert type(value) is float
+        assert -1 <= value <= 1
+
+
+@given(CLASSES)
+def test_perfect_classes_score_1(rows):
+    references = columns(rows, np.int64)[1]
+    scores = glue.score(CLASS_METRICS, references, references)
+    assert scores["accuracy"] == scores["macro_f1"] == 1
+    assert scores["f1"] == float(1 in references)
+    assert scores["matthews_correlation"] == pytest.approx(float(len(set(references.tolist())) > 1))
+
+
+@given(NUMBERS)
+def test_perfect_numbers_score_1(rows):
+    references = columns(rows, np.float64)[1]
+    assume(len(set(references.tolist())) > 1)
+    scores = glue.score(NUMBER_METRICS, references, references)
+    assert list(scores.values()) == pytest.approx([1, 1])
+
+
+@given(CLASSES, st.randoms(use_true_random=False))
+def test_the_order_of_rows_does_not_matter(rows, random):
+    shuffled = random.sample(rows, len(rows))
+    for metrics, dtype in ((CLASS_METRICS, np.int64), (NUMBER_METRICS, np.float32)):
+        expected = glue.score(metrics, *columns(rows, dtype))
+        assert glue.score(metrics, *columns(shuffled, dtype)) == pytest.approx(expected, abs=1e-12)
+
+
+@given(CLASSES)
+def test_all_but_f1_do_not_care_which_side_or_class_is_which(rows):
+    metrics = ("accuracy", "macro_f1", "matthews_correlation")
+    predictions, references = columns(rows, np.int64)
+    expected = pytest.approx(glue.score(metrics, predictions, references), abs=1e-12)
+    assert glue.score(metrics, references, predictions) == expected
+    assert glue.score(metrics, 9 - 2 * predictions, 9 - 2 * references) == expected
+
+
+@given(st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=2, max_size=30))
+def test_spearman_sees_order_alone_and_pearson_neither_scale_nor_origin(rows):
+    predictions, references = columns(rows, np.float64)
+    assert glue.spearman(predictions**3, references) == glue.spearman(predictions, references)
+    expected = pytest.approx(glue.pearson(predictions, references), abs=1e-9)
+    assert glue.pearson(3 * predictions - 7, references) == expected
+    assert glue.pearson(-predictions, -references) == expected
+
+
+def test_precision_of_the_model_does_not_limit_that_of_the_figure():
+    predictions, references = np.array([4096, 4097, 4099], np.float32), np.array([0, 1, 3], np.float32)
+    assert glue.pearson(predictions, references) == pytest.approx(1, abs=1e-12)
+
+
+def test_every_task_has_metrics():
+    assert len(glue.TASKS) == 11
+    assert {metric for metrics in glue.TASKS.values() for metric in metrics} < set(glue.METRICS)
+    assert glue.TASKS["stsb"] == ("pearson", "spearman")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "predictions", "references", "message"),
+    [
+        (
+            ["accuracy", "bleu"],
+            [1],
+            [1],
+            "metric: got 'bleu'; expected one of accuracy, f1, macro_f1, matthews_correlation, pearson, spearman. "
+            "Fix: choose one of these.",
+        ),
+        (
+            ["accuracy"],
+            [],
+            [],
+            "scoring: got no rows; expected at least one. Fix: check the file that is evaluated on.",
+        ),
+        (
+            ["pearson"],
+            [1.0, np.nan, np.inf],
+            [1.0, 2.0, 3.0],
+            "predictions, row 1 (from 0): got nan (2 such of 3); expected finite numbers. "
+            "Fix: look for the step at which training diverged, or for the row of the file.",
+        ),
+        (
+            ["spearman"],
+            [1.0, 2.0],
+            [1.0, -np.inf],
+            "references, row 1 (from 0): got -inf (1 such of 2); expected finite numbers. "
+            "Fix: look for the step at which training diverged, or for the row of the file.",
+        ),
+    ],
+)
+def test_bad_input(metrics, predictions, references, message):
+    with pytest.raises(UserError) as error:
+        glue.score(metrics, np.array(predictions), np.array(references))
+    assert str(error.value) == message

@@ -1,0 +1,211 @@
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError
+from bertjax.scoring.squad import normalize, score_v1, score_v2
+from tests.scoring.answers import doubt, make_up, predict, read
+
+SEEDS = st.integers(0, 2**32)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return json.loads(Path(__file__).with_name("golden").joinpath("squad.json").read_text(encoding="utf-8"))
+
+
+def same(figures):
+    """Approximately: Python 3.12 rounds sums otherwise than 3.11."""
+    return pytest.approx(figures, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("answer", "normal"),
+    [
+        ("The  Quick, brown\tFOX.", "quick brown fox"),
+        ("a an THE", ""),
+        ("an-aphora", "anaphora"),  # punctuation goes first
+        ("the-end", "theend"),
+        ("anagram theory", "anagram theory"),
+        ("U.S.A.", "usa"),
+        ("$1,000", "1000"),
+        ("“the” naïve\xa0Élan", "“ ” naïve élan"),  # only ASCII punctuation goes
+        ("", ""),
+    ],
+)
+def test_normalization(answer, normal):
+    assert normalize(answer) == normal
+
+
+def test_golden_of_version_1(golden):
+    cases = [case for case in golden["cases"] if "v1" in case]
+    assert len(cases) > 5
+    for case in cases:
+        predictions, references = case["predictions"], case["references"]
+        assert score_v1(predictions, references) == same(case["v1"])
+        first = next(iter(references))
+        some = {question: answer for question, answer in predictions.items() if question != first}
+        assert score_v1(some, references) == same(case["v1_without_first"])
+
+
+def test_golden_of_version_2(golden):
+    assert len(golden["cases"]) == 24
+    for case in golden["cases"]:
+        predictions, references, null_scores = case["predictions"], case["references"], case["null_scores"]
+        for got, expected in [
+            (score_v2(predictions, references, None), case["v2"]),
+            (score_v2(predictions, references, null_scores), case["v2_null"]),
+            (score_v2(predictions, references, null_scores, null_threshold=0.5), case["v2_null_at_half"]),
+        ]:
+            assert list(got) == list(expected)
+            assert got == same(expected)
+
+
+def test_official_figures_on_real_questions(real_data, golden):
+    v1, v2 = "squad_v11_xquad_en/dev.json.gz", "squad_v2_small/dev.json.gz"
+    rng, references = random.Random(1), read(real_data / v1)
+    assert score_v1(predict(references, rng), references) == same(golden["real"][v1])
+    references = read(real_data / v2)
+    predictions, null_scores = predict(references, rng), doubt(references, rng)
+    assert score_v2(predictions, references, null_scores) == same(golden["real"][v2])
+
+
+def test_version_1_on_a_worked_example():
+    references = {"a": ["big red dog", "dog"], "b": ["blue"], "c": ["green sea"], "d": ["x"]}
+    predictions = {"a": "the Dog!", "b": "red", "c": "sea sea", "other": "x"}
+    # For c: one word of two is right on both sides.
+    assert score_v1(predictions, references) == {"exact_match": 25.0, "f1": 100 * (1 + 0 + 1 / 2 + 0) / 4}
+
+
+def test_version_2_on_a_worked_example():
+    references = {"a": ["red dog"], "b": ["blue"], "c": [], "d": []}
+    predictions = {"a": "dog", "b": "Blue", "c": "", "d": "sea"}
+    of_parts = {"HasAns_exact": 50.0, "HasAns_f1": 100 * (2 / 3 + 1) / 2, "HasAns_total": 2}
+    of_parts |= {"NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2}
+    figures = {"exact": 50.0, "f1": 100 * (2 / 3 + 1 + 1) / 4, "total": 4, **of_parts}
+    assert score_v2(predictions, references, None) == same(figures)
+    # Up to b, two questions with an answer are right besides the two without; d would be lost.
+    null_scores = {"d": 0.9, "c": 0.8, "b": 0.3, "a": 0.1}
+    best = {"best_exact": 75.0, "best_exact_thresh": 0.3, "best_f1": 100 * (2 / 3 + 3) / 4, "best_f1_thresh": 0.3}
+    assert score_v2(predictions, references, null_scores) == same(figures | best)
+
+
+def test_the_versions_differ_where_nothing_is_left_of_both():
+    assert score_v1({"q": "The"}, {"q": ["a"]}) == {"exact_match": 100.0, "f1": 0.0}
+    figures = score_v2({"q": "The"}, {"q": ["a"]}, None)
+    assert (figures["exact"], figures["f1"], figures["HasAns_total"]) == (100.0, 100.0, 1)
+
+
+def test_what_belongs_to_no_question_counts_for_nothing():
+    references, predictions, null_scores = {"a": ["x"], "b": []}, {"a": "x", "b": "x"}, {"a": 0.5, "b": 0.7}
+    more, more_nulls = {"c": "x", **predictions, "d": ""}, {"c": 0.1, **null_scores, "d": 0.9}
+    assert score_v1(more, {"a": ["x"]}) == score_v1(predictions, {"a": ["x"]})
+    assert score_v2(more, references, more_nulls) == score_v2(predictions, references, null_scores)
+
+
+def test_a_threshold_turns_predictions_into_none():
+    references, predictions = {"a": ["x"], "b": []}, {"a": "x", "b": "x"}
+    null_scores = {"a": 1.5, "b": 2.5}
+    exact = [
+        score_v2(predictions, references, null_scores, null_threshold=threshold)["exact"]
+        for threshold in (math.inf, 2.0, 1.5, 1.0)
+    ]
+    assert exact == [50.0, 100.0, 100.0, 50.0]
+    assert score_v2(predictions, references, null_scores)["exact"] == exact[-1]
+
+
+def test_the_best_threshold_gives_the_best_score():
+    rng = random.Random(5)
+    references = make_up(rng, 100, 0.5)
+    # The search takes an answer of "the" to a question without answer as wrong, the score as right.
+    predictions = {
+        question: answer if normalize(answer) else "" for question, answer in predict(references, rng).items()
+    }
+    null_scores = {question: value + i * 1e-6 for i, (question, value) in enumerate(doubt(references, rng).items())}
+    best = score_v2(predictions, references, null_scores)
+    figures = {
+        threshold: score_v2(predictions, references, null_scores, null_threshold=threshold)
+        for threshold in null_scores.values()
+    }
+    for name in ("exact", "f1"):
+        assert best[f"best_{name}"] == pytest.approx(max(figure[name] for figure in figures.values()))
+        assert best[f"best_{name}"] == pytest.approx(figures[best[f"best_{name}_thresh"]][name])
+
+
+def test_it_may_be_best_to_answer_nothing():
+    figures = score_v2({"a": "red", "b": "x"}, {"a": [], "b": ["y"]}, {"a": -3.0, "b": -2.0})
+    assert {name: value for name, value in figures.items() if name.startswith("best")} == {
+        **{"best_exact": 50.0, "best_exact_thresh": 0.0},
+        **{"best_f1": 50.0, "best_f1_thresh": 0.0},
+    }
+
+
+@given(SEEDS, st.integers(1, 20))
+def test_perfect_predictions_score_100(seed, count):
+    references = make_up(random.Random(seed), count, 1)
+    references = {question: [*answers, "blue sea"] for question, answers in references.items()}
+    predictions = {question: answers[-1].upper() for question, answers in references.items()}
+    assert score_v1(predictions, references) == {"exact_match": 100.0, "f1": 100.0}
+    references["none"], predictions["none"] = [], ""
+    figures = score_v2(predictions, references, None)
+    assert {value for name, value in figures.items() if "total" not in name} == {100.0}
+
+
+@given(SEEDS, st.integers(1, 20), st.sampled_from([0, 0.5, 1]))
+def test_figures_hold_together(seed, count, answerable):
+    rng = random.Random(seed)
+    references = make_up(rng, count, answerable)
+    predictions, null_scores = predict(references, rng), doubt(references, rng)
+    figures = score_v2(predictions, references, null_scores, null_threshold=math.inf)
+    assert all(type(value) is float for value in figures.values())
+    assert 0 <= figures["exact"] <= 100
+    assert 0 <= figures["f1"] <= 100
+    assert figures["total"] == count
+    parts = [part for part in ("HasAns", "NoAns") if f"{part}_total" in figures]
+    for name in ("exact", "f1"):
+        weighted = sum(figures[f"{part}_{name}"] * figures[f"{part}_total"] for part in parts)
+        assert weighted == pytest.approx(figures[name] * count)
+    order = rng.sample(sorted(references), count)
+    shuffled = {question: references[question] for question in order}
+    again = score_v2(predictions, shuffled, null_scores, null_threshold=math.inf)
+    assert again == pytest.approx(figures)
+
+
+NO_QUESTIONS = "scoring: got no questions; expected at least one. Fix: check the file that is evaluated on."
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (lambda: score_v1({"a": "x"}, {}), NO_QUESTIONS),
+        (lambda: score_v2({"a": "x"}, {}, None), NO_QUESTIONS),
+        (
+            lambda: score_v1({"a": "x"}, {"a": ["x"], "b": []}),
+            "question b: got no reference answer; expected at least one, as SQuAD 1.1 has no question without answer. "
+            "Fix: score it as SQuAD 2.0, or leave the question out.",
+        ),
+        (
+            lambda: score_v2({"a": "x"}, {"a": ["x"], "b": [], "c": []}, None),
+            "predicted answers: got none for 2 of 3 questions, first b; expected one for each question. "
+            'Fix: predict each question of the file; an answer of "" stands for none.',
+        ),
+        (
+            lambda: score_v2({"a": "x"}, {"a": ["x"]}, {}),
+            "null scores: got none for 1 of 1 questions, first a; expected one for each question. "
+            'Fix: predict each question of the file; an answer of "" stands for none.',
+        ),
+        (
+            lambda: score_v2({"a": "x"}, {"a": ["x"]}, {"a": math.nan}),
+            "null score of question a: got NaN; expected a number. Fix: look for the step at which training diverged.",
+        ),
+    ],
+)
+def test_bad_input(score, message):
+    with pytest.raises(UserError) as error:
+        score()
+    assert str(error.value) == message
