@@ -30,6 +30,7 @@ class Stream(enum.IntEnum):
     MASKING = 3
     REPLACEMENT = 4
     ORDER = 5
+    ROW_SPLIT = 6
 
 
 def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, int]) -> UInt32[np.ndarray, "n 4"]:

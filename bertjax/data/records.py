@@ -32,14 +32,12 @@ class TextRecords:
     """
 
     def __init__(self, name: str, split: str, text_field: str) -> None:
-        self._split = split
+        self._split = _Split(name, split, "data.source")
         self._text_field = text_field
-        self._builder = _builder(name)
-        self._records = _records(self._builder, name, split)
-        _check_text_field(self._builder, name, text_field)
+        _check_text_field(self._split.features, name, text_field)
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._split)
 
     def __iter__(self) -> Iterator[str | bytes]:
         """Yields the texts: bytes from files, str from `tfds.testing.mock_data`.
@@ -47,6 +45,53 @@ class TextRecords:
         Raises:
           UserError: a file of the dataset is damaged or missing.
         """
+        return (record[self._text_field] for record in self._split.records())
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns name, config and version, split and number of records."""
+        return self._split.fingerprint()
+
+
+class RowRecords:
+    """The records of `tfds:NAME:SPLIT` as rows of their text, number and label fields, in stored order.
+
+    Args:
+      name, split: as in TextRecords.
+      key: the config key that named them, for messages.
+    Raises:
+      UserError: unknown dataset or split; a dataset that is not prepared.
+    """
+
+    def __init__(self, name: str, split: str, key: str) -> None:
+        self._split = _Split(name, split, key)
+        features = self._split.features.items()
+        self._fields = {field: value_of for field, feature in features if (value_of := _value_of(feature)) is not None}
+
+    def __iter__(self) -> Iterator[dict[str, str | bytes | int | float | None]]:
+        """Yields the rows: text as bytes or str; class labels by name, None for the -1 of unlabeled records.
+
+        Raises:
+          UserError: a file of the dataset is damaged or missing.
+        """
+        for record in self._split.records():
+            yield {field: value_of(record[field]) for field, value_of in self._fields.items()}
+
+
+class _Split:
+    """A split of a prepared dataset."""
+
+    def __init__(self, name: str, split: str, key: str) -> None:
+        where = f"config key {key}=tfds:{name}"
+        self._split = split
+        self._builder = _builder(name, where)
+        self._records = _records(self._builder, name, split, f"{where}:{split}")
+        features = self._builder.info.features
+        self.features = dict(features) if isinstance(features, tfds.features.FeaturesDict) else {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def records(self) -> Iterator[dict[str, Any]]:
         # One by one: reading many in a call is faster, but `mock_data` cannot do it.
         for index in range(len(self)):
             try:
@@ -58,10 +103,9 @@ class TextRecords:
                     expected="the complete array_record files of the dataset",
                     fix="copy or prepare the dataset again",
                 ) from None
-            yield record[self._text_field]
+            yield record
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns name, config and version, split and number of records."""
         return {
             "kind": "tfds",
             "dataset": self._builder.info.full_name,
@@ -70,7 +114,7 @@ class TextRecords:
         }
 
 
-def _builder(name: str) -> tfds.core.DatasetBuilder:
+def _builder(name: str, where: str) -> tfds.core.DatasetBuilder:
     for part in _PARTS:
         importlib.import_module(f"tensorflow_datasets.{part}")
     try:
@@ -78,16 +122,15 @@ def _builder(name: str) -> tfds.core.DatasetBuilder:
     # TFDS says "unknown" with several types, among them AssertionError for a version.
     except (ValueError, AssertionError, ImportError, OSError) as error:
         raise UserError(
-            f"config key data.source=tfds:{name}",
+            where,
             got=f"a dataset that TFDS does not find ({_first_line(error)})",
             expected=f"NAME[/CONFIG][:VERSION] of its catalog, or of a dataset prepared under {_data_dir()}",
             fix="correct the name, or set the environment variable TFDS_DATA_DIR to where prepared data is",
         ) from None
 
 
-def _records(builder: tfds.core.DatasetBuilder, name: str, split: str) -> Any:
+def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: str) -> Any:
     """Returns the split as a random-access source of records."""
-    where = f"config key data.source=tfds:{name}:{split}"
     prepare = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
     try:
         return builder.as_data_source(split)
@@ -116,9 +159,7 @@ def _records(builder: tfds.core.DatasetBuilder, name: str, split: str) -> Any:
     )
 
 
-def _check_text_field(builder: tfds.core.DatasetBuilder, name: str, text_field: str) -> None:
-    features = builder.info.features
-    fields = dict(features) if isinstance(features, tfds.features.FeaturesDict) else {}
+def _check_text_field(fields: Mapping[str, Any], name: str, text_field: str) -> None:
     texts = sorted(field for field, feature in fields.items() if _is_text(feature))
     if text_field not in texts:
         got = "one that holds no text" if text_field in fields else "none of the dataset's fields"
@@ -130,10 +171,36 @@ def _check_text_field(builder: tfds.core.DatasetBuilder, name: str, text_field: 
         )
 
 
+def _value_of(feature: Any) -> Callable[[Any], Any] | None:
+    """Returns what makes a plain value of a field's; None for a field that is no text, number or label."""
+    if isinstance(feature, tfds.features.ClassLabel):
+        return functools.partial(_label_name, feature)
+    if _is_text(feature):
+        return _unchanged
+    return _number if _is_scalar(feature, "biuf") else None
+
+
+def _label_name(feature: tfds.features.ClassLabel, number: Any) -> str | None:
+    return feature.int2str(int(number)) if number >= 0 else None
+
+
+def _unchanged(value: str | bytes) -> str | bytes:
+    return value
+
+
+def _number(value: Any) -> int | float:
+    return np.asarray(value).item()
+
+
 def _is_text(feature: Any) -> bool:
+    return _is_scalar(feature, "OSU")
+
+
+def _is_scalar(feature: Any, kinds: str) -> bool:
+    """Whether a feature is a single value of one of these NumPy kinds."""
     tensor = feature.get_tensor_info() if isinstance(feature, tfds.features.FeatureConnector) else None
     return (
-        isinstance(tensor, tfds.features.TensorInfo) and tensor.shape == () and np.dtype(tensor.np_dtype).kind in "OSU"
+        isinstance(tensor, tfds.features.TensorInfo) and tensor.shape == () and np.dtype(tensor.np_dtype).kind in kinds
     )
 
 

@@ -1,0 +1,228 @@
+"""What text classification and regression read: one text or two, with a label or a number."""
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.data import tables
+from bertjax.data.lines import BadRows, RowError
+from bertjax.data.random import Stream, bits, uniform
+from bertjax.data.tables import Row
+from bertjax.errors import UserError, choice
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledTextConfig:
+    """Which rows to read, and what of them.
+
+    Attributes:
+      source: training rows (see `tables.read_rows`).
+      valid_source: held-out rows; empty to hold out rows of `source`.
+      valid_fraction: which fraction of the rows is held out then, drawn by their numbers.
+      header: whether the first row of a TSV or CSV file names the columns; if not, they are "0", "1", and so on.
+      separator: what parts the fields of a line; empty to tell it by the files' names.
+      text_columns: the column of the text, or the two of a pair.
+      label_column: the column of the label or number; empty if there is none.
+      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+    """
+
+    source: str
+    valid_source: str
+    valid_fraction: float
+    header: bool
+    separator: str
+    text_columns: tuple[str, ...]
+    label_column: str
+    on_bad_row: str
+
+    def __post_init__(self) -> None:
+        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        if len(self.text_columns) not in (1, 2):
+            raise UserError(
+                "config key data.text_columns",
+                got=self.text_columns,
+                expected="one column, or the two of a pair",
+                fix="for example ('sentence',) or ('sentence1', 'sentence2')",
+            )
+        if not self.valid_source and not 0 < self.valid_fraction < 1:
+            raise UserError(
+                "config key data.valid_fraction",
+                got=self.valid_fraction,
+                expected="a fraction of the rows above 0 and below 1",
+                fix="use 0.1, or give held-out rows as data.valid_source",
+            )
+
+
+class LabeledText(NamedTuple):
+    """A row: its texts are stripped and not empty."""
+
+    first: str
+    second: str | None  # of a pair
+    label: str | float | None  # a class by its name, or a number; None without a label column
+    where: str  # "file:line" (or the like), for messages
+
+
+def read_splits(config: LabeledTextConfig, numeric: bool, seed: int) -> tuple[list[LabeledText], list[LabeledText]]:
+    """Returns the training rows and the held-out rows.
+
+    Args:
+      config: which.
+      numeric: whether labels are numbers to predict, not names of classes.
+      seed: what draws the held-out rows, if they have no source; a row's fate follows from it and its number alone.
+    Raises:
+      UserError: as `read`; no label column; or no row on one side.
+    """
+    if not config.label_column:
+        fix = "set --config.data.label_column to the column of the label"
+        raise UserError("config key data.label_column", got="''", expected="a column: training needs labels", fix=fix)
+    rows = read(config, config.source, "data.source", numeric)
+    if config.valid_source:
+        return rows, read(config, config.valid_source, "data.valid_source", numeric)
+    held_out = uniform(bits(seed, Stream.ROW_SPLIT, 0, np.arange(len(rows)), 1)[:, 0]) < config.valid_fraction
+    if held_out.all() or not held_out.any():
+        raise UserError(
+            f"config key data.valid_fraction={config.valid_fraction}",
+            got=f"{held_out.sum()} of {len(rows)} rows of {config.source} held out",
+            expected="some rows to train on, and some to evaluate",
+            fix="change it, give more rows, or give held-out rows as data.valid_source",
+        )
+    train, valid = ([row for row, out in zip(rows, held_out, strict=True) if out == side] for side in (False, True))
+    return train, valid
+
+
+def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> list[LabeledText]:
+    """Returns the rows of one source, in order.
+
+    Args:
+      config: what to read of them.
+      source: the source.
+      key: the config key that named it, for messages.
+      numeric: whether labels are numbers to predict, not names of classes.
+    Raises:
+      UserError: a source that cannot be read, a bad row, or no row at all. Bad are, besides those of
+        `tables.read_rows`, rows without one of the columns or with an empty text or label, and numbers that are
+        none or not finite.
+    """
+    bad_rows = BadRows(config.on_bad_row)
+    rows = tables.read_rows(source, key, config.header, config.separator, bad_rows)
+    good = list(bad_rows.sift(map(partial(_labeled, config=config, numeric=numeric), rows)))
+    if not good:
+        raise UserError(
+            f"config key {key}={source}",
+            got=f"no rows at all ({bad_rows.count} bad rows left out)",
+            expected="at least one row",
+            fix="check that the source is the one meant; config.data.on_bad_row=stop tells of the first bad row",
+        )
+    _log.info("read %s: %d rows, %d bad rows left out", source, len(good), bad_rows.count)
+    return good
+
+
+def label_names(rows: Sequence[LabeledText]) -> tuple[str, ...]:
+    """Returns the classes of training rows: as numbers in order if all of them are, otherwise by code point.
+
+    Raises:
+      UserError: fewer than two classes.
+
+    >>> label_names([LabeledText("text", None, label, "a.tsv:1") for label in ("10", "9", "9")])
+    ('9', '10')
+    """
+    names = sorted({str(row.label) for row in rows})
+    if len(names) < 2:
+        raise UserError(
+            "labels of the training rows",
+            got=f"{names[0]!r} in each of {len(rows)} rows",
+            expected="two or more",
+            fix="check that config.data.label_column is the one meant, or add rows of other classes",
+        )
+    numbers = [_number(name) for name in names]
+    if any(number is None for number in numbers):
+        return tuple(names)
+    return tuple(name for _, name in sorted(zip(numbers, names, strict=True)))
+
+
+def check_labels(rows: Sequence[LabeledText], names: Sequence[str]) -> None:
+    """Raises UserError if a row has a label that training rows have not; `names` are theirs."""
+    known = set(names)
+    for row in rows:
+        if row.label not in known:
+            raise UserError(
+                row.where,
+                got=f"label {row.label!r}, which no training row has",
+                expected="one of " + ", ".join(names),
+                fix="correct the row, or train on rows of that class too",
+            )
+
+
+def parse_line(line: str, pair: bool) -> tuple[str, str | None]:
+    """Returns the text in a line to predict, or the two texts of a pair, which a tab parts.
+
+    Raises:
+      UserError: another number of texts, or an empty one.
+    """
+    texts = [text.strip() for text in line.rstrip("\r\n").split("\t")]
+    expected = "two texts with a tab between them" if pair else "one text, without a tab"
+    if len(texts) != 1 + pair:
+        fix = "put a tab between the texts, and none in them" if pair else "put a space for the tab"
+        raise UserError(f"line {line!r}", got=f"{len(texts)} parted by tabs", expected=expected, fix=fix)
+    if not all(texts):
+        raise UserError(f"line {line!r}", got="an empty text", expected=expected, fix="complete or delete the line")
+    return texts[0], texts[1] if pair else None
+
+
+def _labeled(row: Row, config: LabeledTextConfig, numeric: bool) -> LabeledText:
+    texts = [_text(row, column) for column in config.text_columns]
+    label = (_target if numeric else _class)(row, config.label_column) if config.label_column else None
+    return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
+
+
+def _text(row: Row, column: str) -> str:
+    value = _value(row, column, "data.text_columns")
+    if not isinstance(value, str):
+        raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
+    if not (text := value.strip()):
+        raise RowError(row.where, f"an empty text in column {column!r}", "text", "complete the row")
+    return text
+
+
+def _class(row: Row, column: str) -> str:
+    value = _value(row, column, "data.label_column")
+    name = json.dumps(value) if isinstance(value, int) else value  # of JSON lines: 1 and true as they stand there
+    if not isinstance(name, str):
+        raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "the name or number of a class")
+    if not (name := name.strip()):
+        raise RowError(row.where, f"an empty label in column {column!r}", "the name or number of a class")
+    return name
+
+
+def _target(row: Row, column: str) -> float:
+    value = _value(row, column, "data.label_column")
+    number = _number(value)
+    if number is None:
+        raise RowError(row.where, f"{value!r} in column {column!r}", "a finite number")
+    return number
+
+
+def _value(row: Row, column: str, key: str) -> object:
+    if column not in row.values:
+        columns = ", ".join(map(repr, row.values)) or "none"
+        got = f"a row without column {column!r}; its columns: {columns}"
+        fix = f"correct --config.{key}, or --config.data.header if it says wrongly whether the first row names them"
+        raise RowError(row.where, got, f"what config.{key} names", fix)
+    return row.values[column]
+
+
+def _number(value: object) -> float | None:
+    """Returns the finite number that a value is or spells."""
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

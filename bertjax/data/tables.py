@@ -1,0 +1,186 @@
+"""Tables as rows of named values: TSV, CSV, JSON lines and TFDS records."""
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bertjax.data import lines
+from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError
+from bertjax.data.sources import split_name
+from bertjax.errors import UserError
+
+_SEPARATORS = {".tsv": "\t", ".csv": ","}
+
+
+class Row(NamedTuple):
+    """The values of a row by the names of their columns."""
+
+    values: Mapping[str, object]  # str in TSV and CSV
+    where: str  # "file:line" (or the like), for messages
+
+
+class _Fields(NamedTuple):
+    where: str
+    fields: list[str]
+
+
+def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
+    """Yields the rows of a table, in order.
+
+    Rows of JSON lines (`.jsonl`) and TFDS records name their values themselves. In other files a row is a line, its
+    fields parted by a separator:
+    - a tab (`.tsv`): no quoting; a `"` is a plain character, as in the GLUE files;
+    - a comma (`.csv`): quoted as in RFC 4180, so that a field can hold commas and line breaks;
+    - any other string: no quoting; the last column takes the rest of the line. Without a header there are two
+      columns: what stands before the first separator, and the rest.
+    All are UTF-8 text, `.gz` or not. Empty lines are left out.
+
+    Args:
+      source: comma-separated paths and globs (see `lines.find_files`), or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
+      key: the config key that named the source, for messages.
+      header: whether the first row of each file names the columns. If not, their names are "0", "1", and so on.
+      separator: the separator of all files; "" to tell it and JSON lines by the files' names.
+      bad_rows: what to do with a row of another number of fields than the header, or else the first row, has.
+    Raises:
+      UserError: a source that cannot be read, or a bad row, with file and line.
+    """
+    if source.startswith("tfds:"):
+        yield from _records(source, key, bad_rows)
+        return
+    paths = lines.find_files(source, key, also="tfds:NAME[:SPLIT]")
+    kinds = [_separator(path, key, separator) for path in paths]
+    for path, kind in zip(paths, kinds, strict=True):
+        yield from _rows(path, header, kind, bad_rows) if kind else _objects(path, bad_rows)
+
+
+def _separator(path: Path, key: str, separator: str) -> str:
+    """Returns the separator of a file; "" for JSON lines."""
+    if separator or lines.is_json_lines(path):
+        return separator
+    ending = Path(path.name.removesuffix(".gz")).suffix
+    if ending not in _SEPARATORS:
+        raise UserError(
+            f"config key {key}={path}",
+            got="a file whose name does not tell how its fields are parted",
+            expected="a name that ends in .tsv, .csv or .jsonl (or one of them and .gz), or a separator",
+            fix="set --config.data.separator to what parts the fields, or rename the file",
+        )
+    return _SEPARATORS[ending]
+
+
+def _records(source: str, key: str, bad_rows: BadRows) -> Iterator[Row]:
+    name, split = split_name(source, key)
+    # Imported here, so that only those who read TFDS wait for it.
+    from bertjax.data.records import RowRecords
+
+    records = RowRecords(name, split, key)
+    return bad_rows.sift(map(partial(_record, source=source), itertools.count(), records))
+
+
+def _record(index: int, values: Mapping[str, object], source: str) -> Row:
+    where = f"{source} record {index}"
+    decoded = {
+        name: lines.decode(Line(where, 0, value, MAX_LINE_BYTES)) if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
+    return Row(decoded, where)
+
+
+def _objects(path: Path, bad_rows: BadRows) -> Iterator[Row]:
+    found = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content.strip())
+    return bad_rows.sift(map(_object, found))
+
+
+def _object(line: Line) -> Row:
+    row = lines.decode_object(line)
+    for value in row.values():
+        if isinstance(value, str):
+            lines.check_text(value, line.where)
+    return Row(row, line.where)
+
+
+def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
+    found = _CsvFields(path) if separator == "," else _split_lines(path, separator)
+    good = bad_rows.sift(found)
+    # A bad header stops in any case: without it the next row would be taken for one.
+    first = next(found if header else good, None)
+    if first is None:
+        return
+    takes_rest = separator not in _SEPARATORS.values()
+    if header:
+        columns = _names(first)
+    else:
+        columns = ["0", "1"] if takes_rest else [str(number) for number in range(len(first.fields))]
+        good = itertools.chain([first], good)
+    if takes_rest:
+        good = (_merged(row, len(columns), separator) for row in good)
+    yield from bad_rows.sift(map(partial(_named, columns=columns), good))
+
+
+def _split_lines(path: Path, separator: str) -> Iterator[_Fields]:
+    some = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content not in (b"", b"\r"))
+    return map(partial(_split, separator=separator), some)
+
+
+def _split(line: Line, separator: str) -> _Fields:
+    return _Fields(line.where, lines.decode(line).split(separator))
+
+
+def _merged(row: _Fields, number: int, separator: str) -> _Fields:
+    """Returns the row with all fields from the last column on as one."""
+    head, rest = row.fields[: number - 1], row.fields[number - 1 :]
+    return _Fields(row.where, [*head, separator.join(rest)]) if rest else row
+
+
+def _names(header: _Fields) -> list[str]:
+    twice = [name for number, name in enumerate(header.fields) if name in header.fields[:number]]
+    if twice:
+        raise UserError(
+            header.where,
+            got=f"a header with {twice[0]!r} twice",
+            expected="a name for each column",
+            fix="correct the header, or set --config.data.header=False if the first line is a row",
+        )
+    return header.fields
+
+
+def _named(row: _Fields, columns: Sequence[str]) -> Row:
+    number = len(row.fields)
+    if number != len(columns):
+        raise RowError(
+            row.where,
+            got="one field" if number == 1 else f"{number} fields",
+            expected=f"{len(columns)}, the columns {', '.join(columns)}",
+            fix="correct the row, or config.data.header or config.data.separator",
+        )
+    return Row(dict(zip(columns, row.fields, strict=True)), row.where)
+
+
+class _CsvFields:
+    """The rows of a CSV file. One that is wrong raises RowError, and the next is read from the line after."""
+
+    def __init__(self, path: Path) -> None:
+        self._where = ""
+        texts = map(self._text, lines.read_lines(path, MAX_LINE_BYTES))
+        self._rows = csv.reader(texts, strict=True)
+
+    def __iter__(self) -> "_CsvFields":
+        return self
+
+    def __next__(self) -> _Fields:
+        fields: list[str] = []
+        while not fields:  # an empty line is a row without fields
+            self._where = ""
+            try:
+                fields = next(self._rows)
+            except csv.Error as error:
+                got = f"a row that is not valid CSV ({error})"
+                raise RowError(self._where, got, "fields quoted as in RFC 4180, or not at all") from None
+        return _Fields(self._where, fields)
+
+    def _text(self, line: Line) -> str:
+        self._where = self._where or line.where  # a quoted field may go on over further lines
+        return lines.decode(line) + "\n"
