@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import checkpoints
 from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
@@ -23,6 +22,7 @@ from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
 from bertjax.models.embeddings import repeat_positions
+from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.task import Batch, Example, Metrics, Output, Params, Rows, Sums
 
@@ -161,7 +161,7 @@ class BertPretraining:
         if checkpoints.has_checkpoint(folder):
             params, missing = checkpoints.restore_shared(folder, params)
         else:
-            loaded, report = huggingface.load(folder, self._model_config)
+            loaded, report = huggingface.load(folder, params)
             leaves = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(loaded)
             params, missing = traverse_util.unflatten_dict(leaves), report.missing
         if self._config.learned_positions:
@@ -278,7 +278,8 @@ class BertPretraining:
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForPreTraining.from_pretrained` opens."""
-        huggingface.save(folder, params, self._model_config)
+        architecture = "BertForPreTraining" if self._model_config.next_sentence else "BertForMaskedLM"
+        huggingface.save(folder, params, self._model_config, architecture)
         self._tokenizer.save(folder)
 
     def save_vocabulary(self, folder: Path) -> None:
@@ -332,18 +333,6 @@ class BertPretraining:
             "masked_positions": asked.astype(np.int32),
         }
         return Example([inputs], (text, positions))
-
-
-def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:
-    """-log softmax(logits)[labels], for each."""
-    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - picked
-
-
-def is_best(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Bool[Array, "*n"]:
-    """Whether no other class is as likely as the label's. Comparing is several times as fast as `argmax` on CPU."""
-    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)
-    return jnp.sum(logits >= picked, axis=-1) == 1
 
 
 def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: WordPiece) -> None:

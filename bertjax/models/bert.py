@@ -45,6 +45,7 @@ class BertOutput(NamedTuple):
     hidden: Array  # [B, S, H]
     pooled: Array | None  # [B, E, H], or None without a pooler
     attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
+    layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the embeddings and each layer's output
 
 
 class PreTrainingOutput(NamedTuple):
@@ -98,6 +99,7 @@ class Bert(nn.Module):
         cls_positions: Int[Array, "B E"] | None = None,
         deterministic: bool,
         return_attention: bool,
+        return_layers: bool = False,
     ) -> BertOutput:
         """Encodes a batch.
 
@@ -110,14 +112,18 @@ class Bert(nn.Module):
           cls_positions: the token of each instance that the pooler looks at; None for the first of each row.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
+          return_layers: whether to return what each layer makes, `hidden` being the last.
         """
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic=deterministic)
         mask = make_mask(segment_ids, self.config.direction)
-        x, attention = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
-        if not self.use_pooler:
-            return BertOutput(x, None, attention)
-        first = x[:, :1] if cls_positions is None else take_positions(x, cls_positions)
-        return BertOutput(x, jnp.tanh(self.pooler(first)), attention)
+        hidden, attention, layers = self.encoder(
+            x, mask, deterministic=deterministic, return_attention=return_attention, return_layers=return_layers
+        )
+        pooled = None
+        if self.use_pooler:
+            first = hidden[:, :1] if cls_positions is None else take_positions(hidden, cls_positions)
+            pooled = jnp.tanh(self.pooler(first))
+        return BertOutput(hidden, pooled, attention, layers)
 
 
 def take_positions(hidden: Float[Array, "B S H"], positions: Int[Array, "B P"]) -> Float[Array, "B P H"]:
@@ -182,7 +188,7 @@ class BertForPreTraining(nn.Module):
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
         """
-        hidden, pooled, attention = self.bert(
+        hidden, pooled, attention, _ = self.bert(
             input_ids,
             token_type_ids,
             segment_ids,

@@ -5,7 +5,7 @@ Shapes: B batch, S length, H hidden size, N heads, F feed-forward size, L layers
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +144,14 @@ class TransformerLayer(nn.Module):
         return output_norm(x + feed_forward(x)), weights
 
 
+class EncoderOutput(NamedTuple):
+    """What `Encoder` returns."""
+
+    hidden: Array  # [B, S, H]
+    attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
+    layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the input, and what each layer makes of it
+
+
 class Encoder(nn.Module):
     """A stack of Transformer layers.
 
@@ -162,8 +170,12 @@ class Encoder(nn.Module):
         *,
         deterministic: bool,
         return_attention: bool,
-    ) -> tuple[Float[Array, "B S H"], Float[Array, "L B N S S"] | None]:
-        """Returns the last layer's output and all attention weights, or None if not asked for them."""
+        return_layers: bool = False,
+    ) -> EncoderOutput:
+        """Returns the last layer's output; all attention weights and all layers' outputs if asked for.
+
+        Of the layers' outputs the last is what `hidden` is, after the final norm if there is one.
+        """
         config = self.config
         layer = TransformerLayer(config, parent=None)
         stacked = self.param("layers", _stacked_init(layer))
@@ -173,7 +185,7 @@ class Encoder(nn.Module):
 
         def body(x: Array, params_and_key: tuple[Any, Array | None]) -> tuple[Array, Any]:
             params, key = params_and_key
-            return layer.apply(
+            y, weights = layer.apply(
                 {"params": params},
                 keep_rows_split(x),
                 mask,
@@ -181,12 +193,15 @@ class Encoder(nn.Module):
                 return_attention=return_attention,
                 rngs={} if key is None else {"dropout": key},
             )
+            return y, (weights, y if return_layers else None)
 
         if config.remat:
             # Unrolled, the compiler would merge the recomputation with the forward pass; in a loop it cannot.
             body = jax.checkpoint(body, prevent_cse=not config.scan_layers)
-        x, weights = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
-        return layer_norm(config, "final_norm")(x) if config.norm == "pre" else x, weights
+        y, (weights, outputs) = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
+        y = layer_norm(config, "final_norm")(y) if config.norm == "pre" else y
+        layers = jnp.concatenate([x[None], outputs[:-1], y[None]]) if return_layers else None
+        return EncoderOutput(y, weights, layers)
 
 
 def _stacked_init(layer: TransformerLayer) -> Callable[[Array], Any]:

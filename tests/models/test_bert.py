@@ -159,6 +159,18 @@ def test_asking_for_attention_changes_nothing_else(variables):
     assert (np.asarray(pictured.attention)[:, 1, :, :, 5:] == 0).all()
 
 
+def test_outputs_of_all_layers_begin_with_the_embeddings(variables):
+    inputs = {name: value for name, value in batch().items() if name != "masked_positions"}
+    bert = {"params": variables["params"]["bert"]}
+    for pooler in (True, False):
+        model = Bert(CONFIG, use_pooler=pooler)
+        output = model.apply(bert, **inputs, deterministic=True, return_attention=False, return_layers=True)
+        embedded = model.bind(bert).embeddings(inputs["input_ids"], inputs["token_type_ids"], deterministic=True)
+        assert output.layers.shape == (3, 3, LENGTH, 12)
+        np.testing.assert_allclose(output.layers[0], embedded, atol=1e-6)
+        np.testing.assert_array_equal(output.layers[-1], output.hidden)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def hidden(config, variables, ids):
     ones = jnp.ones_like(ids)

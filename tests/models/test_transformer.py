@@ -50,13 +50,12 @@ def init(module, config):
     )
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("deterministic", "return_attention"))
-def run(config, variables, key=None, deterministic=True, return_attention=False):
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("deterministic", "return_attention", "return_layers"))
+def run(config, variables, key=None, deterministic=True, **asked_for):
     x, mask = inputs(config)
     rngs = {} if key is None else {"dropout": key}
-    return Encoder(config).apply(
-        variables, x, mask, deterministic=deterministic, return_attention=return_attention, rngs=rngs
-    )
+    asked_for = {"return_attention": False, **asked_for}
+    return Encoder(config).apply(variables, x, mask, deterministic=deterministic, rngs=rngs, **asked_for)
 
 
 def numpy_layer(config, params, x, mask):
@@ -139,7 +138,7 @@ def test_scanned_unrolled_and_rematerialized_agree(norm, dropout):
 
         def loss(variables, config=config):
             key = jax.random.key(3, impl="rbg")  # compiles sooner than threefry
-            output, weights = run(config, variables, key, deterministic=False, return_attention=True)
+            output, weights, _ = run(config, variables, key, deterministic=False, return_attention=True)
             return jnp.sum(output**3), (output, weights)
 
         (_, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(variables)
@@ -148,6 +147,27 @@ def test_scanned_unrolled_and_rematerialized_agree(norm, dropout):
     for outputs, grads in results[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), outputs, results[0][0])
         assert distance(grads, results[0][1]) < 1e-5
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_outputs_of_all_layers(norm):
+    """Each layer applied to the output before it gives the next; asking for them changes nothing else."""
+    base = dataclasses.replace(CONFIG, norm=norm, num_layers=3)
+    variables = init(Encoder(base), base)
+    x, mask = inputs(base)
+    plain = run(base, variables)
+    assert plain.layers is None
+    for scan, remat in FORMS:
+        config = dataclasses.replace(base, scan_layers=scan, remat=remat)
+        output = run(config, variables, return_layers=True)
+        assert output.layers.shape == (4, *x.shape)
+        np.testing.assert_array_equal(output.layers[0], x)
+        np.testing.assert_array_equal(output.layers[-1], output.hidden)
+        np.testing.assert_allclose(output.hidden, plain.hidden, atol=1e-5)
+    for i in range(2):
+        params = jax.tree.map(lambda leaf, i=i: leaf[i], variables["params"]["layers"])
+        expected = numpy_layer(base, params, np.asarray(output.layers[i], np.float64), np.asarray(mask))
+        np.testing.assert_allclose(output.layers[i + 1], expected, atol=2e-5)
 
 
 def distance(tree, reference):
@@ -216,7 +236,7 @@ def test_each_layer_draws_its_own_dropout(scan):
     params = jax.tree.map(jnp.zeros_like, init(Encoder(config), config)["params"])
     params["final_norm"]["scale"] = jnp.ones(12)
     params["layers"]["output"]["bias"] = jnp.ones((2, 12))
-    output, _ = Encoder(config).apply(
+    output, *_ = Encoder(config).apply(
         {"params": params},
         jnp.zeros((1, 1, 12)),
         jnp.ones((1, 1, 1, 1), bool),
@@ -233,7 +253,7 @@ def test_bfloat16_is_close_to_float32(norm):
     half = dataclasses.replace(config, dtype="bfloat16")
     variables = init(Encoder(half), half)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
-    output, weights = run(half, variables, return_attention=True)
+    output, weights, _ = run(half, variables, return_attention=True)
     assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
     assert 1e-5 < distance(output.astype(jnp.float32), run(config, variables)[0]) < 0.05
 
@@ -246,7 +266,7 @@ def test_norm_statistics_survive_a_large_mean():
     params["final_norm"]["scale"] = jnp.ones(12)
     x = 1000 + jnp.arange(12.0).reshape(1, 1, 12) / 12
     mask = jnp.ones((1, 1, 1, 1), bool)
-    output, _ = Encoder(config).apply({"params": params}, x, mask, deterministic=True, return_attention=False)
+    output, *_ = Encoder(config).apply({"params": params}, x, mask, deterministic=True, return_attention=False)
     exact = np.asarray(x, np.float64)
     np.testing.assert_allclose(output, (exact - exact.mean()) / exact.std(), atol=1e-3)
 

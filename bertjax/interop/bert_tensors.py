@@ -1,0 +1,203 @@
+"""Our parameters of BERT and its heads from, and to, tensors under the names that Hugging Face `transformers` gives.
+
+Nothing here knows of files: whatever format tensors come from, they pass through these names.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import traverse_util
+
+from bertjax.errors import UserError
+
+# Module of our tree: module of theirs; {} is the layer.
+_MODULES = {
+    "bert/embeddings": "bert.embeddings",
+    "bert/embeddings/norm": "bert.embeddings.LayerNorm",
+    "bert/encoder/layers/attention/query": "bert.encoder.layer.{}.attention.self.query",
+    "bert/encoder/layers/attention/key": "bert.encoder.layer.{}.attention.self.key",
+    "bert/encoder/layers/attention/value": "bert.encoder.layer.{}.attention.self.value",
+    "bert/encoder/layers/attention/output": "bert.encoder.layer.{}.attention.output.dense",
+    "bert/encoder/layers/attention_norm": "bert.encoder.layer.{}.attention.output.LayerNorm",
+    "bert/encoder/layers/intermediate": "bert.encoder.layer.{}.intermediate.dense",
+    "bert/encoder/layers/output": "bert.encoder.layer.{}.output.dense",
+    "bert/encoder/layers/output_norm": "bert.encoder.layer.{}.output.LayerNorm",
+    "bert/pooler": "bert.pooler.dense",
+    "masked_lm": "cls.predictions",
+    "masked_lm/transform": "cls.predictions.transform.dense",
+    "masked_lm/norm": "cls.predictions.transform.LayerNorm",
+    "next_sentence": "cls.seq_relationship",
+    "classifier": "classifier",
+    "qa_outputs": "qa_outputs",
+}
+_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}  # a table's leaf is NAME.weight
+# What weights may lack, and what may be left of them; the last has no counterpart of theirs.
+HEADS = ("bert/pooler", "masked_lm", "next_sentence", "classifier", "qa_outputs", "lstm")
+_TENSORS_OF_HEADS = {
+    f"{theirs}.{leaf}" for ours, theirs in _MODULES.items() if ours.startswith(HEADS) for leaf in ("weight", "bias")
+}
+# Second names of one tensor, which some versions of transformers also wrote.
+_ALIASES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+
+class Report(NamedTuple):
+    """What `assemble` found beside the encoder."""
+
+    missing: tuple[
+        str, ...
+    ]  # modules of ours that the weights lack, for the caller to initialize, such as "classifier"
+    unused: tuple[str, ...]  # tensors of heads that the model does without
+
+
+class _Slot(NamedTuple):
+    """Where a parameter of ours lives among their tensors."""
+
+    names: tuple[str, ...]  # one for each layer if `stacked`; none if they have no such parameter
+    shape: tuple[int, ...]  # of each tensor, in their order of axes
+    stacked: bool
+    transposed: bool  # torch keeps kernels [O, I]
+
+
+def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
+    """Returns the tensors as float32, each once, under the names that transformers gives them today.
+
+    Those are the names of `BertForPreTraining`, with `bert.` also where a file of `BertModel` leaves it out. Knows
+    LayerNorms named gamma and beta, output embeddings kept twice, and the constant `position_ids` of older versions.
+
+    Args:
+      tensors: as a file has them.
+      source: the file or folder, for messages.
+    Raises:
+      UserError: numbers of another type than float32, float16 or bfloat16; two different tensors of one parameter.
+    """
+    result: dict[str, np.ndarray] = {}
+    for original, array in tensors.items():
+        if original.endswith("position_ids"):
+            continue
+        if array.dtype.name not in ("float32", "float16", "bfloat16"):
+            refuse(f"{source}: {original}", array.dtype.name, "float32, float16 or bfloat16")
+        name = re.sub(r"^(?=(embeddings|encoder|pooler)\.)", "bert.", original)
+        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+        name = _ALIASES.get(name, name)
+        array = array.astype(np.float32, copy=False)
+        if name in result and not np.array_equal(result[name], array):
+            refuse(f"{source}: {original}", "other values", f"the values of {name}, which is the same parameter here")
+        result[name] = array
+    return result
+
+
+def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> tuple[dict[str, Any], Report]:
+    """Puts tensors together as parameters: nested dicts of numpy arrays.
+
+    Args:
+      tensors: under `canonical` names.
+      like: the parameters wanted, or their shapes: of `Bert` itself, or of a model that has it as `bert`.
+      source: the file or folder, for messages.
+    Returns:
+      the parameters, without the modules that are missing; and which these are, and which tensors are left over.
+    Raises:
+      UserError: a tensor of the encoder is missing, or one of a head of which another is there; one has another
+        shape than `like` says; one is left over that belongs to no head known here.
+    """
+    slots, left = _slots(like), dict(tensors)
+    missing = [head for head in HEADS if _is_missing(head, slots, left)]
+    params = {
+        path: _take(left, slot, source) for path, slot in slots.items() if not any(_is_in(path, m) for m in missing)
+    }
+    unknown = sorted(left.keys() - _TENSORS_OF_HEADS)
+    if unknown:
+        got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
+        fix = "give a BERT with one of the usual heads, and its sizes"
+        raise UserError(f"{source}: tensors", got=got, expected="those of BERT alone", fix=fix)
+    if _is_bare(like):
+        params = {path.removeprefix("bert/"): array for path, array in params.items()}
+        missing = [path.removeprefix("bert/") for path in missing]
+    return traverse_util.unflatten_dict(params, sep="/"), Report(tuple(missing), tuple(sorted(left)))
+
+
+def disassemble(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the float32 tensors of parameters under `canonical` names: the way back from `assemble`.
+
+    Raises:
+      UserError: parameters that transformers' BERT does not have.
+    """
+    leaves, tensors = _flat(params), {}
+    for path, slot in _slots(params).items():
+        if not slot.names:
+            refuse("config key model.lstm_size", f"{leaves[path].shape[-1]} ({path})", "0: their BERT has no LSTM")
+        array = np.asarray(leaves[path], np.float32)
+        for name, value in zip(slot.names, array if slot.stacked else [array], strict=True):
+            # File formats write the buffer as it lies, whatever the strides.
+            tensors[name] = np.ascontiguousarray(value.T if slot.transposed else value)
+    return tensors
+
+
+def heads_of(params: Mapping[str, Any]) -> set[str]:
+    """Returns the modules beside the encoder that parameters have, of `HEADS`."""
+    return {head for head in HEADS if any(_is_in(path, head) for path in _flat(params))}
+
+
+def refuse(what: str, got: object, expected: str) -> None:
+    """Raises UserError about a property of a model that BERT as built here, or theirs, does not have."""
+    raise UserError(what, got=got, expected=expected, fix="use a model with that value")
+
+
+def _is_bare(params: Mapping[str, Any]) -> bool:
+    """Whether parameters are those of `Bert` itself."""
+    return "embeddings" in params
+
+
+def _flat(params: Mapping[str, Any]) -> dict[str, Any]:
+    return traverse_util.flatten_dict({"bert": params} if _is_bare(params) else params, sep="/")
+
+
+def _slots(params: Mapping[str, Any]) -> dict[str, _Slot]:
+    """Returns the place of each parameter, by its path."""
+    return {path: _slot(path, leaf.shape) for path, leaf in _flat(params).items()}
+
+
+def _slot(path: str, shape: tuple[int, ...]) -> _Slot:
+    """Names a parameter as transformers does.
+
+    >>> _slot("bert/encoder/layers/output/kernel", (2, 3072, 768)).names[0]
+    'bert.encoder.layer.0.output.dense.weight'
+    """
+    module, leaf = path.rsplit("/", 1)
+    if module == "bert/encoder/final_norm":
+        refuse("config key model.norm", "pre", "post, the only one of Hugging Face's BERT")
+    if _is_in(path, "lstm"):
+        return _Slot((), shape, False, False)
+    name = f"{_MODULES[module]}.{_LEAVES.get(leaf, f'{leaf}.weight')}"
+    stacked, transposed = "{}" in name, leaf == "kernel"
+    names = tuple(name.format(layer) for layer in range(shape[0])) if stacked else (name,)
+    shape = shape[1:] if stacked else shape
+    return _Slot(names, shape[::-1] if transposed else shape, stacked, transposed)
+
+
+def _is_in(path: str, module: str) -> bool:
+    return path.startswith(f"{module}/")
+
+
+def _is_missing(head: str, slots: Mapping[str, _Slot], tensors: Mapping[str, Any]) -> bool:
+    """Returns whether the model has the head and the weights have no tensor of it."""
+    of_head = [slot for path, slot in slots.items() if _is_in(path, head)]
+    return bool(of_head) and not any(name in tensors for slot in of_head for name in slot.names)
+
+
+def _take(tensors: dict[str, np.ndarray], slot: _Slot, source: str) -> np.ndarray:
+    """Moves a parameter out of `tensors`, in our layout."""
+    arrays = []
+    for name in slot.names:
+        found = tensors[name].shape if name in tensors else "no such tensor"
+        if found != slot.shape:
+            fix = "give complete weights, of the sizes that the model has"
+            raise UserError(f"{source}: {name}", got=found, expected=f"shape {slot.shape}", fix=fix)
+        array = tensors.pop(name)
+        arrays.append(array.T if slot.transposed else array)
+    return np.stack(arrays) if slot.stacked else np.ascontiguousarray(arrays[0])

@@ -1,0 +1,169 @@
+"""BERT with the heads of its fine-tuning (Devlin et al. 2019, section 4 and figure 4), and its feature-based tagger.
+
+Rows hold one instance each: `segment_ids` is 1 at tokens and 0 at padding. Logits are float32.
+
+Shapes: B batch, S length, H hidden size, C classes, K chosen layers.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Float32, Int
+
+from bertjax.models.attention import Dense
+from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.dropout import Dropout
+from bertjax.models.features import LayerMix
+from bertjax.models.recurrent import BiLSTM
+from bertjax.models.transformer import check_value
+
+
+class SpanLogits(NamedTuple):
+    """What `BertForQuestionAnswering` returns."""
+
+    start: Array  # [B, S] float32
+    end: Array  # [B, S] float32
+
+
+class BertForSequenceClassification(nn.Module):
+    """Classes of whole rows; with one label, a number for each (regression), or a score for each choice.
+
+    What is classified is the pooled [CLS], which is the first token; the last token's in its place if the model looks
+    from left to right alone, since [CLS] then sees nothing but itself. With a BiLSTM ("+ BiLSTM" of table 5) it is
+    that one's two final states, and there is no pooler.
+
+    Parameters: `bert`, with `pooler` unless there is an `lstm`; `lstm`; `classifier` [H or 2 lstm_size, C].
+    """
+
+    config: BertConfig
+    num_labels: int
+    classifier_dropout: float  # on what goes into the head; BERT's is .1
+    lstm_size: int  # units of each direction; 0 for no BiLSTM
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        *,
+        deterministic: bool,
+    ) -> Float32[Array, "B C"]:
+        """Returns the logits of each row."""
+        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size)
+        last = jnp.sum(segment_ids != 0, axis=1, keepdims=True) - 1
+        output = Bert(self.config, use_pooler=not self.lstm_size, name="bert")(
+            input_ids,
+            token_type_ids,
+            segment_ids,
+            cls_positions=last if self.config.direction == "left_to_right" else None,
+            deterministic=deterministic,
+            return_attention=False,
+        )
+        x = output.hidden if output.pooled is None else output.pooled[:, 0]
+        x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
+        if self.lstm_size:
+            x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).final
+        return _classifier(self.config, self.num_labels, "classifier")(x)
+
+
+class BertForTokenClassification(nn.Module):
+    """Classes of each token, padding included.
+
+    Parameters: `bert`, without a pooler; `lstm` if `lstm_size` is not 0; `classifier` [H or 2 lstm_size, C].
+    """
+
+    config: BertConfig
+    num_labels: int
+    classifier_dropout: float  # on what goes into the head; BERT's is .1
+    lstm_size: int  # units of each direction; 0 for no BiLSTM
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        *,
+        deterministic: bool,
+    ) -> Float32[Array, "B S C"]:
+        """Returns the logits of each token."""
+        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size)
+        bert = Bert(self.config, use_pooler=False, name="bert")
+        x = bert(input_ids, token_type_ids, segment_ids, deterministic=deterministic, return_attention=False).hidden
+        x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
+        if self.lstm_size:
+            x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).hidden
+        return _classifier(self.config, self.num_labels, "classifier")(x)
+
+
+class BertForQuestionAnswering(nn.Module):
+    """How likely each token is the first and the last of the answer; no dropout before the head, as in BERT.
+
+    Padding has logits as well: the loss or the search for the best span leaves it out.
+
+    Parameters: `bert`, without a pooler; `lstm` if `lstm_size` is not 0; `qa_outputs` [H or 2 lstm_size, 2].
+    """
+
+    config: BertConfig
+    lstm_size: int  # units of each direction; 0 for no BiLSTM
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        *,
+        deterministic: bool,
+    ) -> SpanLogits:
+        """Returns the logits of each token."""
+        check_value(self.lstm_size >= 0, "lstm_size", self.lstm_size, "at least 0")
+        bert = Bert(self.config, use_pooler=False, name="bert")
+        x = bert(input_ids, token_type_ids, segment_ids, deterministic=deterministic, return_attention=False).hidden
+        if self.lstm_size:
+            x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).hidden
+        logits = _classifier(self.config, 2, "qa_outputs")(x)
+        return SpanLogits(logits[..., 0], logits[..., 1])
+
+
+class FeatureTagger(nn.Module):
+    """Classes of tokens from the features of a BERT that is not trained (Devlin et al. 2019, section 5.3 and table 7).
+
+    BERT's has two layers of BiLSTM of 768 units; whether a direction's or both directions' together the paper does
+    not say, and here they are a direction's.
+
+    Parameters: `mix` if `mixing` is "weighted", `lstm_0`, `lstm_1`, ..., `classifier` [2 lstm_size, C].
+    """
+
+    num_labels: int
+    mixing: str  # "concatenation", "sum" or "weighted": see `LayerMix`
+    num_layers: int
+    lstm_size: int  # units of each direction
+    dropout: float  # on what goes into each layer and into the classifier
+    initializer_range: float
+
+    @nn.compact
+    def __call__(
+        self, features: Float[Array, "B S K H"], segment_ids: Int[Array, "B S"], *, deterministic: bool
+    ) -> Float32[Array, "B S C"]:
+        """Returns the logits of each token; `features` are those of K layers, by `choose_layers`."""
+        _check_head(self.num_labels, self.dropout, self.lstm_size)
+        check_value(self.lstm_size >= 1, "lstm_size", self.lstm_size, "at least 1")
+        x = LayerMix(self.mixing, name="mix")(features.astype(jnp.float32))
+        for layer in range(self.num_layers):
+            x = Dropout(self.dropout)(x, deterministic=deterministic)
+            x = BiLSTM(self.lstm_size, name=f"lstm_{layer}")(x, segment_ids).hidden
+        x = Dropout(self.dropout)(x, deterministic=deterministic)
+        return Dense(self.num_labels, self.initializer_range, "float32", name="classifier")(x)
+
+
+def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
+    return Dense(num_labels, config.initializer_range, "float32", name=name)
+
+
+def _check_head(num_labels: int, dropout: float, lstm_size: int) -> None:
+    check_value(num_labels >= 1, "num_labels", num_labels, "at least 1")
+    check_value(0 <= dropout < 1, "classifier_dropout", dropout, "at least 0 and below 1")
+    check_value(lstm_size >= 0, "lstm_size", lstm_size, "at least 0")

@@ -1,0 +1,290 @@
+"""The mapping between our parameters and transformers' tensors, by way of weights that transformers wrote."""
+
+import functools
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import traverse_util
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from bertjax.errors import UserError, build
+from bertjax.interop import bert_tensors, huggingface
+from bertjax.models.bert import Bert, BertConfig, BertForPreTraining
+from bertjax.models.fine_tuning import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
+
+# Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
+GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
+CHOICES = {"dtype": "float32", "attention_backend": "xla", "scan_layers": True, "remat": False}
+WORDS = "bert.embeddings.word_embeddings.weight"
+CLASSES = 4
+HEADS = ("bert.pooler", "cls.predictions", "cls.seq_relationship", "classifier", "qa_outputs")
+
+
+def configured(**changes):
+    values = {**huggingface.read_config(GOLDEN), **CHOICES, "next_sentence": True, **changes}
+    return build(BertConfig, values, "model")
+
+
+@functools.cache
+def shapes(name, lstm_size=0, **changes):
+    """The parameters of one of our models, as shapes."""
+    config, ids = configured(**changes), jnp.zeros((1, 1), jnp.int32)
+    positions, options = (), {"deterministic": True}
+    if name in ("pretraining", "masked_lm"):
+        model = BertForPreTraining(configured(**changes, next_sentence=name == "pretraining"))
+        positions, options = (ids,), {"deterministic": True, "return_attention": False}
+    elif name in ("bert", "bert_without_pooler"):
+        model, options = Bert(config, use_pooler=name == "bert"), {"deterministic": True, "return_attention": False}
+    else:
+        model = {
+            "sequence": lambda: BertForSequenceClassification(config, CLASSES, 0.1, lstm_size),
+            "token": lambda: BertForTokenClassification(config, CLASSES, 0.1, lstm_size),
+            "question": lambda: BertForQuestionAnswering(config, lstm_size),
+        }[name]()
+    init = functools.partial(model.init, **options)
+    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, *positions)["params"]
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    """Those of BertForPreTraining."""
+    return load_file(GOLDEN / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def params(tensors):
+    return bert_tensors.assemble(tensors, shapes("pretraining"), "here")[0]
+
+
+def with_heads(tensors, *names):
+    """The encoder's tensors, and those of some heads."""
+    rng = np.random.default_rng(0)
+    sizes = {"classifier": CLASSES, "qa_outputs": 2}
+    for head, size in sizes.items():
+        tensors = {
+            **tensors,
+            f"{head}.weight": rng.standard_normal((size, 36), np.float32),
+            f"{head}.bias": rng.standard_normal(size, np.float32),
+        }
+    others = tuple(f"{head}." for head in HEADS if head not in names)
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(others)}
+
+
+def assert_equal(tree, reference):
+    jax.tree.map(np.testing.assert_array_equal, tree, reference)
+
+
+def test_every_parameter_comes_from_the_tensor_of_that_name(params, tensors):
+    layers = params["bert"]["encoder"]["layers"]
+    np.testing.assert_array_equal(
+        layers["attention"]["value"]["kernel"][1],
+        tensors["bert.encoder.layer.1.attention.self.value.weight"].T,
+    )
+    np.testing.assert_array_equal(
+        layers["intermediate"]["kernel"][0], tensors["bert.encoder.layer.0.intermediate.dense.weight"].T
+    )
+    np.testing.assert_array_equal(
+        layers["attention_norm"]["scale"][1],
+        tensors["bert.encoder.layer.1.attention.output.LayerNorm.weight"],
+    )
+    np.testing.assert_array_equal(params["masked_lm"]["bias"], tensors["cls.predictions.bias"])
+    np.testing.assert_array_equal(params["bert"]["embeddings"]["word_embeddings"], tensors[WORDS])
+    assert {(type(leaf), leaf.dtype.name) for leaf in jax.tree.leaves(params)} == {(np.ndarray, "float32")}
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == sum(t.size for t in tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("sequence", "classifier"), ("token", "classifier"), ("question", "qa_outputs")]
+)
+def test_heads_of_fine_tuning(tensors, name, head):
+    given = with_heads(tensors, "bert.pooler", head)
+    params, report = bert_tensors.assemble(given, shapes(name), "here")
+    np.testing.assert_array_equal(params[head]["kernel"], given[f"{head}.weight"].T)
+    np.testing.assert_array_equal(params[head]["bias"], given[f"{head}.bias"])
+    assert report.missing == ()
+    assert report.unused == (() if name == "sequence" else ("bert.pooler.dense.bias", "bert.pooler.dense.weight"))
+
+
+MODELS = {
+    "bert": ("bert.pooler",),
+    "bert_without_pooler": (),
+    "pretraining": ("bert.pooler", "cls.predictions", "cls.seq_relationship"),
+    "masked_lm": ("cls.predictions",),
+    "sequence": ("bert.pooler", "classifier"),
+    "token": ("classifier",),
+    "question": ("qa_outputs",),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back(tensors, name):
+    given, like = with_heads(tensors, *MODELS[name]), shapes(name)
+    params, report = bert_tensors.assemble(given, like, "here")
+    assert report == ((), ())
+    assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, like)
+    back = bert_tensors.disassemble(params)
+    assert_equal(back, given)
+    assert all(array.flags.c_contiguous for array in back.values())
+
+
+# Module of ours: what the weights then have no tensor of.
+@pytest.mark.parametrize(
+    ("name", "lacking", "missing"),
+    [
+        ("pretraining", ("bert.pooler", "cls.seq_relationship"), ("bert/pooler", "next_sentence")),
+        ("masked_lm", ("cls.predictions",), ("masked_lm",)),
+        ("sequence", ("bert.pooler", "classifier"), ("bert/pooler", "classifier")),
+        ("token", ("classifier",), ("classifier",)),
+        ("question", ("qa_outputs",), ("qa_outputs",)),
+        ("bert", ("bert.pooler",), ("pooler",)),
+    ],
+)
+def test_missing_modules_are_reported_and_left_out(tensors, name, lacking, missing):
+    given = with_heads(tensors, *(head for head in MODELS[name] if head not in lacking))
+    params, report = bert_tensors.assemble(given, shapes(name), "here")
+    assert report == (missing, ())
+    found = traverse_util.flatten_dict(params, sep="/").keys()
+    wanted = traverse_util.flatten_dict(shapes(name), sep="/").keys()
+    assert found == {path for path in wanted if not path.startswith(tuple(f"{module}/" for module in missing))}
+
+
+def test_what_a_model_does_without_is_reported(tensors):
+    given = with_heads(tensors, *HEADS)
+    _, report = bert_tensors.assemble(given, shapes("bert_without_pooler"), "here")
+    assert report.missing == ()
+    assert report.unused == tuple(sorted(name for name in given if name.startswith(HEADS)))
+    assert len(report.unused) == 13
+
+
+def test_an_lstm_is_always_missing_and_cannot_be_written(tensors):
+    like = shapes("token", lstm_size=5)
+    params, report = bert_tensors.assemble(with_heads(tensors), like, "here")
+    assert report == (("classifier", "lstm"), ())
+    params |= {name: jax.tree.map(lambda leaf: np.zeros(leaf.shape), like[name]) for name in report.missing}
+    message = r"model\.lstm_size: got 5 \(lstm/.*\); expected 0: their BERT has no LSTM"
+    with pytest.raises(UserError, match=message):
+        bert_tensors.disassemble(params)
+
+
+def test_pre_norm_has_no_counterpart(tensors):
+    like = shapes("pretraining", norm="pre")
+    with pytest.raises(UserError, match=r"model\.norm: got pre; expected post"):
+        bert_tensors.assemble(tensors, like, "here")
+    with pytest.raises(UserError, match=r"model\.norm: got pre; expected post"):
+        bert_tensors.disassemble(jax.tree.map(lambda leaf: np.zeros(leaf.shape), like))
+
+
+def break_missing(tensors):
+    del tensors["bert.encoder.layer.1.output.dense.bias"]
+
+
+def break_half_a_head(tensors):
+    del tensors["bert.pooler.dense.bias"]
+
+
+def break_shape(tensors):
+    tensors["bert.encoder.layer.0.output.dense.weight"] = np.zeros((36, 51), np.float32)
+
+
+def break_shape_of_a_head(tensors):
+    tensors["cls.seq_relationship.bias"] = np.zeros(3, np.float32)
+
+
+def break_unknown(tensors):
+    tensors["crf.transitions"] = np.zeros((2, 2), np.float32)
+
+
+def break_extra_layer(tensors):
+    tensors["bert.encoder.layer.2.output.dense.bias"] = np.zeros(36, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            break_missing,
+            r"here: .*layer\.1\.output\.dense\.bias: got no such tensor; expected shape \(36,\)\. Fix: give ",
+        ),
+        (break_half_a_head, r"bert\.pooler\.dense\.bias: got no such tensor"),
+        (break_shape, r"layer\.0\.output\.dense\.weight: got \(36, 51\); expected shape \(36, 50\)"),
+        (break_shape_of_a_head, r"cls\.seq_relationship\.bias: got \(3,\); expected shape \(2,\)"),
+        (break_unknown, r"here: tensors: got 1 unknown: crf\.transitions; expected .* Fix: give a BERT"),
+        (break_extra_layer, r"got 1 unknown: bert\.encoder\.layer\.2\.output\.dense\.bias"),
+    ],
+)
+def test_damaged_weights_are_user_errors(tensors, damage, message):
+    tensors = dict(tensors)
+    damage(tensors)
+    with pytest.raises(UserError, match=message):
+        bert_tensors.assemble(tensors, shapes("pretraining"), "here")
+
+
+def test_canonical_leaves_the_names_of_today_alone(tensors):
+    assert_equal(bert_tensors.canonical(tensors, "here"), tensors)
+
+
+def test_names_of_old_versions(tensors):
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    old["bert.embeddings.position_ids"] = np.arange(15)[None]
+    old["cls.predictions.decoder.weight"] = tensors[WORDS]
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+    assert_equal(bert_tensors.canonical(old, "here"), tensors)
+
+
+def test_names_without_prefix(tensors):
+    encoder = with_heads(tensors, "bert.pooler")
+    assert_equal(bert_tensors.canonical({n.removeprefix("bert."): t for n, t in encoder.items()}, "here"), encoder)
+
+
+OLD_NAMES = (
+    lambda name: name.removeprefix("bert."),
+    lambda name: re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name),
+    lambda name: re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_any_mixture_of_names_and_order_gives_the_same(tensors, data):
+    renamed = {}
+    for name in data.draw(st.permutations(sorted(tensors))):
+        new = name
+        for rename in data.draw(st.lists(st.sampled_from(OLD_NAMES), unique=True)):
+            new = rename(new)
+        renamed[new] = tensors[name]
+    assert_equal(bert_tensors.canonical(renamed, "here"), tensors)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_becomes_float32(tensors, dtype):
+    half = bert_tensors.canonical({name: tensor.astype(dtype) for name, tensor in tensors.items()}, "here")
+    assert {tensor.dtype.name for tensor in half.values()} == {"float32"}
+    assert_equal(half, {name: tensor.astype(dtype).astype(np.float32) for name, tensor in tensors.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("bert.pooler.dense.bias", lambda t: t.astype(np.int64), r"got int64; expected float32, float16 or bfloat16"),
+        ("cls.predictions.decoder.weight", lambda t: t + 1, r"got other values; expected the values of bert\.emb"),
+        ("pooler.dense.bias", lambda t: t + 1, r"got other values; expected the values of bert\.pooler\.dense\.bias"),
+    ],
+)
+def test_what_is_not_one_parameter_is_refused(tensors, name, change, message):
+    source = {"cls.predictions.decoder.weight": WORDS}.get(name, f"bert.{name.removeprefix('bert.')}")
+    with pytest.raises(UserError, match=rf"here: {re.escape(name)}: {message}"):
+        bert_tensors.canonical({**tensors, name: change(tensors[source])}, "here")

@@ -1,0 +1,141 @@
+"""The BiLSTM against a loop in NumPy, and against torch's (slow)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.recurrent import BiLSTM
+
+UNITS, SIZE, LENGTHS, LENGTH = 3, 5, (4, 6, 1), 6
+REAL = np.arange(LENGTH) < np.array(LENGTHS)[:, None]
+
+
+def inputs(seed=0):
+    return np.random.default_rng(seed).standard_normal((len(LENGTHS), LENGTH, SIZE)).astype(np.float32)
+
+
+@functools.cache
+def make():
+    """Parameters with no bias at 0 or 1."""
+    variables = BiLSTM(UNITS).init(jax.random.key(0), jnp.asarray(inputs()), jnp.asarray(REAL, jnp.int32))
+    params = dict(variables["params"])
+    params["bias"] = jax.random.normal(jax.random.key(1), params["bias"].shape)
+    return params
+
+
+@jax.jit
+def run(params, x, real=REAL):
+    return BiLSTM(UNITS).apply({"params": params}, x, jnp.asarray(real, jnp.int32))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def numpy_direction(params, direction, row):
+    """The states after each of the inputs of one row, in float64 and in reading order."""
+    kernel, recurrent, bias = (
+        np.asarray(params[name], np.float64) for name in ("input_kernel", "recurrent_kernel", "bias")
+    )
+    hidden, cell, states = np.zeros(UNITS), np.zeros(UNITS), []
+    for x in row if direction == 0 else row[::-1]:
+        let_in, keep, new, let_out = (
+            x @ kernel[:, direction, gate] + hidden @ recurrent[direction, :, gate] + bias[direction, gate]
+            for gate in range(4)
+        )
+        cell = sigmoid(keep) * cell + sigmoid(let_in) * np.tanh(new)
+        hidden = sigmoid(let_out) * np.tanh(cell)
+        states.append(hidden)
+    return states
+
+
+def test_matches_a_loop_over_each_row():
+    output = run(make(), inputs())
+    expected, final = np.zeros((len(LENGTHS), LENGTH, 2 * UNITS)), []
+    for row, (x, length) in enumerate(zip(inputs().astype(np.float64), LENGTHS, strict=True)):
+        forward, reverse = (numpy_direction(make(), direction, x[:length]) for direction in (0, 1))
+        expected[row, :length, :UNITS], expected[row, :length, UNITS:] = forward, reverse[::-1]
+        final.append(np.concatenate([forward[-1], reverse[-1]]))
+    np.testing.assert_allclose(output.hidden, expected, atol=1e-6)
+    np.testing.assert_allclose(output.final, final, atol=1e-6)
+
+
+def test_padding_changes_nothing_and_gets_no_gradient():
+    x = inputs()
+    other = np.where(REAL[..., None], x, 1e3).astype(np.float32)
+    jax.tree.map(np.testing.assert_array_equal, run(make(), other), run(make(), x))
+    gradient = jax.grad(lambda x: sum(jnp.sum(y**2) for y in run(make(), x)))(jnp.asarray(other))
+    assert (np.abs(gradient).max(-1) > 0).tolist() == REAL.tolist()
+
+
+def test_more_padding_changes_nothing():
+    output = run(make(), inputs())
+    wider = run(make(), np.pad(inputs(), ((0, 0), (0, 3), (0, 0)), constant_values=7), np.pad(REAL, ((0, 0), (0, 3))))
+    np.testing.assert_allclose(wider.hidden[:, :LENGTH], output.hidden, atol=1e-6)
+    np.testing.assert_allclose(wider.final, output.final, atol=1e-6)
+    assert not np.asarray(wider.hidden[:, LENGTH:]).any()
+
+
+def test_a_row_of_padding_is_zero():
+    output = run(make(), inputs(), np.zeros_like(REAL))
+    assert not any(np.asarray(leaf).any() for leaf in output)
+
+
+def test_initial_parameters():
+    params = BiLSTM(256).init(jax.random.key(0), jnp.zeros((1, 1, 64)), jnp.ones((1, 1), jnp.int32))["params"]
+    assert {name: leaf.shape for name, leaf in params.items()} == {
+        "input_kernel": (64, 2, 4, 256),
+        "recurrent_kernel": (2, 256, 4, 256),
+        "bias": (2, 4, 256),
+    }
+    for name, limit in (("input_kernel", (6 / (64 + 256)) ** 0.5), ("recurrent_kernel", (6 / 512) ** 0.5)):
+        assert 0.99 * limit < np.abs(params[name]).max() <= limit * (1 + 1e-6)
+    assert np.unique(params["bias"][:, 1]).tolist() == [1]
+    assert np.unique(np.delete(params["bias"], 1, axis=1)).tolist() == [0]
+
+
+def test_bfloat16_input_is_computed_in_float32():
+    output = run(make(), jnp.asarray(inputs(), jnp.bfloat16))
+    assert {leaf.dtype.name for leaf in output} == {"float32"}
+
+
+def torch_names(params):
+    """Our parameters under torch's names; it has two biases, of which the second is 0."""
+    named = {}
+    for direction, suffix in enumerate(("", "_reverse")):
+        kernel, recurrent = params["input_kernel"][:, direction], params["recurrent_kernel"][direction]
+        named[f"weight_ih_l0{suffix}"] = np.asarray(kernel).reshape(-1, 4 * UNITS).T
+        named[f"weight_hh_l0{suffix}"] = np.asarray(recurrent).reshape(UNITS, 4 * UNITS).T
+        named[f"bias_ih_l0{suffix}"] = np.asarray(params["bias"][direction]).reshape(-1)
+        named[f"bias_hh_l0{suffix}"] = np.zeros(4 * UNITS, np.float32)
+    return named
+
+
+@pytest.mark.slow
+def test_live_against_torch():
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    params, x = make(), inputs()
+    lstm = torch.nn.LSTM(SIZE, UNITS, batch_first=True, bidirectional=True)
+    lstm.load_state_dict({name: torch.tensor(value) for name, value in torch_names(params).items()})
+    theirs = torch.tensor(x, requires_grad=True)
+    packed, (final, _) = lstm(pack_padded_sequence(theirs, LENGTHS, batch_first=True, enforce_sorted=False))
+    hidden, _ = pad_packed_sequence(packed, batch_first=True, total_length=LENGTH)
+    final = final.transpose(0, 1).reshape(len(LENGTHS), -1)
+    ((hidden**3).sum() + (final**2).sum()).backward()
+
+    def loss(params, x):
+        output = run(params, x)
+        return jnp.sum(output.hidden**3) + jnp.sum(output.final**2), output
+
+    gradients, output = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, jnp.asarray(x))
+    np.testing.assert_allclose(output.hidden, hidden.detach(), atol=1e-6)
+    np.testing.assert_allclose(output.final, final.detach(), atol=1e-6)
+    np.testing.assert_allclose(gradients[1], theirs.grad, atol=1e-5)
+    for name, value in torch_names(gradients[0]).items():
+        if not name.startswith("bias_hh"):
+            np.testing.assert_allclose(value, getattr(lstm, name).grad, atol=1e-5, err_msg=name)
