@@ -21,17 +21,13 @@ tests of 79.6 (base) and 82.1 (large) in the paper.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from configs import parts
 from configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `base`, `large,lamb` or `lamb,phase2`."""
-    names = [name for name in variant.split(",") if name]
-    sizes = [name for name in names if name in SIZES]
-    if len(sizes) > 1 or len(set(names)) < len(names) or not {*names} <= {*SIZES, "lamb", "phase2"}:
-        expected = f"at most one of {', '.join(SIZES)}; lamb; phase2"
-        raise ValueError(f"config variant: got {variant!r}; expected, separated by commas, {expected}")
-    size = sizes[0] if sizes else ""
+    size, lamb, phase2 = parts.chosen(variant, (tuple(SIZES), ("lamb",), ("phase2",)))
     config = ConfigDict()
     config.experiment = "bert_pretraining"
     config.init_from = ""
@@ -44,20 +40,13 @@ def get_config(variant: str = "") -> ConfigDict:
     config.log_every = 100
     config.evaluate_every = 10_000
     config.parallel = "jit"
-    config.mesh = {"data": -1, "fsdp": 1, "tensor": 1}
+    config.mesh = parts.mesh()
     config.objective = "masked_lm"
-    config.model = _published(size) if size else _unknown()
-    config.model.dropout = 0.1
-    config.model.attention_dropout = 0.1
-    config.model.attention_backend = "xla"
-    config.model.initializer_range = 0.02
-    config.model.dtype = "float32"
-    config.model.scan_layers = False  # True compiles sooner and runs slower
-    config.model.remat = False
+    config.model = parts.model(size)
     config.data = _data()
     config.data.lowercase = True if size else placeholder(bool)
     config.masking = _masking()
-    config.optimizer = _adamw_of_bert()
+    config.optimizer = parts.adamw()
     config.checkpoint = {
         "save_every": 10_000,
         "keep": 3,
@@ -66,36 +55,11 @@ def get_config(variant: str = "") -> ConfigDict:
     }
     if size == "tiny":
         _shorten(config)
-    if "phase2" in names:
+    if phase2:
         _lengthen(config)
-    if "lamb" in names:
-        _enlarge_batches(config, second_phase="phase2" in names)
+    if lamb:
+        _enlarge_batches(config, second_phase=bool(phase2))
     return config
-
-
-def _published(size: str) -> ConfigDict:
-    layers, hidden = SIZES[size]
-    model = ConfigDict()
-    model.vocab_size = placeholder(int)  # follows from the vocabulary
-    model.num_layers = layers
-    model.hidden_size = hidden
-    model.num_heads = hidden // 64
-    model.intermediate_size = 4 * hidden
-    model.max_positions = 512
-    model.type_vocab_size = 2
-    model.gelu = "erf"
-    model.norm_eps = 1e-12
-    model.norm = "post"
-    model.direction = "both"
-    return model
-
-
-def _unknown() -> ConfigDict:
-    """What `init_from` fills in."""
-    model = _published("tiny")
-    types = {key: type(value) for key, value in model.items() if key != "vocab_size"}
-    model.update({key: placeholder(kind) for key, kind in types.items()})
-    return model
 
 
 def _data() -> ConfigDict:
@@ -131,23 +95,6 @@ def _masking() -> ConfigDict:
     masking.mode = "dynamic"
     masking.dupe_factor = 10
     return masking
-
-
-def _adamw_of_bert() -> ConfigDict:
-    optimizer = ConfigDict()
-    optimizer.name = "adamw"
-    optimizer.learning_rate = 1e-4
-    optimizer.schedule = "linear"
-    optimizer.warmup_steps = 10_000
-    optimizer.weight_decay = 0.01
-    optimizer.no_decay = "bias|norm"
-    optimizer.beta1 = 0.9
-    optimizer.beta2 = 0.999
-    optimizer.eps = 1e-6
-    optimizer.bias_correction = False
-    optimizer.clip_norm = 1.0
-    optimizer.groups = ()
-    return optimizer
 
 
 def _lengthen(config: ConfigDict) -> None:

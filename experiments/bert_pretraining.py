@@ -1,7 +1,6 @@
 """BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import traverse_util
 
-from bertjax import checkpoints
+from bertjax import pretrained
 from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.given_text import given_vocabulary
 from bertjax.data.masking import MaskingConfig
 from bertjax.data.sentence_pairs import PairsConfig
+from bertjax.data.text_rows import text_row
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import huggingface
@@ -30,21 +30,8 @@ _log = logging.getLogger(__name__)
 
 _DATA = (CorpusConfig, PairsConfig, RowsConfig)
 _TOP = 5
+_OBJECTIVES = ("masked_lm", "causal_lm")
 _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
-# What `init_from` determines: a different value in the config is a contradiction.
-_FROM_FOLDER = (
-    "vocab_size",
-    "num_layers",
-    "hidden_size",
-    "num_heads",
-    "intermediate_size",
-    "max_positions",
-    "type_vocab_size",
-    "gelu",
-    "norm_eps",
-    "norm",
-    "direction",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +40,8 @@ class Config:
 
     Attributes:
       experiment: this file's name.
-      init_from: a Hugging Face folder or a run of ours to take sizes, vocabulary and weights from; or "".
+      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to take sizes, vocabulary and weights
+        from; or "".
       learned_positions: how many positions that model was trained on, if those beyond are to begin as copies of
         them; 0 to take all as they are.
       seed: of the data; the training wing has it too.
@@ -75,7 +63,7 @@ class Config:
     masking: MaskingConfig
 
     def __post_init__(self) -> None:
-        choice(self.objective, ("masked_lm", "causal_lm"), "objective")
+        choice(self.objective, _OBJECTIVES, "objective")
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,31 +72,16 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: no size is given at all, or one that contradicts the folder.
     """
-    model, data = dict(config["model"]), dict(config["data"])
     if config["init_from"]:
-        values, lowercase = _described(Path(config["init_from"]), config["objective"])
-        found = {f"model.{key}": value for key, value in values.items()}
-        found |= {"data.lowercase": lowercase, "data.vocab_file": config["init_from"]}
-        for name, value in found.items():
-            subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
-            given = subtree.get(key)
-            if given not in (None, "", value):
-                raise UserError(
-                    f"config key {name}",
-                    got=given,
-                    expected=f"{value}, as in init_from={config['init_from']}",
-                    fix="leave it out, and name no size after the config file",
-                )
-            subtree[key] = value
-    missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
-    if missing:
-        raise UserError(
-            "--config",
-            got=f"neither a size nor init_from (model.{missing[0]} is not set)",
-            expected="a size, or a folder to take it from",
-            fix="append a size, --config=configs/bert_pretraining.py:tiny, or set --config.init_from=FOLDER",
-        )
-    return {**config, "model": model, "data": data}
+        before = pretrained.describe(Path(config["init_from"])).config.get("objective", config["objective"])
+        if before in _OBJECTIVES and before != config["objective"]:
+            raise UserError(
+                "config key objective",
+                got=config["objective"],
+                expected=f"{before}, which {config['init_from']} was trained with",
+                fix=f"set --config.objective={before}",
+            )
+    return pretrained.resolve(config)
 
 
 def preparation(config: Config, workdir: Path) -> Preparation:
@@ -126,7 +99,8 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Bert
         the settings can be checked.
       prepared: the prepared text; without it the task can predict and export, but not train.
     """
-    tokenizer = WordPiece.load(vocab_dir) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    corpus, *_ = build_all(_DATA, config.data, "data")
+    tokenizer = given_vocabulary(vocab_dir, corpus.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
     return BertPretraining(config, tokenizer, Corpus(prepared) if prepared else None)
 
 
@@ -157,20 +131,12 @@ class BertPretraining:
         """See `Task.warm_start`."""
         if not self._config.init_from:
             return params
-        folder = Path(self._config.init_from)
-        if checkpoints.has_checkpoint(folder):
-            params, missing = checkpoints.restore_shared(folder, params)
-        else:
-            loaded, report = huggingface.load(folder, params)
-            leaves = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(loaded)
-            params, missing = traverse_util.unflatten_dict(leaves), report.missing
+        params = pretrained.warm_start(params, Path(self._config.init_from))
         if self._config.learned_positions:
             embeddings = params["bert"]["embeddings"]
             table = jnp.asarray(embeddings["position_embeddings"])
             table = repeat_positions(table, self._config.learned_positions)
             params["bert"]["embeddings"] = {**embeddings, "position_embeddings": table}
-        for name in missing:
-            _log.warning("%s has no weights of %s, which starts afresh", folder, name)
         return params
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
@@ -309,10 +275,8 @@ class BertPretraining:
 
     def _example(self, text: str, number: int) -> Example:
         segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
-        ids, token_types = [self._tokenizer.cls_id], [0]
-        for token_type, segment in enumerate(segments):
-            ids += [*segment, self._tokenizer.sep_id]
-            token_types += [token_type] * (len(ids) - len(token_types))
+        row = text_row(segments, self._tokenizer)
+        ids = row["input_ids"].tolist()
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
         limit, types = self._model_config.max_positions, min(self._model_config.type_vocab_size, 2)
         if not positions or len(segments) > types or len(ids) > limit:
@@ -327,8 +291,7 @@ class BertPretraining:
         shift = {"both": 0, "left_to_right": -1, "right_to_left": 1}[self._model_config.direction]
         asked = np.array(positions) + (shift if self._config.objective == "causal_lm" else 0)
         inputs = {
-            "input_ids": np.array(ids, np.int32),
-            "token_type_ids": np.array(token_types, np.int32),
+            **row,
             "segment_ids": np.ones(len(ids), np.int32),
             "masked_positions": asked.astype(np.int32),
         }
@@ -373,29 +336,3 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
             expected=f"at least {tokenizer.vocab_size}, the size of the vocabulary",
             fix="leave model.vocab_size out: it follows from the vocabulary",
         )
-
-
-def _described(folder: Path, objective: str) -> tuple[dict[str, Any], bool]:
-    """The sizes and the casing of a published model or of a run of ours."""
-    if checkpoints.has_checkpoint(folder):
-        run = json.loads((folder / "config.json").read_text())
-        model = run["model"]
-        if run["objective"] != objective:
-            raise UserError(
-                "config key objective",
-                got=objective,
-                expected=f"{run['objective']}, which {folder} was trained with",
-                fix=f"set --config.objective={run['objective']}",
-            )
-        tokenizer = WordPiece.load(folder)
-        values = {**model, "vocab_size": model.get("vocab_size") or tokenizer.vocab_size}
-        return {key: values[key] for key in _FROM_FOLDER}, tokenizer.lowercase
-    if (folder / huggingface.CONFIG_FILE).exists():
-        values = huggingface.read_config(folder)
-        return {key: values[key] for key in _FROM_FOLDER}, WordPiece.load(folder).lowercase
-    raise UserError(
-        f"config key init_from={folder}",
-        got="neither checkpoints nor a Hugging Face config.json" if folder.exists() else "no such folder",
-        expected="a run of ours, or a folder with config.json, model.safetensors and vocab.txt",
-        fix="correct the path",
-    )

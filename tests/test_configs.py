@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertjax.checkpoints import restore_params
-from bertjax.errors import UserError, build_all
+from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.models.bert import BertConfig, num_parameters
 from bertjax.training import loop
 from bertjax.training.config import TrainingConfig
@@ -24,25 +24,29 @@ MODULES = {
     if hasattr(module := importlib.import_module(f"configs.{path.stem}"), "get_config")
 }
 VARIANTS = [(name, size) for name, module in MODULES.items() for size in module.SIZES]
-# What each config needs to run on a tiny text.
-SMALL = {
-    "num_steps": 2,
-    "batch_size": 8,
-    "data.lines": "sentence",
-    "data.workers": 1,
-    "data.valid_fraction": 0.2,
-    "data.vocab_size": 120,
-}
+# What each config needs beside a size.
+NEEDED = {"bert_pretraining": {}, "classification": {"data.labels": ("no", "yes")}}
+
+
+def small(name: str, folder: Path) -> dict[str, Any]:
+    """What each config needs to run on a tiny text, which is written to a folder."""
+    values = {"num_steps": 2, "batch_size": 8, "data.valid_fraction": 0.2}
+    if name == "bert_pretraining":
+        text = {"data.source": tiny.write_text(folder / "text.txt"), "data.lines": "sentence"}
+        return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
+    return {**values, **tiny.write_table(folder), "data.seq_len": 16}
 
 
 def tree_of(name: str, size: str) -> dict[str, Any]:
-    return json.loads(MODULES[name].get_config(size).to_json())
+    config = MODULES[name].get_config(size)
+    config.update_from_flattened_dict(NEEDED[name])
+    return json.loads(config.to_json())
 
 
 def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
     """The task of a config, without text, and its settings."""
     module = importlib.import_module(f"experiments.{tree['experiment']}")
-    build_all((TrainingConfig, module.Config), tree, "")
+    check_unresolved((TrainingConfig, module.Config), tree, "")
     settings, experiment = build_all((TrainingConfig, module.Config), module.resolve(tree), "")
     module.preparation(experiment, Path("unused"))
     return module.make(experiment, None, None), settings
@@ -178,8 +182,8 @@ def test_variants_that_make_no_sense_are_errors(variant):
 
 @pytest.mark.slow
 def test_the_second_phase_goes_on_from_the_first(tmp_path):
-    text = tiny.write_text(tmp_path / "text.txt")
-    values = {**SMALL, "data.source": text, "data.prepared_dir": tmp_path / "prepared", "optimizer.warmup_steps": 0}
+    prepared = {"data.prepared_dir": tmp_path / "prepared", "optimizer.warmup_steps": 0}
+    values = small("bert_pretraining", tmp_path) | prepared
     first, second = tmp_path / "first", tmp_path / "second"
     for variant, workdir, more in (
         ("tiny", first, {"num_steps": 20, "optimizer.learning_rate": 1e-2}),
@@ -197,8 +201,7 @@ def test_the_second_phase_goes_on_from_the_first(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("first_has_it", [True, False])
 def test_a_run_goes_on_from_one_with_other_heads(tmp_path, first_has_it):
-    text = tiny.write_text(tmp_path / "text.txt")
-    values = {**SMALL, "data.source": text, "data.seq_len": 32, "optimizer.learning_rate": 0.0}
+    values = small("bert_pretraining", tmp_path) | {"data.seq_len": 32, "optimizer.learning_rate": 0.0}
     first, second = tmp_path / "first", tmp_path / "second"
     for variant, workdir, more in (
         (":tiny", first, {"data.next_sentence": first_has_it}),
@@ -216,12 +219,11 @@ def test_a_run_goes_on_from_one_with_other_heads(tmp_path, first_has_it):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_a_config_at_its_smallest_trains_from_end_to_end(name, tmp_path):
-    text, workdir = tiny.write_text(tmp_path / "text.txt"), tmp_path / "run"
-    small = {**SMALL, "data.source": text}
+    workdir = tmp_path / "run"
     outcome = tiny.run(
         f"--config=configs/{name}.py:{next(iter(MODULES[name].SIZES))}",
         f"--workdir={workdir}",
-        *(f"--config.{key}={value}" for key, value in small.items()),
+        *(f"--config.{key}={value}" for key, value in small(name, tmp_path).items()),
     )
     assert outcome.status is None, outcome.status
     steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]

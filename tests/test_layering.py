@@ -15,6 +15,8 @@ LAYERS = {
     "experiments/": (
         "bertjax.task",
         "bertjax.checkpoints",
+        "bertjax.pretrained",
+        "bertjax.epochs",
         "bertjax.errors",
         "bertjax.models",
         "bertjax.data",
@@ -36,6 +38,14 @@ LAYERS = {
     "bertjax/data/": ("bertjax.data", "bertjax.errors", "bertjax.files", "bertjax.progress"),
     "bertjax/scoring/": ("bertjax.scoring", "bertjax.errors"),
     "bertjax/interop/": ("bertjax.interop", "bertjax.models", "bertjax.errors", "bertjax.files"),
+    "bertjax/pretrained.py": (
+        "bertjax.checkpoints",
+        "bertjax.data.tokenizers",
+        "bertjax.errors",
+        "bertjax.interop",
+        "bertjax.task",
+    ),
+    "bertjax/epochs.py": ("bertjax.errors",),
     "bertjax/checkpoints.py": ("bertjax.errors", "bertjax.files"),
     "bertjax/task.py": (),
     "bertjax/errors.py": (),

@@ -18,6 +18,7 @@ from jax.sharding import SingleDeviceSharding
 
 import launch
 from bertjax import checkpoints
+from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import build_all
 from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import with_shardings
@@ -76,6 +77,20 @@ def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join("\n".join(document) for document in sentences) + "\n")
     return path
+
+
+def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
+    """Sentences, labeled by whether there is a cat, in a TSV file with a vocabulary beside it.
+
+    Returns the keys of the config that name the two.
+    """
+    rng = random.Random(0)
+    sentences = [rng.choices(_WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
+    lines = ["sentence\tlabel", *(f"{' '.join(words)} .\t{'yes' if 'cat' in words else 'no'}" for words in sentences)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
+    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
 def values(text: Path, **overrides: object) -> dict[str, object]:

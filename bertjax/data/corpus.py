@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Int, Int32, Int64
 
 from bertjax.data import preparation, records, word_counts
+from bertjax.data.given_text import given_vocabulary
 from bertjax.data.parts import Parts
 from bertjax.data.preparation import Tokenized
 from bertjax.data.sentence_pairs import Sentences
@@ -194,7 +195,8 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """All that determines the prepared bytes, and nothing else."""
     vocabulary = f"{config.vocab_size} trained tokens"
     if config.vocab_file:
-        vocabulary = hashlib.sha256("\n".join(_given_vocabulary(config).vocab).encode()).hexdigest()
+        tokens = given_vocabulary(Path(config.vocab_file), config.lowercase).vocab
+        vocabulary = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint(),
@@ -244,7 +246,7 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
 def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
     """The vocabulary that is given, or is trained now, or was before an interruption; written to the folder."""
     if config.vocab_file:
-        tokenizer = _given_vocabulary(config)
+        tokenizer = given_vocabulary(Path(config.vocab_file), config.lowercase)
     elif (folder / "vocab.txt").exists():
         tokenizer = WordPiece.from_file(folder / "vocab.txt", config.lowercase)
     else:
@@ -301,22 +303,6 @@ def _no_documents(config: CorpusConfig, split: str) -> UserError:
         expected="some documents to train on, and some held out",
         fix="give more documents (a blank line ends one), another data.valid_fraction or a data.valid_source",
     )
-
-
-def _given_vocabulary(config: CorpusConfig) -> WordPiece:
-    """The vocabulary of `vocab_file`. Raises UserError if it is a folder of another casing than the config's."""
-    path = Path(config.vocab_file)
-    if not path.is_dir():
-        return WordPiece.from_file(path, config.lowercase)
-    tokenizer = WordPiece.load(path)
-    if tokenizer.lowercase != config.lowercase:
-        raise UserError(
-            "config key data.lowercase",
-            got=config.lowercase,
-            expected=f"{tokenizer.lowercase}, as the tokenizer in {path} has it",
-            fix=f"set --config.data.lowercase={tokenizer.lowercase}",
-        )
-    return tokenizer
 
 
 def _text_of(config: CorpusConfig, split: str) -> str:

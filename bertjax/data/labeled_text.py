@@ -161,8 +161,13 @@ def check_labels(rows: Sequence[LabeledText], names: Sequence[str]) -> None:
             )
 
 
-def parse_line(line: str, pair: bool) -> tuple[str, str | None]:
+def parse_line(line: str, pair: bool, number: int) -> tuple[str, str | None]:
     """Returns the text in a line to predict, or the two texts of a pair, which a tab parts.
+
+    Args:
+      line: without or with its line end.
+      pair: whether there are to be two.
+      number: of the line, for messages.
 
     Raises:
       UserError: another number of texts, or an empty one.
@@ -171,9 +176,10 @@ def parse_line(line: str, pair: bool) -> tuple[str, str | None]:
     expected = "two texts with a tab between them" if pair else "one text, without a tab"
     if len(texts) != 1 + pair:
         fix = "put a tab between the texts, and none in them" if pair else "put a space for the tab"
-        raise UserError(f"line {line!r}", got=f"{len(texts)} parted by tabs", expected=expected, fix=fix)
+        raise UserError(f"input line {number}", got=f"{len(texts)} parted by tabs", expected=expected, fix=fix)
     if not all(texts):
-        raise UserError(f"line {line!r}", got="an empty text", expected=expected, fix="complete or delete the line")
+        fix = "complete or delete the line"
+        raise UserError(f"input line {number}", got="an empty text", expected=expected, fix=fix)
     return texts[0], texts[1] if pair else None
 
 

@@ -76,6 +76,10 @@ class RowRecords:
         for record in self._split.records():
             yield {field: value_of(record[field]) for field, value_of in self._fields.items()}
 
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns name, config and version, split and number of records."""
+        return self._split.fingerprint()
+
 
 class _Split:
     """A split of a prepared dataset."""

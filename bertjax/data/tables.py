@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.data import lines
 from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError
@@ -54,6 +54,15 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
     kinds = [_separator(path, key, separator) for path in paths]
     for path, kind in zip(paths, kinds, strict=True):
         yield from _rows(path, header, kind, bad_rows) if kind else _objects(path, bad_rows)
+
+
+def fingerprint(source: str, key: str) -> list[Any]:
+    """Returns a JSON-able description of what `read_rows` would read, which tells nothing of its place and time."""
+    if not source.startswith("tfds:"):
+        return [lines.fingerprint(path) for path in lines.find_files(source, key, also="tfds:NAME[:SPLIT]")]
+    from bertjax.data.records import RowRecords
+
+    return [RowRecords(*split_name(source, key), key).fingerprint()]
 
 
 def _separator(path: Path, key: str, separator: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bertjax.errors import UserError, choice
@@ -30,9 +31,12 @@ class OptimizerConfig:
       beta1, beta2, eps: Adam's.
       bias_correction: Adam's and LAMB's; BERT has none ("mostly an oversight", its author says).
       clip_norm: largest norm of the whole gradient; 0 to leave it.
+      layer_decay: what the learning rate of a layer is multiplied by for each layer above it, and once more for the
+        head; of embeddings, as if they were the layer below all (Howard and Ruder 2018, section 3.2). 1 for none.
+      frozen_layers: how many layers, from the first, stay as they are, and the embeddings with them; 0 for none.
       groups: ordered (path pattern, overrides): a parameter belongs to the first group whose pattern is found
         in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any of the fields above but
-        `clip_norm`, or {"frozen": True}.
+        the last four, or {"frozen": True}.
     """
 
     name: str
@@ -46,12 +50,14 @@ class OptimizerConfig:
     eps: float
     bias_correction: bool
     clip_norm: float
+    layer_decay: float
+    frozen_layers: int
     groups: tuple[Any, ...]
 
     def __post_init__(self) -> None:
         choice(self.name, ("adamw", "lamb"), "optimizer.name")
         choice(self.schedule, ("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant"), "optimizer.schedule")
-        for key in ("learning_rate", "weight_decay", "clip_norm", "warmup_steps"):
+        for key in ("learning_rate", "weight_decay", "clip_norm", "warmup_steps", "layer_decay", "frozen_layers"):
             if getattr(self, key) < 0:
                 raise UserError(
                     f"config key optimizer.{key}",
@@ -98,7 +104,42 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> o
     for i, (_, overrides) in enumerate(config.groups):
         optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
     clip = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
-    return optax.chain(clip, optax.partition(optimizers, labels))
+    chain = [clip, optax.partition(optimizers, labels)]
+    if config.layer_decay != 1 or config.frozen_layers:
+        chain.append(_scale_by_depth(config, params))
+    return optax.chain(*chain)
+
+
+def _scale_by_depth(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
+    """Multiplies updates by what `layer_decay` and `frozen_layers` say of the layers that they belong to."""
+    names = path_names(params)
+    depths = {
+        leaf.shape[0]
+        for name, leaf in zip(jax.tree.leaves(names), jax.tree.leaves(params), strict=True)
+        if _is_stacked(name)
+    }
+    num_layers = max(depths, default=0)
+    if config.frozen_layers > num_layers:
+        raise UserError(
+            "config key optimizer.frozen_layers",
+            got=config.frozen_layers,
+            expected=f"at most {num_layers}, which the model has",
+            fix="lower it",
+        )
+    factors = config.layer_decay ** np.arange(num_layers + 1, -1, -1.0)  # embeddings, each layer, the rest
+    factors[: config.frozen_layers + 1 if config.frozen_layers else 0] = 0
+
+    def scale(name: str, update: jax.Array) -> jax.Array:
+        if _is_stacked(name):
+            return update * factors[1:-1].astype(np.float32).reshape(-1, *[1] * (update.ndim - 1))
+        return update * np.float32(factors[0] if "embeddings/" in name else factors[-1])
+
+    return optax.stateless(lambda updates, _: jax.tree.map(scale, names, updates))
+
+
+def _is_stacked(name: str) -> bool:
+    """Whether a parameter holds those of all layers, along its first axis."""
+    return "encoder/layers/" in name
 
 
 def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
@@ -167,7 +208,8 @@ def _group_rule(
     if overrides.pop("frozen", False):
         return optax.set_to_zero()
     allowed = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
-    del allowed["groups"], allowed["clip_norm"]
+    for key in ("groups", "clip_norm", "layer_decay", "frozen_layers"):
+        del allowed[key]
     for key, value in overrides.items():
         if key not in allowed or not isinstance(value, (float, int) if allowed[key] is float else allowed[key]):
             raise UserError(

@@ -209,14 +209,14 @@ def test_held_out_labels_are_known():
 
 
 def test_lines_to_predict():
-    assert parse_line(" One  text.\r\n", pair=False) == ("One  text.", None)
-    assert parse_line("One. \t Two.", pair=True) == ("One.", "Two.")
+    assert parse_line(" One  text.\r\n", pair=False, number=1) == ("One  text.", None)
+    assert parse_line("One. \t Two.", pair=True, number=1) == ("One.", "Two.")
 
 
 @pytest.mark.parametrize(
     ("line", "pair", "message"),
     [
-        ("One.", True, r"line 'One\.': got 1 parted by tabs; expected two texts with a tab between them\. Fix: put a"),
+        ("One.", True, r"input line 7: got 1 parted by tabs; expected two texts with a tab between them\. Fix: put a"),
         ("a\tb\tc", True, "got 3 parted by tabs"),
         ("a\tb", False, "got 2 parted by tabs; expected one text, without a tab"),
         ("a\t ", True, "got an empty text"),
@@ -225,7 +225,7 @@ def test_lines_to_predict():
 )
 def test_wrong_lines_to_predict(line, pair, message):
     with pytest.raises(UserError, match=message):
-        parse_line(line, pair)
+        parse_line(line, pair, 7)
 
 
 def test_the_docstring_holds():

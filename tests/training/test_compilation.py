@@ -90,9 +90,7 @@ def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeyp
     assert counts == {2: 0, 4: 1, 6: 0}
     # Other libraries warn too, when they are collected.
     (message,) = (record.message for record in caplog.records if record.name == compilation.__name__)
-    assert re.fullmatch(r"1 recompilations; step 4 compiled jit\(step\) for .*input_ids \(16, 16\).*", message), (
-        message
-    )
+    assert re.fullmatch(r"1 recompilations; step 4 compiled jit\(step\) for .*input_ids \(16, 16\).*", message), message
 
 
 def test_each_announced_shape_is_compiled_once(monkeypatch):

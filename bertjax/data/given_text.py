@@ -1,0 +1,76 @@
+"""Text that is read as it stands, and the vocabulary that it is encoded with: nothing needs to be prepared."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from bertjax.data import tables
+from bertjax.data.tokenizers import WordPiece
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenText:
+    """What a run reads, in the place of a preparation.
+
+    Attributes:
+      folder: where the vocabulary is kept.
+      sources: by the config key that names them: paths and globs, or `tfds:NAME`; "" for none.
+      vocab_file: a vocab.txt, or a folder with a vocabulary.
+      lowercase: its casing.
+    """
+
+    folder: Path
+    sources: Mapping[str, str]
+    vocab_file: str
+    lowercase: bool
+
+    @property
+    def fingerprint(self) -> str:
+        """What the rows and their encoding depend on."""
+        sources = {key: tables.fingerprint(source, key) for key, source in self.sources.items() if source}
+        vocab = self._vocabulary().vocab
+        return hashlib.sha256(json.dumps([sources, vocab, self.lowercase]).encode()).hexdigest()
+
+    def run(self) -> None:
+        """Copies the vocabulary into the folder."""
+        self._vocabulary().save(self.folder)
+
+    def _vocabulary(self) -> WordPiece:
+        key = "data.source"
+        if not self.sources[key]:
+            fix = f"set --config.{key}=FILE"
+            raise UserError(f"config key {key}", got="nothing", expected="rows to train on", fix=fix)
+        if not self.vocab_file:
+            raise UserError(
+                "config key data.vocab_file",
+                got="nothing, and no init_from to take a vocabulary from",
+                expected="a vocab.txt, or a folder with a vocabulary",
+                fix="set --config.data.vocab_file, or --config.init_from",
+            )
+        return given_vocabulary(Path(self.vocab_file), self.lowercase)
+
+
+def given_vocabulary(path: Path, lowercase: bool) -> WordPiece:
+    """The vocabulary of a vocab.txt, of a Hugging Face folder or of one of Google's.
+
+    Raises:
+      UserError: no readable vocabulary, or a folder that says another casing.
+    """
+    inside = path / "0_Transformer"  # where older sentence-transformers keep it
+    path = inside if inside.is_dir() else path
+    if not path.is_dir():
+        return WordPiece.from_file(path, lowercase)
+    if (path / "bert_config.json").exists():  # Google's, which does not tell the casing
+        return WordPiece.from_file(path / "vocab.txt", lowercase)
+    tokenizer = WordPiece.load(path)
+    if tokenizer.lowercase != lowercase:
+        raise UserError(
+            "config key data.lowercase",
+            got=lowercase,
+            expected=f"{tokenizer.lowercase}, as the tokenizer in {path} has it",
+            fix=f"set --config.data.lowercase={tokenizer.lowercase}",
+        )
+    return tokenizer

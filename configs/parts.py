@@ -1,0 +1,99 @@
+"""What several configs have in common."""
+
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from configs.sizes import SIZES
+
+
+def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
+    """The names in a variant such as `base,lamb`: of each group at most one, or "" for none of it.
+
+    Raises:
+      ValueError: an unknown name, or two of a group.
+    """
+    names = [name for name in variant.split(",") if name]
+    found = [[name for name in names if name in group] for group in groups]
+    if any(len(of_group) > 1 for of_group in found) or sum(map(len, found)) < len(names):
+        expected = "; ".join(("at most one of " if len(group) > 1 else "") + ", ".join(group) for group in groups)
+        raise ValueError(f"config variant: got {variant!r}; expected, separated by commas, {expected}")
+    return [of_group[0] if of_group else "" for of_group in found]
+
+
+def mesh() -> ConfigDict:
+    """All devices on the data axis."""
+    return ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+
+
+def model(size: str) -> ConfigDict:
+    """BERT at a size of `SIZES`; without one, what `init_from` fills in."""
+    layers, hidden = SIZES[size or "tiny"]
+    model = ConfigDict()
+    model.num_layers = layers
+    model.hidden_size = hidden
+    model.num_heads = hidden // 64
+    model.intermediate_size = 4 * hidden
+    model.max_positions = 512
+    model.type_vocab_size = 2
+    model.gelu = "erf"
+    model.norm_eps = 1e-12
+    model.norm = "post"
+    model.direction = "both"
+    if not size:
+        model.update({key: placeholder(type(value)) for key, value in model.items()})
+    model.vocab_size = placeholder(int)  # follows from the vocabulary
+    model.dropout = 0.1
+    model.attention_dropout = 0.1
+    model.attention_backend = "xla"
+    model.initializer_range = 0.02
+    model.dtype = "float32"
+    model.scan_layers = False  # True compiles sooner and runs slower
+    model.remat = False
+    return model
+
+
+def adamw() -> ConfigDict:
+    """BERT's optimizer, in pretraining."""
+    optimizer = ConfigDict()
+    optimizer.name = "adamw"
+    optimizer.learning_rate = 1e-4
+    optimizer.schedule = "linear"
+    optimizer.warmup_steps = 10_000
+    optimizer.weight_decay = 0.01
+    optimizer.no_decay = "bias|norm"
+    optimizer.beta1 = 0.9
+    optimizer.beta2 = 0.999
+    optimizer.eps = 1e-6
+    optimizer.bias_correction = False
+    optimizer.clip_norm = 1.0
+    optimizer.layer_decay = 1.0
+    optimizer.frozen_layers = 0
+    optimizer.groups = ()
+    return optimizer
+
+
+def fine_tuning(config: ConfigDict, size: str) -> None:
+    """Fills in what all fine-tuning begins with: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
+    config.init_from = ""
+    config.seed = 0
+    config.rng = "threefry2x32"
+    config.num_epochs = 3.0
+    config.warmup_fraction = 0.1
+    config.num_steps = placeholder(int)  # num_epochs
+    config.batch_size = 32
+    config.accumulation_steps = 1
+    config.log_every = 50
+    config.evaluate_every = placeholder(int)  # once an epoch
+    config.parallel = "jit"
+    config.mesh = mesh()
+    config.model = model(size)
+    config.model.classifier_dropout = 0.1
+    config.model.lstm_size = 0
+    config.optimizer = adamw()
+    config.optimizer.learning_rate = 5e-5
+    config.optimizer.warmup_steps = placeholder(int)  # warmup_fraction
+    # With few updates its lack makes runs fail now and then (Zhang et al. 2021; Mosbach et al. 2021).
+    config.optimizer.bias_correction = True
+    config.checkpoint = {"save_every": placeholder(int), "keep": 1, "best_metric": "", "best_mode": "max"}

@@ -1,0 +1,365 @@
+"""Classification and regression of sentences and pairs of them (Devlin et al. 2019, section 4.1)."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import epochs, pretrained
+from bertjax.data import labeled_text
+from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.data.given_text import GivenText, given_vocabulary
+from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.data.text_rows import text_row, truncate
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError, build_all, choice
+from bertjax.interop import huggingface
+from bertjax.models.bert import BertConfig
+from bertjax.models.fine_tuning import BertForSequenceClassification
+from bertjax.models.losses import cross_entropy, is_best, squared_error
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.scoring import glue
+from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Rows as RowIndices
+
+_log = logging.getLogger(__name__)
+
+_CORRELATIONS = ("pearson", "spearman")
+_ENCODED_AT_ONCE = 1024
+# Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The keys of the config that this experiment reads.
+
+    Attributes:
+      experiment: this file's name.
+      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to begin with; or "".
+      objective: "classification", or "regression": one number for each row.
+      seed: of the order of rows; the training wing has it too.
+      num_epochs: how often training goes through the rows, where `num_steps` is not set.
+      warmup_fraction: of the updates, where `optimizer.warmup_steps` is not set.
+      batch_size: rows of a global batch.
+      class_weights: what the loss of a row counts by its class, in the order of `data.labels`; none for 1 each.
+      metrics: held-out figures, of `bertjax.scoring.glue.METRICS`.
+      model: fields of `BertConfig` and of `HeadConfig`.
+      data: fields of `LabeledTextConfig` and of `RowsConfig`.
+    """
+
+    experiment: str
+    init_from: str
+    objective: str
+    seed: int
+    num_epochs: float
+    warmup_fraction: float
+    batch_size: int
+    class_weights: tuple[float, ...]
+    metrics: tuple[str, ...]
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        choice(self.objective, ("classification", "regression"), "objective")
+        for metric in self.metrics:
+            choice(metric, tuple(glue.METRICS), "metrics")
+            if (metric in _CORRELATIONS) != (self.objective == "regression"):
+                raise UserError(
+                    "config key metrics",
+                    got=f"{metric} with objective={self.objective}",
+                    expected="pearson and spearman for regression, the others for classification",
+                    fix="set --config.metrics, or correct --config.objective",
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    """What is on top of the encoder; see `BertForSequenceClassification`."""
+
+    classifier_dropout: float
+    lstm_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """How texts become rows.
+
+    Attributes:
+      labels: the classes, in order; none for those of the training rows, or else of `init_from`.
+      seq_len: tokens of a row at most, special ones included; longer texts are cut at their ends.
+      vocab_file: a vocab.txt, or a folder with a vocabulary.
+      lowercase: its casing.
+    """
+
+    labels: tuple[str, ...]
+    seq_len: int
+    vocab_file: str
+    lowercase: bool
+
+
+_DATA = (LabeledTextConfig, RowsConfig)
+_MODEL = (BertConfig, HeadConfig)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, the classes, and lengths in updates.
+
+    Raises:
+      UserError: contradictions, and whatever is wrong with the rows.
+    """
+    config = pretrained.resolve(config)
+    text, rows = build_all(_DATA, config["data"], "data")
+    labels, count = rows.labels, 1
+    if text.source:
+        train, _ = _read(text, config["objective"] == "regression")
+        labels, count = labels or _label_names(train, config["objective"]), len(train)
+    elif not labels and config["init_from"]:
+        labels = pretrained.describe(Path(config["init_from"])).labels
+    steps_per_epoch = -(-count // config["batch_size"])
+    return epochs.resolve({**config, "data": {**config["data"], "labels": labels}}, steps_per_epoch)
+
+
+def _label_names(rows: Sequence[LabeledText], objective: str) -> tuple[str, ...]:
+    return labeled_text.label_names(rows) if objective == "classification" else ()
+
+
+@functools.lru_cache(maxsize=1)
+def _read(config: LabeledTextConfig, numeric: bool) -> tuple[list[LabeledText], list[LabeledText]]:
+    """The training rows and the held-out rows, which `resolve` reads before the task does."""
+    return labeled_text.read_splits(config, numeric, _SPLIT_SEED)
+
+
+def preparation(config: Config, workdir: Path) -> GivenText:
+    """The rows that training needs; their vocabulary is kept in the run's folder."""
+    text, rows = build_all(_DATA, config.data, "data")
+    sources = {"data.source": text.source, "data.valid_source": text.valid_source}
+    return GivenText(workdir / "data", sources, rows.vocab_file, rows.lowercase)
+
+
+def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Classification":
+    """The task.
+
+    Args:
+      config: its settings.
+      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
+        the settings can be checked.
+      prepared: any folder if the task is to train; without it the rows are not read.
+    """
+    _, rows = build_all(_DATA, config.data, "data")
+    tokenizer = given_vocabulary(vocab_dir, rows.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    return Classification(config, tokenizer, reads=prepared is not None)
+
+
+class Classification:
+    """See `bertjax.task.Task`."""
+
+    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
+        """Args: settings; the vocabulary; whether to read rows. Raises UserError if they do not fit together."""
+        self._config, self._tokenizer = config, tokenizer
+        self._text, self._rows = build_all(_DATA, config.data, "data")
+        values = {"vocab_size": tokenizer.vocab_size, "next_sentence": False}
+        values |= {key: value for key, value in config.model.items() if value is not None}
+        self._model_config, head = build_all(_MODEL, values, "model")
+        check_seq_len(self._rows.seq_len, self._model_config.max_positions)
+        self._labels, self._numeric = self._rows.labels, config.objective == "regression"
+        _check_labels(config, self._labels)
+        num_labels = 1 if self._numeric else len(self._labels)
+        self._model = BertForSequenceClassification(
+            self._model_config, num_labels, head.classifier_dropout, head.lstm_size
+        )
+        self._train: BucketedBatches | None = None
+        self._held_out: list[Example] = []
+        if reads:
+            self._read_rows()
+
+    def _read_rows(self) -> None:
+        train, valid = _read(self._text, self._numeric)
+        if not self._numeric:
+            labeled_text.check_labels([*train, *valid], self._labels)
+        lengths = bucket_lengths(self._rows.seq_len)
+        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, self._config.batch_size, self._config.seed)
+        self._held_out = [Example([row], None) for row in self._encoded(valid)]
+
+    def _encoded(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
+        """Each row as arrays: `input_ids`, `token_type_ids`, `labels`."""
+        number = {label: np.array(i, np.int32) for i, label in enumerate(self._labels)}
+        for start in range(0, len(rows), _ENCODED_AT_ONCE):
+            part = rows[start : start + _ENCODED_AT_ONCE]
+            first = self._tokenizer.encode_batch([row.first for row in part])
+            second = self._tokenizer.encode_batch([row.second or "" for row in part])
+            for row, a, b in zip(part, first, second, strict=True):
+                segments = truncate([a] if row.second is None else [a, b], self._rows.seq_len)
+                encoded = text_row(segments, self._tokenizer)
+                if row.label is not None:
+                    encoded["labels"] = np.array(row.label, np.float32) if self._numeric else number[str(row.label)]
+                yield encoded
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Task.init`."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self._model.init(rng, ids, ids, ids, deterministic=True)["params"]
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Task.warm_start`; a classifier of other classes is not taken over."""
+        if not self._config.init_from:
+            return params
+        folder = Path(self._config.init_from)
+        afresh = () if pretrained.describe(folder).labels == self._labels else ("classifier",)
+        return pretrained.warm_start(params, folder, afresh)
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """See `Task.partition_rules`."""
+        return TENSOR_RULES
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `Task.batch_specs`."""
+        size = self._config.batch_size
+        label = jax.ShapeDtypeStruct((size,), jnp.float32 if self._numeric else jnp.int32)
+        each = {"labels": label, "weights": jax.ShapeDtypeStruct((size,), jnp.float32)}
+        names = ("input_ids", "token_type_ids", "segment_ids")
+        return [
+            {**dict.fromkeys(names, jax.ShapeDtypeStruct((size, length), jnp.int32)), **each}
+            for length in bucket_lengths(self._rows.seq_len)
+        ]
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Task.batches`."""
+        assert self._train, "a task that has read no rows only predicts"
+        return self._train.training(start, rows) if split == "train" else iter(())
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The rows, each as much as its class counts."""
+        return {self._config.objective: jnp.maximum(jnp.sum(self._row_weights(batch)), 1e-6)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The cross-entropy, or the squared error, of each row; see `Task.loss`."""
+        logits, labels = self._apply(params, batch, rng), batch["labels"]
+        weights, count = batch["weights"], jnp.sum(batch["weights"])
+        each = squared_error(logits[:, 0], labels) if self._numeric else cross_entropy(logits, labels)
+        metrics = {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
+        if not self._numeric:
+            metrics["accuracy"] = jnp.sum(is_best(logits, labels) * weights), count
+        return {self._config.objective: jnp.sum(each * self._row_weights(batch))}, metrics
+
+    def _row_weights(self, batch: Batch) -> jax.Array:
+        """How much each row counts; nothing where it only fills up the batch."""
+        if not self._config.class_weights:
+            return jnp.asarray(batch["weights"])
+        return batch["weights"] * jnp.asarray(self._config.class_weights)[batch["labels"]]
+
+    def baselines(self) -> Mapping[str, float]:
+        """What the mean of the held-out numbers, or their most frequent class for all, scores."""
+        labels = np.array([example.rows[0]["labels"] for example in self._held_out])
+        if self._numeric:
+            return {"valid/mean_loss": float(labels.var())}
+        return {"valid/majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+
+    def held_out(self) -> Iterator[Example]:
+        """See `Task.held_out`."""
+        for example in self._held_out:
+            (row,) = example.rows
+            inputs = {name: array for name, array in row.items() if name != "labels"}
+            yield Example([_with_segments(inputs)], row["labels"])
+
+    def score_names(self) -> Sequence[str]:
+        """The metrics of the config, and the mean loss."""
+        return (*self._config.metrics, "loss")
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `score_names`; the classes count alike."""
+        logits = np.stack([outputs[0]["logits"] for _, outputs in results]).astype(np.float64)
+        labels = np.array([example.source for example, _ in results])
+        predictions = logits[:, 0] if self._numeric else logits.argmax(axis=1)
+        if self._numeric:
+            losses = (predictions - labels) ** 2
+        else:
+            losses = -np.log(_softmax(logits)[np.arange(len(labels)), labels])
+        return {**glue.score(self._config.metrics, predictions, labels), "loss": float(losses.mean())}
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """A text in each line, or two with a tab between them."""
+        for number, line in enumerate(lines, start=1):
+            first, second = labeled_text.parse_line(line, len(self._text.text_columns) == 2, number)
+            (row,) = self._encoded([LabeledText(first, second, None, f"input line {number}")])
+            yield Example([_with_segments(row)], None)
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Task.predict_lengths`."""
+        return bucket_lengths(self._rows.seq_len)
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The logits of each row, [B, C]."""
+        return {"logits": self._apply(params, batch, None)}
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The likeliest class and the probabilities of all, or the number."""
+        (output,) = outputs
+        if self._numeric:
+            return {"score": round(float(output["logits"][0]), 6)}
+        probabilities = _softmax(output["logits"].astype(np.float64))
+        each = {label: round(float(p), 6) for label, p in zip(self._labels, probabilities, strict=True)}
+        return {"label": self._labels[int(probabilities.argmax())], "probabilities": each}
+
+    def export(self, params: Params, folder: Path) -> None:
+        """A folder that `transformers.BertForSequenceClassification.from_pretrained` opens."""
+        labels = self._labels or None
+        huggingface.save(folder, params, self._model_config, "BertForSequenceClassification", labels)
+        self._tokenizer.save(folder)
+
+    def save_vocabulary(self, folder: Path) -> None:
+        """See `Task.save_vocabulary`."""
+        self._tokenizer.save(folder)
+
+    def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
+        logits = self._model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["segment_ids"],
+            deterministic=rng is None,
+            rngs={} if rng is None else {"dropout": rng},
+        )
+        return cast(jax.Array, logits)
+
+
+def _with_segments(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)}
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def _check_labels(config: Config, labels: Sequence[str]) -> None:
+    """Raises UserError unless there are classes to tell apart, and a weight for each if for any."""
+    if config.objective == "regression":
+        if labels or config.class_weights:
+            raise UserError(
+                "config key objective",
+                got=f"regression with {len(labels)} labels and {len(config.class_weights)} class_weights",
+                expected="neither: it predicts a number",
+                fix="leave them out, or set --config.objective=classification",
+            )
+        return
+    if len(labels) < 2:
+        raise UserError(
+            "config key data.labels",
+            got=f"{len(labels)} classes",
+            expected="two or more: of data.source to train on, or of a classifier in init_from",
+            fix="set --config.data.source=FILE, or --config.data.labels=\"('no', 'yes')\"",
+        )
+    if len(config.class_weights) not in (0, len(labels)) or min(config.class_weights, default=1) < 0:
+        raise UserError(
+            "config key class_weights",
+            got=config.class_weights,
+            expected=f"one of 0 or more for each of {', '.join(labels)}; or none",
+            fix="give the weights in that order",
+        )

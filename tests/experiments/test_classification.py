@@ -1,0 +1,197 @@
+"""Classification and regression, from rows in a file to labels for new text."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import build_all
+from bertjax.training.config import TrainingConfig
+from configs import classification as config_file
+from experiments import classification
+from tests import tiny
+
+SMALL = {
+    "num_epochs": 6.0,
+    "batch_size": 8,
+    "log_every": 10,
+    "model.num_layers": 1,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_positions": 24,
+    "data.seq_len": 16,
+    "data.valid_fraction": 0.2,
+    "optimizer.learning_rate": 1e-2,
+}
+
+
+def flags(values):
+    return [f"--config.{key}={value}" for key, value in values.items()]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that has learned to tell whether there is a cat."""
+    folder = tmp_path_factory.mktemp("classification")
+    values = {**SMALL, **tiny.write_table(folder, rows=400)}
+    command = ["--config=configs/classification.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
+    outcome = tiny.run(*command)
+    assert outcome.status is None, outcome.status
+    return folder / "run", command
+
+
+def task_of(tmp_path, **overrides):
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict({**SMALL, **tiny.write_table(tmp_path), **overrides})
+    resolved = classification.resolve(json.loads(tree.to_json_best_effort()))
+    settings, experiment = build_all((TrainingConfig, classification.Config), resolved, "")
+    text = classification.preparation(experiment, tmp_path)
+    text.run()
+    return classification.make(experiment, text.folder, text.folder), settings
+
+
+def test_a_run_learns_and_keeps_its_labels(run):
+    workdir, _ = run
+    metrics = lines_of(workdir / "metrics.jsonl")
+    assert 0.5 < metrics[0]["valid/majority_accuracy"] < 0.9
+    scores = [line for line in metrics if "valid/accuracy" in line]
+    assert max(line["valid/accuracy"] for line in scores) > 0.97
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["data"]["labels"] == ["no", "yes"]
+    steps_per_epoch = config["evaluate_every"]
+    assert config["num_steps"] == 6 * steps_per_epoch == metrics[-1]["step"]
+    assert config["optimizer"]["warmup_steps"] == round(0.1 * config["num_steps"])
+    assert [line["step"] for line in scores] == [steps_per_epoch * epoch for epoch in range(1, 7)]
+    assert (workdir / "vocab.txt").exists()
+
+
+def test_scores_come_back_whatever_the_batch_size(run):
+    workdir, _ = run
+    last = [line for line in lines_of(workdir / "metrics.jsonl") if "valid/accuracy" in line][-1]
+    outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}")
+    assert outcome.status is None, outcome.status
+    record = json.loads(outcome.stdout)
+    assert record["valid/accuracy"] == last["valid/accuracy"]
+    assert record["valid/loss"] == pytest.approx(last["valid/loss"], rel=1e-5)
+
+
+def test_predictions_and_export(run, tmp_path):
+    workdir, _ = run
+    text = b"the cat sees a dog .\nthe dog sees a bird .\nthe " + b"dog and the " * 20 + b"bird .\n"
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
+    assert outcome.status is None, outcome.status
+    records = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert [record["label"] for record in records] == ["yes", "no", "no"]
+    for record in records:
+        assert record.keys() == {"label", "probabilities"}
+        assert list(record["probabilities"]) == ["no", "yes"]
+        assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+
+    exported = tmp_path / "exported"
+    assert tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best").status is None
+    config = json.loads((exported / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "no", "1": "yes"}
+    again = tiny.run(
+        "--mode=predict",
+        "--config=configs/classification.py",
+        f"--config.init_from={exported}",
+        "--config.data.seq_len=16",
+        stdin=text,
+    )
+    assert again.status is None, again.status
+    assert again.stdout == outcome.stdout
+
+
+def test_a_pair_task_asks_for_pairs(run):
+    workdir, _ = run
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
+    tiny.check_told(
+        outcome.error, what="input line 1", got="2 parted by tabs", expected="one text", fix="put a space for the tab"
+    )
+
+
+def test_a_finished_run_stays_as_it_is(run):
+    workdir, command = run
+    before = (workdir / "metrics.jsonl").read_text()
+    assert tiny.run(*command).status is None
+    assert (workdir / "metrics.jsonl").read_text() == before
+
+
+def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, caplog):
+    workdir, _ = run
+    values = {**tiny.write_table(tmp_path), "data.seq_len": 16, "num_steps": 1, "batch_size": 8}
+    rows = Path(values["data.source"]).read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone")
+    Path(values["data.source"]).write_text(rows)
+    values["data.vocab_file"] = str(workdir)
+    command = ["--config=configs/classification.py", f"--workdir={tmp_path / 'run'}", f"--config.init_from={workdir}"]
+    outcome = tiny.run(*command, *flags(values))
+    assert outcome.status is None, outcome.status
+    assert "has no weights of classifier for this task, which starts afresh" in outcome.stderr
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["labels"] == ["cat", "none"]
+
+
+def test_numbers(tmp_path):
+    """The number of cats, which a linear function of what BERT says can be."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(300):
+        words = rng.choice(["cat", "dog", "bird", "the"], rng.integers(3, 9)).tolist()
+        rows.append(f"{' '.join(words)} .\t{words.count('cat')}.5")
+    values = {**SMALL, **tiny.write_table(tmp_path), "objective": "regression", "num_epochs": 20.0}
+    Path(values["data.source"]).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    values |= {"metrics": "('pearson', 'spearman')", "checkpoint.best_metric": "valid/spearman"}
+    workdir = tmp_path / "run"
+    outcome = tiny.run("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
+    assert outcome.status is None, outcome.status
+    metrics = lines_of(workdir / "metrics.jsonl")
+    assert metrics[-1]["valid/pearson"] > 0.9 and metrics[-1]["valid/spearman"] > 0.9
+    assert metrics[-1]["valid/loss"] < 0.3 * metrics[0]["valid/mean_loss"]
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"cat cat cat dog .\ndog dog bird .\n")
+    three, none = (json.loads(line)["score"] for line in outcome.stdout.splitlines())
+    assert three > 2 > none
+
+
+def test_every_held_out_row_is_scored_once(tmp_path):
+    task, settings = task_of(tmp_path)
+    train = task._train.rows
+    assert len(train) + len(list(task.held_out())) == 60
+    results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in task.held_out()]
+    yes = np.mean([example.source for example, _ in results])
+    scores = task.score(results)
+    assert scores["accuracy"] == pytest.approx(yes)
+    assert set(scores) == set(task.score_names()) == {"accuracy", "loss"}
+    assert settings.checkpoint.best_metric == "valid/accuracy"
+
+
+def test_class_weights_count_in_sums_and_denominators(tmp_path):
+    plain, _ = task_of(tmp_path)
+    weighted, _ = task_of(tmp_path, class_weights=(1.0, 3.0))
+    batch = jax.tree.map(jnp.asarray, next(plain.batches("train", 0, np.arange(8))))
+    assert set(np.unique(batch["labels"])) == {0, 1}
+    params = plain.init(jax.random.key(0))
+    each = [plain.loss(params, batch | {"weights": jnp.eye(8)[i]}, None)[0]["classification"] for i in range(8)]
+    counts = np.where(batch["labels"] == 1, 3.0, 1.0) * batch["weights"]
+    sums, _ = weighted.loss(params, batch, None)
+    np.testing.assert_allclose(sums["classification"], np.sum(counts * np.array(each)), rtol=1e-5)
+    np.testing.assert_allclose(weighted.denominators(batch)["classification"], counts.sum())
+    np.testing.assert_allclose(plain.denominators(batch)["classification"], batch["weights"].sum())
+
+
+def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
+    task, _ = task_of(tmp_path)
+    batch = jax.tree.map(jnp.asarray, next(task.batches("train", 0, np.arange(8))))
+    params = task.init(jax.random.key(0))
+    weights = jnp.array([1.0, 1, 1, 0, 0, 0, 0, 0])
+    few = {name: array[:3] for name, array in batch.items()}
+    filled, alone = (task.loss(params, rows, None) for rows in (batch | {"weights": weights}, few))
+    np.testing.assert_allclose(filled[1]["accuracy"], alone[1]["accuracy"])
+    np.testing.assert_allclose(filled[0]["classification"], alone[0]["classification"], rtol=1e-5)
