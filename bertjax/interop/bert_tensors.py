@@ -196,7 +196,7 @@ def _take(tensors: dict[str, np.ndarray], slot: _Slot, source: str) -> np.ndarra
     for name in slot.names:
         found = tensors[name].shape if name in tensors else "no such tensor"
         if found != slot.shape:
-            fix = "give complete weights, of the sizes that the model has"
+            fix = "give a complete folder, or the sizes that its config says"
             raise UserError(f"{source}: {name}", got=found, expected=f"shape {slot.shape}", fix=fix)
         array = tensors.pop(name)
         arrays.append(array.T if slot.transposed else array)

@@ -2,7 +2,8 @@
 
 >>> values = huggingface.read_config("bert-base-uncased")
 >>> config = BertConfig(**values, dtype="float32", scan_layers=True, remat=False, next_sentence=True)
->>> shapes = jax.eval_shape(init_of_a_model_around_bert, config)
+>>> init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
+>>> shapes = jax.eval_shape(init, jax.random.key(0), ids, ids, ids)["params"]  # ids: any array of a batch's shape
 >>> params, report = huggingface.load("bert-base-uncased", shapes)
 """
 
@@ -122,8 +123,9 @@ def read_pooling(folder: str | Path) -> str | None:
         return None
     values = _read_json(path)
     asked = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
-    # Its version 5 writes one name in place of the flags.
-    found = [_POOLINGS.get(key, key) for key in asked] or [values.get("pooling_mode", "no way")]
+    # Newer versions write a name, or a list of them, in place of the flags.
+    named = values.get("pooling_mode", "no way")
+    found = [_POOLINGS.get(key, key) for key in asked] or (named if isinstance(named, list) else [named])
     if len(found) != 1 or found[0] not in _POOLINGS.values():
         refuse(f"{path}", " and ".join(map(str, found)), "one way to pool of " + ", ".join(_POOLINGS.values()))
     return str(found[0])

@@ -384,6 +384,7 @@ def test_a_folder_of_transformers_says_nothing_of_pooling():
         ({"modes": ("cls_token", "max_tokens")}, "got cls and max; expected one way"),
         ({"modes": ("mean_tokens",), "modules": ("Transformer", "Pooling", "Dense")}, "got Dense; expected no modules"),
         ({"modes": (), "pooling_mode": "weightedmean"}, "got weightedmean; expected one way"),
+        ({"modes": (), "pooling_mode": ["mean", "cls"]}, "got mean and cls; expected one way"),
         ({"modes": ()}, "got no way; expected one way"),
     ],
 )
