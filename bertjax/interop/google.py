@@ -1,0 +1,176 @@
+"""BERT folders as google-research/bert publishes them (bert_config.json, bert_model.ckpt.*, vocab.txt), read without
+TensorFlow, under the names of Hugging Face's `BertForPreTraining`.
+
+>>> tensors = read_tensors("uncased_L-12_H-768_A-12")
+>>> tensors["bert.encoder.layer.0.attention.self.query.weight"].shape
+(768, 768)
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax.errors import UserError
+from bertjax.interop.reading import shown
+from bertjax.interop.tensorflow_checkpoint import Checkpoint
+
+CONFIG_FILE = "bert_config.json"
+PUBLISHED_PREFIX = "bert_model.ckpt"
+
+# Key of bert_config.json: field of BertConfig, and its type.
+_CONFIG_KEYS: dict[str, tuple[str, type]] = {
+    "hidden_size": ("hidden_size", int),
+    "num_hidden_layers": ("num_layers", int),
+    "num_attention_heads": ("num_heads", int),
+    "intermediate_size": ("intermediate_size", int),
+    "hidden_dropout_prob": ("dropout", float),
+    "attention_probs_dropout_prob": ("attention_dropout", float),
+    "initializer_range": ("initializer_range", float),
+    "vocab_size": ("vocab_size", int),
+    "max_position_embeddings": ("max_positions", int),
+    "type_vocab_size": ("type_vocab_size", int),
+}
+# What modeling.py does not leave to its config. Its first weights were trained with the erf form of gelu; later code
+# has the tanh form under the same name. transformers, too, takes the name for erf.
+_FIXED = {"norm_eps": 1e-12, "gelu": "erf", "norm": "post", "direction": "both"}
+
+_LAYER = r"bert/encoder/layer_\d+"
+_DENSE = (
+    rf"(?:{_LAYER}/(?:attention/self/(?:query|key|value)|(?:attention/output|intermediate|output)/dense)"
+    r"|bert/pooler/dense|cls/predictions/transform/dense)/(?:kernel|bias)"
+)
+_NORM = rf"(?:{_LAYER}/(?:attention/)?output|bert/embeddings|cls/predictions/transform)/LayerNorm/(?:gamma|beta)"
+_TABLE = r"bert/embeddings/(?:word|position|token_type)_embeddings"
+_REGULAR = re.compile(f"{_DENSE}|{_NORM}|{_TABLE}", re.ASCII)
+_LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # a table's is NAME.weight
+# Those whose names follow no rule; their weights lie [O, I] in both. The last four are of run_classifier.py and
+# run_squad.py.
+_NAMES = {
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+}
+# State of the optimizers that write such checkpoints: BERT's own, LAMB and TensorFlow's Adam.
+_STATE = re.compile(r"(.*/(adam_[mv]|lamb_[mv]|Adam|Adam_1)|global_step|beta[12]_power)(:0)?")
+# Parts of the published folders' names. The first Chinese and multilingual vocabularies are in lower case.
+_LOWERCASE = {"uncased": True, "cased": False, "chinese": True, "multilingual": True}
+
+
+def find(folder: str | Path) -> Path | None:
+    """Returns the prefix of the checkpoint in a folder, which may also be given by its prefix; None if there is none.
+
+    Raises:
+      UserError: several checkpoints, none of which has the published name.
+    """
+    folder = Path(folder)
+    if Path(f"{folder}.index").is_file():
+        return folder
+    names = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
+    if len(names) > 1 and PUBLISHED_PREFIX not in names:
+        fix = f"give one of them, such as {folder / names[-1]}"
+        raise UserError(
+            f"{folder}", got="checkpoints " + ", ".join(names), expected=f"one, or {PUBLISHED_PREFIX}", fix=fix
+        )
+    if not names:
+        return None
+    return folder / (PUBLISHED_PREFIX if PUBLISHED_PREFIX in names else names[0])
+
+
+def lowercase(folder: str | Path) -> bool | None:
+    """Returns whether the tokenizer is to fold case, which a folder tells by its published name alone; None if not."""
+    name = _folder(folder).absolute().name
+    return next((_LOWERCASE[part] for part in re.split("[_-]", name.lower()) if part in _LOWERCASE), None)
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Returns the fields of BertConfig that bert_config.json determines, as `huggingface.read_config` does.
+
+    Raises:
+      UserError: no readable bert_config.json, a key missing or of another type, another activation than gelu.
+    """
+    path = _folder(folder) / CONFIG_FILE
+    raw = _read_json(path)
+    values = {}
+    for key, (field, kind) in _CONFIG_KEYS.items():
+        if key not in raw or type(raw[key]) not in (int, kind):
+            got = shown(repr(raw[key])) if key in raw else "no value"
+            raise UserError(
+                f"{path}: {key}", got=got, expected=f"a value of type {kind.__name__}", fix="correct the key"
+            )
+        values[field] = raw[key]
+    if "hidden_act" not in raw or raw["hidden_act"] != "gelu":
+        got = shown(repr(raw["hidden_act"])) if "hidden_act" in raw else "no value"
+        raise UserError(f"{path}: hidden_act", got=got, expected="'gelu'", fix="use a model with that value")
+    return {**values, **_FIXED}
+
+
+def read_tensors(folder: str | Path) -> dict[str, Float[np.ndarray, "..."]]:
+    """Reads weights as float32, without the optimizer's state, under the names of Hugging Face's `BertForPreTraining`.
+
+    Kernels, [I, O] in the file, are returned as transposed views [O, I]. Heads of fine-tuned models come as
+    `classifier` and `qa_outputs`.
+
+    Args:
+      folder: as `find` takes it.
+    Raises:
+      UserError: no checkpoint; one that is damaged; a tensor that BERT does not have, or not of real numbers.
+    """
+    prefix = find(folder)
+    if prefix is None:
+        fix = "give a folder of google-research/bert, or the checkpoint in it without its .index"
+        raise UserError(f"{folder}", got="no checkpoint", expected=f"{PUBLISHED_PREFIX}.index", fix=fix)
+    checkpoint = Checkpoint(prefix)
+    names = {name: _name(name) for name in checkpoint.tensors if not _STATE.fullmatch(name)}
+    unknown = [shown(name) for name, theirs in names.items() if theirs is None]
+    if unknown:
+        got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
+        fix = "give a checkpoint of google-research/bert; others need a conversion first"
+        raise UserError(f"{prefix}: tensors", got=got, expected="those of BERT alone", fix=fix)
+    return {theirs: _read(checkpoint, name, prefix) for name, theirs in names.items() if theirs is not None}
+
+
+def _read(checkpoint: Checkpoint, name: str, prefix: Path) -> Float[np.ndarray, "..."]:
+    array = checkpoint.read(name)
+    if array.dtype.name not in ("float32", "float16", "bfloat16"):
+        expected = "float32, float16 or bfloat16"
+        raise UserError(f"{prefix}: {name}", got=array.dtype.name, expected=expected, fix="use a model with that type")
+    array = array.astype(np.float32, copy=False)
+    return array.T if name.endswith("/kernel") else array
+
+
+def _name(name: str) -> str | None:
+    """Names a tensor as transformers does; None if BERT has no such tensor.
+
+    >>> _name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
+    'bert.encoder.layer.11.attention.output.LayerNorm.weight'
+    """
+    if name in _NAMES:
+        return _NAMES[name]
+    if not _REGULAR.fullmatch(name):
+        return None
+    module, leaf = re.sub(r"/layer_(\d+)/", r"/layer.\1/", name).replace("/", ".").rsplit(".", 1)
+    return f"{module}.{_LEAVES.get(leaf, f'{leaf}.weight')}"
+
+
+def _folder(folder: str | Path) -> Path:
+    """Returns the folder, also when it is given by its checkpoint's prefix."""
+    return Path(folder).parent if Path(f"{folder}.index").is_file() else Path(folder)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        fix = "give a folder of google-research/bert"
+        raise UserError(f"{path}", got=shown(error), expected="a readable JSON file", fix=fix) from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}", got=type(values).__name__, expected="a JSON object", fix="correct the file")
+    return values

@@ -1,0 +1,231 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError, build
+from bertjax.interop import google
+from bertjax.interop.tensorflow_checkpoint import Checkpoint
+from bertjax.models.bert import BertConfig
+from tests.interop.bundles import HEADER, entry, write
+
+# Written by TensorFlow; see golden/make_tensorflow_checkpoints.py.
+GOLDEN = Path(__file__).with_name("golden") / "uncased_L-2_H-8_A-2"
+CHOICES = {"dtype": "float32", "attention_backend": "xla", "scan_layers": True, "remat": False, "next_sentence": True}
+CONFIG = {
+    "hidden_size": 8,
+    "num_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 12,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "norm_eps": 1e-12,
+    "initializer_range": 0.02,
+    "vocab_size": 30,
+    "max_positions": 10,
+    "type_vocab_size": 2,
+    "gelu": "erf",
+    "norm": "post",
+    "direction": "both",
+}
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    return google.read_tensors(GOLDEN)
+
+
+def write_config(folder, remove=(), **changes):
+    values = json.loads((GOLDEN / "bert_config.json").read_text()) | changes
+    (folder / "bert_config.json").write_text(json.dumps({k: v for k, v in values.items() if k not in remove}))
+    return folder
+
+
+def write_tensors(folder, **arrays):
+    """Writes a checkpoint of float32; "/" is written "__" here."""
+    items, data = [HEADER], b""
+    for name, array in arrays.items():
+        items.append((name.replace("__", "/").encode(), entry(array, len(data))))
+        data += array.tobytes()
+    write(folder / "bert_model.ckpt", items, data)
+    return folder
+
+
+@pytest.mark.parametrize("given", [GOLDEN, str(GOLDEN), GOLDEN / "bert_model.ckpt"])
+def test_read_config(given):
+    assert google.read_config(given) == CONFIG
+    build(BertConfig, {**CONFIG, **CHOICES}, "model")
+
+
+@pytest.mark.parametrize(
+    ("remove", "changes", "message"),
+    [
+        (
+            ["hidden_size"],
+            {},
+            "bert_config.json: hidden_size: got no value; expected a value of type int. Fix: correct",
+        ),
+        ([], {"hidden_size": 8.0}, "hidden_size: got 8.0; expected a value of type int"),
+        ([], {"vocab_size": True}, "vocab_size: got True"),
+        ([], {"initializer_range": "0.02"}, "initializer_range: got '0.02'; expected a value of type float"),
+        ([], {"hidden_act": "relu"}, "hidden_act: got 'relu'; expected 'gelu'. Fix: use a model with that value"),
+        (["hidden_act"], {}, "hidden_act: got no value; expected 'gelu'"),
+    ],
+)
+def test_configs_that_are_refused(tmp_path, remove, changes, message):
+    with pytest.raises(UserError, match=message):
+        google.read_config(write_config(tmp_path, remove, **changes))
+
+
+def test_the_keys_of_the_chinese_config_do_no_harm(tmp_path):
+    extra = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token_transform"}
+    assert google.read_config(write_config(tmp_path, hidden_dropout_prob=0, **extra))["dropout"] == 0
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"[" * 100_000])
+def test_unreadable_configs(tmp_path, content):
+    (tmp_path / "bert_config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"bert_config.json: got .*; expected a (readable JSON file|JSON object)"):
+        google.read_config(tmp_path)
+
+
+def test_a_config_is_not_taken_from_the_folder_above(tmp_path):
+    write_config(tmp_path)
+    with pytest.raises(UserError, match=r"none/bert_config.json: got .*No such file"):
+        google.read_config(tmp_path / "none")
+
+
+def test_find(tmp_path):
+    assert google.find(GOLDEN) == google.find(GOLDEN / "bert_model.ckpt") == GOLDEN / "bert_model.ckpt"
+    assert google.find(tmp_path) is google.find(tmp_path / "none") is None
+    (tmp_path / "model.ckpt-100.index").touch()
+    assert google.find(tmp_path) == tmp_path / "model.ckpt-100"
+    (tmp_path / "model.ckpt-200.index").touch()
+    with pytest.raises(
+        UserError, match=r"got checkpoints model.ckpt-100, model.ckpt-200; expected one, .*such as .*200"
+    ):
+        google.find(tmp_path)
+    (tmp_path / "bert_model.ckpt.index").touch()
+    assert google.find(tmp_path) == tmp_path / "bert_model.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("uncased_L-12_H-768_A-12", True),
+        ("wwm_uncased_L-24_H-1024_A-16", True),
+        ("bert_uncased_L-2_H-128_A-2", True),
+        ("chinese_L-12_H-768_A-12", True),
+        ("multilingual_L-12_H-768_A-12", True),
+        ("cased_L-12_H-768_A-12", False),
+        ("multi_cased_L-12_H-768_A-12", False),
+        ("my_model", None),
+        ("encased", None),
+    ],
+)
+def test_lowercase_is_told_by_the_folder_s_name(tmp_path, name, expected):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "bert_model.ckpt.index").touch()
+    assert google.lowercase(folder) is google.lowercase(folder / "bert_model.ckpt") is expected
+
+
+def test_names_and_axes(tensors):
+    checkpoint = Checkpoint(GOLDEN / "bert_model.ckpt")
+    assert len(tensors) == 46
+    assert {array.dtype.name for array in tensors.values()} == {"float32"}
+    for theirs, name, transposed in [
+        ("bert.embeddings.word_embeddings.weight", "bert/embeddings/word_embeddings", False),
+        ("bert.embeddings.LayerNorm.weight", "bert/embeddings/LayerNorm/gamma", False),
+        ("bert.encoder.layer.1.attention.self.query.weight", "bert/encoder/layer_1/attention/self/query/kernel", True),
+        ("bert.encoder.layer.0.attention.output.dense.bias", "bert/encoder/layer_0/attention/output/dense/bias", False),
+        ("bert.encoder.layer.0.intermediate.dense.weight", "bert/encoder/layer_0/intermediate/dense/kernel", True),
+        ("bert.encoder.layer.0.output.LayerNorm.bias", "bert/encoder/layer_0/output/LayerNorm/beta", False),
+        ("bert.pooler.dense.weight", "bert/pooler/dense/kernel", True),
+        ("cls.predictions.bias", "cls/predictions/output_bias", False),
+        ("cls.predictions.transform.dense.weight", "cls/predictions/transform/dense/kernel", True),
+        ("cls.seq_relationship.weight", "cls/seq_relationship/output_weights", False),
+        ("cls.seq_relationship.bias", "cls/seq_relationship/output_bias", False),
+    ]:
+        expected = checkpoint.read(name)
+        np.testing.assert_array_equal(tensors[theirs], expected.T if transposed else expected)
+    assert tensors["bert.encoder.layer.0.intermediate.dense.weight"].shape == (12, 8)
+
+
+@pytest.mark.slow
+def test_the_model_of_transformers_computes_what_tensorflow_did(tensors):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    expected = np.load(GOLDEN / "outputs.npz")
+    config = transformers.BertConfig(**json.loads((GOLDEN / "bert_config.json").read_text()))
+    model = transformers.BertForPreTraining(config).eval()
+    unloaded = model.load_state_dict({k: torch.tensor(v) for k, v in tensors.items()}, strict=False)
+    assert not unloaded.unexpected_keys
+    # Both are second names.
+    assert sorted(unloaded.missing_keys) == ["cls.predictions.decoder.bias", "cls.predictions.decoder.weight"]
+    with torch.no_grad():
+        out = model(torch.tensor(expected["ids"]), token_type_ids=torch.tensor(expected["types"]))
+    np.testing.assert_allclose(out.prediction_logits.numpy(), expected["logits"], atol=1e-5)
+    np.testing.assert_allclose(out.seq_relationship_logits.numpy(), expected["relationship"], atol=1e-5)
+
+
+def test_heads_of_fine_tuned_models(tmp_path):
+    weights, bias = np.ones((3, 8), np.float32), np.zeros(3, np.float32)
+    heads = {"output_weights": weights, "output_bias": bias}
+    heads |= {"cls__squad__output_weights": 2 * weights, "cls__squad__output_bias": bias + 1}
+    found = google.read_tensors(write_tensors(tmp_path, **heads))
+    assert sorted(found) == ["classifier.bias", "classifier.weight", "qa_outputs.bias", "qa_outputs.weight"]
+    np.testing.assert_array_equal(found["qa_outputs.weight"], 2 * weights)
+    np.testing.assert_array_equal(found["classifier.weight"], weights)
+
+
+def test_the_state_of_optimizers_is_left_out(tmp_path):
+    one = np.ones(2, np.float32)
+    slots = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1")
+    names = ["global_step", "beta1_power", "beta2_power", *(f"bert__pooler__dense__bias__{slot}" for slot in slots)]
+    found = google.read_tensors(write_tensors(tmp_path, bert__pooler__dense__bias=one, **dict.fromkeys(names, one)))
+    assert list(found) == ["bert.pooler.dense.bias"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert__embeddings__word_embeddings_2",
+        "bert__encoder__layer_0__attention__self__query__gamma",
+        "bert__encoder__layer_x__output__dense__bias",
+        "bert__encoder__layer_0__output__LayerNorm__kernel",
+        "bert__pooler__LayerNorm__beta",
+        "loss__bert__pooler__dense__bias",
+        "model__step__.ATTRIBUTES__VARIABLE_VALUE",
+    ],
+)
+def test_unknown_tensors_are_named(tmp_path, name):
+    with pytest.raises(UserError, match=f"tensors: got 1 unknown: {name.replace('__', '/')}; expected those of BERT"):
+        google.read_tensors(write_tensors(tmp_path, **{name: np.ones(1, np.float32)}))
+
+
+def test_many_unknown_tensors_are_counted(tmp_path):
+    with pytest.raises(UserError, match=r"got 11 unknown: x0, x1, x10, x2, x3, x4, x5, x6, \.\.\.; expected"):
+        google.read_tensors(write_tensors(tmp_path, **{f"x{n}": np.ones(1, np.float32) for n in range(11)}))
+
+
+def test_a_weight_of_another_type(tmp_path):
+    values = np.ones(2, np.int32)
+    write(tmp_path / "bert_model.ckpt", [HEADER, (b"output_bias", entry(values, dtype=3))], values.tobytes())
+    with pytest.raises(UserError, match="output_bias: got int32; expected float32, float16 or bfloat16"):
+        google.read_tensors(tmp_path)
+
+
+def test_half_precision_becomes_float32(tmp_path):
+    values = np.array([0.5, 2], np.float16)
+    write(tmp_path / "bert_model.ckpt", [HEADER, (b"output_bias", entry(values, dtype=19))], values.tobytes())
+    found = google.read_tensors(tmp_path)["classifier.bias"]
+    assert (found.dtype, found.tolist()) == (np.float32, [0.5, 2.0])
+
+
+def test_a_folder_without_checkpoint(tmp_path):
+    shutil.copy(GOLDEN / "vocab.txt", tmp_path)
+    with pytest.raises(UserError, match=r"got no checkpoint; expected bert_model.ckpt.index. Fix: give a folder of"):
+        google.read_tensors(tmp_path)
