@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import epochs, pretrained
+from bertjax import fine_tuning, pretrained
 from bertjax.data import labeled_text
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.given_text import GivenText, given_vocabulary
+from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
 from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.data.text_rows import text_row, truncate
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError, build_all, choice
+from bertjax.fine_tuning import FineTuningConfig
 from bertjax.interop import huggingface
-from bertjax.models.bert import BertConfig
 from bertjax.models.fine_tuning import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.models.partitioning import TENSOR_RULES
@@ -37,34 +37,18 @@ _SPLIT_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(FineTuningConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
-      experiment: this file's name.
-      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to begin with; or "".
       objective: "classification", or "regression": one number for each row.
-      seed: of the order of rows; the training wing has it too.
-      num_epochs: how often training goes through the rows, where `num_steps` is not set.
-      warmup_fraction: of the updates, where `optimizer.warmup_steps` is not set.
-      batch_size: rows of a global batch.
       class_weights: what the loss of a row counts by its class, in the order of `data.labels`; none for 1 each.
       metrics: held-out figures, of `bertjax.scoring.glue.METRICS`.
-      model: fields of `BertConfig` and of `HeadConfig`.
-      data: fields of `LabeledTextConfig` and of `RowsConfig`.
     """
 
-    experiment: str
-    init_from: str
     objective: str
-    seed: int
-    num_epochs: float
-    warmup_fraction: float
-    batch_size: int
     class_weights: tuple[float, ...]
     metrics: tuple[str, ...]
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         choice(self.objective, ("classification", "regression"), "objective")
@@ -94,18 +78,13 @@ class RowsConfig:
     Attributes:
       labels: the classes, in order; none for those of the training rows, or else of `init_from`.
       seq_len: tokens of a row at most, special ones included; longer texts are cut at their ends.
-      vocab_file: a vocab.txt, or a folder with a vocabulary.
-      lowercase: its casing.
     """
 
     labels: tuple[str, ...]
     seq_len: int
-    vocab_file: str
-    lowercase: bool
 
 
-_DATA = (LabeledTextConfig, RowsConfig)
-_MODEL = (BertConfig, HeadConfig)
+_DATA = (LabeledTextConfig, RowsConfig, VocabularyConfig)
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,15 +94,14 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
       UserError: contradictions, and whatever is wrong with the rows.
     """
     config = pretrained.resolve(config)
-    text, rows = build_all(_DATA, config["data"], "data")
+    text, rows, _ = build_all(_DATA, config["data"], "data")
     labels, count = rows.labels, 1
     if text.source:
         train, _ = _read(text, config["objective"] == "regression")
         labels, count = labels or _label_names(train, config["objective"]), len(train)
     elif not labels and config["init_from"]:
         labels = pretrained.describe(Path(config["init_from"])).labels
-    steps_per_epoch = -(-count // config["batch_size"])
-    return epochs.resolve({**config, "data": {**config["data"], "labels": labels}}, steps_per_epoch)
+    return fine_tuning.resolve_lengths({**config, "data": {**config["data"], "labels": labels}}, count)
 
 
 def _label_names(rows: Sequence[LabeledText], objective: str) -> tuple[str, ...]:
@@ -138,9 +116,9 @@ def _read(config: LabeledTextConfig, numeric: bool) -> tuple[list[LabeledText], 
 
 def preparation(config: Config, workdir: Path) -> GivenText:
     """The rows that training needs; their vocabulary is kept in the run's folder."""
-    text, rows = build_all(_DATA, config.data, "data")
+    text, _, vocabulary = build_all(_DATA, config.data, "data")
     sources = {"data.source": text.source, "data.valid_source": text.valid_source}
-    return GivenText(workdir / "data", sources, rows.vocab_file, rows.lowercase)
+    return GivenText(workdir / "data", sources, vocabulary)
 
 
 def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Classification":
@@ -152,8 +130,8 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Clas
         the settings can be checked.
       prepared: any folder if the task is to train; without it the rows are not read.
     """
-    _, rows = build_all(_DATA, config.data, "data")
-    tokenizer = given_vocabulary(vocab_dir, rows.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    *_, vocabulary = build_all(_DATA, config.data, "data")
+    tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
     return Classification(config, tokenizer, reads=prepared is not None)
 
 
@@ -163,10 +141,8 @@ class Classification:
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read rows. Raises UserError if they do not fit together."""
         self._config, self._tokenizer = config, tokenizer
-        self._text, self._rows = build_all(_DATA, config.data, "data")
-        values = {"vocab_size": tokenizer.vocab_size, "next_sentence": False}
-        values |= {key: value for key, value in config.model.items() if value is not None}
-        self._model_config, head = build_all(_MODEL, values, "model")
+        self._text, self._rows, _ = build_all(_DATA, config.data, "data")
+        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
         self._labels, self._numeric = self._rows.labels, config.objective == "regression"
         _check_labels(config, self._labels)
@@ -220,14 +196,8 @@ class Classification:
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
-        size = self._config.batch_size
-        label = jax.ShapeDtypeStruct((size,), jnp.float32 if self._numeric else jnp.int32)
-        each = {"labels": label, "weights": jax.ShapeDtypeStruct((size,), jnp.float32)}
-        names = ("input_ids", "token_type_ids", "segment_ids")
-        return [
-            {**dict.fromkeys(names, jax.ShapeDtypeStruct((size, length), jnp.int32)), **each}
-            for length in bucket_lengths(self._rows.seq_len)
-        ]
+        label = np.float32 if self._numeric else np.int32
+        return fine_tuning.batch_specs(self._config.batch_size, self._rows.seq_len, {}, {"labels": label})
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
@@ -266,7 +236,7 @@ class Classification:
         for example in self._held_out:
             (row,) = example.rows
             inputs = {name: array for name, array in row.items() if name != "labels"}
-            yield Example([_with_segments(inputs)], row["labels"])
+            yield fine_tuning.example([inputs], row["labels"])
 
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and the mean loss."""
@@ -288,7 +258,7 @@ class Classification:
         for number, line in enumerate(lines, start=1):
             first, second = labeled_text.parse_line(line, len(self._text.text_columns) == 2, number)
             (row,) = self._encoded([LabeledText(first, second, None, f"input line {number}")])
-            yield Example([_with_segments(row)], None)
+            yield fine_tuning.example([row], None)
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
@@ -327,10 +297,6 @@ class Classification:
             rngs={} if rng is None else {"dropout": rng},
         )
         return cast(jax.Array, logits)
-
-
-def _with_segments(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)}
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

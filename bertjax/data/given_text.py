@@ -12,27 +12,38 @@ from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
+class VocabularyConfig:
+    """Which vocabulary.
+
+    Attributes:
+      vocab_file: a vocab.txt, or a folder with a vocabulary; `init_from` brings its own.
+      lowercase: its casing.
+    """
+
+    vocab_file: str
+    lowercase: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class GivenText:
     """What a run reads, in the place of a preparation.
 
     Attributes:
       folder: where the vocabulary is kept.
       sources: by the config key that names them: paths and globs, or `tfds:NAME`; "" for none.
-      vocab_file: a vocab.txt, or a folder with a vocabulary.
-      lowercase: its casing.
+      vocabulary: what it is encoded with.
     """
 
     folder: Path
     sources: Mapping[str, str]
-    vocab_file: str
-    lowercase: bool
+    vocabulary: VocabularyConfig
 
     @property
     def fingerprint(self) -> str:
         """What the rows and their encoding depend on."""
         sources = {key: tables.fingerprint(source, key) for key, source in self.sources.items() if source}
         vocab = self._vocabulary().vocab
-        return hashlib.sha256(json.dumps([sources, vocab, self.lowercase]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([sources, vocab, self.vocabulary.lowercase]).encode()).hexdigest()
 
     def run(self) -> None:
         """Copies the vocabulary into the folder."""
@@ -43,14 +54,14 @@ class GivenText:
         if not self.sources[key]:
             fix = f"set --config.{key}=FILE"
             raise UserError(f"config key {key}", got="nothing", expected="rows to train on", fix=fix)
-        if not self.vocab_file:
+        if not self.vocabulary.vocab_file:
             raise UserError(
                 "config key data.vocab_file",
                 got="nothing, and no init_from to take a vocabulary from",
                 expected="a vocab.txt, or a folder with a vocabulary",
                 fix="set --config.data.vocab_file, or --config.init_from",
             )
-        return given_vocabulary(Path(self.vocab_file), self.lowercase)
+        return given_vocabulary(Path(self.vocabulary.vocab_file), self.vocabulary.lowercase)
 
 
 def given_vocabulary(path: Path, lowercase: bool) -> WordPiece:

@@ -1,0 +1,114 @@
+"""What all fine-tuning has in common: its config, lengths in epochs, and rows of BERT's three inputs."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.data.buckets import bucket_lengths
+from bertjax.errors import UserError, build_all
+from bertjax.models.bert import BertConfig
+from bertjax.task import Example
+
+_INPUTS = ("input_ids", "token_type_ids", "segment_ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuningConfig:
+    """The keys of the config that every fine-tuning experiment reads.
+
+    Attributes:
+      experiment: the name of its file.
+      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to begin with; or "".
+      seed: of the order of rows; the training wing has it too.
+      num_epochs: how often training goes through the rows, where `num_steps` is not set.
+      warmup_fraction: of the updates, where `optimizer.warmup_steps` is not set.
+      batch_size: rows of a global batch.
+      model: fields of `BertConfig` and of the head.
+      data: which rows, and how they are encoded.
+    """
+
+    experiment: str
+    init_from: str
+    seed: int
+    num_epochs: float
+    warmup_fraction: float
+    batch_size: int
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+
+def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
+    """Fills in what a config leaves open: `num_steps`, the warm-up, and when to evaluate and to save.
+
+    These become `num_epochs`, the fraction `warmup_fraction` of that, and once an epoch.
+
+    Args:
+      config: with those keys.
+      num_rows: of an epoch.
+    Raises:
+      UserError: a run of no update, or a fraction that is none.
+    """
+    if config["num_epochs"] <= 0:
+        raise UserError("config key num_epochs", got=config["num_epochs"], expected="above 0", fix="raise it")
+    if not 0 <= config["warmup_fraction"] <= 1:
+        got = config["warmup_fraction"]
+        raise UserError("config key warmup_fraction", got=got, expected="0 to 1", fix="use 0.1, as BERT does")
+    steps_per_epoch = -(-num_rows // max(config["batch_size"], 1))
+    num_steps = config["num_steps"] or max(1, round(config["num_epochs"] * steps_per_epoch))
+    optimizer, checkpoint = dict(config["optimizer"]), dict(config["checkpoint"])
+    if optimizer["warmup_steps"] is None:
+        optimizer["warmup_steps"] = round(config["warmup_fraction"] * num_steps)
+    evaluate_every = config["evaluate_every"] or min(steps_per_epoch, num_steps)
+    checkpoint["save_every"] = checkpoint["save_every"] or evaluate_every
+    lengths = {"num_steps": num_steps, "evaluate_every": evaluate_every}
+    return {**config, **lengths, "optimizer": optimizer, "checkpoint": checkpoint}
+
+
+def model_configs(config: FineTuningConfig, head: type, vocab_size: int) -> tuple[BertConfig, Any]:
+    """The encoder's configuration, and that of the head on top of it.
+
+    Args:
+      config: whose `model` has the fields of both.
+      head: the dataclass of the head.
+      vocab_size: of the vocabulary, where `model.vocab_size` does not say another.
+    Raises:
+      UserError: a key that neither knows or that is missing, or a value out of range.
+    """
+    values = {**config.model, "vocab_size": config.model.get("vocab_size") or vocab_size, "next_sentence": False}
+    bert, found = build_all((BertConfig, head), values, "model")
+    if vocab_size > bert.vocab_size:
+        raise UserError(
+            "config key data.vocab_file",
+            got=f"{vocab_size} tokens",
+            expected=f"at most {bert.vocab_size}, the size of the model's vocabulary",
+            fix="leave it out: init_from brings its own",
+        )
+    return bert, found
+
+
+def batch_specs(
+    batch_size: int, seq_len: int, of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
+) -> list[dict[str, jax.ShapeDtypeStruct]]:
+    """Shape and type of each field of a batch, for each bucket of lengths; see `Task.batch_specs`.
+
+    Args:
+      batch_size: its rows.
+      seq_len: the longest.
+      of_tokens: types of what tokens have beside BERT's inputs.
+      of_rows: types of what rows have.
+    """
+    of_tokens = {**dict.fromkeys(_INPUTS, np.int32), **of_tokens}
+    of_rows = {**of_rows, "weights": np.float32}
+    return [
+        {name: jax.ShapeDtypeStruct((batch_size, length), kind) for name, kind in of_tokens.items()}
+        | {name: jax.ShapeDtypeStruct((batch_size,), kind) for name, kind in of_rows.items()}
+        for length in bucket_lengths(seq_len)
+    ]
+
+
+def example(rows: Sequence[Mapping[str, np.ndarray]], source: Any) -> Example:
+    """An example whose rows have BERT's inputs, `segment_ids` among them."""
+    return Example([{**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)} for row in rows], source)
