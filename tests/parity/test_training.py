@@ -1,15 +1,20 @@
-"""Three hundred AdamW updates of the tiny model, beside transformers' BertForPreTraining on PyTorch."""
+"""Loss by loss beside transformers on PyTorch: pretraining the tiny model, fine-tuning a published one."""
 
+import itertools
 import json
 
 import jax
 import numpy as np
 import pytest
 
+from bertjax.errors import build_all
 from bertjax.training import step as steps
+from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import make_optimizer, make_schedule
 from configs import bert_pretraining
+from configs import classification as classification_config
 from experiments import bert_pretraining as experiment
+from experiments import classification
 from tests import tiny
 
 STEPS = 300
@@ -28,7 +33,7 @@ def shipped_tiny(prepared):
 
 
 def losses_of_ours(task, settings, params, batches):
-    optimizer = make_optimizer(settings.optimizer, params, STEPS)
+    optimizer = make_optimizer(settings.optimizer, params, settings.num_steps)
     state = steps.TrainState(jax.numpy.zeros((), "int32"), params, optimizer.init(params))
     step = jax.jit(steps.make_step(task, optimizer, settings))
     losses = []
@@ -38,11 +43,10 @@ def losses_of_ours(task, settings, params, batches):
     return losses
 
 
-def losses_of_theirs(folder, settings, batches):
+def losses_of_theirs(model, settings, batches, inputs_of):
+    """The same updates in PyTorch; `inputs_of` gives a model's arguments from the tensors of a batch."""
     import torch
-    from transformers import BertForPreTraining
 
-    model = BertForPreTraining.from_pretrained(folder).eval()
     decayed = [p for name, p in model.named_parameters() if "bias" not in name and "LayerNorm" not in name]
     others = [p for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name]
     config = settings.optimizer
@@ -51,19 +55,15 @@ def losses_of_theirs(folder, settings, batches):
         betas=(config.beta1, config.beta2),
         eps=config.eps,
     )
-    schedule = make_schedule(config, STEPS)
+    schedule = make_schedule(config, settings.num_steps)
     losses = []
     for index, batch in enumerate(batches):
         tensors = {name: torch.tensor(np.asarray(value)) for name, value in batch.items()}
-        labels = torch.full_like(tensors["input_ids"], -100).long()
-        rows, columns = torch.nonzero(tensors["masked_weights"], as_tuple=True)
-        labels[rows, tensors["masked_positions"][rows, columns].long()] = tensors["masked_labels"][rows, columns].long()
         output = model(
             input_ids=tensors["input_ids"].long(),
             token_type_ids=tensors["token_type_ids"].long(),
             attention_mask=tensors["segment_ids"],
-            labels=labels,
-            next_sentence_label=tensors["next_sentence_labels"].long(),
+            **inputs_of(tensors),
         )
         for group in optimizer.param_groups:
             group["lr"] = float(schedule(index))
@@ -75,17 +75,60 @@ def losses_of_theirs(folder, settings, batches):
     return losses
 
 
+def pretraining_labels(tensors):
+    import torch
+
+    labels = torch.full_like(tensors["input_ids"], -100).long()
+    rows, columns = torch.nonzero(tensors["masked_weights"], as_tuple=True)
+    labels[rows, tensors["masked_positions"][rows, columns].long()] = tensors["masked_labels"][rows, columns].long()
+    return {"labels": labels, "next_sentence_label": tensors["next_sentence_labels"].long()}
+
+
+def largest_difference(ours, theirs):
+    difference = np.abs(np.array(ours) - np.array(theirs))
+    worst, step = difference.max(), difference.argmax()
+    print(f"loss {ours[0]:.3f} to {ours[-1]:.3f}, largest difference {worst:.1e} at step {step}")
+    return worst
+
+
 @pytest.mark.slow
 def test_losses_are_those_of_transformers_at_every_step(tmp_path):
+    from transformers import BertForPreTraining
+
     task, settings = tiny.task_and_settings(shipped_tiny(tmp_path))
     params = jax.jit(task.init)(jax.random.key(0))
     task.export(params, tmp_path / "exported")
-    batches = [batch for _, batch in zip(range(STEPS), task.batches("train", 0, np.arange(16)), strict=False)]
+    batches = list(itertools.islice(task.batches("train", 0, np.arange(16)), STEPS))
     ours = losses_of_ours(task, settings, params, batches)
-    theirs = losses_of_theirs(tmp_path / "exported", settings, batches)
-    difference = np.abs(np.array(ours) - np.array(theirs))
-    print(
-        f"loss {ours[0]:.3f} to {ours[-1]:.3f}, largest difference {difference.max():.1e} at step {difference.argmax()}"
-    )
+    model = BertForPreTraining.from_pretrained(tmp_path / "exported").eval()
+    theirs = losses_of_theirs(model, settings, batches, pretraining_labels)
     assert ours[-1] < ours[0] - 1
-    assert difference.max() <= 1e-3
+    assert largest_difference(ours, theirs) <= 1e-3
+
+
+@pytest.mark.slow
+def test_fine_tuning_on_mrpc_goes_as_in_transformers(tmp_path, data_folder, minilm):
+    """Fifty updates of a published encoder, in batches of several lengths."""
+    from transformers import BertForSequenceClassification
+
+    config = classification_config.get_config("mrpc,tsv")
+    config.init_from = str(minilm)
+    config.data.source = str(data_folder / "mrpc" / "train.tsv")
+    config.data.valid_source = str(data_folder / "mrpc" / "dev.tsv")
+    config.model.dropout = config.model.attention_dropout = config.model.classifier_dropout = 0.0
+    config.batch_size, config.num_steps = 16, 50
+    settings, keys = build_all(
+        (TrainingConfig, classification.Config), classification.resolve(json.loads(config.to_json())), ""
+    )
+    text = classification.preparation(keys, tmp_path)
+    text.run()
+    task = classification.make(keys, text.folder, text.folder)
+    params = task.warm_start(jax.jit(task.init)(jax.random.key(0)))
+    task.export(params, tmp_path / "exported")
+    batches = list(itertools.islice(task.batches("train", 0, np.arange(16)), settings.num_steps))
+    assert len({batch["input_ids"].shape for batch in batches}) > 3
+    ours = losses_of_ours(task, settings, params, batches)
+    model = BertForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    theirs = losses_of_theirs(model, settings, batches, lambda tensors: {"labels": tensors["labels"].long()})
+    assert np.mean(ours[-10:]) < np.mean(ours[:10]) - 0.02
+    assert largest_difference(ours, theirs) <= 1e-4
