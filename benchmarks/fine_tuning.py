@@ -1,0 +1,158 @@
+"""Fine-tuning and predicting with a published encoder, beside the `Trainer` and the pipeline of transformers, on a CPU.
+
+    BERTJAX_DATA=FOLDER python -m benchmarks.fine_tuning --init_from=BERT_FOLDER --rounds=6
+
+Both train the same rows of MRPC and SST-2 in batches of 32, dropout and AdamW included, in float32, and read, encode
+and pad as they always do: ours in buckets of lengths, theirs with dynamic padding. Then both label the same texts;
+their batch size is the best of several. Rounds are interleaved in one process. Compilation is timed apart.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks import common
+from bertjax.data import labeled_text
+from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.errors import build, build_all
+from bertjax.training import sharding
+from bertjax.training.compilation import Compilations
+from bertjax.training.config import TrainingConfig
+from bertjax.training.inference import Predictor
+from bertjax.training.loop import Trainer
+from configs import classification as config_file
+from experiments import classification
+
+_FILES = {"mrpc": ("mrpc/train.tsv", "mrpc/dev.tsv"), "sst2": ("sst2/train.tsv.gz", "sst2/dev.tsv")}
+_BATCH_SIZES = (1, 8, 32, 64)
+_WARMUP = 120  # about an epoch of MRPC
+_HEADER = ["work", "ours, examples/s", "transformers, examples/s", "ratio", "our compilation"]
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--init_from", required=True, help="a Hugging Face folder of a BERT encoder")
+    parser.add_argument("--tasks", nargs="+", choices=tuple(_FILES), default=tuple(_FILES))
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--updates", type=int, default=30, help="of a round")
+    parser.add_argument("--texts", type=int, default=5000, help="to predict")
+    args = parser.parse_args()
+    if "BERTJAX_DATA" not in os.environ:
+        sys.exit("error: set BERTJAX_DATA to the folder with mrpc and sst2")
+    print(f"{common.describe_machine()}; float32; {args.rounds} rounds\n", flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.tasks:
+            rows.append(train(name, args, Path(folder)))
+            print(rows[-1], flush=True)
+        rows.append(predict(args, Path(folder)))
+    print("\n" + common.table(_HEADER, rows))
+    print(f"\nLoad average at the end {common.load_average()}")
+
+
+def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
+    """A row of the table: so many updates a round of ours, then of theirs."""
+    from benchmarks.torch_fine_tuning import TorchTraining
+
+    task, settings, rows = make(name, args.init_from, folder)
+    ours = OurTraining(task, settings, args.updates)
+    theirs = TorchTraining(args.init_from, rows, settings.batch_size, settings.optimizer.learning_rate, args.updates)
+    seconds = common.interleave({"ours": ours, "theirs": theirs}, args.rounds)
+    return row(f"training {name}", args.updates * settings.batch_size, seconds, ours.compile_seconds)
+
+
+def predict(args: argparse.Namespace, folder: Path) -> list[str]:
+    """A row of the table: the labels of SST-2's first training rows."""
+    from benchmarks.torch_fine_tuning import TorchPrediction
+
+    task, settings, rows = make("sst2", args.init_from, folder)
+    texts = [row.first for row in rows[: args.texts]]
+    trainer = Trainer(task, settings, jax.devices()[:1])
+    params = trainer.fresh().params
+    predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
+
+    def ours() -> None:
+        for example, outputs in predictor(params, task.examples(iter(texts))):
+            task.record(example, outputs)
+
+    with Compilations() as compiled:
+        ours()
+    theirs = TorchPrediction(args.init_from, texts)
+    timed = {size: seconds_of(functools.partial(theirs, size)) for size in _BATCH_SIZES}
+    best = min(timed, key=timed.__getitem__)
+    seconds = common.interleave({"ours": ours, "theirs": lambda: theirs(best)}, args.rounds)
+    return row(f"predicting {len(texts)} texts, their batch size {best}", len(texts), seconds, compiled.seconds)
+
+
+def row(work: str, examples: int, seconds: dict[str, list[float]], compile_seconds: float) -> list[str]:
+    """A row of the table."""
+    speeds = {name: [examples / s for s in values] for name, values in seconds.items()}
+    ratios = [b / a for a, b in zip(seconds["ours"], seconds["theirs"], strict=True)]
+    cells = [common.spread(speeds["ours"], 0), common.spread(speeds["theirs"], 0), common.spread(ratios, 2)]
+    return [work, *cells, f"{compile_seconds:.0f} s"]
+
+
+def make(name: str, init_from: str, folder: Path) -> tuple[Any, TrainingConfig, list[LabeledText]]:
+    """A task as `launch.py` makes it, its settings, and its training rows."""
+    data = Path(os.environ["BERTJAX_DATA"])
+    config = config_file.get_config(f"{name},tsv")
+    config.init_from = init_from
+    config.data.source, config.data.valid_source = (str(data / file) for file in _FILES[name])
+    config.num_steps = 10**6  # more than are made
+    resolved = classification.resolve(json.loads(config.to_json()))
+    settings, keys = build_all((TrainingConfig, classification.Config), resolved, "")
+    text = classification.preparation(keys, folder / name)
+    text.run()
+    fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
+    rows, _ = labeled_text.read_splits(
+        build(LabeledTextConfig, {key: keys.data[key] for key in fields}, "data"), False, 0
+    )
+    return classification.make(keys, text.folder, text.folder), settings, rows
+
+
+class OurTraining:
+    """Updates of `launch.py`; each call makes some more.
+
+    Attributes:
+      compile_seconds: what its programs took, all of which are made at once.
+    """
+
+    def __init__(self, task: Any, settings: TrainingConfig, updates: int) -> None:
+        """Makes enough updates for each bucket to have had one."""
+        self._updates = updates
+        with Compilations() as compiled:
+            trainer = Trainer(task, settings, jax.devices()[:1])
+            self._running = trainer.updates(trainer.fresh(), compiled)
+            self._take(_WARMUP)
+        self.compile_seconds = compiled.seconds
+
+    def __call__(self) -> None:
+        """Makes updates, and waits for the last."""
+        self._take(self._updates)
+
+    def _take(self, count: int) -> None:
+        for _ in range(count):
+            update = next(self._running)
+        jax.block_until_ready(update.state)
+
+
+def seconds_of(call: Callable[[], None]) -> float:
+    """How long a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Fine-tuning and prediction as people usually do it: the `Trainer` and the pipeline of transformers on PyTorch."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+
+from bertjax.data.labeled_text import LabeledText
+
+_LENGTH = 128
+
+
+class TorchTraining:
+    """The `Trainer` with dynamic padding, its defaults but for batch size, learning rate and what it would write."""
+
+    def __init__(
+        self, folder: str, rows: Sequence[LabeledText], batch_size: int, learning_rate: float, updates: int
+    ) -> None:
+        """Args: the encoder; what to train on; the recipe; updates of a call."""
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        transformers.logging.set_verbosity_error()
+        names = sorted({str(row.label) for row in rows})
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self._model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=len(names))
+        self._rows = [self._encoded(row, names) for row in rows]
+        self._folder = tempfile.TemporaryDirectory()
+        self._arguments = transformers.TrainingArguments(
+            output_dir=self._folder.name,
+            per_device_train_batch_size=batch_size,
+            learning_rate=learning_rate,
+            max_steps=updates,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            logging_strategy="no",
+            use_cpu=True,
+        )
+
+    def __call__(self) -> None:
+        """Makes updates."""
+        collator = transformers.DataCollatorWithPadding(self._tokenizer)
+        transformers.Trainer(
+            model=self._model, args=self._arguments, train_dataset=self._rows, data_collator=collator
+        ).train()
+
+    def _encoded(self, row: LabeledText, names: Sequence[str]) -> dict[str, Any]:
+        encoded = self._tokenizer(row.first, row.second, truncation=True, max_length=_LENGTH)
+        return {**encoded, "labels": names.index(str(row.label))}
+
+
+class TorchPrediction:
+    """The text-classification pipeline over some texts."""
+
+    def __init__(self, folder: str, texts: Sequence[str]) -> None:
+        """Args: the encoder, on which a fresh classifier is put; the texts."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
+        self._pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
+        self._texts = list(texts)
+
+    def __call__(self, batch_size: int) -> None:
+        """Labels all of them."""
+        self._pipeline(self._texts, batch_size=batch_size, truncation=True, max_length=_LENGTH)
