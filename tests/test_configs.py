@@ -25,7 +25,11 @@ MODULES = {
 }
 VARIANTS = [(name, size) for name, module in MODULES.items() for size in module.SIZES]
 # What each config needs beside a size.
-NEEDED = {"bert_pretraining": {}, "classification": {"data.labels": ("no", "yes")}}
+NEEDED = {
+    "bert_pretraining": {},
+    "classification": {"data.labels": ("no", "yes")},
+    "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
+}
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:
@@ -34,7 +38,8 @@ def small(name: str, folder: Path) -> dict[str, Any]:
     if name == "bert_pretraining":
         text = {"data.source": tiny.write_text(folder / "text.txt"), "data.lines": "sentence"}
         return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
-    return {**values, **tiny.write_table(folder), "data.seq_len": 16}
+    write = {"classification": tiny.write_table, "tagging": tiny.write_sentences}[name]
+    return {**values, **write(folder), "data.seq_len": 16}
 
 
 def tree_of(name: str, size: str) -> dict[str, Any]:

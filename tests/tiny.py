@@ -48,6 +48,9 @@ _WORDS = (
     "sings",
 )
 
+_NAMES = ("Ann", "Bob", "Kim")
+_PLACES = ("house", "tree", "river")
+
 # What is told of a mistake.
 _TOLD = re.compile(r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. Fix: (?P<fix>.+)\.")
 
@@ -91,6 +94,30 @@ def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
     (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
     WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
     return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
+
+
+def write_sentences(folder: Path, count: int = 60, scheme: str = "BIO") -> dict[str, object]:
+    """Sentences with people, known by their names, and old places, in a file of columns with a cased vocabulary.
+
+    Returns the keys of the config that name the two.
+    """
+    rng = random.Random(0)
+    sentences = [[row for _ in range(rng.randint(2, 5)) for row in _phrase(rng, scheme)] for _ in range(count)]
+    groups = ["\n".join(f"{word}\tx\t{tag}" for word, tag in [*rows, (".", "O")]) for rows in sentences]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sentences.conll").write_text("\n\n".join(groups) + "\n")
+    WordPiece([*SPECIALS, ".", *_WORDS, *_NAMES, "Bell", "##my"], lowercase=False).save(folder / "vocabulary")
+    return {"data.source": str(folder / "sentences.conll"), "data.vocab_file": str(folder / "vocabulary")}
+
+
+def _phrase(rng: random.Random, scheme: str) -> list[tuple[str, str]]:
+    """Words with their tags: a person or an old place, or neither, and then one word of another kind."""
+    name, place = rng.choice(_NAMES), rng.choice(_PLACES)
+    person = rng.choice([[name], [name, "Bell"], [name + "my", "Bell"]])
+    words, kind = rng.choice([(person, "PER"), (["old", place], "LOC"), ([place], "")])
+    begin = "B" if scheme == "BIO" else "I"
+    tags = [f"{begin if i == 0 else 'I'}-{kind}" if kind else "O" for i in range(len(words))]
+    return [*zip(words, tags, strict=True), (rng.choice(["the", "a", "cat", "dog", "sees", "likes"]), "O")]
 
 
 def values(text: Path, **overrides: object) -> dict[str, object]:

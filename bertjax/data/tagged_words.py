@@ -5,6 +5,7 @@ overlapping windows, so that every word gets a tag, and gets it where the most c
 """
 
 import dataclasses
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,8 +16,11 @@ import numpy as np
 from jaxtyping import Int
 
 from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, find_files, read_lines
+from bertjax.data.splits import check_split, held_out
 from bertjax.data.tokenizers import WordPiece
-from bertjax.errors import UserError
+from bertjax.errors import UserError, choice
+
+_log = logging.getLogger(__name__)
 
 MAX_WORDS = 1 << 16  # of a sentence: a longer one is a file without blank lines
 
@@ -26,6 +30,27 @@ _COMMENT = b"# "  # whatever it may have in tabs
 _CONLLU_NAMES = (".conllu", ".conllu.gz")
 # What is no word in CoNLL-U: a comment, a token of several words (8-9), a word that was left out (8.1).
 _NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencesConfig:
+    """Which sentences to read.
+
+    Attributes:
+      source: training sentences (see `read_sentences`).
+      valid_source: held-out sentences; empty to hold out sentences of `source`.
+      valid_fraction: which fraction of the sentences is held out then, drawn by their numbers.
+      on_bad_row: "stop" at a malformed row, or "skip" its sentence and count it.
+    """
+
+    source: str
+    valid_source: str
+    valid_fraction: float
+    on_bad_row: str
+
+    def __post_init__(self) -> None:
+        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        check_split(self.valid_source, self.valid_fraction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +77,31 @@ class Sentence(NamedTuple):
 class _Format(NamedTuple):
     tabs: bool  # columns are separated by a tab each; else by runs of blanks
     conllu: bool
+
+
+def read_splits(config: SentencesConfig, columns: Columns, seed: int) -> tuple[list[Sentence], list[Sentence]]:
+    """Returns the training sentences and the held-out sentences.
+
+    Args:
+      config: which.
+      columns: where words and tags stand.
+      seed: what draws the held-out sentences, if they have no source.
+    Raises:
+      UserError: as `read_sentences`; or no sentence on one side.
+    """
+    sentences = _read(config, columns, config.source, "data.source")
+    if config.valid_source:
+        return sentences, _read(config, columns, config.valid_source, "data.valid_source")
+    out = held_out(np.arange(len(sentences)), config.valid_fraction, seed, config.source)
+    train, valid = ([s for s, is_out in zip(sentences, out, strict=True) if is_out == side] for side in (False, True))
+    return train, valid
+
+
+def _read(config: SentencesConfig, columns: Columns, source: str, key: str) -> list[Sentence]:
+    bad_rows = BadRows(config.on_bad_row)
+    sentences = list(read_sentences(source, key, columns, bad_rows))
+    _log.info("read %s: %d sentences, %d with bad rows left out", source, len(sentences), bad_rows.count)
+    return sentences
 
 
 def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -> Iterator[Sentence]:

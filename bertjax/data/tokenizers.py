@@ -159,6 +159,15 @@ def normalize(text: str, lowercase: bool) -> str:
     text = text.translate(_CLEAN)
     if lowercase:
         return unicodedata.normalize("NFD", text.lower()).translate(_SEPARATE_AND_STRIP)
+    return separate_punctuation(text)
+
+
+def separate_punctuation(text: str) -> str:
+    """Text with spaces around each punctuation mark, as words of BERT have none beside them; nothing else changes.
+
+    >>> separate_punctuation("A bird's-eye view").split()
+    ['A', 'bird', "'", 's', '-', 'eye', 'view']
+    """
     return text.translate(_SEPARATE)
 
 

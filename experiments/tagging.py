@@ -1,0 +1,352 @@
+"""Tagging of words: named entities, parts of speech (Devlin et al. 2019, sections 4 and 5.3)."""
+
+import dataclasses
+import functools
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from bertjax import fine_tuning, pretrained
+from bertjax.data import tagged_words
+from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
+from bertjax.data.tagged_words import Columns, Sentence, SentencesConfig
+from bertjax.data.tokenizers import SPECIALS, WordPiece, separate_punctuation
+from bertjax.errors import UserError, build_all, choice
+from bertjax.fine_tuning import FineTuningConfig, HeadConfig
+from bertjax.interop import huggingface
+from bertjax.models.fine_tuning import BertForTokenClassification
+from bertjax.models.losses import cross_entropy, is_best
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.scoring import tags
+from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Rows as RowIndices
+
+_log = logging.getLogger(__name__)
+
+_AUTO, _PLAIN = "auto", "plain"
+_ENTITY_SCORES = ("precision", "recall", "f1")
+_INPUTS = ("input_ids", "token_type_ids")
+_LABELS = {"labels": np.int32, "label_weights": np.float32}
+# Sentences are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
+
+Config = FineTuningConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """How sentences become rows.
+
+    Attributes:
+      scheme: how the tags tell where entities begin and end, of `tags.SCHEMES`; "plain" for tags of single words;
+        "auto" to tell it by the training tags. Tags of entities are learned and predicted in BIO.
+      labels: the tags to learn, in order; none for those of the training sentences, or else of `init_from`.
+      seq_len: tokens of a row at most, special ones included; longer sentences take several rows.
+      split_punctuation: whether punctuation marks are words of their own in text to predict on, whose words are
+        otherwise what is between spaces.
+    """
+
+    scheme: str
+    labels: tuple[str, ...]
+    seq_len: int
+    split_punctuation: bool
+
+    def __post_init__(self) -> None:
+        choice(self.scheme, (_AUTO, *tags.SCHEMES, _PLAIN), "data.scheme")
+
+
+_DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, the scheme, the tags, what tells the best checkpoint, lengths in updates.
+
+    Raises:
+      UserError: contradictions, and whatever is wrong with the sentences.
+    """
+    config = pretrained.resolve(config)
+    text, columns, rows, _ = build_all(_DATA, config["data"], "data")
+    labels, scheme, count = rows.labels, rows.scheme, 1
+    if text.source:
+        train, _ = _read(text, columns)
+        scheme = _recognized([sentence.tags for sentence in train]) if scheme == _AUTO else scheme
+        labels = labels or _label_names(_in_bio(train, scheme), scheme)
+        tokenizer = _given_text(config["data"], Path()).tokenizer()
+        count = sum(len(tagged_words.rows(sentence.words, tokenizer, rows.seq_len)) for sentence in train)
+    else:
+        if not labels and config["init_from"]:
+            labels = pretrained.describe(Path(config["init_from"])).labels
+        scheme = (tags.recognize([labels]) or _PLAIN) if scheme == _AUTO else scheme
+    checkpoint = dict(config["checkpoint"])
+    if checkpoint["best_metric"] is None:
+        checkpoint["best_metric"] = "valid/accuracy" if scheme == _PLAIN else "valid/f1"
+    data = {**config["data"], "labels": labels, "scheme": scheme}
+    return fine_tuning.resolve_lengths({**config, "checkpoint": checkpoint, "data": data}, count)
+
+
+def _recognized(sentences: tags.Sentences) -> str:
+    """The scheme of training tags. Raises UserError if they look like those of entities, but some do not."""
+    found = tags.recognize(sentences) or _PLAIN
+    names = sorted({tag for sentence in sentences for tag in sentence})
+    strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]
+    if found == _PLAIN and strange and any(tag[:2] in ("B-", "I-") for tag in names):
+        raise UserError(
+            "config key data.scheme=auto",
+            got=f"tags of entities, and among them {', '.join(strange[:5])}",
+            expected="O, and B, I, E and S with a hyphen and a type; or no B- and I- at all",
+            fix="correct data.tag_column, convert the tags to BIO, or set --config.data.scheme=plain",
+        )
+    _log.info("the tags are recognized as scheme %s: %s", found, ", ".join(names))
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def _read(config: SentencesConfig, columns: Columns) -> tuple[list[Sentence], list[Sentence]]:
+    """The training sentences and the held-out ones, which `resolve` reads before the task does."""
+    return tagged_words.read_splits(config, columns, _SPLIT_SEED)
+
+
+def _in_bio(sentences: Sequence[Sentence], scheme: str) -> list[Sentence]:
+    """The sentences with tags of entities in BIO. Raises UserError for a tag that the scheme does not have."""
+    if scheme == _PLAIN:
+        return list(sentences)
+    letters = list(tags.SCHEMES[scheme])
+    for sentence in sentences:
+        for tag in sentence.tags:
+            if tag != "O" and tag.partition("-")[0] not in letters:
+                raise UserError(
+                    f"{sentence.where}, the sentence that begins there",
+                    got=f"tag {tag!r}",
+                    expected=f"tags of scheme {scheme}: O and " + ", ".join(f"{letter}-TYPE" for letter in letters),
+                    fix="write all files in one scheme, and set --config.data.scheme if it is another",
+                )
+    return [sentence._replace(tags=tuple(tags.convert(sentence.tags, scheme))) for sentence in sentences]
+
+
+def _label_names(sentences: Sequence[Sentence], scheme: str) -> tuple[str, ...]:
+    """The tags to learn; in BIO both tags of each type. Raises UserError if there is but one."""
+    names = sorted({tag for sentence in sentences for tag in sentence.tags})
+    if scheme != _PLAIN:
+        types = sorted({tag[2:] for tag in names if tag != "O"})
+        names = ["O", *(f"{letter}-{kind}" for kind in types for letter in "BI")]
+    if len(names) < 2:
+        raise UserError(
+            "tags of the training sentences",
+            got=f"{names[0]!r} at every word of {len(sentences)} sentences",
+            expected="two or more",
+            fix="check that config.data.tag_column is the one meant, or add sentences with other tags",
+        )
+    return tuple(names)
+
+
+def preparation(config: Config, workdir: Path) -> GivenText:
+    """The sentences that training needs; their vocabulary is kept in the run's folder."""
+    return _given_text(config.data, workdir / "data")
+
+
+def _given_text(data: Mapping[str, Any], folder: Path) -> GivenText:
+    text, _, _, vocabulary = build_all(_DATA, data, "data")
+    return GivenText(folder, {"data.source": text.source, "data.valid_source": text.valid_source}, vocabulary)
+
+
+def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Tagging":
+    """The task.
+
+    Args:
+      config: its settings.
+      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
+        the settings can be checked.
+      prepared: any folder if the task is to train; without it the sentences are not read.
+    """
+    *_, vocabulary = build_all(_DATA, config.data, "data")
+    tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    return Tagging(config, tokenizer, reads=prepared is not None)
+
+
+class _Words(NamedTuple):
+    """What the rows of an example have been made of."""
+
+    words: Sequence[str]
+    positions: Sequence[np.ndarray]  # for each row, the first pieces of the words that it owns
+    tags: Sequence[str]  # in BIO if of entities; none if they are not known
+
+
+class Tagging:
+    """See `bertjax.task.Task`."""
+
+    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
+        """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
+        self._config, self._tokenizer = config, tokenizer
+        self._text, self._columns, self._rows, _ = build_all(_DATA, config.data, "data")
+        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
+        check_seq_len(self._rows.seq_len, self._model_config.max_positions)
+        self._labels = self._rows.labels
+        _check_labels(self._labels)
+        self._number = {label: i for i, label in enumerate(self._labels)}
+        self._model = BertForTokenClassification(
+            self._model_config, len(self._labels), head.classifier_dropout, head.lstm_size
+        )
+        self._train: BucketedBatches | None = None
+        self._held_out: list[Example] = []
+        if reads:
+            self._read_rows()
+
+    def _read_rows(self) -> None:
+        train, valid = (_in_bio(sentences, self._rows.scheme) for sentences in _read(self._text, self._columns))
+        self._check_tags(train)
+        self._warn_of_unknown(valid)
+        lengths = bucket_lengths(self._rows.seq_len)
+        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, self._config.batch_size, self._config.seed)
+        self._held_out = [self._example(sentence.words, sentence.tags) for sentence in valid]
+
+    def _check_tags(self, sentences: Sequence[Sentence]) -> None:
+        for sentence in sentences:
+            unknown = next((tag for tag in sentence.tags if tag not in self._number), None)
+            if unknown is not None:
+                raise UserError(
+                    f"{sentence.where}, the sentence that begins there",
+                    got=f"tag {unknown!r}, which data.labels does not have",
+                    expected="one of " + ", ".join(self._labels),
+                    fix="leave data.labels out for the tags of the training sentences, or correct the tag",
+                )
+
+    def _warn_of_unknown(self, sentences: Sequence[Sentence]) -> None:
+        found = Counter(tag for sentence in sentences for tag in sentence.tags if tag not in self._number)
+        if found:
+            counts = ", ".join(f"{tag} at {count} words" for tag, count in sorted(found.items()))
+            _log.warning("held-out tags that are not learned, so never predicted: %s", counts)
+
+    def _encoded(self, sentences: Sequence[Sentence]) -> Iterator[dict[str, np.ndarray]]:
+        """The rows of all sentences as arrays: `input_ids`, `token_type_ids`, `labels`, `label_weights`."""
+        for sentence in sentences:
+            numbers = np.array([self._number[tag] for tag in sentence.tags])
+            for window in tagged_words.rows(sentence.words, self._tokenizer, self._rows.seq_len):
+                row = tagged_words.with_labels(window, numbers)
+                yield {name: row[name] for name in (*_INPUTS, *_LABELS)}
+
+    def _example(self, words: Sequence[str], given: Sequence[str]) -> Example:
+        windows = tagged_words.rows(words, self._tokenizer, self._rows.seq_len)
+        inputs = [{name: window.inputs[name] for name in _INPUTS} for window in windows]
+        positions = [window.inputs["word_positions"] for window in windows]
+        return fine_tuning.example(inputs, _Words(words, positions, given))
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Task.init`."""
+        return fine_tuning.init(self._model, rng)
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Task.warm_start`; a classifier of other tags is not taken over."""
+        if not self._config.init_from:
+            return params
+        folder = Path(self._config.init_from)
+        afresh = () if pretrained.describe(folder).labels == self._labels else ("classifier",)
+        return pretrained.warm_start(params, folder, afresh)
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """See `Task.partition_rules`."""
+        return TENSOR_RULES
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `Task.batch_specs`."""
+        return fine_tuning.batch_specs(self._config.batch_size, self._rows.seq_len, _LABELS, {})
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Task.batches`."""
+        assert self._train, "a task that has read no sentences only predicts"
+        return self._train.training(start, rows) if split == "train" else iter(())
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The words: those that a row owns, so that each word of a sentence counts once."""
+        return {"tagging": jnp.maximum(jnp.sum(batch["label_weights"]), 1)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The cross-entropy of each word's tag; see `Task.loss`."""
+        logits, labels = fine_tuning.apply(self._model, params, batch, rng), batch["labels"]
+        weights = batch["label_weights"]
+        metrics = {
+            "tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(())),
+            "accuracy": (jnp.sum(is_best(logits, labels) * weights), jnp.sum(weights)),
+        }
+        return {"tagging": jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
+
+    def baselines(self) -> Mapping[str, float]:
+        """What the most frequent held-out tag scores, given to all words."""
+        counts = Counter(tag for example in self._held_out for tag in example.source.tags)
+        return {"valid/majority_accuracy": max(counts.values()) / counts.total()}
+
+    def held_out(self) -> Iterator[Example]:
+        """See `Task.held_out`; a sentence each."""
+        return iter(self._held_out)
+
+    def score_names(self) -> Sequence[str]:
+        """Of entities, the scores of `tags.score` that do not depend on types; the accuracy and mean loss of words."""
+        return (*(() if self._rows.scheme == _PLAIN else _ENTITY_SCORES), "accuracy", "loss")
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `score_names`; of entities also F1 by type. The loss leaves out words with tags that are not learned."""
+        predictions, references, losses = [], [], []
+        for example, outputs in results:
+            logits = _word_logits(example, outputs)
+            predictions.append([self._labels[i] for i in logits.argmax(axis=-1)])
+            references.append(example.source.tags)
+            known = [(word, self._number[tag]) for word, tag in enumerate(references[-1]) if tag in self._number]
+            losses += [np.logaddexp.reduce(logits[word]) - logits[word, number] for word, number in known]
+        entities = {} if self._rows.scheme == _PLAIN else tags.score(predictions, references)
+        accuracy = tags.token_accuracy(predictions, references)
+        return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """A sentence in each line; its words are those between spaces, and punctuation if so configured."""
+        for number, line in enumerate(lines, start=1):
+            words = (separate_punctuation(line) if self._rows.split_punctuation else line).split()
+            if not words:
+                fix = "complete or delete the line"
+                raise UserError(f"input line {number}", got="an empty line", expected="a sentence", fix=fix)
+            yield self._example(words, ())
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Task.predict_lengths`."""
+        return bucket_lengths(self._rows.seq_len)
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The logits of each token, [B, S, C]."""
+        return {"logits": fine_tuning.apply(self._model, params, batch, None)}
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The words, and the likeliest tag of each."""
+        best = _word_logits(example, outputs).argmax(axis=-1)
+        return {"words": list(example.source.words), "tags": [self._labels[i] for i in best]}
+
+    def export(self, params: Params, folder: Path) -> None:
+        """A folder that `transformers.BertForTokenClassification.from_pretrained` opens."""
+        huggingface.save(folder, params, self._model_config, "BertForTokenClassification", self._labels)
+        self._tokenizer.save(folder)
+
+    def save_vocabulary(self, folder: Path) -> None:
+        """See `Task.save_vocabulary`."""
+        self._tokenizer.save(folder)
+
+
+def _word_logits(example: Example, outputs: Sequence[Output]) -> Float[np.ndarray, "words C"]:
+    """The logits of each word, each from the row that owns it, in the order of the sentence."""
+    owned = zip(outputs, example.source.positions, strict=True)
+    return np.concatenate([output["logits"][positions] for output, positions in owned]).astype(np.float64)
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    """Raises UserError unless there are tags to tell apart."""
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise UserError(
+            "config key data.labels",
+            got=f"{', '.join(labels) or 'no tags'}",
+            expected="two or more different tags: of data.source to train on, or of a tagger in init_from",
+            fix="set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\"",
+        )

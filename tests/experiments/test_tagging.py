@@ -1,0 +1,317 @@
+"""Tagging, from words in a file of columns to tags for new text."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertjax.errors import UserError, build_all
+from bertjax.training.config import TrainingConfig
+from configs import tagging as config_file
+from experiments import tagging
+from tests import tiny
+
+SMALL = {
+    "num_epochs": 6.0,
+    "batch_size": 8,
+    "log_every": 20,
+    "model.num_layers": 1,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_positions": 24,
+    "data.seq_len": 16,
+    "data.valid_fraction": 0.2,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.classifier_dropout": 0.0,
+    "optimizer.learning_rate": 5e-3,
+}
+# Far longer than a row, and each old place and each person in it is to be found.
+LONG = " ".join(["old tree likes Kimmy Bell sees"] * 8)
+
+
+def flags(values):
+    return [f"--config.{key}={value}" for key, value in values.items()]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that has learned to tell people and old places."""
+    folder = tmp_path_factory.mktemp("tagging")
+    values = {**SMALL, **tiny.write_sentences(folder, count=600)}
+    command = ["--config=configs/tagging.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
+    outcome = tiny.run(*command)
+    assert outcome.status is None, outcome.status
+    return folder / "run", command
+
+
+def resolved(folder, **overrides):
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict({**SMALL, **overrides})
+    return tagging.resolve(json.loads(tree.to_json_best_effort()))
+
+
+def task_of(folder, **overrides):
+    tree = resolved(folder, **{**tiny.write_sentences(folder), **overrides})
+    _, experiment = build_all((TrainingConfig, tagging.Config), tree, "")
+    tagging.make(experiment, None, None)
+    text = tagging.preparation(experiment, folder)
+    text.run()
+    return tagging.make(experiment, text.folder, text.folder)
+
+
+def columns(folder, *sentences):
+    """A file of sentences such as "Ann/B-PER sees/O"."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{len(list(folder.iterdir()))}.conll"
+    path.write_text("".join("\n".join(sentence.split()).replace("/", " ") + "\n\n" for sentence in sentences))
+    return str(path)
+
+
+def test_a_run_learns_and_keeps_its_tags(run):
+    workdir, _ = run
+    metrics = lines_of(workdir / "metrics.jsonl")
+    assert 0.3 < metrics[0]["valid/majority_accuracy"] < 0.7
+    scores = [line for line in metrics if "valid/f1" in line]
+    assert len(scores) == 6
+    assert scores[-1]["valid/f1"] > 0.95 and scores[-1]["valid/f1_LOC"] > 0.9 and scores[-1]["valid/f1_PER"] > 0.95
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["data"]["labels"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert config["data"]["scheme"] == "BIO"
+    assert config["checkpoint"]["best_metric"] == "valid/f1"
+
+
+def test_scores_come_back(run):
+    workdir, _ = run
+    last = lines_of(workdir / "metrics.jsonl")[-1]
+    outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}")
+    assert outcome.status is None, outcome.status
+    record = json.loads(outcome.stdout)
+    for name in ("precision", "recall", "f1", "f1_LOC", "f1_PER", "accuracy"):
+        assert record[f"valid/{name}"] == last[f"valid/{name}"]
+    assert record["valid/loss"] == pytest.approx(last["valid/loss"], rel=1e-5)
+
+
+def test_predictions_and_export(run, tmp_path):
+    workdir, _ = run
+    text = f"Ann likes old river the.\nKimmy Bell, Bob\n{LONG}\n".encode()
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
+    assert outcome.status is None, outcome.status
+    records = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert [record.keys() for record in records] == [{"words", "tags"}] * 3
+    assert records[0]["words"] == ["Ann", "likes", "old", "river", "the", "."]
+    assert records[0]["tags"] == ["B-PER", "O", "B-LOC", "I-LOC", "O", "O"]
+    assert records[1]["words"] == ["Kimmy", "Bell", ",", "Bob"]
+    assert records[1]["tags"][:2] == ["B-PER", "I-PER"]
+    assert records[2]["words"] == LONG.split()
+    assert records[2]["tags"] == ["B-LOC", "I-LOC", "O", "B-PER", "I-PER", "O"] * 8
+
+    exported = tmp_path / "exported"
+    assert tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best").status is None
+    config = json.loads((exported / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert config["id2label"] == {"0": "O", "1": "B-LOC", "2": "I-LOC", "3": "B-PER", "4": "I-PER"}
+    assert load_file(exported / "model.safetensors")["classifier.weight"].shape == (5, 32)
+    published = ["--config=configs/tagging.py", f"--config.init_from={exported}", "--config.data.seq_len=16"]
+    again = tiny.run("--mode=predict", *published, stdin=text)
+    assert again.status is None, again.status
+    assert again.stdout == outcome.stdout
+
+    whole = tiny.run("--mode=predict", *published, "--config.data.split_punctuation=False", stdin=text)
+    assert json.loads(whole.stdout.splitlines()[0])["words"] == ["Ann", "likes", "old", "river", "the."]
+
+
+def test_an_empty_line_is_told(run):
+    workdir, _ = run
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
+    tiny.check_told(outcome.error, what="input line 2", got="an empty line", expected="a sentence", fix="delete")
+
+
+def test_a_finished_run_stays_as_it_is(run):
+    workdir, command = run
+    before = (workdir / "metrics.jsonl").read_text()
+    assert tiny.run(*command).status is None
+    assert (workdir / "metrics.jsonl").read_text() == before
+
+
+def test_weights_of_a_tagger_of_other_tags_are_not_taken(run, tmp_path, caplog):
+    workdir, _ = run
+    source = columns(tmp_path / "text", *["Ann/NOUN sees/VERB"] * 30)
+    task = task_of(tmp_path, **{"init_from": str(workdir), "data.vocab_file": str(workdir), "data.source": source})
+    fresh = task.init(jax.random.key(0))
+    params = task.warm_start(fresh)
+    assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
+    assert "has no weights of classifier for this task, which starts afresh" in caplog.text
+
+
+def test_plain_tags_have_accuracy_alone_and_a_run_goes_on_where_it_stopped(tmp_path):
+    """Columns as in CoNLL-U; the last half again, from the checkpoint in the middle: the same figures."""
+    values = tiny.write_sentences(tmp_path, count=150)
+    kinds = {"B-PER": "PROPN", "I-PER": "PROPN", "B-LOC": "ADJ", "I-LOC": "NOUN", "O": "X"}
+    groups = [
+        [line.split("\t") for line in group.split("\n")]
+        for group in Path(values["data.source"]).read_text().strip().split("\n\n")
+    ]
+    rows = [
+        "".join(f"{number}\t{word}\t_\t{kinds[tag]}{6 * chr(9)}_\n" for number, (word, _, tag) in enumerate(group, 1))
+        for group in groups
+    ]
+    Path(values["data.source"]).write_text("\n".join(rows))
+    values |= {"checkpoint.keep": 2, "num_steps": 80, "evaluate_every": 40}
+    command = ["--config=configs/tagging.py:tiny,conllu", f"--workdir={tmp_path / 'run'}", *flags({**SMALL, **values})]
+    outcome = tiny.run(*command)
+    assert outcome.status is None, outcome.status
+    last = lines_of(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert {name for name in last if name.startswith("valid/")} == {"valid/accuracy", "valid/loss"}
+    assert last["valid/accuracy"] > 0.9
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["data"]["labels"] == ["ADJ", "NOUN", "PROPN", "X"]
+    assert config["checkpoint"]["best_metric"] == "valid/accuracy"
+
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "80")
+    outcome = tiny.run(*command)
+    assert outcome.status is None, outcome.status
+    assert "resuming after step 40" in outcome.stderr
+    again = lines_of(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert [again[name] for name in ("step", "valid/accuracy", "valid/loss")] == [
+        last[name] for name in ("step", "valid/accuracy", "valid/loss")
+    ]
+
+
+def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
+    bio, io = (
+        task_of(tmp_path / "bio"),
+        task_of(tmp_path / "io", **tiny.write_sentences(tmp_path / "io_text", scheme="IO")),
+    )
+    assert (bio._rows.scheme, io._rows.scheme) == ("BIO", "IO")
+    assert bio._labels == io._labels
+    for ours, theirs in zip(bio.held_out(), io.held_out(), strict=True):
+        assert ours.source.tags == theirs.source.tags
+    assert score(io, lambda tag: tag)["f1"] == 1
+    ends = columns(tmp_path, *["Ann/B-PER my/I-PER Bell/E-PER Bob/S-PER sees/O"] * 30)
+    labels = resolved(tmp_path, **{"data.source": ends, "data.vocab_file": str(tmp_path / "io_text" / "vocabulary")})
+    assert (labels["data"]["scheme"], labels["data"]["labels"]) == ("BIOES", ("O", "B-PER", "I-PER"))
+
+
+def score(task, predicted):
+    """The scores of predictions that are a function of the right tags."""
+    results = []
+    for example in task.held_out():
+        tags, outputs = iter(example.source.tags), []
+        for row, positions in zip(example.rows, example.source.positions, strict=True):
+            logits = np.zeros((24, len(task._labels)), np.float32)
+            for position in positions:
+                assert position < len(row["input_ids"]) - 1
+                logits[position, task._labels.index(predicted(next(tags)))] = 20
+            outputs.append({"logits": logits})
+        assert next(tags, None) is None
+        results.append((example, outputs))
+    return task.score(results)
+
+
+def test_every_word_is_scored_once(tmp_path):
+    task = task_of(tmp_path)
+    assert max(len(example.rows) for example in task.held_out()) > 1
+    right = score(task, lambda tag: tag)
+    assert set(task.score_names()) | {"f1_LOC", "f1_PER"} == set(right)
+    assert all(right[name] == 1 for name in right if name != "loss") and right["loss"] < 1e-6
+    blind = score(task, lambda tag: tag if tag.endswith("PER") else "O")
+    assert (blind["f1_PER"], blind["f1_LOC"], blind["precision"]) == (1, 0, 1)
+    none = score(task, lambda _: "O")
+    counts = [tag for example in task.held_out() for tag in example.source.tags]
+    assert none["accuracy"] == counts.count("O") / len(counts)
+    assert none["f1"] == 0
+
+
+def test_every_word_is_learned_once(tmp_path):
+    """Also those of sentences longer than a row, and none of what fills up a batch."""
+    source = columns(tmp_path, *["Ann/B-PER Bell/I-PER sees/O " * 15] * 10, *["Kimmy/B-PER sees/O Bob/B-PER"] * 10)
+    task = task_of(tmp_path, **{"data.source": source, "data.seq_len": 16})
+    held_out = sum(len(example.source.tags) for example in task.held_out())
+    rows = task._train.rows
+    epoch = task.batches("train", 0, np.arange(8))
+    batches = [next(epoch) for _ in range(task._train.steps_per_epoch)]
+    assert sum(batch["label_weights"].sum() for batch in batches) == 10 * 45 + 10 * 3 - held_out
+    assert any(batch["weights"].sum() < 8 for batch in batches) and len(rows) > 20
+    counts = np.zeros(3)
+    for batch in batches:
+        assert not batch["label_weights"][batch["weights"] == 0].any()
+        assert not batch["labels"][batch["label_weights"] == 0].any()
+        counts += np.bincount(batch["labels"][batch["label_weights"] == 1], minlength=3)
+        assert task.denominators(batch)["tagging"] == batch["label_weights"].sum()
+    assert counts[0] == pytest.approx(counts[2], abs=10) and counts[1] > counts[2]
+    assert resolved(tmp_path, **{**tiny.write_sentences(tmp_path), "data.source": source})["num_steps"] == 6 * len(
+        batches
+    )
+
+
+def test_the_loss_is_a_sum_over_words(tmp_path):
+    task = task_of(tmp_path)
+    batch = jax.tree.map(jnp.asarray, next(task.batches("train", 0, np.arange(8))))
+    params = task.init(jax.random.key(0))
+    every = batch["label_weights"]
+    loss = jax.jit(lambda weights: task.loss(params, batch | {"label_weights": weights}, None))
+    sums, metrics = loss(every)
+    parts = [loss(every * jnp.eye(8)[i][:, None]) for i in range(8)]
+    np.testing.assert_allclose(sums["tagging"], sum(part["tagging"] for part, _ in parts), rtol=1e-5)
+    assert metrics["accuracy"][1] == every.sum() == task.denominators(batch)["tagging"]
+    assert metrics["tokens"][0] == (batch["segment_ids"] != 0).sum()
+    assert 1.2 < sums["tagging"] / every.sum() < 2.2  # about the logarithm of 5 tags
+
+
+def test_held_out_tags_that_are_not_learned_are_told_of(tmp_path, caplog):
+    valid = columns(tmp_path / "text", "Ann/B-PER old/B-ORG river/I-ORG", "old/B-ORG")
+    with caplog.at_level(logging.WARNING, "experiments"):
+        task = task_of(tmp_path, **{"data.valid_source": valid})
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert "never predicted: B-ORG at 2 words, I-ORG at 1 words" in warning
+    scores = score(task, lambda tag: tag if tag in task._labels else "O")
+    assert scores["accuracy"] == 1 / 4 and scores["recall"] == 1 / 3 and scores["precision"] == 1
+    assert scores["loss"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"data.scheme": "BILOU"}, r"data\.scheme: got 'BILOU'; expected one of auto, BIO, IOB1, IO, BIOES, plain"),
+        ({"data.scheme": "IO"}, r"0\.conll:1, the sentence .*: got tag 'B-PER'; expected tags of scheme IO: O and I-T"),
+        (
+            {"data.tag_column": -2},
+            r"tags of the training sentences: got 'x' at every word of .*Fix: check that",
+        ),
+        ({"data.labels": ("O", "B-LOC")}, r"0\.conll:1, .*: got tag 'B-PER', which data\.labels does not have"),
+        ({"data.labels": ("O", "O")}, r"data\.labels: got O, O; expected two or more different tags"),
+        ({"data.seq_len": 64}, r"data\.seq_len: got 64"),
+        ({"data.source": ""}, r"data\.labels: got no tags; expected .*--config\.data\.source=FILE"),
+        ({"data.vocab_file": ""}, r"data\.vocab_file: got nothing, and no init_from"),
+        ({"checkpoint.best_metric": "valid/f2"}, None),
+    ],
+)
+def test_wrong_configs(tmp_path, overrides, message):
+    source = columns(tmp_path / "text", *["Ann/x/B-PER sees/x/O"] * 30)
+    values = {**tiny.write_sentences(tmp_path), "data.source": source, **overrides}
+    if message is None:
+        outcome = tiny.run("--config=configs/tagging.py:tiny", f"--workdir={tmp_path}", *flags({**SMALL, **values}))
+        names = "valid/accuracy, valid/f1, valid/loss, valid/precision, valid/recall"
+        tiny.check_told(outcome.error, what="best_metric", got="'valid/f2'", expected=names, fix="choose")
+        return
+    with pytest.raises(UserError, match=message):
+        task_of(tmp_path, **values)
+
+
+def test_tags_of_entities_of_an_unknown_kind_are_not_taken_for_plain(tmp_path):
+    source = columns(tmp_path / "text", *["Ann/B-PER Bell/L-PER sees/O"] * 30)
+    with pytest.raises(UserError, match=r"data\.scheme=auto: got tags of entities, and among them L-PER; .*=plain"):
+        task_of(tmp_path, **{"data.source": source})
+    assert task_of(tmp_path, **{"data.source": source, "data.scheme": "plain"}).score_names() == ("accuracy", "loss")
