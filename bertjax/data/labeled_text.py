@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.data import tables
 from bertjax.data.lines import BadRows, RowError
-from bertjax.data.random import Stream, bits, uniform
+from bertjax.data.splits import check_split, held_out
 from bertjax.data.tables import Row
 from bertjax.errors import UserError, choice
 
@@ -52,13 +52,7 @@ class LabeledTextConfig:
                 expected="one column, or the two of a pair",
                 fix="for example ('sentence',) or ('sentence1', 'sentence2')",
             )
-        if not self.valid_source and not 0 < self.valid_fraction < 1:
-            raise UserError(
-                "config key data.valid_fraction",
-                got=self.valid_fraction,
-                expected="a fraction of the rows above 0 and below 1",
-                fix="use 0.1, or give held-out rows as data.valid_source",
-            )
+        check_split(self.valid_source, self.valid_fraction)
 
 
 class LabeledText(NamedTuple):
@@ -86,15 +80,8 @@ def read_splits(config: LabeledTextConfig, numeric: bool, seed: int) -> tuple[li
     rows = read(config, config.source, "data.source", numeric)
     if config.valid_source:
         return rows, read(config, config.valid_source, "data.valid_source", numeric)
-    held_out = uniform(bits(seed, Stream.ROW_SPLIT, 0, np.arange(len(rows)), 1)[:, 0]) < config.valid_fraction
-    if held_out.all() or not held_out.any():
-        raise UserError(
-            f"config key data.valid_fraction={config.valid_fraction}",
-            got=f"{held_out.sum()} of {len(rows)} rows of {config.source} held out",
-            expected="some rows to train on, and some to evaluate",
-            fix="change it, give more rows, or give held-out rows as data.valid_source",
-        )
-    train, valid = ([row for row, out in zip(rows, held_out, strict=True) if out == side] for side in (False, True))
+    out = held_out(np.arange(len(rows)), config.valid_fraction, seed, config.source)
+    train, valid = ([row for row, is_out in zip(rows, out, strict=True) if is_out == side] for side in (False, True))
     return train, valid
 
 

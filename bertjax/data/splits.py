@@ -1,0 +1,40 @@
+"""Which rows are held out where no source of their own gives them."""
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from bertjax.data.random import Stream, bits, uniform
+from bertjax.errors import UserError
+
+
+def check_split(valid_source: str, valid_fraction: float) -> None:
+    """Raises UserError unless there is a source of held-out rows, or a fraction of all rows to hold out."""
+    if not valid_source and not 0 < valid_fraction < 1:
+        raise UserError(
+            "config key data.valid_fraction",
+            got=valid_fraction,
+            expected="a fraction of the rows above 0 and below 1",
+            fix="use 0.1, or give held-out rows as data.valid_source",
+        )
+
+
+def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int, source: str) -> Bool[np.ndarray, " rows"]:
+    """Whether each row is held out, which follows from the seed and its group's number alone.
+
+    Args:
+      groups: rows of one number are held out together or not at all.
+      fraction: of the groups.
+      seed: what draws them.
+      source: what the rows are of, for messages.
+    Raises:
+      UserError: no row on one side.
+    """
+    out: Bool[np.ndarray, " rows"] = uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
+    if out.all() or not out.any():
+        raise UserError(
+            f"config key data.valid_fraction={fraction}",
+            got=f"{out.sum()} of {len(out)} rows of {source} held out",
+            expected="some rows to train on, and some to evaluate",
+            fix="change it, give more rows, or give held-out rows as data.valid_source",
+        )
+    return out
