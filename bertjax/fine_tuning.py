@@ -1,16 +1,18 @@
-"""What all fine-tuning has in common: its config, lengths in epochs, and rows of BERT's three inputs."""
+"""What all fine-tuning has in common: its config, lengths in epochs, and models and rows of BERT's three inputs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from bertjax.data.buckets import bucket_lengths
 from bertjax.errors import UserError, build_all
 from bertjax.models.bert import BertConfig
-from bertjax.task import Example
+from bertjax.task import Batch, Example, Params
 
 _INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 
@@ -87,6 +89,19 @@ def model_configs(config: FineTuningConfig, head: type, vocab_size: int) -> tupl
             fix="leave it out: init_from brings its own",
         )
     return bert, found
+
+
+def init(model: nn.Module, rng: jax.Array) -> Params:
+    """Fresh parameters of a model that takes BERT's inputs."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    return model.init(rng, ids, ids, ids, deterministic=True)["params"]
+
+
+def apply(model: nn.Module, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
+    """What such a model gives for a batch; without `rng`, dropout is off."""
+    inputs = (batch[name] for name in _INPUTS)
+    rngs = {} if rng is None else {"dropout": rng}
+    return model.apply({"params": params}, *inputs, deterministic=rng is None, rngs=rngs)
 
 
 def batch_specs(

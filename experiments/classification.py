@@ -5,7 +5,7 @@ import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -179,8 +179,7 @@ class Classification:
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, ids, ids, ids, deterministic=True)["params"]
+        return fine_tuning.init(self._model, rng)
 
     def warm_start(self, params: Params) -> Params:
         """See `Task.warm_start`; a classifier of other classes is not taken over."""
@@ -210,7 +209,7 @@ class Classification:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy, or the squared error, of each row; see `Task.loss`."""
-        logits, labels = self._apply(params, batch, rng), batch["labels"]
+        logits, labels = fine_tuning.apply(self._model, params, batch, rng), batch["labels"]
         weights, count = batch["weights"], jnp.sum(batch["weights"])
         each = squared_error(logits[:, 0], labels) if self._numeric else cross_entropy(logits, labels)
         metrics = {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
@@ -266,7 +265,7 @@ class Classification:
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each row, [B, C]."""
-        return {"logits": self._apply(params, batch, None)}
+        return {"logits": fine_tuning.apply(self._model, params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The likeliest class and the probabilities of all, or the number."""
@@ -286,17 +285,6 @@ class Classification:
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""
         self._tokenizer.save(folder)
-
-    def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
-        logits = self._model.apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["segment_ids"],
-            deterministic=rng is None,
-            rngs={} if rng is None else {"dropout": rng},
-        )
-        return cast(jax.Array, logits)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -42,14 +42,15 @@ class GivenText:
     def fingerprint(self) -> str:
         """What the rows and their encoding depend on."""
         sources = {key: tables.fingerprint(source, key) for key, source in self.sources.items() if source}
-        vocab = self._vocabulary().vocab
+        vocab = self.tokenizer().vocab
         return hashlib.sha256(json.dumps([sources, vocab, self.vocabulary.lowercase]).encode()).hexdigest()
 
     def run(self) -> None:
         """Copies the vocabulary into the folder."""
-        self._vocabulary().save(self.folder)
+        self.tokenizer().save(self.folder)
 
-    def _vocabulary(self) -> WordPiece:
+    def tokenizer(self) -> WordPiece:
+        """The vocabulary. Raises UserError if it or the training rows are not given, or it cannot be read."""
         key = "data.source"
         if not self.sources[key]:
             fix = f"set --config.{key}=FILE"
