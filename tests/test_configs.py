@@ -25,7 +25,7 @@ MODULES = {
 }
 VARIANTS = [(name, size) for name, module in MODULES.items() for size in module.SIZES]
 # What each config needs beside a size.
-NEEDED = {"bert_pretraining": {}, "classification": {"data.labels": ("no", "yes")}}
+NEEDED = {"bert_pretraining": {}, "classification": {"data.labels": ("no", "yes")}, "question_answering": {}}
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:
@@ -34,6 +34,8 @@ def small(name: str, folder: Path) -> dict[str, Any]:
     if name == "bert_pretraining":
         text = {"data.source": tiny.write_text(folder / "text.txt"), "data.lines": "sentence"}
         return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
+    if name == "question_answering":
+        return {**values, **tiny.write_questions(folder), "data.seq_len": 24, "data.max_query_length": 8}
     return {**values, **tiny.write_table(folder), "data.seq_len": 16}
 
 
