@@ -92,3 +92,11 @@ class Task(Protocol):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that the published systems open."""
+
+
+@runtime_checkable
+class OfficialPredictions(Protocol):
+    """What a task has besides if its field's scripts read predictions from one JSON object."""
+
+    def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """That object, of all records."""

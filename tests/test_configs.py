@@ -28,6 +28,7 @@ VARIANTS = [(name, size) for name, module in MODULES.items() for size in module.
 NEEDED = {
     "bert_pretraining": {},
     "classification": {"data.labels": ("no", "yes")},
+    "question_answering": {},
     "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
 }
 
@@ -38,6 +39,8 @@ def small(name: str, folder: Path) -> dict[str, Any]:
     if name == "bert_pretraining":
         text = {"data.source": tiny.write_text(folder / "text.txt"), "data.lines": "sentence"}
         return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
+    if name == "question_answering":
+        return {**values, **tiny.write_questions(folder), "data.seq_len": 24, "data.max_query_length": 8}
     write = {"classification": tiny.write_table, "tagging": tiny.write_sentences}[name]
     return {**values, **write(folder), "data.seq_len": 16}
 

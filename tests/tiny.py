@@ -50,6 +50,10 @@ _WORDS = (
 
 _NAMES = ("Ann", "Bob", "Kim")
 _PLACES = ("house", "tree", "river")
+_PHRASES = {
+    "color": ("dark Gray", "light Blue", "pale Green"),
+    "time": ("early Monday", "late Sunday"),
+}
 
 # What is told of a mistake.
 _TOLD = re.compile(r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. Fix: (?P<fix>.+)\.")
@@ -118,6 +122,43 @@ def _phrase(rng: random.Random, scheme: str) -> list[tuple[str, str]]:
     begin = "B" if scheme == "BIO" else "I"
     tags = [f"{begin if i == 0 else 'I'}-{kind}" if kind else "O" for i in range(len(words))]
     return [*zip(words, tags, strict=True), (rng.choice(["the", "a", "cat", "dog", "sees", "likes"]), "O")]
+
+
+def write_questions(folder: Path, contexts: int = 40, answerable: float = 1.0, words: int = 9) -> dict[str, object]:
+    """Which color and which time each context names, in a SQuAD file with a vocabulary beside it.
+
+    Args:
+      folder: for the two.
+      contexts: how many, of two questions each.
+      answerable: what fraction of the questions has an answer.
+      words: how many a context has at most, beside the answers.
+    Returns:
+      the keys of the config that name the two.
+    """
+    rng = random.Random(0)
+    paragraphs = [_paragraph(rng, f"c{number}", answerable, words) for number in range(contexts)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "questions.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]}))
+    phrases = sorted({word.lower() for group in _PHRASES.values() for phrase in group for word in phrase.split()})
+    vocab = [*SPECIALS, ".", "?", "which", "is", "it", *_PHRASES, *phrases, *_WORDS]
+    WordPiece(vocab, lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "questions.json"), "data.vocab_file": str(folder / "vocabulary")}
+
+
+def _paragraph(rng: random.Random, name: str, answerable: float, words: int) -> dict[str, Any]:
+    """A context and its questions, in SQuAD's form."""
+    phrases = {kind: rng.choice(group) for kind, group in _PHRASES.items() if rng.random() < answerable}
+    parts = [*rng.choices(_WORDS, k=rng.randint(3, words)), *phrases.values()]
+    rng.shuffle(parts)
+    context = "  ".join(parts) + " ."
+    answers = {kind: [{"text": text, "answer_start": context.index(text)}] for kind, text in phrases.items()}
+    questions = [
+        {"id": f"{name}-{kind}", "question": f"Which {kind} is it?", "answers": answers[kind], "is_impossible": False}
+        if kind in answers
+        else {"id": f"{name}-{kind}", "question": f"Which {kind} is it?", "answers": [], "is_impossible": True}
+        for kind in _PHRASES
+    ]
+    return {"context": context, "qas": questions}
 
 
 def values(text: Path, **overrides: object) -> dict[str, object]:

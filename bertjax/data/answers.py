@@ -1,15 +1,42 @@
 """Questions with answers that stand in a text: the JSON files of SQuAD 1.1 and 2.0, read and checked."""
 
+import dataclasses
 import itertools
+import logging
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertjax.data.lines import BadRows, RowError, check_text, find_files, read_json
-from bertjax.errors import UserError
+import numpy as np
+
+from bertjax.data.lines import BadRows, RowError, check_text, find_files, parse_json, read_json
+from bertjax.data.splits import check_split, held_out
+from bertjax.errors import UserError, choice
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionsConfig:
+    """Which questions to read.
+
+    Attributes:
+      source: training questions: paths or globs of SQuAD files, separated by commas.
+      valid_source: held-out questions; empty to hold out questions of `source`.
+      valid_fraction: which fraction of the contexts is held out then with all their questions, drawn by their numbers.
+      on_bad_row: "stop" at a malformed question, paragraph or article, or "skip" and count it.
+    """
+
+    source: str
+    valid_source: str
+    valid_fraction: float
+    on_bad_row: str
+
+    def __post_init__(self) -> None:
+        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        check_split(self.valid_source, self.valid_fraction)
 
 
 class Answer(NamedTuple):
@@ -31,6 +58,32 @@ class Question(NamedTuple):
     where: str  # file and place in it, for messages
 
 
+def read_splits(config: QuestionsConfig, seed: int) -> tuple[list[Question], list[Question]]:
+    """Returns the training questions and the held-out questions.
+
+    Args:
+      config: which.
+      seed: what draws the held-out contexts, if they have no source.
+    Raises:
+      UserError: as `read_questions`; or no question on one side.
+    """
+    questions = _read(config, config.source, "data.source")
+    if config.valid_source:
+        return questions, _read(config, config.valid_source, "data.valid_source")
+    numbers: dict[str, int] = {}
+    groups = np.array([numbers.setdefault(question.context, len(numbers)) for question in questions])
+    out = held_out(groups, config.valid_fraction, seed, config.source)
+    train, valid = ([q for q, is_out in zip(questions, out, strict=True) if is_out == side] for side in (False, True))
+    return train, valid
+
+
+def _read(config: QuestionsConfig, source: str, key: str) -> list[Question]:
+    bad_rows = BadRows(config.on_bad_row)
+    questions = list(read_questions(source, key, bad_rows, needs_answers=True))
+    _log.info("read %s: %d questions, %d bad rows left out", source, len(questions), bad_rows.count)
+    return questions
+
+
 def read_questions(source: str, key: str, bad_rows: BadRows, *, needs_answers: bool) -> Iterator[Question]:
     """Yields the questions of SQuAD files, in their order.
 
@@ -45,7 +98,7 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, needs_answers: b
     """
     seen: dict[str, str] = {}
     for path in find_files(source, key):
-        yield from _questions(path, bad_rows, needs_answers, seen)
+        yield from _questions(read_json(path), str(path), bad_rows, needs_answers, seen)
     if not seen:
         raise UserError(
             f"config key {key}={source}",
@@ -55,10 +108,16 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, needs_answers: b
         )
 
 
-def _questions(path: Path, bad_rows: BadRows, needs_answers: bool, seen: dict[str, str]) -> Iterator[Question]:
-    """Yields the questions of a file; `seen` tells where each id stands."""
-    articles = _articles(read_json(path), str(path))
-    for article in bad_rows.sift(map(_article, articles, _places(f"{path}: data"))):
+def parse_questions(text: str, where: str, bad_rows: BadRows) -> Iterator[Question]:
+    """Yields the questions of a SQuAD file that is given as text, to be answered; as `read_questions` otherwise."""
+    yield from _questions(parse_json(text, where), where, bad_rows, needs_answers=False, seen={})
+
+
+def _questions(
+    value: Any, where: str, bad_rows: BadRows, needs_answers: bool, seen: dict[str, str]
+) -> Iterator[Question]:
+    """Yields the questions of a file's JSON value; `seen` tells where each id stands."""
+    for article in bad_rows.sift(map(_article, _articles(value, where), _places(f"{where}: data"))):
         for paragraph in bad_rows.sift(map(_paragraph, article.rows, _places(f"{article.where}.paragraphs"))):
             parse = partial(_question, article.text, paragraph.text, needs_answers, seen)
             yield from bad_rows.sift(map(parse, paragraph.rows, _places(f"{paragraph.where}.qas")))

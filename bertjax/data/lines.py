@@ -22,6 +22,7 @@ MAX_LINE_BYTES = 2**20
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+_JSON = "one JSON value in UTF-8 text"
 
 
 class RowError(UserError):
@@ -151,18 +152,30 @@ def read_json(path: Path) -> Any:
     with _open(path) as stream:
         content = stream.read()
     start = len(_BOM) if content.startswith(_BOM) else 0
-    expected = "one JSON value in UTF-8 text"
     try:
-        return json.loads(content[start:].decode("utf-8"))
+        return parse_json(content[start:].decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
         fix = "convert the file to UTF-8 (iconv does)"
-        raise UserError(str(path), got=_not_utf8(error, start), expected=expected, fix=fix) from None
+        raise UserError(str(path), got=_not_utf8(error, start), expected=_JSON, fix=fix) from None
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Returns the value that a text is in JSON.
+
+    Args:
+      text: without a byte order mark.
+      where: its file, for messages.
+    Raises:
+      UserError: no JSON, with line and column.
+    """
+    try:
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        where, got = f"{path}:{error.lineno}", f"invalid JSON at column {error.colno} ({error.msg})"
-        raise UserError(where, got=got, expected=expected, fix="correct the file, or copy it again") from None
+        where, got = f"{where}:{error.lineno}", f"invalid JSON at column {error.colno} ({error.msg})"
+        raise UserError(where, got=got, expected=_JSON, fix="correct the file, or copy it again") from None
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, or as many brackets
         got = f"JSON that cannot be read ({error})"
-        raise UserError(str(path), got=got, expected=expected, fix="correct the file") from None
+        raise UserError(where, got=got, expected=_JSON, fix="correct the file") from None
 
 
 def find_files(source: str, key: str, also: str = "") -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bertjax.errors import UserError, build_all, check_unresolved
-from bertjax.task import Task
+from bertjax.task import OfficialPredictions, Task
 from bertjax.training import check, distributed, inference, loop, run_folder, streams
 from bertjax.training.config import TrainingConfig
 
@@ -22,6 +22,7 @@ class Request:
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
       output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
+        Predictions are a record a line, but in the field's official form, where it has one, if the name ends in .json.
       checkpoint: latest, best or a step.
     """
 
@@ -82,7 +83,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     if request.mode in ("predict", "export"):
         from_run = workdir if request.workdir else None
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
-        _infer(request, inference.Inference(task, settings, from_run, request.checkpoint))
+        _infer(request, task, inference.Inference(task, settings, from_run, request.checkpoint))
         return True
 
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
@@ -111,12 +112,15 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     return bool(record.get("can_learn", True))
 
 
-def _infer(request: Request, runner: inference.Inference) -> None:
+def _infer(request: Request, task: Task, runner: inference.Inference) -> None:
     if request.mode == "export":
         runner.export(Path(request.output))
         return
     with streams.open_output(request.output, distributed.is_first_process()) as output:
-        for record in runner.records(streams.read_lines(request.input)):
+        records = runner.records(streams.read_lines(request.input))
+        if isinstance(task, OfficialPredictions) and request.output.endswith(".json"):
+            records = iter([task.official(records)])
+        for record in records:
             output.write(streams.json_line(record))
 
 

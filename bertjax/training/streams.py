@@ -1,10 +1,12 @@
 """Where inputs of predictions come from and where predictions go: files, pipes, devices, standard streams."""
 
 import contextlib
+import gzip
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,23 +16,14 @@ from bertjax.errors import UserError
 
 
 def read_lines(name: str) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file, or of standard input if `name` is "-"; without their line ends.
+    """Yields the lines of a UTF-8 file (`.gz` too), or of standard input if `name` is "-"; without their line ends.
 
     Raises:
-      UserError: no such file; standard input for several processes; a line that is not UTF-8.
+      UserError: no such file, or a damaged one; standard input for several processes; a line that is not UTF-8.
     """
     if name == "-" and jax.process_count() > 1:
         raise UserError("--input=-", got="several processes", expected="a file that all can read", fix="give a file")
-    with contextlib.ExitStack() as stack:
-        try:
-            file = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
-        except OSError as error:
-            raise UserError(
-                f"--input={name}",
-                got=error.strerror,
-                expected="a file with a line for each prediction, or - for standard input",
-                fix="correct the path",
-            ) from error
+    with _open_input(name) as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield line.rstrip(b"\r\n").decode()
@@ -41,6 +34,31 @@ def read_lines(name: str) -> Iterator[str]:
                     expected="UTF-8",
                     fix="convert the input (iconv does)",
                 ) from error
+
+
+@contextlib.contextmanager
+def _open_input(name: str) -> Iterator[Iterable[bytes]]:
+    """Opens an input, unpacking .gz; what goes wrong with that, in the with block's reads too, is a UserError."""
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with gzip.open(name) if name.endswith(".gz") else Path(name).open("rb") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(
+            f"--input={name}",
+            got=f"a damaged or truncated gzip file ({error})",
+            expected="a complete one, as its name ends in .gz",
+            fix="make or copy the file again (gzip -t tests one)",
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"--input={name}",
+            got=error.strerror,
+            expected="a file that the task predicts on, or - for standard input",
+            fix="correct the path",
+        ) from error
 
 
 def json_line(record: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.data.answers import Answer, read_questions
+from bertjax.data.answers import Answer, QuestionsConfig, parse_questions, read_questions, read_splits
 from bertjax.data.lines import BadRows
 from bertjax.errors import UserError
 
@@ -56,6 +56,39 @@ def test_answers_may_be_absent_where_they_are_not_needed(tmp_path):
     questions = read(tmp_path, value, needs_answers=False)
     assert [len(question.answers) for question in questions] == [0, 0, 1, 0]
     assert [question.is_impossible for question in questions] == [False, False, False, True]
+
+
+def test_questions_of_a_text():
+    (question,) = parse_questions(json.dumps(squad(row(answers=()))), "input", BadRows("stop"))
+    assert (question.id, question.answers, question.where) == ("q1", (), "input: data[0].paragraphs[0].qas[0]")
+    with pytest.raises(UserError, match=r"input:2: got invalid JSON at column 1 .*expected one JSON value"):
+        list(parse_questions('{"data":\n', "input", BadRows("stop")))
+
+
+def several(tmp_path, name, contexts):
+    articles = [squad(row(f"{n}a"), row(f"{n}b"), context=f"{CONTEXT} {n}")["data"][0] for n in contexts]
+    return str(write(tmp_path, {"data": articles}, name))
+
+
+def test_held_out_questions_take_their_texts_with_them(tmp_path):
+    source = several(tmp_path, "all.json", range(40))
+    train, valid = read_splits(QuestionsConfig(source, "", 0.25, "stop"), 0)
+    assert len(train) + len(valid) == 80
+    assert 8 <= len(valid) <= 32
+    assert not {question.context for question in train} & {question.context for question in valid}
+    assert read_splits(QuestionsConfig(source, "", 0.25, "stop"), 0) == (train, valid)
+
+
+def test_held_out_questions_of_their_own_source(tmp_path):
+    config = QuestionsConfig(several(tmp_path, "a.json", (1, 2)), several(tmp_path, "b.json", (1,)), 0.0, "stop")
+    assert [len(questions) for questions in read_splits(config, 0)] == [4, 2]
+
+
+def test_a_config_of_questions_is_checked():
+    with pytest.raises(UserError, match=r"config key data.on_bad_row: got 'go'"):
+        QuestionsConfig("a.json", "", 0.1, "go")
+    with pytest.raises(UserError, match=r"config key data.valid_fraction: got 1.0"):
+        QuestionsConfig("a.json", "", 1.0, "stop")
 
 
 def without(value, key):

@@ -1,0 +1,288 @@
+"""Questions answered by a part of a text, or by none: SQuAD 1.1 and 2.0 (Devlin et al. 2019, sections 4.2 and 4.3)."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import fine_tuning, pretrained
+from bertjax.data import answers
+from bertjax.data.answers import Question, QuestionsConfig
+from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
+from bertjax.data.lines import BadRows
+from bertjax.data.spans import (
+    Candidate,
+    SpanConfig,
+    Window,
+    answer_text,
+    best_answers,
+    null_score,
+    windows,
+    with_positions,
+)
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError, build_all
+from bertjax.fine_tuning import FineTuningConfig
+from bertjax.interop import huggingface
+from bertjax.models.fine_tuning import BertForQuestionAnswering, SpanLogits
+from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.scoring import squad
+from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Rows as RowIndices
+
+# Contexts are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
+
+
+Config = FineTuningConfig  # it reads no keys of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    """What is on top of the encoder; see `BertForQuestionAnswering`."""
+
+    lstm_size: int
+
+
+_DATA = (QuestionsConfig, SpanConfig, VocabularyConfig)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, and lengths in updates.
+
+    Raises:
+      UserError: contradictions, and whatever is wrong with the questions.
+    """
+    config = pretrained.resolve(config)
+    text, spans, _ = build_all(_DATA, config["data"], "data")
+    count = 1
+    if text.source:
+        count = len(_training_rows(text, spans, _key(_given(config["data"], Path()).tokenizer())))
+    return fine_tuning.resolve_lengths(config, count)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(config: QuestionsConfig, null_answers: bool) -> tuple[list[Question], list[Question]]:
+    """The training questions and the held-out questions."""
+    splits = answers.read_splits(config, _SPLIT_SEED)
+    for question in [] if null_answers else [*splits[0], *splits[1]]:
+        if question.is_impossible:
+            raise UserError(
+                f"{question.where} (id {question.id})",
+                got="a question that has no answer",
+                expected="answers, as data.null_answers=False says (SQuAD 1.1)",
+                fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
+            )
+    return splits
+
+
+@functools.lru_cache(maxsize=1)
+def _training_rows(config: QuestionsConfig, spans: SpanConfig, key: tuple[tuple[str, ...], bool]) -> Rows:
+    """A row for each window of each training question; `resolve` counts them before the task trains on them.
+
+    Of several answers the first is learned; in a window without it, [CLS], as in `run_squad.py`.
+    """
+    tokenizer = WordPiece(*key)
+    return Rows(
+        with_positions(window, question.answers[0] if question.answers else None)
+        for question in _read(config, spans.null_answers)[0]
+        for window in windows(question, tokenizer, spans)
+    )
+
+
+def _key(tokenizer: WordPiece) -> tuple[tuple[str, ...], bool]:
+    """What a tokenizer can be made of again."""
+    return tokenizer.vocab, tokenizer.lowercase
+
+
+def preparation(config: Config, workdir: Path) -> GivenText:
+    """The questions that training needs; their vocabulary is kept in the run's folder."""
+    return _given(config.data, workdir / "data")
+
+
+def _given(data: Mapping[str, Any], folder: Path) -> GivenText:
+    text, _, vocabulary = build_all(_DATA, data, "data")
+    return GivenText(folder, {"data.source": text.source, "data.valid_source": text.valid_source}, vocabulary)
+
+
+def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "QuestionAnswering":
+    """The task.
+
+    Args:
+      config: its settings.
+      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
+        the settings can be checked.
+      prepared: any folder if the task is to train or to be scored; without it the questions are not read.
+    """
+    *_, vocabulary = build_all(_DATA, config.data, "data")
+    tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    return QuestionAnswering(config, tokenizer, reads=prepared is not None)
+
+
+class QuestionAnswering:
+    """See `bertjax.task.Task`."""
+
+    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
+        """Args: settings; the vocabulary; whether to read questions. Raises UserError if they do not fit together."""
+        self._config, self._tokenizer, self._reads = config, tokenizer, reads
+        self._text, self._spans, _ = build_all(_DATA, config.data, "data")
+        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
+        check_seq_len(self._spans.seq_len, self._model_config.max_positions)
+        self._model = BertForQuestionAnswering(self._model_config, head.lstm_size)
+
+    @functools.cached_property
+    def _train(self) -> BucketedBatches:
+        assert self._reads, "a task that has read no questions only predicts"
+        rows = _training_rows(self._text, self._spans, _key(self._tokenizer))
+        return BucketedBatches(rows, bucket_lengths(self._spans.seq_len), self._config.batch_size, self._config.seed)
+
+    @functools.cached_property
+    def _valid(self) -> list[tuple[Question, list[Window]]]:
+        """The held-out questions and their windows."""
+        assert self._reads, "a task that has read no questions only predicts"
+        _, questions = _read(self._text, self._spans.null_answers)
+        return [(question, windows(question, self._tokenizer, self._spans)) for question in questions]
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Task.init`."""
+        return fine_tuning.init(self._model, rng)
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Task.warm_start`."""
+        return pretrained.warm_start(params, Path(self._config.init_from)) if self._config.init_from else params
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """See `Task.partition_rules`."""
+        return TENSOR_RULES
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `Task.batch_specs`."""
+        of_rows = {"start_positions": np.int32, "end_positions": np.int32}
+        return fine_tuning.batch_specs(self._config.batch_size, self._spans.seq_len, {}, of_rows)
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Task.batches`."""
+        return self._train.training(start, rows) if split == "train" else iter(())
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The rows."""
+        return {"span": jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The mean of the cross-entropies of start and end, of each row; see `Task.loss`.
+
+        Padding takes no part in the softmax, unlike in `run_squad.py`, which pads all rows to one length: so a row's
+        loss does not depend on the length of its batch.
+        """
+        start, end = self._logits(params, batch, rng)
+        starts, ends = batch["start_positions"], batch["end_positions"]
+        weights, count = batch["weights"], jnp.sum(batch["weights"])
+        each = span_cross_entropy(start, end, starts, ends)
+        metrics = {
+            "accuracy": (jnp.sum(is_best(start, starts) * is_best(end, ends) * weights), count),
+            "tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(())),
+        }
+        return {"span": jnp.sum(each * weights)}, metrics
+
+    def baselines(self) -> Mapping[str, float]:
+        """With unanswerable questions, what it scores to answer none, in percent."""
+        if not self._spans.null_answers:
+            return {}
+        unanswerable = [question.is_impossible for question, _ in self._valid]
+        return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}
+
+    def held_out(self) -> Iterator[Example]:
+        """See `Task.held_out`; a row for each window."""
+        for question, rows in self._valid:
+            yield fine_tuning.example([row.inputs for row in rows], (question, rows))
+
+    def score_names(self) -> Sequence[str]:
+        """The figures that there are for any questions; those of `squad.score_v2` for a part of them come on top."""
+        return ("exact", "f1", "best_exact", "best_f1") if self._spans.null_answers else ("exact_match", "f1")
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """The official figures; with unanswerable questions, also with the best threshold in place of the config's."""
+        best, nulls, references = {}, {}, {}
+        for example, outputs in results:
+            question, _ = example.source
+            candidates, nulls[question.id] = self._candidates(example, outputs)
+            best[question.id] = next((each.text for each in candidates if each.text), "")
+            references[question.id] = [answer.text for answer in question.answers]
+        if not self._spans.null_answers:
+            return squad.score_v1(best, references)
+        return squad.score_v2(best, references, nulls, null_threshold=self._spans.null_threshold)
+
+    def _candidates(self, example: Example, outputs: Sequence[Output]) -> tuple[list[Candidate], float]:
+        """The best answers of a question; and by how much no answer scores above the best one that is none."""
+        question, rows = example.source
+        width = max(len(row.inputs["input_ids"]) for row in rows)
+        start, end = (_stacked([output[name] for output in outputs], width) for name in SpanLogits._fields)
+        candidates = best_answers(question, rows, start, end, self._spans)
+        best = next((each.score for each in candidates if each.text), -math.inf)
+        return candidates, null_score(start, end) - best
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """The questions of a SQuAD file, whose answers are not looked for."""
+        text = "\n".join(lines).removeprefix("\ufeff")
+        for question in answers.parse_questions(text, "input", BadRows(self._text.on_bad_row)):
+            rows = windows(question, self._tokenizer, self._spans)
+            yield fine_tuning.example([row.inputs for row in rows], (question, rows))
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Task.predict_lengths`."""
+        return bucket_lengths(self._spans.seq_len)
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The logits of `start` and `end` at each token, [B, S]."""
+        return self._logits(params, batch, None)._asdict()
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The answer, "" for none, and its characters in the context.
+
+        `score` is that of the best answer, chosen or not, and `null_score` by how much that of no answer is above it;
+        null where the text has nothing that could be an answer.
+        """
+        question, _ = example.source
+        candidates, null = self._candidates(example, outputs)
+        answer = answer_text(candidates, self._spans)
+        best = next((each for each in candidates if each.text), None)
+        chosen = best if answer else None
+        return {
+            "id": question.id,
+            "answer": answer,
+            "start": chosen and chosen.start,
+            "end": chosen and chosen.end,
+            "score": best and round(best.score, 6),
+            "null_score": best and round(null, 6),
+        }
+
+    def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The answer of each id, as the evaluation scripts of SQuAD read it."""
+        return {record["id"]: record["answer"] for record in records}
+
+    def export(self, params: Params, folder: Path) -> None:
+        """A folder that `transformers.BertForQuestionAnswering.from_pretrained` opens."""
+        huggingface.save(folder, params, self._model_config, "BertForQuestionAnswering", None)
+        self._tokenizer.save(folder)
+
+    def save_vocabulary(self, folder: Path) -> None:
+        """See `Task.save_vocabulary`."""
+        self._tokenizer.save(folder)
+
+    def _logits(self, params: Params, batch: Batch, rng: jax.Array | None) -> SpanLogits:
+        """Those of padding are so low that a softmax gives it nothing."""
+        logits = fine_tuning.apply(self._model, params, batch, rng)
+        return SpanLogits(*(mask_logits(each, batch["segment_ids"] != 0) for each in logits))
+
+
+def _stacked(logits: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """The logits of rows that were padded to different lengths, as one array [windows, width]."""
+    return np.stack([np.pad(row[:width], (0, max(0, width - len(row)))) for row in logits])

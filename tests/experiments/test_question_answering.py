@@ -1,0 +1,345 @@
+"""Question answering, from SQuAD files to answers in the characters of the text."""
+
+import gzip
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.data import spans
+from bertjax.errors import build_all
+from bertjax.training.config import TrainingConfig
+from configs import question_answering as config_file
+from experiments import question_answering
+from tests import tiny
+
+SMALL = {
+    "num_epochs": 8.0,
+    "batch_size": 16,
+    "log_every": 50,
+    "evaluate_every": 100,
+    "model.num_layers": 1,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_positions": 24,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.initializer_range": 0.1,
+    "data.seq_len": 24,
+    "data.doc_stride": 6,
+    "data.max_query_length": 8,
+    "data.max_answer_length": 4,
+    "data.valid_fraction": 0.2,
+    "optimizer.learning_rate": 4e-3,
+}
+# What predictions without a run's config need.
+LENGTHS = [f"--config.{key}={value}" for key, value in SMALL.items() if key.startswith("data.")]
+LONG = "The cat Sees a bird. " * 6
+TEXTS = [
+    {
+        "context": f"{LONG}It is DARK\n gray. {LONG} late  Súnday, {LONG}",
+        "qas": [{"id": "a", "question": "Which color is it?"}, {"id": 7, "question": "Which time is it?"}],
+    },
+    {"context": "Pale green fish sleeps.", "qas": [{"id": "b", "question": "Which color is it?", "answers": []}]},
+]
+
+
+def squad(*paragraphs):
+    return {"version": "2.0", "data": [{"title": "Texts", "paragraphs": list(paragraphs)}]}
+
+
+def flags(values):
+    return [f"--config.{key}={value}" for key, value in values.items()]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def train(folder, variant, **questions):
+    values = {**SMALL, **tiny.write_questions(folder, **questions)}
+    command = [f"--config=configs/question_answering.py:tiny,{variant}", f"--workdir={folder / 'run'}", *flags(values)]
+    outcome = tiny.run(*command)
+    assert outcome.status is None, outcome.status
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that has learned to tell colors and times, in texts of several windows."""
+    return train(tmp_path_factory.mktemp("answering"), "squad", contexts=100, words=30)
+
+
+@pytest.fixture(scope="module")
+def null_run(tmp_path_factory):
+    """A run that has learned to tell them, or that there are none."""
+    return train(tmp_path_factory.mktemp("answering"), "squad2", contexts=250, answerable=0.6)
+
+
+def predict(*command, questions=TEXTS):
+    outcome = tiny.run("--mode=predict", *command, stdin=json.dumps(squad(*questions)).encode())
+    assert outcome.status is None, outcome.status
+    return [json.loads(line) for line in outcome.stdout.splitlines()]
+
+
+def task_of(tmp_path, variant="squad", answerable=1.0, **overrides):
+    tree = config_file.get_config(f"tiny,{variant}")
+    values = tiny.write_questions(tmp_path, answerable=answerable, words=20)
+    tree.update_from_flattened_dict({**SMALL, **values, **overrides})
+    resolved = question_answering.resolve(json.loads(tree.to_json_best_effort()))
+    settings, experiment = build_all((TrainingConfig, question_answering.Config), resolved, "")
+    text = question_answering.preparation(experiment, tmp_path)
+    text.run()
+    return question_answering.make(experiment, text.folder, text.folder), settings
+
+
+def test_a_run_learns(run):
+    metrics = lines_of(run / "metrics.jsonl")
+    assert metrics[-1]["valid/f1"] >= metrics[-1]["valid/exact_match"] > 85
+    assert [line["train/accuracy"] for line in metrics if "train/accuracy" in line][-1] > 0.5
+    config = json.loads((run / "config.json").read_text())
+    windows = config["num_steps"] / config["num_epochs"] * config["batch_size"]
+    assert windows > 1.5 * 2 * 80  # of two questions to each of 80 texts
+    assert config["optimizer"]["warmup_steps"] == round(0.1 * config["num_steps"])
+    assert (run / "vocab.txt").exists()
+
+
+def test_a_run_learns_where_there_is_no_answer(null_run):
+    metrics = lines_of(null_run / "metrics.jsonl")
+    last = metrics[-1]
+    assert last["valid/HasAns_total"] + last["valid/NoAns_total"] == last["valid/total"]
+    baseline = metrics[0]["valid/no_answer_f1"]
+    assert baseline == pytest.approx(100 * last["valid/NoAns_total"] / last["valid/total"])
+    assert last["valid/best_f1"] >= last["valid/f1"] > 85 > 60 > baseline
+    assert last["valid/NoAns_f1"] > 80 and last["valid/HasAns_f1"] > 80
+    assert np.isfinite(last["valid/best_f1_thresh"])
+    assert json.loads((null_run / "config.json").read_text())["checkpoint"]["best_metric"] == "valid/best_f1"
+
+
+def test_scores_come_back(null_run):
+    last = lines_of(null_run / "metrics.jsonl")[-1]
+    one, two = (tiny.run("--mode=evaluate", f"--workdir={null_run}") for _ in range(2))
+    assert one.status is None, one.status
+    assert one.stdout == two.stdout
+    record = json.loads(one.stdout)
+    scores = {name for name in last if name.startswith("valid/")}
+    assert len(scores) == 13
+    for name in scores:
+        assert record[name] == pytest.approx(last[name], rel=1e-4, abs=1e-4)
+
+
+def test_predictions_are_parts_of_the_text(run):
+    records = predict(f"--workdir={run}")
+    found = [(record["id"], record["answer"]) for record in records]
+    assert found == [("a", "DARK\n gray"), ("7", "late  Súnday"), ("b", "Pale green")]
+    contexts = [TEXTS[0]["context"]] * 2 + [TEXTS[1]["context"]]
+    for record, context in zip(records, contexts, strict=True):
+        assert record.keys() == {"id", "answer", "start", "end", "score", "null_score"}
+        assert context[record["start"] : record["end"]] == record["answer"]
+
+
+def test_predictions_of_no_answer(null_run):
+    texts = [{"context": "The Cat sees PALE Green.", "qas": TEXTS[0]["qas"]}]
+    color, time = predict(f"--workdir={null_run}", questions=texts)
+    assert (color["answer"], color["start"], color["end"]) == ("PALE Green", 13, 23)
+    assert (time["answer"], time["start"], time["end"]) == ("", None, None)
+    assert color["null_score"] <= 0 < time["null_score"]
+    command = ["--config=configs/question_answering.py:squad2", f"--config.init_from={null_run}", *LENGTHS]
+    for threshold, answered in ((color["null_score"] - 1, [False, False]), (time["null_score"] + 1, [True, True])):
+        records = predict(*command, f"--config.data.null_threshold={threshold}", questions=texts)
+        assert [bool(record["answer"]) for record in records] == answered
+        assert [record["score"] for record in records] == [color["score"], time["score"]]
+
+
+def test_a_text_without_words_has_no_answer(run):
+    (record,) = predict(f"--workdir={run}", questions=[{**TEXTS[1], "context": "\u200b"}])
+    nothing = dict.fromkeys(("start", "end", "score", "null_score"))
+    assert record == {"id": "b", "answer": "", **nothing}
+
+
+def test_files_in_and_out(run, tmp_path):
+    plain, packed, named = tmp_path / "dev.json", tmp_path / "dev.json.gz", tmp_path / "answers.jsonl"
+    plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")
+    packed.write_bytes(gzip.compress(json.dumps(squad(*TEXTS)).encode()))
+    for path in (plain, packed):
+        command = ["--mode=predict", f"--workdir={run}", f"--input={path}"]
+        assert tiny.run(*command, f"--output={named}").status is None
+        assert lines_of(named) == predict(f"--workdir={run}")
+    official = tmp_path / "predictions.json"
+    assert tiny.run(*command, f"--output={official}").status is None
+    assert json.loads(official.read_text()) == {record["id"]: record["answer"] for record in lines_of(named)}
+
+
+def test_an_exported_run_predicts_the_same(run, tmp_path):
+    exported = tmp_path / "exported"
+    assert tiny.run("--mode=export", f"--workdir={run}", f"--output={exported}").status is None
+    assert json.loads((exported / "config.json").read_text())["architectures"] == ["BertForQuestionAnswering"]
+    command = ["--config=configs/question_answering.py", f"--config.init_from={exported}", *LENGTHS]
+    assert predict(*command) == predict(f"--workdir={run}")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "got", "expected", "fix"),
+    [
+        ("", "input:1", "invalid JSON at column 1", "one JSON value", "correct the file"),
+        ('{"data":\n [}', "input:2", "invalid JSON at column 3", "one JSON value", "correct the file"),
+        ("[]", "input", "a JSON list", "an object with a list of articles under 'data'", "convert it"),
+        (
+            json.dumps(squad(*TEXTS, *TEXTS)),
+            r"input: data\[0\].paragraphs\[2\].qas\[0\] \(id a\)",
+            "the id of .* again",
+            "an id of its own",
+            "give each",
+        ),
+    ],
+)
+def test_bad_input(run, text, what, got, expected, fix):
+    outcome = tiny.run("--mode=predict", f"--workdir={run}", stdin=text.encode())
+    tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
+
+
+def test_input_that_is_no_gzip(run, tmp_path):
+    path = tmp_path / "dev.json.gz"
+    packed = gzip.compress(json.dumps(squad(*TEXTS)).encode())
+    for content in (b"{}", packed[:-9], packed[:20] + b"damage" + packed[26:]):
+        path.write_bytes(content)
+        outcome = tiny.run("--mode=predict", f"--workdir={run}", f"--input={path}")
+        tiny.check_told(
+            outcome.error, what="--input=.*gz", got="damaged or truncated", expected="complete", fix="copy the file"
+        )
+
+
+def change_answer(questions):
+    questions["data"][0]["paragraphs"][2]["qas"][0]["answers"][0]["answer_start"] += 1
+
+
+def drop_answers(questions):
+    questions["data"][0]["paragraphs"][2]["qas"][0] |= {"answers": [], "is_impossible": True}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "got", "expected", "fix"),
+    [
+        (change_answer, "at answer_start", "the answer", "set answer_start to"),
+        (drop_answers, "a question that has no answer", "data.null_answers=False", r"question_answering.py:squad2"),
+    ],
+)
+def test_bad_questions(tmp_path, spoil, got, expected, fix):
+    values = tiny.write_questions(tmp_path)
+    path = Path(values["data.source"])
+    questions = json.loads(path.read_text())
+    spoil(questions)
+    path.write_text(json.dumps(questions))
+    command = ["--config=configs/question_answering.py:tiny", f"--workdir={tmp_path / 'run'}"]
+    outcome = tiny.run(*command, *flags(SMALL | values))
+    what = r"questions.json: data\[0\].paragraphs\[2\].qas\[0\] \(id c2-color\)"
+    tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
+
+
+def test_a_vocabulary_is_asked_for_before_anything_is_written(tmp_path):
+    values = tiny.write_questions(tmp_path) | {"data.vocab_file": ""}
+    command = ["--config=configs/question_answering.py:tiny", f"--workdir={tmp_path / 'run'}"]
+    outcome = tiny.run(*command, *flags(SMALL | values))
+    tiny.check_told(outcome.error, what="data.vocab_file", got="nothing", expected="a vocab.txt", fix="init_from")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_recipes_of_the_paper():
+    one, two = (config_file.get_config(variant) for variant in ("base,squad", "squad2,base"))
+    assert (one.batch_size, one.num_epochs, one.optimizer.learning_rate) == (32, 3.0, 5e-5)
+    assert (two.batch_size, two.num_epochs, two.optimizer.learning_rate) == (48, 2.0, 5e-5)
+    assert (one.data.null_answers, two.data.null_answers) == (False, True)
+    assert config_file.get_config("base") == one
+
+
+def right_logits(example, length=24):
+    """Outputs that point to the first answer, each row's padded to another length; to [CLS] where there is none."""
+    question, windows = example.source
+    for number, window in enumerate(windows):
+        start, end = spans.target(window, question.answers[0] if question.answers else None)
+        logits = np.zeros((2, length + number), np.float32)
+        logits[0, start] = logits[1, end] = 5 if start else 1
+        logits[:, len(window.inputs["input_ids"]) :] = 100  # padding must not be looked at
+        yield dict(zip(("start", "end"), logits, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("variant", "answerable", "expected"),
+    [
+        ("squad", 1.0, {"exact_match": 100, "f1": 100}),
+        ("squad2", 0.6, {"exact": 100, "f1": 100, "NoAns_exact": 100, "HasAns_f1": 100, "best_f1": 100}),
+        ("squad2", 1.0, {"exact": 100, "best_exact": 100}),
+    ],
+)
+def test_right_logits_score_100(tmp_path, variant, answerable, expected):
+    task, settings = task_of(tmp_path, variant, answerable)
+    examples = list(task.held_out())
+    assert len(examples) == len({example.source[0].id for example in examples}) > 8
+    assert max(len(example.rows) for example in examples) > 1
+    assert {row["segment_ids"].sum() for example in examples for row in example.rows} > {24}
+    scores = task.score([(example, list(right_logits(example))) for example in examples])
+    assert {name: scores[name] for name in expected} == expected
+    assert set(task.score_names()) <= set(scores)
+    assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
+    for example in examples:
+        record = task.record(example, list(right_logits(example)))
+        assert record["answer"] == "".join(answer.text for answer in example.source[0].answers)
+
+
+def test_held_out_questions_share_no_text_with_training(tmp_path):
+    task, _ = task_of(tmp_path)
+    train, valid = question_answering._read(task._text, False)
+    assert len(train) + len(valid) == 80
+    assert not {question.context for question in train} & {question.context for question in valid}
+
+
+def batch_of(task):
+    return jax.tree.map(jnp.asarray, next(task.batches("train", 0, np.arange(16))))
+
+
+def test_training_rows_point_to_their_answers(tmp_path):
+    task, _ = task_of(tmp_path)
+    batch = next(task.batches("train", 0, np.arange(16)))
+    assert {name: (array.dtype, array.shape) for name, array in batch.items()} in [
+        {name: (spec.dtype, spec.shape) for name, spec in specs.items()} for specs in task.batch_specs()
+    ]
+    phrases = {"color": ("dark gray", "light blue", "pale green"), "time": ("early monday", "late sunday")}
+    for row in np.flatnonzero(batch["weights"]):
+        words = [task._tokenizer.vocab[i] for i in batch["input_ids"][row]]
+        start, end = batch["start_positions"][row], batch["end_positions"][row]
+        text = " ".join(words)
+        assert (start > 0) == any(phrase in text for phrase in phrases[words[2]])
+        assert (start, end) == (0, 0) or " ".join(words[start : end + 1]) in phrases[words[2]]
+
+
+def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
+    task, _ = task_of(tmp_path)
+    few = {name: array[:3] for name, array in batch_of(task).items()}
+    filled = {name: jnp.concatenate([array, jnp.zeros_like(array)]) for name, array in few.items()}
+    params = task.init(jax.random.key(0))
+
+    def mean(params, batch):
+        sums, metrics = task.loss(params, batch, None)
+        return sums["span"] / task.denominators(batch)["span"], metrics["accuracy"]
+
+    update = jax.jit(jax.value_and_grad(mean, has_aux=True))
+    alone, among = (update(params, batch) for batch in (few, filled))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), alone, among)
+    assert alone[0][1][1] == 3
+
+
+def test_padding_takes_no_part_in_the_loss(tmp_path):
+    task, _ = task_of(tmp_path)
+    batch = batch_of(task)
+    short = {
+        name: jnp.where(jnp.arange(24) < 16, array, 0) if array.ndim == 2 else array for name, array in batch.items()
+    }
+    short |= {name: jnp.minimum(batch[name], 15) for name in ("start_positions", "end_positions")}
+    cut = {name: array[:, :16] if array.ndim == 2 else array for name, array in short.items()}
+    params = task.init(jax.random.key(0))
+    one, two = (jax.jit(task.loss)(params, each, None)[0]["span"] for each in (short, cut))
+    np.testing.assert_allclose(one, two, rtol=1e-5)
