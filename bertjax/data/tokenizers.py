@@ -9,19 +9,17 @@ library's. On English this is also faster than the library's own normalizer.
 import json
 import string
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int32, Int64
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from bertjax.errors import UserError
+from bertjax.data.vocabularies import CLS, CONTINUATION, MASK, SEP, SPECIALS, UNK, checked_ids, read_folder, read_vocab
 from bertjax.files import completed
 
-PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"
 MAX_WORD_CHARS = 200  # a longer word is [UNK]
 
 # Words whose pieces are remembered: 20 MB of English ones.
@@ -36,6 +34,19 @@ _CHINESE = (
     (0x2A700, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
+
+
+class Pieces(NamedTuple):
+    """A text's word pieces, and the half-open range of its characters that each came from.
+
+    Ranges go from left to right. Those of neighbors overlap where one character is in two pieces (a Hangul
+    syllable); characters that normalization drops are in none or in the middle of one. Combining marks
+    dropped after a piece belong to it.
+    """
+
+    ids: Int32[np.ndarray, " pieces"]
+    starts: Int64[np.ndarray, " pieces"]
+    ends: Int64[np.ndarray, " pieces"]
 
 
 class WordPiece:
@@ -54,38 +65,26 @@ class WordPiece:
         self.vocab = tuple(vocab)
         self.lowercase = lowercase
         self.vocab_size = len(self.vocab)
-        ids = _checked_ids(self.vocab, "the vocabulary")
+        ids = checked_ids(self.vocab, "the vocabulary")
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIALS)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.vocab])
         self._model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARS)
-        self._pieces = _Pieces(self._model)
+        self._pieces = _WordIds(self._model)
+        self._widths = np.array([len(token.removeprefix(CONTINUATION)) for token in self.vocab])
+        self._widths[self.unk_id] = 0  # as long as its word
 
     def __reduce__(self) -> tuple[type["WordPiece"], tuple[tuple[str, ...], bool]]:
         return WordPiece, (self.vocab, self.lowercase)
 
     @classmethod
     def from_file(cls, path: str | Path, lowercase: bool) -> "WordPiece":
-        """Reads a vocab.txt: UTF-8, one token a line, the line number (from 0) being its id.
-
-        Raises:
-          UserError: no such file, a folder, not UTF-8, empty, a special token missing, a token twice.
-        """
-        return cls(_read_vocab(Path(path)), lowercase)
+        """Reads a vocab.txt (see `vocabularies.read_vocab`), the line number (from 0) being a token's id."""
+        return cls(read_vocab(Path(path)), lowercase)
 
     @classmethod
     def load(cls, folder: str | Path) -> "WordPiece":
-        """Reads a Hugging Face folder: vocab.txt or else tokenizer.json; tokenizer_config.json for the casing.
-
-        Raises:
-          UserError: neither vocabulary nor casing to be found, unreadable files, or a tokenizer that is not
-            BERT's (other model, accents stripped without lowercasing or the reverse, Chinese left unsplit).
-        """
-        folder = Path(folder)
-        library = _read_json(folder / "tokenizer.json")
-        lowercase = _casing(folder, library, _read_json(folder / "tokenizer_config.json"))
-        if (folder / "vocab.txt").exists():
-            return cls.from_file(folder / "vocab.txt", lowercase)
-        return cls(_library_vocab(folder, library), lowercase)
+        """Reads vocabulary and casing from a Hugging Face folder (see `vocabularies.read_folder`)."""
+        return cls(*read_folder(Path(folder)))
 
     def save(self, folder: str | Path) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer`.
@@ -115,9 +114,21 @@ class WordPiece:
         return normalize(text, self.lowercase).split()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens; a "[MASK]" in a text is ordinary text."""
+        """The ids of each text or single word, without special tokens; a "[MASK]" in a text is ordinary text."""
         pieces = self._pieces
         return [[piece for word in self.words(text) for piece in pieces[word]] for text in texts]
+
+    def encode_with_offsets(self, text: str) -> Pieces:
+        """The ids that `encode_batch` gives for a text, and where in the text each came from."""
+        words = self.words(text)
+        pieces = [self._pieces[word] for word in words]
+        ids = np.array([piece for word in pieces for piece in word], np.int32)
+        widths = self._widths[ids]
+        widths[widths == 0] = [len(word) for word, ids in zip(words, pieces, strict=True) if ids == [self.unk_id]]
+        # Places in the words written one after the other, and the character of the text that each came from.
+        stops = np.cumsum(widths)
+        sources, reach = _sources(text, self.lowercase)
+        return Pieces(ids, sources[stops - widths], reach[sources[stops - 1]])
 
     def encode_with_masks(self, text: str) -> list[int]:
         """The ids of a text in which every literal "[MASK]" (in capitals) stands for the mask token."""
@@ -151,6 +162,24 @@ def normalize(text: str, lowercase: bool) -> str:
     return text.translate(_SEPARATE)
 
 
+def _sources(text: str, lowercase: bool) -> tuple[Int64[np.ndarray, " visible"], Int64[np.ndarray, " chars"]]:
+    """Where each character of the normalized words came from.
+
+    What surrounds a character changes which sigma it becomes, and the order of the marks that go with it, but
+    never how many characters it becomes. So counting those that each gives by itself is exact.
+
+    Returns:
+      The index in `text` of each character of the words; and for each character of `text` the end of the
+      combining marks dropped right after it.
+    """
+    counts = np.fromiter(map(_WIDTHS[lowercase].__getitem__, text), np.int64, len(text))
+    reach = np.arange(1, len(text) + 1)
+    for index in np.flatnonzero(counts[1:] == 0)[::-1].tolist():
+        if unicodedata.category(text[index + 1]) == "Mn":
+            reach[index] = reach[index + 1]
+    return np.repeat(np.arange(len(text)), counts), reach
+
+
 def _clean(char: str) -> str | None:
     """Whitespace as one space, control characters dropped, spaces around Chinese characters."""
     category = unicodedata.category(char)
@@ -177,7 +206,7 @@ def _separate_and_strip(char: str) -> str | None:
     return None if unicodedata.category(char) == "Mn" else _separate(char)
 
 
-class _Pieces(dict[str, list[int]]):
+class _WordIds(dict[str, list[int]]):
     """The ids of a word's pieces, remembered: text repeats its words, and so most are looked up."""
 
     def __init__(self, model: models.WordPiece) -> None:
@@ -205,117 +234,19 @@ class _Table(dict[int, str | None]):
         return self[code_point]
 
 
+class _Widths(dict[str, int]):
+    """How many characters of words each character gives by itself, filled as characters turn up."""
+
+    def __init__(self, lowercase: bool) -> None:
+        super().__init__()
+        self._lowercase = lowercase
+
+    def __missing__(self, char: str) -> int:
+        self[char] = len(normalize(char, self._lowercase).replace(" ", ""))
+        return self[char]
+
+
 _CLEAN = _Table(_clean)
 _SEPARATE = _Table(_separate)
 _SEPARATE_AND_STRIP = _Table(_separate_and_strip)
-
-
-def _checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
-    """Token to id. Raises UserError when a special token is missing or a token is there twice."""
-    lines = defaultdict(list)
-    for number, token in enumerate(vocab, start=1):
-        lines[token].append(number)
-    missing = [token for token in SPECIALS if token not in lines]
-    if missing:
-        raise UserError(
-            what,
-            got=f"{len(vocab)} tokens without {' '.join(missing)}",
-            expected="one token a line, among them " + " ".join(SPECIALS),
-            fix="use a BERT vocabulary (vocab.txt)",
-        )
-    twice = {token: numbers for token, numbers in lines.items() if len(numbers) > 1}
-    if twice:
-        token, numbers = next(iter(twice.items()))
-        raise UserError(
-            what,
-            got=f"{token!r} on lines {', '.join(map(str, numbers))} ({len(twice)} duplicated tokens in all)",
-            expected="every token once",
-            fix="restore the original file; deleting a line would shift the ids after it",
-        )
-    return {token: numbers[0] - 1 for token, numbers in lines.items()}
-
-
-def _read_bytes(path: Path, fix: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(str(path), got=error.strerror, expected="a readable file", fix=fix) from error
-
-
-def _read_vocab(path: Path) -> list[str]:
-    data = _read_bytes(path, fix="give the path of a vocab.txt")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}, line {data.count(10, 0, error.start) + 1}",
-            got=f"the byte 0x{data[error.start]:02x} ({error.reason})",
-            expected="UTF-8",
-            fix="save the file as UTF-8",
-        ) from error
-    # Not splitlines: U+0085 or U+2028 may be a token.
-    vocab = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-    _checked_ids(vocab, str(path))
-    return vocab
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is no such file."""
-    if not path.exists():
-        return {}
-    fix = "restore the file"
-    try:
-        value = json.loads(_read_bytes(path, fix))
-    except ValueError as error:
-        raise UserError(str(path), got=str(error), expected="JSON in UTF-8", fix=fix) from error
-    if not isinstance(value, dict):
-        raise UserError(str(path), got=f"a JSON {type(value).__name__}", expected="a JSON object", fix=fix)
-    return value
-
-
-def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether a Hugging Face folder's tokenizer lowercases."""
-    normalizer = library.get("normalizer") or {}
-    found = {
-        "lowercase": (config.get("do_lower_case"), normalizer.get("lowercase")),
-        "strip_accents": (config.get("strip_accents"), normalizer.get("strip_accents")),
-        "chinese": (config.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars")),
-    }
-    first = {key: next((v for v in values if v is not None), None) for key, values in found.items()}
-    lowercase = first["lowercase"]
-    if not isinstance(lowercase, bool):
-        raise UserError(
-            str(folder),
-            got=f"do_lower_case {lowercase}" if lowercase is not None else "nothing that tells the casing",
-            expected="do_lower_case in tokenizer_config.json, or a BertNormalizer in tokenizer.json",
-            fix='write {"do_lower_case": true} (false for a cased model) to tokenizer_config.json',
-        )
-    if first["strip_accents"] not in (None, lowercase) or first["chinese"] is False:
-        raise UserError(
-            str(folder),
-            got=f"{first}",
-            expected="accents stripped if and only if lowercased, Chinese characters split, as BERT does",
-            fix="use another model; this one's text would be encoded otherwise than in its training",
-        )
-    return lowercase
-
-
-def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
-    """The tokens of a tokenizer.json, in the order of their ids."""
-    model = library.get("model", {})
-    if model.get("type") != "WordPiece":
-        raise UserError(
-            str(folder),
-            got=f"a tokenizer.json of type {model.get('type')}" if library else "no vocab.txt, no tokenizer.json",
-            expected="a WordPiece vocabulary: vocab.txt or tokenizer.json",
-            fix="give the folder of a BERT model",
-        )
-    vocab = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    if [model["vocab"][token] for token in vocab] != list(range(len(vocab))):
-        raise UserError(
-            str(folder / "tokenizer.json"),
-            got="ids with gaps or repeats",
-            expected=f"ids 0 to {len(vocab) - 1}",
-            fix="restore the file",
-        )
-    return vocab
+_WIDTHS = {lowercase: _Widths(lowercase) for lowercase in (False, True)}

@@ -128,6 +128,78 @@ def step_by_step(text, lowercase):
     return [word for word in words if word]
 
 
+def ranges(text, lowercase=True, tokenizer=None):
+    encoded = (tokenizer or make(lowercase)).encode_with_offsets(text)
+    return [text[start:end] for start, end in zip(encoded.starts, encoded.ends, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \x00\u200b ", []),
+        (" UNwantéd,\t running", ["UN", "want", "éd", ",", "running"]),
+        ("unwante\u0301d want\u0323\u0307, \u0301a", ["un", "want", "e\u0301d", "want\u0323\u0307", ",", "a"]),
+        ("u\u200bn\u200bwant\u200bed\u200b", ["u\u200bn", "want", "ed"]),
+        ("aİa ß", ["aİa", "ß"]),
+        ("a東京a", ["a", "東", "京", "a"]),
+        ("e👩\u200d👩\ufe0f!", ["e👩\u200d👩\ufe0f", "!"]),
+        (f"a {'x' * 201}, want", ["a", "x" * 201, ",", "want"]),
+        ("[MASK]", ["[", "MASK", "]"]),
+        ("a\ud800 a", ["a\ud800", "a"]),
+    ],
+)
+def test_offsets(text, expected):
+    assert ranges(text) == expected
+
+
+def test_offsets_of_a_character_in_two_pieces():
+    jamo = unicodedata.normalize("NFD", "각")
+    tokenizer = WordPiece([*SPECIALS, jamo[:1], "##" + jamo[1:], "##" + jamo], lowercase=True)
+    assert ranges("각각", tokenizer=tokenizer) == ["각", "각", "각"]
+
+
+def test_offsets_of_a_cased_model_keep_marks_apart():
+    assert ranges("e\u0301 É", lowercase=False) == ["e\u0301", "É"]
+    tokenizer = WordPiece([*SPECIALS, "e", "##\u0301"], lowercase=False)
+    assert ranges("e\u0301", tokenizer=tokenizer) == ["e", "\u0301"]
+
+
+TRICKY = "aİßﬁΣσς\u0301\u0323\u302e\u302f\U0001d165é中한 .,\x00\u200b\u200d\ufe0f\u0344👩\ufffd\u3000\tun"
+
+
+@given(st.text(st.characters()) | st.text(TRICKY), st.booleans())
+def test_offsets_agree_with_encode_batch_and_with_the_text(text, lowercase):
+    letters = {"##" + char for char in "aunt"} | set("aunt")
+    tokenizer = WordPiece([*SPECIALS, *sorted(letters), "i", "##i", "中", ".", "한"], lowercase)
+    ids, starts, ends = tokenizer.encode_with_offsets(text)
+    assert [ids.tolist()] == tokenizer.encode_batch([text])
+    assert (np.diff(starts) >= 0).all()
+    assert (np.diff(ends) >= 0).all()
+    assert ((starts >= 0) & (starts < ends) & (ends <= len(text))).all()
+    for token, start, end in zip(ids.tolist(), starts, ends, strict=True):
+        own = normalize(text[start:end], lowercase).strip()
+        assert token == tokenizer.unk_id or tokenizer.vocab[token].removeprefix("##") in own
+    covered = {index for start, end in zip(starts, ends, strict=True) for index in range(start, end)}
+    for index, char in enumerate(text):
+        assert index in covered or not normalize(char, lowercase).strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_how_many_characters_each_gives_is_its_own_affair(lowercase):
+    chars = list(map(chr, range(0x40000)))  # beyond are tags, variation selectors and private use
+    widths = {char: len(normalize(char, lowercase).replace(" ", "")) for char in chars}
+    for first in range(0, len(chars), 256):
+        text = " ".join(f"Α{char}\u0315\u302e\u0300b" for char in chars[first : first + 256])
+        assert len(normalize(text, lowercase).replace(" ", "")) == sum(map(widths.__getitem__, text)), first
+
+
+def test_words_given_one_by_one():
+    ids = make().encode_batch(["unwanted", ",", "\u200b", "a-a", "é"])
+    assert list(map(pieces, ids)) == [["un", "##want", "##ed"], [","], [], ["a", "[UNK]", "a"], ["e"]]
+
+
 def test_special_tokens_in_text_are_ordinary_text():
     assert list(map(pieces, make().encode_batch(["[MASK]", "[SEP]"]))) == [
         ["[", "mask", "]"],

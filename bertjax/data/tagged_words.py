@@ -1,0 +1,252 @@
+"""Sentences of tagged words, for named entities and parts of speech: files of columns in, rows for BERT out.
+
+A word's tag is predicted at its first word piece (BERT section 5.3). A sentence longer than a row is covered by
+overlapping windows, so that every word gets a tag, and gets it where the most context is on both sides.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, find_files, read_lines
+from bertjax.data.tokenizers import WordPiece
+from bertjax.errors import UserError
+
+MAX_WORDS = 1 << 16  # of a sentence: a longer one is a file without blank lines
+
+_DOCUMENT_START = b"-DOCSTART-"
+_CONLLU_COLUMNS = 10
+_COMMENT = b"# "  # whatever it may have in tabs
+_CONLLU_NAMES = (".conllu", ".conllu.gz")
+# What is no word in CoNLL-U: a comment, a token of several words (8-9), a word that was left out (8.1).
+_NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Where words and tags stand in a row, counted from 0, or from the end as -1, -2, ...
+
+    Attributes:
+      word_column: 0 in CoNLL-2003, 1 in CoNLL-U.
+      tag_column: -1 in CoNLL-2003 (entities), 3 in CoNLL-U (universal parts of speech).
+    """
+
+    word_column: int
+    tag_column: int
+
+
+class Sentence(NamedTuple):
+    """Words, each with a tag."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    where: str  # "file:line" of the first word
+
+
+class _Format(NamedTuple):
+    tabs: bool  # columns are separated by a tab each; else by runs of blanks
+    conllu: bool
+
+
+def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -> Iterator[Sentence]:
+    """Yields the sentences of files with a word and its tag on a line, and a blank line after each sentence.
+
+    Columns are separated by a tab each if the file has any tab, else by runs of blanks. Lines of -DOCSTART- are
+    left out. A file named .conllu(.gz), or whose rows have ten columns, is CoNLL-U: there lines that begin with
+    "#" are comments, and rows with an id such as 8-9 or 8.1 are left out.
+
+    Args:
+      source: paths or globs, separated by commas.
+      key: the config key that names them, for messages.
+      columns: where words and tags stand.
+      bad_rows: what to do with a sentence that has a bad row: too few columns, an empty word or tag, a line that
+        is too long or not UTF-8.
+    Raises:
+      UserError: a bad row; a sentence of more than `MAX_WORDS` words; or a file without sentences.
+    """
+    for path in find_files(source, key):
+        is_empty = True
+        layout = _format(path)
+        parse = partial(_sentence, columns=columns, layout=layout)
+        for sentence in bad_rows.sift(map(parse, _groups(path, layout))):
+            is_empty = False
+            yield sentence
+        if is_empty:
+            raise UserError(
+                str(path),
+                got=f"no sentences ({bad_rows.count} with bad rows left out)",
+                expected="a word and its tag on each line, and a blank line after each sentence",
+                fix=f"leave the file out of {key}, or restore it",
+            )
+
+
+def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:
+    """Yields the rows of each sentence."""
+    group: list[Line] = []
+    for line in read_lines(path, MAX_LINE_BYTES):
+        if not line.content.strip() or line.content.startswith(_DOCUMENT_START):
+            if group:
+                yield group
+            group = []
+        elif not (layout.conllu and _NO_WORD.match(line.content)):
+            group.append(line)
+            _check_length(group)
+    if group:
+        yield group
+
+
+def _sentence(group: list[Line], columns: Columns, layout: _Format) -> Sentence:
+    words, tags = zip(*(_word_and_tag(line, columns, layout) for line in group), strict=True)
+    return Sentence(words, tags, group[0].where)
+
+
+def _format(path: Path) -> _Format:
+    is_named = path.name.endswith(_CONLLU_NAMES)
+    for line in read_lines(path, MAX_LINE_BYTES):
+        if (tabs := line.content.count(b"\t")) and not line.content.startswith(_COMMENT):
+            return _Format(tabs=True, conllu=is_named or tabs + 1 == _CONLLU_COLUMNS)
+    return _Format(tabs=False, conllu=is_named)
+
+
+def _word_and_tag(line: Line, columns: Columns, layout: _Format) -> tuple[str, str]:
+    """The word and the tag of a row. Blanks around them are no part of them; other spaces (U+00A0, U+3000) are."""
+    text = decode(line)
+    cells = [cell.strip(" ") for cell in text.split("\t")] if layout.tabs else re.split(" +", text.strip(" "))
+    count = len(cells)
+    places = columns.word_column, columns.tag_column
+    named = f"word_column {places[0]} and tag_column {places[1]}"
+    separated = "a tab (the file has some)" if layout.tabs else "blanks (the file has no tab)"
+    if not all(-count <= place < count for place in places) or len({place % count for place in places}) < 2:
+        got = f"a row of {count} column{'s' if count > 1 else ''}, {' | '.join(cells)!r:.100}"
+        fix = "correct the row, set config.data.word_column and config.data.tag_column to the columns meant"
+        raise RowError(line.where, got, f"columns separated by {separated}, two of them {named}", fix)
+    word, tag = (cells[place] for place in places)
+    if not (word and tag):
+        got = f"an empty {'tag' if word else 'word'} in {' | '.join(cells)!r:.100}"
+        raise RowError(line.where, got, f"a word and a tag, {named}")
+    return word, tag
+
+
+def _check_length(group: list[Line]) -> None:
+    if len(group) > MAX_WORDS:
+        raise UserError(
+            group[0].where,
+            got=f"a sentence of more than {MAX_WORDS:,} words",
+            expected="a blank line after each sentence",
+            fix="separate the sentences with blank lines",
+        )
+
+
+class WordWindow(NamedTuple):
+    """A part of a sentence that fits a row."""
+
+    covers: range  # words
+    owns: range  # those whose tags are predicted here; no other window owns them
+
+
+def windows(piece_counts: Sequence[int], limit: int, overlap: int) -> list[WordWindow]:
+    """Covers a sentence by windows of whole words, with as many words in each as fit.
+
+    Each word is owned by the window that shows the most pieces on the word's poorer side, and by the first of
+    several such. Windows that would own nothing are left out.
+
+    Args:
+      piece_counts: pieces of each word, 1 or more; a word of more than `limit` counts as `limit`.
+      limit: pieces of a window at most.
+      overlap: pieces that neighboring windows share at most, beyond what would otherwise be left unused.
+    """
+    before = np.concatenate([[0], np.cumsum(np.clip(piece_counts, 1, limit), dtype=np.int64)])
+    starts, ends = [0], [_reach(before, 0, limit)]
+    while ends[-1] < len(piece_counts):
+        # From the first word that may be shared on, as far as fits; the next word must be among them.
+        end = ends[-1]
+        shared = min(overlap, limit - int(before[end + 1] - before[end]))
+        stop = _reach(before, int(np.searchsorted(before, before[end] - shared)), limit)
+        starts.append(int(np.searchsorted(before, before[stop] - limit)))
+        ends.append(stop)
+    counts = np.bincount(_owners(before, starts, ends), minlength=len(starts))
+    found = zip(starts, ends, np.cumsum(counts).tolist(), counts.tolist(), strict=True)
+    return [WordWindow(range(start, end), range(stop - count, stop)) for start, end, stop, count in found if count]
+
+
+def _reach(before: Int[np.ndarray, " m"], start: int, limit: int) -> int:
+    """The word after the last one that fits into a window that begins with word `start`."""
+    return int(np.searchsorted(before, before[start] + limit, side="right")) - 1
+
+
+def _owners(before: Int[np.ndarray, " m"], starts: list[int], ends: list[int]) -> Int[np.ndarray, " words"]:
+    """The window that owns each word; they never decrease."""
+    owners = np.zeros(len(before) - 1, np.int64)
+    most = np.full(len(owners), -1)
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        context = np.minimum(before[start:end] - before[start], before[end] - before[start + 1 : end + 1])
+        better = context > most[start:end]
+        most[start:end][better] = context[better]
+        owners[start:end][better] = number
+    return owners
+
+
+class Window(NamedTuple):
+    """A row for BERT, and the words of the sentence that it owns.
+
+    `inputs` holds, for S tokens and W words owned: input_ids [S] int32, with [CLS] and [SEP]; token_type_ids
+    [S] int32, all 0; word_positions [W] int32, the place of the first piece of each word owned.
+    """
+
+    inputs: dict[str, np.ndarray]
+    words: range
+
+
+def rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[Window]:
+    """The rows that together own each word of a sentence once; one row if the sentence fits.
+
+    A word that normalizes to nothing becomes [UNK]; one that fills more than a row is cut. Neighboring rows
+    share up to half of their pieces.
+
+    Args:
+      words: those of a sentence, one or more.
+      tokenizer: splits words into pieces.
+      seq_len: tokens of a row at most.
+    Raises:
+      UserError: `seq_len` leaves no room for a word.
+    """
+    if seq_len < 3:
+        raise UserError(
+            "config key data.seq_len", got=seq_len, expected="at least 3: [CLS], a piece, [SEP]", fix="use 128"
+        )
+    limit = seq_len - 2
+    pieces = [ids[:limit] or [tokenizer.unk_id] for ids in tokenizer.encode_batch(words)]
+    return [_row(pieces, window, tokenizer) for window in windows(list(map(len, pieces)), limit, limit // 2)]
+
+
+def _row(pieces: list[list[int]], window: WordWindow, tokenizer: WordPiece) -> Window:
+    covered = pieces[window.covers.start : window.covers.stop]
+    ids = np.array([tokenizer.cls_id, *(piece for word in covered for piece in word), tokenizer.sep_id], np.int32)
+    firsts = 1 + np.cumsum([0, *map(len, covered[:-1])])
+    first = window.owns.start - window.covers.start
+    positions = firsts[first : first + len(window.owns)].astype(np.int32)
+    return Window({"input_ids": ids, "token_type_ids": np.zeros_like(ids), "word_positions": positions}, window.owns)
+
+
+def with_labels(window: Window, tag_ids: Int[np.ndarray, " words"]) -> dict[str, np.ndarray]:
+    """The inputs of a row together with what is to be learned.
+
+    Args:
+      window: the row.
+      tag_ids: the tag of each word of the whole sentence.
+    Returns:
+      `window.inputs`; labels [S] int32: the tag at the first piece of each word owned, else 0; and
+      label_weights [S] float32: 1 there, else 0.
+    """
+    positions = window.inputs["word_positions"]
+    labels = np.zeros_like(window.inputs["input_ids"])
+    labels[positions] = tag_ids[window.words.start : window.words.stop]
+    weights = np.zeros(len(labels), np.float32)
+    weights[positions] = 1
+    return {**window.inputs, "labels": labels, "label_weights": weights}

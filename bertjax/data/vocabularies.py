@@ -1,0 +1,147 @@
+"""Vocabulary files, read and checked: vocab.txt and the folders of Hugging Face tokenizers."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.errors import UserError
+
+PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+
+
+def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
+    """Returns token to id; `what` names the vocabulary in messages.
+
+    Raises:
+      UserError: a special token is missing, or a token is there twice.
+    """
+    lines = defaultdict(list)
+    for number, token in enumerate(vocab, start=1):
+        lines[token].append(number)
+    missing = [token for token in SPECIALS if token not in lines]
+    if missing:
+        raise UserError(
+            what,
+            got=f"{len(vocab)} tokens without {' '.join(missing)}",
+            expected="one token a line, among them " + " ".join(SPECIALS),
+            fix="use a BERT vocabulary (vocab.txt)",
+        )
+    twice = {token: numbers for token, numbers in lines.items() if len(numbers) > 1}
+    if twice:
+        token, numbers = next(iter(twice.items()))
+        raise UserError(
+            what,
+            got=f"{token!r} on lines {', '.join(map(str, numbers))} ({len(twice)} duplicated tokens in all)",
+            expected="every token once",
+            fix="restore the original file; deleting a line would shift the ids after it",
+        )
+    return {token: numbers[0] - 1 for token, numbers in lines.items()}
+
+
+def read_vocab(path: Path) -> list[str]:
+    """Returns the tokens of a vocab.txt: UTF-8, one token a line.
+
+    Raises:
+      UserError: no such file, a folder, not UTF-8, empty, a special token missing, a token twice.
+    """
+    data = _read_bytes(path, fix="give the path of a vocab.txt")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {data.count(10, 0, error.start) + 1}",
+            got=f"the byte 0x{data[error.start]:02x} ({error.reason})",
+            expected="UTF-8",
+            fix="save the file as UTF-8",
+        ) from error
+    # Not splitlines: U+0085 or U+2028 may be a token.
+    vocab = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    checked_ids(vocab, str(path))
+    return vocab
+
+
+def read_folder(folder: Path) -> tuple[list[str], bool]:
+    """Returns the tokens and the casing (whether text is lowercased) of a Hugging Face folder.
+
+    Reads vocab.txt or else tokenizer.json, and tokenizer_config.json for the casing.
+
+    Raises:
+      UserError: neither vocabulary nor casing to be found, unreadable files, or a tokenizer that is not
+        BERT's (other model, accents stripped without lowercasing or the reverse, Chinese left unsplit).
+    """
+    library = _read_json(folder / "tokenizer.json")
+    lowercase = _casing(folder, library, _read_json(folder / "tokenizer_config.json"))
+    path = folder / "vocab.txt"
+    return read_vocab(path) if path.exists() else _library_vocab(folder, library), lowercase
+
+
+def _read_bytes(path: Path, fix: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(str(path), got=error.strerror, expected="a readable file", fix=fix) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} where there is no such file."""
+    if not path.exists():
+        return {}
+    fix = "restore the file"
+    try:
+        value = json.loads(_read_bytes(path, fix))
+    except ValueError as error:
+        raise UserError(str(path), got=str(error), expected="JSON in UTF-8", fix=fix) from error
+    if not isinstance(value, dict):
+        raise UserError(str(path), got=f"a JSON {type(value).__name__}", expected="a JSON object", fix=fix)
+    return value
+
+
+def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether a Hugging Face folder's tokenizer lowercases."""
+    normalizer = library.get("normalizer") or {}
+    found = {
+        "lowercase": (config.get("do_lower_case"), normalizer.get("lowercase")),
+        "strip_accents": (config.get("strip_accents"), normalizer.get("strip_accents")),
+        "chinese": (config.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars")),
+    }
+    first = {key: next((v for v in values if v is not None), None) for key, values in found.items()}
+    lowercase = first["lowercase"]
+    if not isinstance(lowercase, bool):
+        raise UserError(
+            str(folder),
+            got=f"do_lower_case {lowercase}" if lowercase is not None else "nothing that tells the casing",
+            expected="do_lower_case in tokenizer_config.json, or a BertNormalizer in tokenizer.json",
+            fix='write {"do_lower_case": true} (false for a cased model) to tokenizer_config.json',
+        )
+    if first["strip_accents"] not in (None, lowercase) or first["chinese"] is False:
+        raise UserError(
+            str(folder),
+            got=f"{first}",
+            expected="accents stripped if and only if lowercased, Chinese characters split, as BERT does",
+            fix="use another model; this one's text would be encoded otherwise than in its training",
+        )
+    return lowercase
+
+
+def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
+    """The tokens of a tokenizer.json, in the order of their ids."""
+    model = library.get("model", {})
+    if model.get("type") != "WordPiece":
+        raise UserError(
+            str(folder),
+            got=f"a tokenizer.json of type {model.get('type')}" if library else "no vocab.txt, no tokenizer.json",
+            expected="a WordPiece vocabulary: vocab.txt or tokenizer.json",
+            fix="give the folder of a BERT model",
+        )
+    vocab = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    if [model["vocab"][token] for token in vocab] != list(range(len(vocab))):
+        raise UserError(
+            str(folder / "tokenizer.json"),
+            got="ids with gaps or repeats",
+            expected=f"ids 0 to {len(vocab) - 1}",
+            fix="restore the file",
+        )
+    return vocab

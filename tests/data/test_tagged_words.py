@@ -1,0 +1,231 @@
+import gzip
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data import tagged_words
+from bertjax.data.lines import BadRows
+from bertjax.data.tagged_words import Columns, read_sentences, rows, windows, with_labels
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+
+ENTITIES = Columns(word_column=0, tag_column=-1)
+PARTS_OF_SPEECH = Columns(word_column=1, tag_column=3)
+VOCAB = [*SPECIALS, "a", "##a", "b", "##b", "c", ","]
+TOKENIZER = WordPiece(VOCAB, lowercase=True)
+
+
+def write(tmp_path, text, name="text.conll"):
+    path = tmp_path / name
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+def read(tmp_path, text, columns=ENTITIES, name="text.conll"):
+    sentences = list(read_sentences(str(write(tmp_path, text, name)), "data.source", columns, BadRows("stop")))
+    lines = [int(sentence.where.removeprefix(f"{tmp_path / name}:")) for sentence in sentences]
+    return [list(zip(sentence.words, sentence.tags, strict=True)) for sentence in sentences], lines
+
+
+@pytest.mark.parametrize("name", ["text.conll", "text.txt.gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
+def test_spaces(tmp_path, name, end):
+    text = "-DOCSTART- -X- O\n\n\nU.N. NNP  B-ORG\n# X O\n  \n-DOCSTART- -X- O\nx\xa0y\u3000 Z  B-PER"
+    sentences, lines = read(tmp_path, text.replace("\n", end), name=name)
+    assert sentences == [[("U.N.", "B-ORG"), ("#", "O")], [("x\xa0y\u3000", "B-PER")]]
+    assert lines == [4, 8]
+
+
+def test_tabs(tmp_path):
+    sentences, lines = read(tmp_path, "\ufeffNew York\tB-LOC\n#\t O\n\t\n\nx y\tO\n-DOCSTART-\tO\nz\tO\n\n")
+    assert sentences == [[("New York", "B-LOC"), ("#", "O")], [("x y", "O")], [("z", "O")]]
+    assert lines == [1, 5, 7]
+
+
+CONLLU = """# newdoc id = 1
+# text = Don't # go
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\t_\t_\t0\troot\t_\t_
+2\tn't\tnot\tPART\t_\t_\t1\tdep\t_\t_
+# a comment
+2.1\tx\tx\tX\t_\t_\t_\t_\t_\t_
+3\t#\t#\tSYM\t_\t_\t1\tdep\t_\t_
+
+# text = go
+1\tgo\tgo\tVERB\t_\t_\t0\troot\t_\t_
+"""
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz", "a.txt"])
+def test_conllu(tmp_path, name):
+    sentences, lines = read(tmp_path, CONLLU, PARTS_OF_SPEECH, name)
+    assert sentences == [[("Do", "AUX"), ("n't", "PART"), ("#", "SYM")], [("go", "VERB")]]
+    assert lines == [4, 11]
+
+
+def test_conllu_by_name_alone(tmp_path):
+    text = "# text = a\tb\n1-2\tab\t_\t_\n1\ta\t_\tX\n"
+    assert read(tmp_path, text, PARTS_OF_SPEECH, "a.conllu") == ([[("a", "X")]], [3])
+    assert read(tmp_path, text.partition("\n")[2], PARTS_OF_SPEECH, "a.txt") == ([[("ab", "_"), ("a", "X")]], [1])
+
+
+def test_comments_do_not_tell_the_columns(tmp_path):
+    assert read(tmp_path, "# a\tb\n" + CONLLU, PARTS_OF_SPEECH, "a.txt")[1] == [5, 12]
+
+
+def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
+    write(tmp_path, "b O", "b.conll")
+    write(tmp_path, "a\tO", "a.conll")
+    source = f"{tmp_path}/b.conll,{tmp_path}/a*.conll"
+    sentences = read_sentences(source, "data.source", ENTITIES, BadRows("stop"))
+    assert [sentence.words for sentence in sentences] == [("b",), ("a",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("a O\nb\n", ENTITIES, ":2: got a row of 1 column, 'b'; expected columns separated by blanks"),
+        ("a O\n", PARTS_OF_SPEECH, ":1: got a row of 2 columns, 'a | O'; expected columns separated by blanks (the f"),
+        ("a O\n", Columns(2, 0), "no tab), two of them word_column 2 and tag_column 0. Fix: correct the row, set"),
+        ("a O\n", Columns(0, -3), "word_column 0 and tag_column -3. Fix: correct the row, set config.data.word_column"),
+        ("a O\n", Columns(1, -1), ":1: got a row of 2 columns"),
+        ("a\tO\nb O\n", ENTITIES, ":2: got a row of 1 column, 'b O'; expected columns separated by a tab"),
+        ("a\tO\n\tO\n", ENTITIES, ":2: got an empty word in ' | O'; expected a word and a tag, word_column 0"),
+        ("a\tO\nb\t\n", ENTITIES, ":2: got an empty tag in 'b | '; expected a word and a tag"),
+        (b"a O\n\nb\xff O\n", ENTITIES, ":3: got byte 0xff"),
+        (f"a O\n{'b' * 2**20} O\n", ENTITIES, ":2: got a longer line"),
+        ("\n-DOCSTART- O\n\n", ENTITIES, "text.conll: got no sentences (0 with bad rows left out); expected a word"),
+        ("", ENTITIES, "Fix: leave the file out of data.source, or restore it"),
+    ],
+)
+def test_bad_files(tmp_path, text, columns, message):
+    with pytest.raises(UserError) as error:
+        read(tmp_path, text, columns)
+    assert str(error.value).startswith(str(tmp_path / "text.conll"))
+    assert message in str(error.value)
+
+
+def test_sentences_with_bad_rows_can_be_left_out(tmp_path):
+    path = write(tmp_path, b"a O\n\nb\xff O\nb O\n\nc\nc O\n-DOCSTART-\nd O")
+    bad_rows = BadRows("skip")
+    found = list(read_sentences(str(path), "data.source", ENTITIES, bad_rows))
+    assert [sentence.words for sentence in found] == [("a",), ("d",)]
+    assert bad_rows.count == 2
+    with pytest.raises(UserError, match=r"got no sentences \(1 with bad rows left out\)"):
+        list(read_sentences(str(write(tmp_path, "a")), "data.source", ENTITIES, BadRows("skip")))
+
+
+def test_a_file_without_blank_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(tagged_words, "MAX_WORDS", 3)
+    assert read(tmp_path, "\n" + "a O\n" * 3)[1] == [2]
+    with pytest.raises(UserError, match=r":2: got a sentence of more than 3 words; .* Fix: separate the sentences"):
+        read(tmp_path, "\n" + "a O\n" * 4)
+
+
+def shown(found):
+    return [(window.covers.start, window.covers.stop, window.owns.start, window.owns.stop) for window in found]
+
+
+def test_windows():
+    assert shown(windows([1, 2, 1], 4, 2)) == [(0, 3, 0, 3)]
+    # Ten words: the shared ones go to the window that shows more around them, the first of two alike.
+    assert shown(windows([1] * 10, 6, 2)) == [(0, 6, 0, 5), (4, 10, 5, 10)]
+    # The last window reaches as far back as it can.
+    assert shown(windows([1] * 7, 6, 2)) == [(0, 6, 0, 4), (1, 7, 4, 7)]
+    assert shown(windows([1] * 4, 2, 0)) == [(0, 2, 0, 2), (2, 4, 2, 4)]
+    # A word longer than a window has one to itself.
+    assert shown(windows([1, 9, 1], 4, 2)) == [(0, 1, 0, 1), (1, 2, 1, 2), (2, 3, 2, 3)]
+    assert windows([], 4, 2) == []
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(1, 12), st.data())
+def test_every_word_is_owned_once_and_where_it_has_most_context(counts, limit, data):
+    found = windows(counts, limit, data.draw(st.integers(0, limit - 1)))
+    assert [word for window in found for word in window.owns] == list(range(len(counts)))
+    sizes = [min(count, limit) for count in counts]
+    for window in found:
+        assert len(window.owns)
+        assert set(window.owns) <= set(window.covers)
+        assert sum(sizes[window.covers.start : window.covers.stop]) <= limit
+        for word in window.owns:
+            sides = [
+                min(sum(sizes[each.covers.start : word]), sum(sizes[word + 1 : each.covers.stop]))
+                for each in (window, *found)
+                if word in each.covers
+            ]
+            assert sides[0] == max(sides)
+
+
+def test_rows_of_a_short_sentence():
+    (window,) = rows(["Ab,", "\u200b", "zz", "c"], TOKENIZER, 20)
+    ids = [VOCAB[id_] for id_ in window.inputs["input_ids"]]
+    assert ids == ["[CLS]", "a", "##b", ",", "[UNK]", "[UNK]", "c", "[SEP]"]
+    assert window.inputs["word_positions"].tolist() == [1, 4, 5, 6]
+    assert window.inputs["token_type_ids"].tolist() == [0] * 8
+    assert window.words == range(4)
+    assert {array.dtype for array in window.inputs.values()} == {np.dtype(np.int32)}
+
+
+def test_rows_of_a_long_sentence_with_a_word_longer_than_a_row():
+    words = ["a", "ba", "c", "ab" * 9, "c", "a"]
+    found = rows(words, TOKENIZER, 7)
+    texts = ["".join(VOCAB[id_] for id_ in window.inputs["input_ids"]) for window in found]
+    assert texts == ["[CLS]ab##ac[SEP]", "[CLS]a##b##a##b##a[SEP]", "[CLS]ca[SEP]"]
+    assert [window.words for window in found] == [range(3), range(3, 4), range(4, 6)]
+    assert [window.inputs["word_positions"].tolist() for window in found] == [[1, 2, 4], [1], [1, 2]]
+
+
+@given(st.lists(st.text("abc,\u200b", min_size=1, max_size=9), min_size=1, max_size=40), st.integers(3, 20))
+def test_each_word_is_found_at_its_position(words, seq_len):
+    first = [(*ids, TOKENIZER.unk_id)[0] for ids in TOKENIZER.encode_batch(words)]
+    found = rows(words, TOKENIZER, seq_len)
+    owned = [id_ for window in found for id_ in window.inputs["input_ids"][window.inputs["word_positions"]]]
+    assert owned == first
+    assert all(len(window.inputs["input_ids"]) <= seq_len for window in found)
+
+
+def test_labels():
+    first, second = rows(["ab", "c", "ba", "c"], TOKENIZER, 6)
+    assert (first.words, second.words) == (range(2), range(2, 4))
+    before = first.inputs.copy()
+    labels = [with_labels(window, np.array([5, 6, 7, 8])) for window in (first, second)]
+    assert labels[0]["labels"].tolist() == [0, 5, 0, 6, 0]
+    assert labels[0]["label_weights"].tolist() == [0, 1, 0, 1, 0]
+    assert labels[1]["labels"].tolist() == [0, 0, 7, 0, 8, 0]
+    assert labels[1]["label_weights"].tolist() == [0, 0, 1, 0, 1, 0]
+    assert (labels[0]["labels"].dtype, labels[0]["label_weights"].dtype) == (np.int32, np.float32)
+    assert list(labels[0]) == ["input_ids", "token_type_ids", "word_positions", "labels", "label_weights"]
+    assert list(first.inputs) == list(before)
+
+
+def test_no_room():
+    with pytest.raises(UserError, match=r"config key data.seq_len: got 2; expected at least 3: .* Fix: use 128"):
+        rows(["a"], TOKENIZER, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "sentences", "words", "tags"),
+    [
+        ("wikigold/train.conll", ENTITIES, 1317, 30439, 5),
+        ("wikigold/test.conll", ENTITIES, 155, 3690, 5),
+        ("wnut17/dev.conll", ENTITIES, 1009, 15733, 13),
+        ("ud_english_ewt/dev.conllu.gz", PARTS_OF_SPEECH, 2001, 25147, 17),
+    ],
+)
+def test_published_data(name, columns, sentences, words, tags):
+    if "BERTJAX_DATA" not in os.environ:
+        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
+    data = Path(os.environ["BERTJAX_DATA"])
+    tokenizer = WordPiece.from_file(data / "vocab" / "bert-base-cased-vocab.txt", lowercase=False)
+    found = list(read_sentences(str(data / name), "data.source", columns, BadRows("stop")))
+    counts = Counter(tag for sentence in found for tag in sentence.tags)
+    assert (len(found), counts.total(), len(counts)) == (sentences, words, tags)
+    for sentence in found[:200]:
+        owned = [word for window in rows(sentence.words, tokenizer, 16) for word in window.words]
+        assert owned == list(range(len(sentence.words)))
