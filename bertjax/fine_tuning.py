@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -67,7 +67,12 @@ def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
     return {**config, **lengths, "optimizer": optimizer, "checkpoint": checkpoint}
 
 
-def model_configs(config: FineTuningConfig, head: type, vocab_size: int) -> tuple[BertConfig, Any]:
+class _HasModel(Protocol):
+    @property
+    def model(self) -> Mapping[str, Any]: ...
+
+
+def model_configs(config: _HasModel, head: type, vocab_size: int) -> tuple[BertConfig, Any]:
     """The encoder's configuration, and that of the head on top of it.
 
     Args:

@@ -1,14 +1,15 @@
 """What can be done with an experiment: each mode of `launch.py`, without its flags."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bertjax.errors import UserError, build_all, check_unresolved
-from bertjax.task import Task
+from bertjax.task import Predicts, Task, WritesFolder
 from bertjax.training import check, distributed, inference, loop, run_folder, streams
-from bertjax.training.config import TrainingConfig
+from bertjax.training.config import InferenceConfig, TrainingConfig
 
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
 
@@ -21,7 +22,8 @@ class Request:
       mode: train, evaluate, predict, export, prepare or check.
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
-      output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
+      output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to, or
+        for the records of a task that writes folders, told by a slash at its end or by being there.
       checkpoint: latest, best or a step.
     """
 
@@ -55,11 +57,19 @@ class Experiment(Protocol):
     def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Fills in what `init_from` determines."""
 
+    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Predicts:
+        """The task, with as much of it as can be made from what is given."""
+
+
+@runtime_checkable
+class Trainable(Experiment, Protocol):
+    """An experiment that there is something to train in; the others only predict."""
+
     def preparation(self, config: Any, workdir: Path) -> Text:
         """The text that training needs."""
 
     def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Task:
-        """The task, with as much of it as can be made from what is given."""
+        """See `Experiment.make`."""
 
 
 def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> bool:
@@ -74,17 +84,19 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     """
     config = _config(request, given)
     module = find(config.get("experiment", ""))
-    check_unresolved((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
+    classes = _settings(module, request.mode), module.Config
+    check_unresolved(classes, config, "")  # no key is missing where `resolve` looks
     if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
         config = module.resolve(config)
-    settings, experiment = build_all((TrainingConfig, module.Config), config, "")
+    settings, experiment = build_all(classes, config, "")
     workdir = Path(request.workdir)
     if request.mode in ("predict", "export"):
         from_run = workdir if request.workdir else None
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
-        _infer(request, inference.Inference(task, settings, from_run, request.checkpoint))
+        _infer(request, task, inference.Inference(task, settings, from_run, request.checkpoint))
         return True
 
+    assert isinstance(module, Trainable)
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if request.mode in ("train", "check"):
         loop.check(rehearsal, settings)
@@ -111,13 +123,36 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     return bool(record.get("can_learn", True))
 
 
-def _infer(request: Request, runner: inference.Inference) -> None:
+def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:
+    """The settings that an experiment has beside its own. Raises UserError if it does not have the mode."""
+    if isinstance(module, Trainable):
+        return TrainingConfig
+    if mode != "predict":
+        fix = "add --mode=predict --input=FILE --output=FOLDER/, and leave out --workdir"
+        raise UserError(f"--mode={mode}", got="an experiment without training", expected="predict", fix=fix)
+    return InferenceConfig
+
+
+def _infer(request: Request, task: Predicts, runner: inference.Inference) -> None:
     if request.mode == "export":
         runner.export(Path(request.output))
         return
-    with streams.open_output(request.output, distributed.is_first_process()) as output:
+    with _taker(request, task) as take:
         for record in runner.records(streams.read_lines(request.input)):
-            output.write(streams.json_line(record))
+            take(record)
+
+
+@contextlib.contextmanager
+def _taker(request: Request, task: Predicts) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    """What takes records: a folder, if the task writes folders and the output is one; or else lines of JSON."""
+    is_folder = request.output.endswith("/") or Path(request.output).is_dir()
+    if is_folder and isinstance(task, WritesFolder):
+        folder = task.open_folder(Path(request.output))
+        with folder if distributed.is_first_process() else contextlib.nullcontext(lambda record: None) as take:
+            yield take
+    else:
+        with streams.open_output(request.output, distributed.is_first_process()) as output:
+            yield lambda record: output.write(streams.json_line(record))
 
 
 def _config(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
