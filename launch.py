@@ -4,6 +4,7 @@ python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [
 python launch.py --mode=check --config=configs/bert_pretraining.py:tiny --workdir=runs/demo
 python launch.py --mode=evaluate --workdir=runs/demo
 python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
+python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
 python launch.py --mode=report --workdir=runs/demo
 python launch.py --mode=export --workdir=runs/demo --output=FOLDER
 """
@@ -33,7 +34,7 @@ _MODE = flags.DEFINE_string("mode", "train", "What to do: " + ", ".join(MODES) +
 _WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all processes.")
 _INPUT = flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
 _OUTPUT = flags.DEFINE_string(
-    "output", "-", "A file for what the mode gives (- is standard output), or a folder to export to."
+    "output", "-", "A file for what the mode gives (- is standard output), or a folder/ to export to or for features."
 )
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "latest", "What to evaluate, predict with or export: latest, best, a step."

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,16 @@ def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
     return {**config, **lengths, "optimizer": optimizer, "checkpoint": checkpoint}
 
 
-def model_configs(config: FineTuningConfig, head: type, vocab_size: int) -> tuple[BertConfig, Any]:
+@runtime_checkable
+class HasModel(Protocol):
+    """The config of an experiment with a BERT, which may have nothing to train."""
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """Fields of `BertConfig` and of what is on top of it."""
+
+
+def model_configs(config: HasModel, head: type, vocab_size: int) -> tuple[BertConfig, Any]:
     """The encoder's configuration, and that of the head on top of it.
 
     Args:

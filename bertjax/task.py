@@ -1,6 +1,7 @@
 """The contract between an experiment and the training wing: nothing here knows the mesh, the loop knows no task."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -31,9 +32,9 @@ class Example(NamedTuple):
     source: Any
 
 
-@runtime_checkable  # so that a test run checks that an experiment has all of it
-class Task(Protocol):
-    """What an experiment tells the training wing."""
+@runtime_checkable
+class Predicts(Protocol):
+    """What an experiment tells the training wing so that it can predict."""
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters. Pure and reads no file, so that it works under `jax.eval_shape` and `jit`."""
@@ -43,6 +44,31 @@ class Task(Protocol):
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """For parameter paths that match a pattern: which mesh axis each dimension is split over, if it divides."""
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """What `--mode=predict` reads. Raises UserError with the line's number."""
+
+    def predict_lengths(self) -> Sequence[int]:
+        """The lengths that rows are padded to, ascending: a compiled program each."""
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """Outputs for a padded batch of rows, each with the batch as its first axis."""
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """One record of an example and the (still padded) outputs of its rows: JSON-able, or with arrays of numbers."""
+
+
+@runtime_checkable
+class WritesFolder(Protocol):
+    """What a task has whose records may go to a folder, for want of a file of lines that could hold them."""
+
+    def open_folder(self, folder: Path) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
+        """Gives what takes each record; the folder appears when it has all."""
+
+
+@runtime_checkable  # so that a test run checks that an experiment has all of it
+class Task(Predicts, Protocol):
+    """What an experiment tells the training wing so that it can train, evaluate and export too."""
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """Shape and type of each field of a global training batch, for every shape that one may have. Reads no data."""
@@ -74,18 +100,6 @@ class Task(Protocol):
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The figures of the field for all held-out examples and the outputs of their rows."""
-
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """What `--mode=predict` reads. Raises UserError with the line's number."""
-
-    def predict_lengths(self) -> Sequence[int]:
-        """The lengths that rows are padded to, ascending: a compiled program each."""
-
-    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """Outputs for a padded batch of rows, each with the batch as its first axis."""
-
-    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """One JSON-able record of an example and the (still padded) outputs of its rows."""
 
     def save_vocabulary(self, folder: Path) -> None:
         """Writes what `predict` needs beside parameters, into the run's folder."""

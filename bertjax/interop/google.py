@@ -6,7 +6,6 @@ TensorFlow, under the names of Hugging Face's `BertForPreTraining`.
 (768, 768)
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,25 +14,13 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.errors import UserError
+from bertjax.interop import json_files
 from bertjax.interop.reading import shown
 from bertjax.interop.tensorflow_checkpoint import Checkpoint
 
 CONFIG_FILE = "bert_config.json"
 PUBLISHED_PREFIX = "bert_model.ckpt"
 
-# Key of bert_config.json: field of BertConfig, and its type.
-_CONFIG_KEYS: dict[str, tuple[str, type]] = {
-    "hidden_size": ("hidden_size", int),
-    "num_hidden_layers": ("num_layers", int),
-    "num_attention_heads": ("num_heads", int),
-    "intermediate_size": ("intermediate_size", int),
-    "hidden_dropout_prob": ("dropout", float),
-    "attention_probs_dropout_prob": ("attention_dropout", float),
-    "initializer_range": ("initializer_range", float),
-    "vocab_size": ("vocab_size", int),
-    "max_position_embeddings": ("max_positions", int),
-    "type_vocab_size": ("type_vocab_size", int),
-}
 # What modeling.py does not leave to its config. Its first weights were trained with the erf form of gelu; later code
 # has the tanh form under the same name. transformers, too, takes the name for erf.
 _FIXED = {"norm_eps": 1e-12, "gelu": "erf", "norm": "post", "direction": "both"}
@@ -97,15 +84,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
       UserError: no readable bert_config.json, a key missing or of another type, another activation than gelu.
     """
     path = _folder(folder) / CONFIG_FILE
-    raw = _read_json(path)
-    values = {}
-    for key, (field, kind) in _CONFIG_KEYS.items():
-        if key not in raw or type(raw[key]) not in (int, kind):
-            got = shown(repr(raw[key])) if key in raw else "no value"
-            raise UserError(
-                f"{path}: {key}", got=got, expected=f"a value of type {kind.__name__}", fix="correct the key"
-            )
-        values[field] = raw[key]
+    raw = json_files.read_json(path, dict)
+    values = json_files.fields(raw, json_files.SIZES, path)
     if "hidden_act" not in raw or raw["hidden_act"] != "gelu":
         got = shown(repr(raw["hidden_act"])) if "hidden_act" in raw else "no value"
         raise UserError(f"{path}: hidden_act", got=got, expected="'gelu'", fix="use a model with that value")
@@ -163,14 +143,3 @@ def _name(name: str) -> str | None:
 def _folder(folder: str | Path) -> Path:
     """Returns the folder, also when it is given by its checkpoint's prefix."""
     return Path(folder).parent if Path(f"{folder}.index").is_file() else Path(folder)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        fix = "give a folder of google-research/bert"
-        raise UserError(f"{path}", got=shown(error), expected="a readable JSON file", fix=fix) from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}", got=type(values).__name__, expected="a JSON object", fix="correct the file")
-    return values

@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 
 from bertjax.errors import UserError
 from bertjax.files import completed
+from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
 from bertjax.models.bert import BertConfig
 
@@ -25,20 +26,8 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _TORCH_WEIGHTS_FILE = "pytorch_model.bin"
 
-# Field of BertConfig: key of config.json.
-_CONFIG_KEYS = {
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "norm_eps": "layer_norm_eps",
-    "initializer_range": "initializer_range",
-    "vocab_size": "vocab_size",
-    "max_positions": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-}
+# Fields of BertConfig, as `json_files.SIZES` has them.
+_FIELDS = {**json_files.SIZES, "norm_eps": ("layer_norm_eps", float)}
 _GELU = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 # Keys that older files leave out, and the only value of each that this model has. The absence of
 # layer_norm_eps means 1e-12, which transformers documents.
@@ -60,7 +49,7 @@ _POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
 }
-# What may follow the encoder there; normalizing changes no cosine.
+# What may follow the encoder there.
 _SENTENCE_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
@@ -79,16 +68,14 @@ def read_config(folder: str | Path) -> dict[str, Any]:
       UserError: no readable config.json, a key missing, or a model that is not BERT as built here.
     """
     path = model_folder(folder) / CONFIG_FILE
-    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **_read_json(path)}
-    for key in ("model_type", "hidden_act", *_CONFIG_KEYS.values()):
-        if key not in raw:
-            raise UserError(f"{path}: {key}", got="no value", expected="a value", fix="add the key")
+    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **json_files.read_json(path, dict)}
+    json_files.fields(raw, {key: (key, str) for key in ("model_type", "hidden_act")}, path)
+    values = json_files.fields(raw, _FIELDS, path)
     for key, expected in {"model_type": "bert", **_FIXED}.items():
         if raw[key] != expected:
             refuse(f"{path}: {key}", raw[key], repr(expected))
     if raw["hidden_act"] not in tuple(_GELU):
         refuse(f"{path}: hidden_act", raw["hidden_act"], "one of " + ", ".join(_GELU))
-    values = {field: raw[key] for field, key in _CONFIG_KEYS.items()}
     return {**values, "gelu": _GELU[raw["hidden_act"]], "norm": "post", "direction": "both"}
 
 
@@ -99,7 +86,7 @@ def read_labels(folder: str | Path) -> tuple[str, ...] | None:
       UserError: no readable config.json, or names that are not those of classes 0, 1, ...
     """
     path = model_folder(folder) / CONFIG_FILE
-    labels = _read_json(path).get("id2label")
+    labels = json_files.read_json(path, dict).get("id2label")
     if labels is None:
         return None
     numbers = [str(i) for i in range(len(labels))] if isinstance(labels, dict) else []
@@ -114,14 +101,11 @@ def read_pooling(folder: str | Path) -> str | None:
     Raises:
       UserError: another way to pool, several at once, or a further layer.
     """
-    modules, path = Path(folder) / "modules.json", Path(folder) / "1_Pooling" / CONFIG_FILE
-    for module in _read_json(modules, list) if modules.exists() else ():
-        kind = str(module["type"]).rsplit(".", 1)[-1] if isinstance(module, dict) and "type" in module else module
-        if kind not in _SENTENCE_MODULES:
-            refuse(f"{modules}", kind, "no modules but " + ", ".join(_SENTENCE_MODULES))
+    _sentence_modules(folder)
+    path = Path(folder) / "1_Pooling" / CONFIG_FILE
     if not path.exists():
         return None
-    values = _read_json(path)
+    values = json_files.read_json(path, dict)
     asked = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
     # Newer versions write a name, or a list of them, in place of the flags.
     named = values.get("pooling_mode", "no way")
@@ -129,6 +113,31 @@ def read_pooling(folder: str | Path) -> str | None:
     if len(found) != 1 or found[0] not in _POOLINGS.values():
         refuse(f"{path}", " and ".join(map(str, found)), "one way to pool of " + ", ".join(_POOLINGS.values()))
     return str(found[0])
+
+
+def normalizes(folder: str | Path) -> bool:
+    """Returns whether sentence-transformers scales a row's vector to length 1. Raises UserError as `read_pooling`."""
+    return "Normalize" in _sentence_modules(folder)
+
+
+def read_sentence_length(folder: str | Path) -> int | None:
+    """Returns how many tokens of a text sentence-transformers takes, special ones included; None if nothing tells."""
+    path = model_folder(folder) / "sentence_bert_config.json"
+    values = json_files.read_json(path, dict) if path.exists() else {}
+    if values.get("max_seq_length") is None:
+        return None
+    return int(json_files.fields(values, {"length": ("max_seq_length", int)}, path)["length"])
+
+
+def _sentence_modules(folder: str | Path) -> list[str]:
+    """The kinds of the modules that sentence-transformers chains, which are those that we have."""
+    path, kinds = Path(folder) / "modules.json", []
+    for module in json_files.read_json(path, list) if path.exists() else ():
+        kind = str(module["type"]).rsplit(".", 1)[-1] if isinstance(module, dict) and "type" in module else module
+        if kind not in _SENTENCE_MODULES:
+            refuse(f"{path}", kind, "no modules but " + ", ".join(_SENTENCE_MODULES))
+        kinds.append(kind)
+    return kinds
 
 
 def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
@@ -198,7 +207,7 @@ def _config_json(config: BertConfig, architecture: str) -> dict[str, Any]:
         "pad_token_id": 0,
         "dtype": "float32",
         **_FIXED,
-        **{key: getattr(config, field) for field, key in _CONFIG_KEYS.items()},
+        **{key: getattr(config, field) for field, (key, _) in _FIELDS.items()},
     }
 
 
@@ -247,21 +256,10 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
 
 
 def _shards(index: Path) -> list[Path]:
-    shards = _read_json(index).get("weight_map")
+    shards = json_files.read_json(index, dict).get("weight_map")
     if not isinstance(shards, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in shards.values()
     ):
         fix = "download or export it again"
         raise UserError(f"{index}: weight_map", got=shards, expected="file names by tensor", fix=fix)
     return [index.with_name(name) for name in sorted(set(shards.values()))]
-
-
-def _read_json(path: Path, kind: type = dict) -> Any:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        fix = "give a folder that save_pretrained wrote"
-        raise UserError(f"{path}", got=error, expected="a readable JSON file", fix=fix) from error
-    if not isinstance(values, kind):
-        refuse(f"{path}", type(values).__name__, "a JSON object" if kind is dict else "a JSON list")
-    return values

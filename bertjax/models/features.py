@@ -1,6 +1,6 @@
 """Vectors taken from an encoder's layers: for each token (Devlin et al. 2019, section 5.3), or one for each row.
 
-Shapes: B batch, S length, H hidden size, L layers, K chosen layers.
+Shapes: B batch, S length, H hidden size, L layers, K chosen layers, U units.
 """
 
 from collections.abc import Sequence
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.errors import choice
+from bertjax.errors import UserError, choice
+from bertjax.models.bert import Bert, BertConfig
 
 MIXINGS = ("concatenation", "sum", "weighted")
 POOLINGS = ("cls", "mean", "max")
@@ -41,6 +42,51 @@ class LayerMix(nn.Module):
         weights = self.param("weights", nn.initializers.zeros, (features.shape[-2],))
         gamma = self.param("gamma", nn.initializers.ones, ())
         return gamma * jnp.einsum("...KH,K->...H", features, jax.nn.softmax(weights))
+
+
+class BertFeatures(nn.Module):
+    """One vector for each token from some layers of BERT, without dropout.
+
+    Parameters: `bert`, without a pooler; `mix` if `mixing` is "weighted".
+    """
+
+    config: BertConfig
+    layers: tuple[int, ...]  # of `BertOutput.layers`: 0 is the embeddings, -1 the last layer
+    mixing: str  # see `LayerMix`
+
+    @nn.compact
+    def __call__(
+        self, input_ids: Int[Array, "B S"], token_type_ids: Int[Array, "B S"], segment_ids: Int[Array, "B S"]
+    ) -> Float32[Array, "B S F"]:
+        """Returns the vectors, those of padding too."""
+        check_layers(self.layers, self.config.num_layers)
+        output = Bert(self.config, use_pooler=False, name="bert")(
+            input_ids, token_type_ids, segment_ids, deterministic=True, return_attention=False, return_layers=True
+        )
+        assert output.layers is not None
+        return LayerMix(self.mixing, name="mix")(choose_layers(output.layers, self.layers).astype(jnp.float32))
+
+
+def check_layers(chosen: Sequence[int], num_layers: int) -> None:
+    """Raises UserError unless some layers, each once, are chosen of those that `BertOutput.layers` has."""
+    places = {layer % (num_layers + 1) for layer in chosen if -num_layers - 1 <= layer <= num_layers}
+    if not chosen or len(places) < len(chosen):
+        raise UserError(
+            "config key model.layers",
+            got=tuple(chosen),
+            expected=f"one or more of 0 (the embeddings) to {num_layers}, or -{num_layers + 1} to -1, each once",
+            fix="for example (-4, -3, -2, -1), the last four",
+        )
+
+
+def pool_spans(
+    hidden: Float[Array, "B S F"], starts: Int[Array, "B U"], lengths: Int[Array, "B U"]
+) -> Float[Array, "B U F"]:
+    """The mean of the tokens of each unit, such as a word: `lengths` of them from `starts` on; 0 where that is none."""
+    places = jnp.arange(hidden.shape[1])
+    inside = (starts[..., None] <= places) & (places < (starts + lengths)[..., None])
+    weights = inside / jnp.maximum(lengths, 1)[..., None]
+    return jnp.einsum("BUS,BSF->BUF", weights, hidden.astype(jnp.float32), precision="highest")
 
 
 def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling: str) -> Float[Array, "B H"]:

@@ -9,7 +9,14 @@ from bertjax.training.sharding import MeshConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingConfig:
+class InferenceConfig:
+    """Where a task runs, which is all there is to say of one that is not trained."""
+
+    mesh: MeshConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig(InferenceConfig):
     """How a task is trained.
 
     Attributes:
@@ -31,7 +38,6 @@ class TrainingConfig:
     log_every: int
     evaluate_every: int
     parallel: str
-    mesh: MeshConfig
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
 

@@ -12,9 +12,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bertjax.checkpoints import restore_params
-from bertjax.task import Batch, Example, Metrics, Output, Params, Task
+from bertjax.task import Batch, Example, Metrics, Output, Params, Predicts, Task
 from bertjax.training import sharding
-from bertjax.training.config import TrainingConfig
+from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate
 
@@ -28,7 +28,7 @@ _BATCH_PLACES = 2**12
 class Predictor:
     """Infers from rows of any length: padded to few shapes, split over a mesh, compiled once for each shape."""
 
-    def __init__(self, task: Task, mesh: Mesh) -> None:
+    def __init__(self, task: Predicts, mesh: Mesh) -> None:
         """Args: what infers; where."""
         self._infer, self._lengths, self._mesh = jax.jit(task.infer), task.predict_lengths(), mesh
 
@@ -127,14 +127,14 @@ class Evaluation:
 class Inference:
     """A trained task: its parameters, on the mesh."""
 
-    def __init__(self, task: Task, config: TrainingConfig, workdir: Path | None, checkpoint: str) -> None:
+    def __init__(self, task: Predicts, config: InferenceConfig, workdir: Path | None, checkpoint: str) -> None:
         """Args: the task; its settings; the run and which of its checkpoints, or None for published weights."""
         self._task, self._config = task, config
         self._mesh = sharding.make_mesh(config.mesh, jax.devices())
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
         if workdir is None:
-            fresh = jax.jit(task.init, out_shardings=shardings)(jax.random.key(config.seed))
+            fresh = jax.jit(task.init, out_shardings=shardings)(jax.random.key(0))
             self._params = jax.device_put(task.warm_start(fresh), shardings)
         else:
             self._params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
@@ -142,6 +142,7 @@ class Inference:
     def evaluate(self) -> dict[str, float]:
         """The metrics of the held-out split, and its baselines."""
         config = self._config
+        assert isinstance(self._task, Task) and isinstance(config, TrainingConfig), "not of a task that only predicts"
         scores = Evaluation(self._task, self._mesh, config.batch_size, config.accumulation_steps)(
             self._params, lambda: False
         )
@@ -156,6 +157,7 @@ class Inference:
 
     def export(self, folder: Path) -> None:
         """Writes the published form; parameters that are split over processes are gathered first."""
+        assert isinstance(self._task, Task), "not of a task that only predicts"
         params = multihost_utils.process_allgather(self._params, tiled=True)
         if jax.process_index() == 0:
             self._task.export(params, folder)

@@ -1,14 +1,15 @@
 """What can be done with an experiment: each mode of `launch.py`, without its flags."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bertjax.errors import UserError, build_all, check_unresolved
-from bertjax.task import OfficialPredictions, Task
+from bertjax.task import OfficialPredictions, Predicts, Task, WritesFolder
 from bertjax.training import check, distributed, inference, loop, run_folder, streams
-from bertjax.training.config import TrainingConfig
+from bertjax.training.config import InferenceConfig, TrainingConfig
 
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
 
@@ -22,7 +23,8 @@ class Request:
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
       output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
-        Predictions are a record a line, but in the field's official form, where it has one, if the name ends in .json.
+        Predictions are a record a line, but in the field's official form, where it has one, if the name ends in .json;
+        and in a folder, for a task that writes folders, if there is one of that name or the name ends in a slash.
       checkpoint: latest, best or a step.
     """
 
@@ -56,11 +58,19 @@ class Experiment(Protocol):
     def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Fills in what `init_from` determines."""
 
+    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Predicts:
+        """The task, with as much of it as can be made from what is given."""
+
+
+@runtime_checkable
+class Trainable(Experiment, Protocol):
+    """An experiment that there is something to train in; the others only predict."""
+
     def preparation(self, config: Any, workdir: Path) -> Text:
         """The text that training needs."""
 
     def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Task:
-        """The task, with as much of it as can be made from what is given."""
+        """See `Experiment.make`."""
 
 
 def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> bool:
@@ -75,10 +85,11 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     """
     config = _config(request, given)
     module = find(config.get("experiment", ""))
-    check_unresolved((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
+    classes = _settings(module, request.mode), module.Config
+    check_unresolved(classes, config, "")  # no key is missing where `resolve` looks
     if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
         config = module.resolve(config)
-    settings, experiment = build_all((TrainingConfig, module.Config), config, "")
+    settings, experiment = build_all(classes, config, "")
     workdir = Path(request.workdir)
     if request.mode in ("predict", "export"):
         from_run = workdir if request.workdir else None
@@ -86,6 +97,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         _infer(request, task, inference.Inference(task, settings, from_run, request.checkpoint))
         return True
 
+    assert isinstance(module, Trainable)
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if request.mode in ("train", "check"):
         loop.check(rehearsal, settings)
@@ -112,16 +124,39 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     return bool(record.get("can_learn", True))
 
 
-def _infer(request: Request, task: Task, runner: inference.Inference) -> None:
+def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:
+    """The settings that an experiment has beside its own. Raises UserError if it does not have the mode."""
+    if isinstance(module, Trainable):
+        return TrainingConfig
+    if mode != "predict":
+        fix = "add --mode=predict --input=FILE --output=FOLDER/, and leave out --workdir"
+        raise UserError(f"--mode={mode}", got="an experiment without training", expected="predict", fix=fix)
+    return InferenceConfig
+
+
+def _infer(request: Request, task: Predicts, runner: inference.Inference) -> None:
     if request.mode == "export":
         runner.export(Path(request.output))
         return
-    with streams.open_output(request.output, distributed.is_first_process()) as output:
-        records = runner.records(streams.read_lines(request.input))
-        if isinstance(task, OfficialPredictions) and request.output.endswith(".json"):
-            records = iter([task.official(records)])
+    records = runner.records(streams.read_lines(request.input))
+    if isinstance(task, OfficialPredictions) and request.output.endswith(".json"):
+        records = iter([task.official(records)])
+    with _taker(request, task) as take:
         for record in records:
-            output.write(streams.json_line(record))
+            take(record)
+
+
+@contextlib.contextmanager
+def _taker(request: Request, task: Predicts) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    """What takes records: a folder, if the task writes folders and the output is one; or else lines of JSON."""
+    is_folder = request.output.endswith("/") or Path(request.output).is_dir()
+    if is_folder and isinstance(task, WritesFolder):
+        folder = task.open_folder(Path(request.output))
+        with folder if distributed.is_first_process() else contextlib.nullcontext(lambda record: None) as take:
+            yield take
+    else:
+        with streams.open_output(request.output, distributed.is_first_process()) as output:
+            yield lambda record: output.write(streams.json_line(record))
 
 
 def _config(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:

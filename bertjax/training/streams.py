@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import jax
+import numpy as np
 
 from bertjax.errors import UserError
 
@@ -62,9 +63,11 @@ def _open_input(name: str) -> Iterator[Iterable[bytes]]:
 
 
 def json_line(record: Mapping[str, Any]) -> str:
-    """A record as a line of JSON. Raises UserError for numbers that JSON does not have."""
+    """A record as a line of JSON, numbers of arrays with 6 decimals, as extract_features.py of google-research/bert
+    writes them. Raises UserError for numbers that JSON does not have.
+    """
     try:
-        return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_rounded) + "\n"
     except ValueError as error:
         raise UserError(
             "the model's output",
@@ -72,6 +75,10 @@ def json_line(record: Mapping[str, Any]) -> str:
             expected="probabilities and losses",
             fix="choose another --checkpoint, or other weights: these parameters are spoiled",
         ) from error
+
+
+def _rounded(array: np.ndarray) -> list[Any]:
+    return np.round(array.astype(np.float64), 6).tolist()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,54 @@
+"""The JSON files that go with published weights: how they are read, and the sizes that all of them give."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.interop.reading import shown
+
+# Field of BertConfig: its key in bert_config.json and config.json, and its type.
+SIZES: dict[str, tuple[str, type]] = {
+    "hidden_size": ("hidden_size", int),
+    "num_layers": ("num_hidden_layers", int),
+    "num_heads": ("num_attention_heads", int),
+    "intermediate_size": ("intermediate_size", int),
+    "dropout": ("hidden_dropout_prob", float),
+    "attention_dropout": ("attention_probs_dropout_prob", float),
+    "initializer_range": ("initializer_range", float),
+    "vocab_size": ("vocab_size", int),
+    "max_positions": ("max_position_embeddings", int),
+    "type_vocab_size": ("type_vocab_size", int),
+}
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """Returns what a file holds, a dict or a list as `kind` says. Raises UserError if it cannot be read or does not."""
+    fix = "download or export the file again"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}", got=shown(error), expected="a readable JSON file", fix=fix) from error
+    if not isinstance(values, kind):
+        expected = "a JSON object" if kind is dict else "a JSON list"
+        raise UserError(f"{path}", got=type(values).__name__, expected=expected, fix=fix)
+    return values
+
+
+def fields(raw: Mapping[str, Any], keys: Mapping[str, tuple[str, type]], path: Path) -> dict[str, Any]:
+    """Returns the values of fields.
+
+    Args:
+      raw: what the file holds.
+      keys: by the name of a field: its key in the file and its type; an int passes for a float.
+      path: of the file, for messages.
+    Raises:
+      UserError: a key that is missing or of another type.
+    """
+    for key, kind in keys.values():
+        if key not in raw or type(raw[key]) not in ((int, float) if kind is float else (kind,)):
+            got = shown(repr(raw[key])) if key in raw else "no value"
+            expected = f"a value of type {kind.__name__}"
+            raise UserError(f"{path}: {key}", got=got, expected=expected, fix="correct the key")
+    return {field: raw[key] for field, (key, _) in keys.items()}

@@ -1,0 +1,227 @@
+"""Vectors of word pieces, words or texts from a BERT that stays as it is (Devlin et al. 2019, section 5.3)."""
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import fine_tuning, pretrained
+from bertjax.data import feature_files
+from bertjax.data.buckets import bucket_lengths, check_seq_len
+from bertjax.data.given_text import VocabularyConfig, given_vocabulary
+from bertjax.data.labeled_text import parse_line
+from bertjax.data.text_rows import text_row, truncate, unit_rows
+from bertjax.data.tokenizers import WordPiece
+from bertjax.errors import build_all, choice
+from bertjax.interop import huggingface
+from bertjax.models.features import POOLINGS, BertFeatures, check_layers, pool, pool_spans
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.task import Batch, Example, Output, Params
+
+_log = logging.getLogger(__name__)
+
+# What a model needs only to be trained.
+_NOT_TRAINED = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.02, "remat": False}
+_BEST_LAYERS = 4  # the last, in table 7
+_LEAST_NORM = 1e-12  # as torch.nn.functional.normalize has it
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The keys of the config that this experiment reads.
+
+    Attributes:
+      experiment: the name of its file.
+      init_from: a folder of sentence-transformers or Hugging Face, a checkpoint of Google's, or a run of ours.
+      pooling: what a vector stands for: "piece", "word" (what is between white space), or "sentence" (a whole text,
+        or both of a pair).
+      word_pooling: a word's "first" piece, or the "mean" of all of its pieces.
+      sentence_pooling: "mean", "cls" or "max"; see `bertjax.models.features.pool`.
+      normalize: whether vectors are scaled to length 1.
+      dtype_out: "float32", or "float16" for half the size.
+      model: fields of `BertConfig` that are not for training alone, and of `FeaturesConfig`.
+      data: how texts are encoded.
+    """
+
+    experiment: str
+    init_from: str
+    pooling: str
+    word_pooling: str
+    sentence_pooling: str
+    normalize: bool
+    dtype_out: str
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        choice(self.pooling, ("piece", "word", "sentence"), "pooling")
+        choice(self.word_pooling, ("first", "mean"), "word_pooling")
+        choice(self.sentence_pooling, POOLINGS, "sentence_pooling")
+        choice(self.dtype_out, ("float16", "float32"), "dtype_out")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeaturesConfig:
+    """Which layers, and how they make one vector of each token.
+
+    Attributes:
+      layers: 0 is the embeddings, -1 the last.
+      mixing: "concatenation", or "sum".
+    """
+
+    layers: tuple[int, ...]
+    mixing: str
+
+    def __post_init__(self) -> None:
+        choice(self.mixing, ("concatenation", "sum"), "model.mixing")  # "weighted" would have to be learned
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """How texts become rows.
+
+    Attributes:
+      seq_len: tokens of a row at most, special ones included.
+    """
+
+    seq_len: int
+
+
+class _Source(NamedTuple):
+    units: list[str]  # what vectors stand for
+    second: int | None  # of a pair: the number of the first unit of its second text
+
+
+_DATA = (RowsConfig, VocabularyConfig)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines: sizes, casing, how sentences are pooled. Raises UserError, as it reads."""
+    config = pretrained.resolve(config)
+    folder, of_sentence = Path(config["init_from"]), config["pooling"] == "sentence"
+    model, data = dict(config["model"]), dict(config["data"])
+    if not model["layers"]:
+        model["layers"] = (-1,) if of_sentence else tuple(range(-min(_BEST_LAYERS, model["num_layers"]), 0))
+    if data["seq_len"] is None:
+        taken = huggingface.read_sentence_length(folder) if of_sentence else None
+        data["seq_len"] = min(taken or model["max_positions"], model["max_positions"])
+    pooling, normalize = config["sentence_pooling"], config["normalize"]
+    if pooling is None:
+        pooling = (huggingface.read_pooling(folder) if of_sentence else None) or "mean"
+    if normalize is None:
+        normalize = of_sentence and huggingface.normalizes(folder)
+    return {**config, "model": model, "data": data, "sentence_pooling": pooling, "normalize": normalize}
+
+
+def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Features":
+    """The task.
+
+    Args:
+      config: its settings.
+      vocab_dir: a folder with the vocabulary.
+      prepared: not used; there is nothing to prepare.
+    """
+    assert vocab_dir, "what is not trained has its vocabulary from the start"
+    *_, vocabulary = build_all(_DATA, config.data, "data")
+    return Features(config, given_vocabulary(vocab_dir, vocabulary.lowercase))
+
+
+class Features:
+    """See `bertjax.task.Predicts` and `bertjax.task.WritesFolder`."""
+
+    def __init__(self, config: Config, tokenizer: WordPiece) -> None:
+        """Args: settings; the vocabulary. Raises UserError if they do not fit together."""
+        self._config, self._tokenizer = config, tokenizer
+        self._seq_len = build_all(_DATA, config.data, "data")[0].seq_len
+        whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
+        bert_config, head = fine_tuning.model_configs(whole, FeaturesConfig, tokenizer.vocab_size)
+        check_seq_len(self._seq_len, bert_config.max_positions)
+        check_layers(head.layers, bert_config.num_layers)
+        self._model = BertFeatures(bert_config, head.layers, head.mixing)
+        joined = len(head.layers) if head.mixing == "concatenation" else 1
+        self._size = bert_config.hidden_size * joined
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Predicts.init`."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self._model.init(rng, ids, ids, ids)["params"]
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Predicts.warm_start`."""
+        return pretrained.warm_start(params, Path(self._config.init_from))
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """See `Predicts.partition_rules`."""
+        return TENSOR_RULES
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """A text in each line, or two with a tab between them; of sentences that are cut, the number is told."""
+        count, cut = 0, 0
+        for count, line in enumerate(lines, start=1):
+            first, second = parse_line(line, "\t" in line, count)
+            texts = [first] if second is None else [first, second]
+            if self._config.pooling == "sentence":
+                ids = self._tokenizer.encode_batch(texts)
+                cut += sum(map(len, ids)) > self._seq_len - 1 - len(ids)
+                row = text_row(truncate(ids, self._seq_len), self._tokenizer)
+                yield fine_tuning.example([row], _Source(["\t".join(texts)], None))
+            else:
+                yield self._of_units(texts)
+        if cut:
+            _log.warning("%d of %d texts were cut to data.seq_len=%d tokens", cut, count, self._seq_len)
+
+    def _of_units(self, texts: Sequence[str]) -> Example:
+        """A text, or a pair, by pieces or words."""
+        units, pieces = zip(*map(self._split, texts), strict=True)
+        rows = list(unit_rows(pieces, self._tokenizer, self._seq_len))
+        if self._config.word_pooling == "first":
+            rows = [{**row, "unit_lengths": np.ones_like(row["unit_lengths"])} for row in rows]
+        second = len(units[0]) if len(texts) == 2 else None
+        return fine_tuning.example(rows, _Source([unit for each in units for unit in each], second))
+
+    def _split(self, text: str) -> tuple[list[str], list[list[int]]]:
+        """The units of a text, and the pieces of each; a word that normalizes to nothing is [UNK]."""
+        if self._config.pooling == "word":
+            words = text.split()
+            return words, [ids or [self._tokenizer.unk_id] for ids in self._tokenizer.encode_batch(words)]
+        (ids,) = self._tokenizer.encode_batch([text])
+        return [self._tokenizer.vocab[piece] for piece in ids], [[piece] for piece in ids]
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Predicts.predict_lengths`."""
+        return bucket_lengths(self._seq_len)
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The vectors of each row: [B, D], or [B, U, D] of its units."""
+        inputs = batch["input_ids"], batch["token_type_ids"], batch["segment_ids"]
+        x = cast(jax.Array, self._model.apply({"params": params}, *inputs))
+        if self._config.pooling == "sentence":
+            x = pool(x, batch["segment_ids"], self._config.sentence_pooling)
+        else:
+            x = pool_spans(x, batch["unit_starts"], batch["unit_lengths"])
+        if self._config.normalize:
+            x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), _LEAST_NORM)
+        return {"features": x.astype(self._config.dtype_out)}
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The `units`; of a pair the number of the first of its `second` text; and the `features` [n, D] of each."""
+        parts = [np.zeros((0, self._size), self._config.dtype_out)]
+        for row, output in zip(example.rows, outputs, strict=True):
+            vectors = output["features"]
+            parts.append(vectors[None] if vectors.ndim == 1 else vectors[: len(row["unit_starts"])])
+        units, second = example.source
+        pair = {} if second is None else {"second": second}
+        return {"units": units, **pair, "features": np.concatenate(parts)}
+
+    @contextlib.contextmanager
+    def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """See `WritesFolder.open_folder` and `bertjax.data.feature_files`."""
+        made_with = {**dataclasses.asdict(self._config), "size": self._size}
+        with feature_files.writing(folder, made_with) as writer:
+            yield writer.add

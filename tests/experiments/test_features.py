@@ -1,0 +1,331 @@
+"""Vectors of pieces, words and texts, from lines to files, against the model's own layers."""
+
+import functools
+import json
+import logging
+import random
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.data.feature_files import FeatureFiles
+from bertjax.errors import UserError, build_all, check_unresolved
+from bertjax.models.bert import Bert
+from bertjax.training.config import InferenceConfig
+from bertjax.training.inference import Inference
+from configs import features as config_file
+from experiments import features
+from tests import published, tiny
+
+LONG = " ".join(random.Random(0).choices(["the", "cats", "birding", "dog", "sees", "."], k=48))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return published.write_huggingface(tmp_path_factory.mktemp("bert"))
+
+
+def tree_of(folder, variant, **overrides):
+    config = config_file.get_config(variant)
+    config.update_from_flattened_dict({"init_from": str(folder), **overrides})
+    return json.loads(config.to_json())
+
+
+def make(tree):
+    classes = InferenceConfig, features.Config
+    check_unresolved(classes, tree, "")
+    settings, config = build_all(classes, features.resolve(tree), "")
+    return features.make(config, Path(config.init_from), None), settings
+
+
+@functools.cache
+def runner(folder, variant, overrides):
+    task, settings = make(tree_of(folder, variant, **dict(overrides)))
+    return Inference(task, settings, None, "latest")
+
+
+def extract(folder, lines, variant, **overrides):
+    return list(runner(folder, variant, tuple(overrides.items())).records(lines))
+
+
+@functools.cache
+def model():
+    bert = Bert(published.CONFIG, use_pooler=True)
+    return jax.jit(functools.partial(bert.apply, deterministic=True, return_attention=False, return_layers=True))
+
+
+def layers_of(first, second=None):
+    """What each layer makes of a row: [L + 1, S, H]."""
+    tokenizer = published.TOKENIZER
+    ids = [tokenizer.cls_id, *first, tokenizer.sep_id]
+    types = [0] * len(ids)
+    if second is not None:
+        ids, types = [*ids, *second, tokenizer.sep_id], types + [1] * (len(second) + 1)
+    inputs = (np.pad(np.int32([row]), ((0, 0), (0, 32 - len(ids)))) for row in (ids, types, [1] * len(ids)))
+    return np.asarray(model()({"params": published.params()}, *inputs).layers)[:, 0, : len(ids)]
+
+
+def encode(text):
+    return published.TOKENIZER.encode_batch([text])[0]
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("mixing", ["concatenation", "sum"])
+def test_words_have_the_vectors_of_their_first_pieces(folder, mixing):
+    (record,) = extract(folder, ["The cats  sees doggy."], "word", **{"model.layers": (0, -2), "model.mixing": mixing})
+    assert record["units"] == ["The", "cats", "sees", "doggy."]
+    layers = layers_of(encode("the cats sees doggy."))  # [CLS] the cat ##s sees [UNK] . [SEP]
+    places = [1, 2, 4, 5]
+    both = layers[0][places], layers[-2][places]
+    close(record["features"], np.concatenate(both, axis=1) if mixing == "concatenation" else sum(both))
+
+
+def test_words_have_the_mean_of_their_pieces(folder):
+    text = "birdings dogs unknown the"
+    assert len(encode(text)) == 7
+    (record,) = extract(folder, [text], "word", **{"model.layers": (-1,), "word_pooling": "mean"})
+    last = layers_of(encode(text))[-1]
+    close(record["features"], [last[1:4].mean(0), last[4:6].mean(0), last[6], last[7]])
+
+
+def test_pieces(folder):
+    (record,) = extract(folder, ["the cats"], "piece", **{"model.layers": (-1,)})
+    assert record["units"] == ["the", "cat", "##s"]
+    close(record["features"], layers_of(encode("the cats"))[-1][1:-1])
+
+
+def test_the_last_four_layers_are_the_default_and_a_shallow_model_has_fewer(folder):
+    task, _ = make(tree_of(folder, "word"))
+    assert task._config.model["layers"] == (-4, -3, -2, -1)
+    assert features.resolve(tree_of(published.GOOGLE, "piece"))["model"]["layers"] == (-2, -1)
+    assert features.resolve(tree_of(folder, "sentence"))["model"]["layers"] == (-1,)
+
+
+def test_pairs(folder):
+    (record,) = extract(folder, ["the cats\tdogs"], "word", **{"model.layers": (-1,)})
+    assert (record["units"], record["second"]) == (["the", "cats", "dogs"], 2)
+    close(record["features"], layers_of(encode("the cats"), encode("dogs"))[-1][[1, 2, 5]])
+    (record,) = extract(folder, ["the cats\tdogs"], "sentence")
+    assert (record["units"], "second" in record) == (["the cats\tdogs"], False)
+    close(record["features"], layers_of(encode("the cats"), encode("dogs"))[-1].mean(0, keepdims=True))
+
+
+@pytest.mark.parametrize(("pooling", "line"), [("word", LONG), ("piece", LONG), ("word", f"{LONG}\t{LONG[::-1]}")])
+def test_no_word_of_a_long_text_is_left_out(folder, pooling, line):
+    texts = line.split("\t")
+    units, kinds = [], []
+    for kind, text in enumerate(texts):
+        pieces = [published.TOKENIZER.vocab[i] for i in encode(text)]
+        units += text.split() if pooling == "word" else pieces
+        kinds += [kind] * (len(units) - len(kinds))
+    options = {"data.seq_len": 12, "model.layers": (0, -1)}
+    (record,) = extract(folder, [line], pooling, **options)
+    assert record["units"] == units
+    embedded, last = np.split(record["features"], 2, axis=1)
+    assert len({row.tobytes() for row in last}) == len(units)  # no place comes twice
+    # The embeddings tell piece, place and text.
+    for unit, kind, vector in zip(units, kinds, embedded, strict=True):
+        first_piece = encode(unit)[:1] if pooling == "word" else [published.TOKENIZER.vocab.index(unit)]
+        rows = layers_of([], first_piece * 9) if kind else layers_of(first_piece * 10)
+        assert np.abs(rows[0] - vector).max(axis=1).min() < 1e-5, unit
+
+
+def test_long_and_short_texts_together_are_what_they_are_alone(folder):
+    lines = ["the", LONG]
+    together = extract(folder, lines, "word", **{"data.seq_len": 12})
+    for line, record in zip(lines, together, strict=True):
+        (alone,) = extract(folder, [line], "word", **{"data.seq_len": 12})
+        assert alone["units"] == record["units"]
+        close(alone["features"], record["features"])
+
+
+def test_a_text_without_pieces_has_no_vectors(folder):
+    empty, other = extract(folder, ["\u200b", "the"], "piece")
+    assert (empty["units"], empty["features"].shape) == ([], (0, 64))
+    assert other["features"].shape == (1, 64)
+    (record,) = extract(folder, ["\u200b the"], "word")
+    assert record["units"] == ["\u200b", "the"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "normalize"),
+    [("cls_token", "cls", False), ("mean_tokens", "mean", True), ("max_tokens", "max", False)],
+)
+def test_sentences_as_sentence_transformers_says(tmp_path, caplog, name, pooling, normalize):
+    folder = published.write_sentence_transformers(tmp_path, name, normalize, max_seq_length=9)
+    with caplog.at_level(logging.WARNING):
+        records = extract(folder, ["the cats sees .", LONG, LONG], "sentence")
+    assert [message for message in caplog.messages if "cut" in message] == [
+        "2 of 3 texts were cut to data.seq_len=9 tokens"
+    ]
+    pools = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
+    for record, text in zip(records, ("the cats sees .", LONG, LONG), strict=True):
+        expected = pools[pooling](layers_of(encode(text)[:7])[-1])
+        expected = expected / np.linalg.norm(expected) if normalize else expected
+        close(record["features"], expected[None])
+    config = features.resolve(tree_of(folder, "word"))
+    assert (config["normalize"], config["data"]["seq_len"]) == (False, 32)
+
+
+def test_what_is_set_goes_before_what_the_folder_says(tmp_path):
+    folder = published.write_sentence_transformers(tmp_path, "lasttoken", normalize=True, max_seq_length=9)
+    overrides = {"sentence_pooling": "max", "normalize": False, "data.seq_len": 12, "model.layers": (0,)}
+    config = features.resolve(tree_of(folder, "sentence", **overrides))
+    assert (config["sentence_pooling"], config["normalize"], config["data"]["seq_len"]) == ("max", False, 12)
+    assert config["model"]["layers"] == [0]
+    with pytest.raises(UserError, match="expected one way to pool"):
+        features.resolve(tree_of(folder, "sentence"))
+
+
+def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
+    lines = ["the cats\tdogs", LONG, "sees"]
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    flags = ["--mode=predict", "--config=configs/features.py", f"--config.init_from={folder}"]
+    flags += [f"--input={tmp_path / 'in.txt'}", "--config.model.layers=(-1,-2)"]
+    outcome = tiny.run(*flags)
+    assert outcome.status is None, outcome.status
+    records = [json.loads(line) for line in outcome.stdout.splitlines()]
+    output = tmp_path / "out"
+    outcome = tiny.run(*flags, f"--output={output}/", "--config.dtype_out=float16")
+    assert outcome.status is None, outcome.status
+    files = FeatureFiles(output)
+    assert (files.made_with["size"], files.made_with["model"]["layers"]) == (32, [-1, -2])
+    for text, record in zip(files, records, strict=True):
+        assert (text.units, text.second) == (record["units"], record.get("second"))
+        assert text.features.dtype == np.float16
+        np.testing.assert_allclose(text.features, record["features"], rtol=1e-3, atol=1e-3)
+    outcome = tiny.run(*flags, f"--output={output}")  # no slash, but it is there
+    tiny.check_told(
+        outcome.error, what="--output=.*out", got="not empty", expected="new or empty", fix="choose another"
+    )
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate", "export", "check", "prepare"])
+def test_there_is_nothing_to_train(folder, tmp_path, mode):
+    flags = [f"--mode={mode}", "--config=configs/features.py", f"--config.init_from={folder}"]
+    flags += [f"--output={tmp_path}"] if mode == "export" else []
+    flags += [f"--workdir={tmp_path / 'run'}"] if mode in ("train", "check", "prepare") else []
+    outcome = tiny.run(*flags)
+    if mode == "evaluate":
+        assert "--workdir: got none" in outcome.error
+        return
+    tiny.check_told(
+        outcome.error,
+        what=f"--mode={mode}",
+        got="without training",
+        expected="predict",
+        fix="--mode=predict --input=FILE",
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"model.layers": (5,)},
+            r"model\.layers: got \(5,\); expected one or more of 0 .* to 4, or -5 to -1, each once",
+        ),
+        ({"model.layers": (-6, -1)}, r"model\.layers: got \(-6, -1\)"),
+        ({"model.layers": (-1, 4)}, r"model\.layers: got \(-1, 4\); .* Fix: for example \(-4, -3, -2, -1\)"),
+        ({"model.mixing": "weighted"}, r"model\.mixing: got 'weighted'; expected one of concatenation, sum"),
+        ({"pooling": "token"}, r"pooling: got 'token'; expected one of piece, word, sentence"),
+        ({"word_pooling": "last"}, r"word_pooling: got 'last'; expected one of first, mean"),
+        ({"sentence_pooling": "median"}, r"sentence_pooling: got 'median'; expected one of cls, mean, max"),
+        ({"dtype_out": "int8"}, r"dtype_out: got 'int8'; expected one of float16, float32"),
+        ({"data.seq_len": 33}, r"data\.seq_len: got 33; expected 8 to model\.max_positions=32"),
+        ({"data.seq_len": 7}, r"data\.seq_len: got 7; expected 8 to"),
+        ({"model.num_layers": 2}, r"model\.num_layers: got 2; expected 4, as in init_from"),
+    ],
+)
+def test_bad_values_are_user_errors(folder, overrides, message):
+    with pytest.raises(UserError, match=message):
+        make(tree_of(folder, "word", **overrides))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "input line 2: got an empty text"),
+        ("a\t", "line 2: got an empty"),
+        ("a\tb\tc", "line 2: got 3 parted by tabs"),
+    ],
+)
+def test_bad_lines_are_user_errors(folder, line, message):
+    with pytest.raises(UserError, match=message):
+        extract(folder, ["the", line], "word")
+
+
+def leaves(tree, prefix=()):
+    for key, value in tree.items():
+        yield (*prefix, key)
+        if isinstance(value, dict):
+            yield from leaves(value, (*prefix, key))
+
+
+def changed(tree, path, value):
+    """The tree with another value in one place; without it, if that is None."""
+    key, *rest = path
+    inner = changed(tree.get(key, {}), rest, value) if rest else value
+    return {name: each for name, each in {**tree, key: inner}.items() if each is not None or name != key}
+
+
+def test_every_key_is_read_and_needed_and_has_a_type(folder):
+    resolved = features.resolve(tree_of(folder, "word"))
+    classes = InferenceConfig, features.Config
+
+    def build(tree):
+        features.make(build_all(classes, tree, "")[1], folder, None)
+
+    build(resolved)
+    for path in leaves(resolved):
+        name = ".".join(path)
+        value = resolved
+        for key in path:
+            value = value[key]
+        wrong = {"wrong": 1} if isinstance(value, int | float) else 3
+        with pytest.raises(UserError, match=rf"config key {name}: got {wrong!r} \({type(wrong).__name__}\); expected"):
+            build(changed(resolved, path, wrong))
+        if name != "model.vocab_size":  # follows from the vocabulary
+            with pytest.raises(UserError, match=rf"config key {name}: got no value"):
+                build(changed(resolved, path, None))
+        if isinstance(value, dict):
+            with pytest.raises(UserError, match=rf"config key {name}\.layerz: got an unknown key"):
+                build(changed(resolved, (*path, "layerz"), 1))
+
+
+def test_variants():
+    assert config_file.get_config().pooling == "word"
+    assert config_file.get_config("sentence").pooling == "sentence"
+    with pytest.raises(ValueError, match=r"got 'huge'; expected, separated by commas, at most one of piece, word"):
+        config_file.get_config("huge")
+
+
+@pytest.mark.slow
+def test_layers_are_those_of_transformers(folder):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    lines = ["the cats sees the dog .", "bird ."]
+    encoded = tokenizer(lines, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = model(**encoded, output_hidden_states=True).hidden_states
+    mask = encoded["attention_mask"].numpy().astype(bool)
+    assert len(states) == 5
+    for number, state in enumerate(states):
+        for layer in (number, number - 5):  # extract_features.py counts from the end: -1 to -4
+            records = extract(folder, lines, "piece", **{"model.layers": (layer,)})
+            for record, vectors, real in zip(records, state.numpy(), mask, strict=True):
+                close(record["features"], vectors[real][1:-1])
+    # As sentence-transformers computes it.
+    weights = encoded["attention_mask"].unsqueeze(-1).expand(states[-1].size()).float()
+    mean = torch.sum(states[-1] * weights, 1) / torch.clamp(weights.sum(1), min=1e-9)
+    found = np.concatenate([record["features"] for record in extract(folder, lines, "sentence")])
+    close(found, mean.numpy())
+    found = np.concatenate([record["features"] for record in extract(folder, lines, "sentence", normalize=True)])
+    close(found, torch.nn.functional.normalize(mean, p=2, dim=1).numpy())

@@ -1,0 +1,71 @@
+"""Published folders, small enough for tests: of Hugging Face, of sentence-transformers and of Google."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import build
+from bertjax.interop import huggingface
+from bertjax.models.bert import Bert, BertConfig
+
+# A whole folder, written by TensorFlow.
+GOOGLE = Path(__file__).parent / "interop" / "golden" / "uncased_L-2_H-8_A-2"
+TOKENIZER = WordPiece([*SPECIALS, ".", "the", "cat", "dog", "sees", "##s", "##y", "##ing", "bird"], lowercase=True)
+CONFIG = build(
+    BertConfig,
+    {
+        "vocab_size": TOKENIZER.vocab_size,
+        "num_layers": 4,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "intermediate_size": 24,
+        "max_positions": 32,
+        "type_vocab_size": 2,
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "attention_backend": "xla",
+        "gelu": "erf",
+        "norm": "post",
+        "norm_eps": 1e-12,
+        "initializer_range": 0.5,
+        "dtype": "float32",
+        "scan_layers": False,
+        "remat": False,
+        "direction": "both",
+        "next_sentence": False,
+    },
+    "model",
+)
+
+
+@functools.cache
+def params() -> Any:
+    """The parameters of `Bert` that the folders hold."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    init = functools.partial(Bert(CONFIG, use_pooler=True).init, deterministic=True, return_attention=False)
+    return jax.jit(init)(jax.random.key(0), ids, ids, ids)["params"]
+
+
+def write_huggingface(folder: Path) -> Path:
+    """A folder of transformers' BertModel; returns it."""
+    huggingface.save(folder, params(), CONFIG, "BertModel")
+    TOKENIZER.save(folder)
+    return folder
+
+
+def write_sentence_transformers(folder: Path, pooling: str, normalize: bool, max_seq_length: int) -> Path:
+    """A folder of sentence-transformers around it; `pooling` is its name there, such as "mean_tokens"."""
+    write_huggingface(folder)
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    modules = [{"idx": i, "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_seq_length}))
+    (folder / "1_Pooling").mkdir()
+    modes = {f"pooling_mode_{mode}": mode == pooling for mode in ("cls_token", "mean_tokens", "max_tokens")}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 16, **modes}))
+    return folder
