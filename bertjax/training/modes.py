@@ -1,6 +1,7 @@
 """What can be done with an experiment: each mode of `launch.py`, without its flags."""
 
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -11,6 +12,14 @@ from bertjax.training import check, distributed, inference, loop, run_folder, st
 from bertjax.training.config import TrainingConfig
 
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
+
+
+class Outcome(enum.Enum):
+    """How it ended."""
+
+    DONE = enum.auto()
+    STOPPED = enum.auto()  # by SIGTERM; the same command goes on
+    FAILED = enum.auto()  # a check that says no
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +71,8 @@ class Experiment(Protocol):
         """The task, with as much of it as can be made from what is given."""
 
 
-def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> bool:
-    """Does what is asked for; returns whether it went well, which only a check may not.
+def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
+    """Does what is asked for.
 
     Args:
       request: what.
@@ -72,18 +81,14 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     Raises:
       UserError: whatever the user can mend.
     """
-    config = _config(request, given)
-    module = find(config.get("experiment", ""))
-    check_unresolved((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
-    if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
-        config = module.resolve(config)
+    module, config = _resolved(request, given, find)
     settings, experiment = build_all((TrainingConfig, module.Config), config, "")
     workdir = Path(request.workdir)
     if request.mode in ("predict", "export"):
         from_run = workdir if request.workdir else None
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
         _infer(request, inference.Inference(task, settings, from_run, request.checkpoint))
-        return True
+        return Outcome.DONE
 
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if request.mode in ("train", "check"):
@@ -96,19 +101,37 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
     distributed.on_first_process(text.run)
     if request.mode == "prepare":
-        return True
+        return Outcome.DONE
     task = module.make(experiment, text.folder, text.folder)
     if request.mode == "train":
         distributed.on_first_process(lambda: task.save_vocabulary(workdir))
-        loop.train(task, settings, workdir)
-        return True
+        return Outcome.STOPPED if loop.train(task, settings, workdir) else Outcome.DONE
     if request.mode == "check":
         record = check.overfit_one_batch(task, settings)
     else:
         record = inference.Inference(task, settings, workdir, request.checkpoint).evaluate()
     with streams.open_output(request.output, distributed.is_first_process()) as output:
         output.write(streams.json_line(record))
-    return bool(record.get("can_learn", True))
+    return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def check_folder(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> None:
+    """Raises UserError, as `run` would, for a bad config, or a folder that holds a run of another one."""
+    module, config = _resolved(request, given, find)
+    build_all((TrainingConfig, module.Config), config, "")
+    run_folder.check_config(Path(request.workdir), config)
+
+
+def _resolved(
+    request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]
+) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment, and the config with all its values."""
+    config = config_of(request, given)
+    module = find(config.get("experiment", ""))
+    check_unresolved((TrainingConfig, module.Config), config, "")  # no key is missing where `resolve` looks
+    if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
+        config = module.resolve(config)
+    return module, config
 
 
 def _infer(request: Request, runner: inference.Inference) -> None:
@@ -120,8 +143,8 @@ def _infer(request: Request, runner: inference.Inference) -> None:
             output.write(streams.json_line(record))
 
 
-def _config(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
-    """The config of a run to be, or of the run that the request names."""
+def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
+    """The config of a run to be, or of the run that the request names. Raises UserError if flags are missing."""
     is_new = request.mode in _NEW or not request.workdir
     if is_new == (given is None):
         raise UserError(

@@ -23,6 +23,8 @@ BERT = OptimizerConfig(
     eps=1e-6,
     bias_correction=False,
     clip_norm=0.0,
+    layer_decay=1.0,
+    frozen_layers=0,
     groups=(),
 )
 
