@@ -1,6 +1,7 @@
 """The one entry point: absl flags to a mode. Nothing else knows flags.
 
 python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [--config.KEY=VALUE ...]
+python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --seeds=0,1,2 [--config.KEY=VALUE ...]
 python launch.py --mode=check --config=configs/bert_pretraining.py:tiny --workdir=runs/demo
 python launch.py --mode=evaluate --workdir=runs/demo
 python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
@@ -39,6 +40,9 @@ _OUTPUT = flags.DEFINE_string(
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "latest", "What to evaluate, predict with or export: latest, best, a step."
 )
+_SEEDS = flags.DEFINE_string(
+    "seeds", None, "Train once for each of these seeds, 0,1,2 for example, and sum up in seeds.json of the folder."
+)
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other processes: auto, on or off.")
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
@@ -62,7 +66,7 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> bool:
-    if mode == "report":
+    if mode == "report" and _SEEDS.value is None:
         from bertjax.reporting import curves
 
         if not _WORKDIR.value:
@@ -70,12 +74,18 @@ def _run(mode: str) -> bool:
         print(curves.write_report(Path(_WORKDIR.value)))
         return True
 
+    from bertjax import sweeps
     from bertjax.training import distributed, modes
 
     distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     request = modes.Request(mode, _WORKDIR.value, _INPUT.value, _OUTPUT.value, _CHECKPOINT.value)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
-    return modes.run(request, given, _experiment)
+    if _SEEDS.value is None:
+        outcome = modes.run(request, given, _experiment)
+    else:
+        overridden = () if given is None else tuple(config_flags.get_override_values(flags.FLAGS["config"]))
+        outcome = sweeps.train_seeds(request, given, _experiment, _SEEDS.value, overridden)
+    return outcome is not modes.Outcome.FAILED
 
 
 def _experiment(name: str) -> Any:

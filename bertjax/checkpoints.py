@@ -257,10 +257,9 @@ def _find(workdir: Path, which: str) -> int:
     if steps and which == "latest":
         return steps[-1]
     if steps and which == "best":
-        config = json.loads((workdir / "config.json").read_text())["checkpoint"]
-        best = _best(workdir, config["best_metric"], config["best_mode"])
+        best = best_step(workdir)
         if best is not None:
-            return best[0]
+            return best
     elif which.isdigit() and int(which) in steps:
         return int(which)
     raise UserError(
@@ -270,6 +269,13 @@ def _find(workdir: Path, which: str) -> int:
         "steps that are there",
         fix="train the run first, or choose another --checkpoint",
     )
+
+
+def best_step(workdir: Path) -> int | None:
+    """The step of a run's best checkpoint, by the metric in its config; None if no figure tells it."""
+    config = json.loads((workdir / "config.json").read_text())["checkpoint"]
+    best = _best(workdir, config["best_metric"], config["best_mode"])
+    return None if best is None else best[0]
 
 
 def _best(workdir: Path, metric: str, mode: str) -> tuple[int, float] | None:

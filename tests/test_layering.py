@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 # For each place, the longest match counting: what of ours it may import. Experiments are found by name at run time.
 LAYERS = {
-    "launch.py": ("bertjax.training", "bertjax.reporting", "bertjax.errors", "bertjax.progress"),
+    "launch.py": ("bertjax.training", "bertjax.sweeps", "bertjax.reporting", "bertjax.errors", "bertjax.progress"),
     "configs/": ("configs",),
     "experiments/": (
         "bertjax.task",
@@ -31,6 +31,13 @@ LAYERS = {
         "bertjax.errors",
         "bertjax.files",
         "bertjax.progress",
+    ),
+    "bertjax/sweeps.py": (
+        "bertjax.training",
+        "bertjax.reporting.runs",
+        "bertjax.checkpoints",
+        "bertjax.errors",
+        "bertjax.files",
     ),
     "bertjax/reporting/": ("bertjax.reporting", "bertjax.errors", "bertjax.files"),
     "bertjax/models/": ("bertjax.models", "bertjax.errors"),
@@ -143,6 +150,7 @@ def test_one_module_owns_each_of_these(library):
         ("launch.py", "from bertjax.models import bert"),
         ("launch.py", "import experiments.bert_pretraining"),
         ("launch.py", "from configs import sizes"),
+        ("launch.py", "from bertjax import checkpoints"),
         ("experiments/a.py", "from experiments import bert_pretraining"),
         ("experiments/a.py", "from . import bert_pretraining"),
         ("experiments/a.py", "import bertjax.training.loop"),
@@ -155,6 +163,11 @@ def test_one_module_owns_each_of_these(library):
         ("bertjax/training/a.py", "from absl import flags"),
         ("bertjax/training/a.py", "from ml_collections import ConfigDict"),
         ("bertjax/training/a.py", "import orbax.checkpoint as ocp"),
+        ("bertjax/training/a.py", "from bertjax import sweeps"),
+        ("bertjax/sweeps.py", "from experiments import classification"),
+        ("bertjax/sweeps.py", "from bertjax.reporting import curves"),
+        ("bertjax/sweeps.py", "from absl import flags"),
+        ("bertjax/reporting/a.py", "from bertjax import sweeps"),
         ("bertjax/models/a.py", "from bertjax.data import masking"),
         ("bertjax/models/a.py", "from bertjax.training import step"),
         ("bertjax/models/a.py", "from ...data import masking"),
@@ -185,6 +198,8 @@ def test_a_planted_violation_is_found(path, source):
     ("path", "source"),
     [
         ("launch.py", "from absl import app, flags\nfrom ml_collections import config_flags"),
+        ("launch.py", "from bertjax import sweeps"),
+        ("bertjax/sweeps.py", "from bertjax.training import modes\nfrom bertjax.reporting.runs import read_run"),
         ("experiments/a.py", "from bertjax import checkpoints\nfrom bertjax.data.corpus import Corpus\nimport jax"),
         ("bertjax/data/a.py", "from jaxtyping import Int\nimport numpy as np\nfrom bertjax.data import random"),
         ("bertjax/scoring/a.py", "import numpy as np\nfrom bertjax import errors\nfrom bertjax.scoring import tags"),

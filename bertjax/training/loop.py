@@ -28,12 +28,15 @@ from bertjax.training.prefetch import Prefetch
 _log = logging.getLogger(__name__)
 
 
-def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
+def train(task: Task, config: TrainingConfig, workdir: Path) -> bool:
     """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM.
 
     No update begins before the checkpoint that was due is durable, so that a run that is killed loses at most the
     updates of one save interval. A save is written while an evaluation that is due goes on; what is left of it
     is waited for: seconds for BERT-Large, every 10,000 updates. `train/save_wait_seconds` is their sum.
+
+    Returns:
+      whether SIGTERM came; with the last update done it may have changed nothing.
     """
     intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
     with (
@@ -77,6 +80,7 @@ def train(task: Task, config: TrainingConfig, workdir: Path) -> None:
                     _log.info("stopped after step %d; the same command goes on from there", done)
                     break
         _log.info("stood still for saves for %.1f s", checkpoints.seconds_waited)
+    return preempted()
 
 
 def _is_due(config: TrainingConfig, step: int, interval: int) -> bool:

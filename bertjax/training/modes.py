@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import enum
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +13,14 @@ from bertjax.training import check, distributed, inference, loop, run_folder, st
 from bertjax.training.config import InferenceConfig, TrainingConfig
 
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
+
+
+class Outcome(enum.Enum):
+    """How it ended."""
+
+    DONE = enum.auto()
+    STOPPED = enum.auto()  # by SIGTERM; the same command goes on
+    FAILED = enum.auto()  # a check that says no
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +82,8 @@ class Trainable(Experiment, Protocol):
         """See `Experiment.make`."""
 
 
-def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> bool:
-    """Does what is asked for; returns whether it went well, which only a check may not.
+def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
+    """Does what is asked for.
 
     Args:
       request: what.
@@ -83,19 +92,14 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     Raises:
       UserError: whatever the user can mend.
     """
-    config = _config(request, given)
-    module = find(config.get("experiment", ""))
-    classes = _settings(module, request.mode), module.Config
-    check_unresolved(classes, config, "")  # no key is missing where `resolve` looks
-    if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
-        config = module.resolve(config)
-    settings, experiment = build_all(classes, config, "")
+    module, config = _resolved(request, given, find)
+    settings, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
     workdir = Path(request.workdir)
     if request.mode in ("predict", "export"):
         from_run = workdir if request.workdir else None
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
         _infer(request, task, inference.Inference(task, settings, from_run, request.checkpoint))
-        return True
+        return Outcome.DONE
 
     assert isinstance(module, Trainable)
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
@@ -109,19 +113,38 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
     distributed.on_first_process(text.run)
     if request.mode == "prepare":
-        return True
+        return Outcome.DONE
     task = module.make(experiment, text.folder, text.folder)
     if request.mode == "train":
         distributed.on_first_process(lambda: task.save_vocabulary(workdir))
-        loop.train(task, settings, workdir)
-        return True
+        return Outcome.STOPPED if loop.train(task, settings, workdir) else Outcome.DONE
     if request.mode == "check":
         record = check.overfit_one_batch(task, settings)
     else:
         record = inference.Inference(task, settings, workdir, request.checkpoint).evaluate()
     with streams.open_output(request.output, distributed.is_first_process()) as output:
         output.write(streams.json_line(record))
-    return bool(record.get("can_learn", True))
+    return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def check_folder(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> None:
+    """Raises UserError, as `run` would, for a bad config, or a folder that holds a run of another one."""
+    module, config = _resolved(request, given, find)
+    build_all((_settings(module, request.mode), module.Config), config, "")
+    run_folder.check_config(Path(request.workdir), config)
+
+
+def _resolved(
+    request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]
+) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment, and the config with all its values."""
+    config = config_of(request, given)
+    module = find(config.get("experiment", ""))
+    classes = _settings(module, request.mode), module.Config
+    check_unresolved(classes, config, "")  # no key is missing where `resolve` looks
+    if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
+        config = module.resolve(config)
+    return module, config
 
 
 def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:
@@ -159,8 +182,8 @@ def _taker(request: Request, task: Predicts) -> Iterator[Callable[[Mapping[str, 
             yield lambda record: output.write(streams.json_line(record))
 
 
-def _config(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
-    """The config of a run to be, or of the run that the request names."""
+def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
+    """The config of a run to be, or of the run that the request names. Raises UserError if flags are missing."""
     is_new = request.mode in _NEW or not request.workdir
     if is_new == (given is None):
         raise UserError(

@@ -18,9 +18,11 @@ class Preemption:
     a handler of ours does for the one.
     """
 
+    # JAX agrees on the number of a poll at which all stop, so the numbers go on from one run to the next.
+    _polls = itertools.count()
+
     def __init__(self) -> None:
         self._distributed = jax.distributed.is_initialized()
-        self._polls = itertools.count()
         self._noticed = False
 
     def __enter__(self) -> "Preemption":

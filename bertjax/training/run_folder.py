@@ -21,14 +21,9 @@ _MAY_CHANGE = (
 )
 
 
-def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Writes `config.json`, or checks it against that of a run which has begun there.
-
-    Raises:
-      UserError: the folder holds a run of another config; the keys that differ are named.
-    """
-    path = workdir / "config.json"
-    if path.exists() and _has_begun(workdir):
+def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Raises UserError if a run of another config has begun in the folder, and names the keys that differ."""
+    if (workdir / "config.json").exists() and _has_begun(workdir):
         old, new = _flat(load_config(workdir)), _flat(json.loads(json.dumps(config)))
         differing = [
             f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
@@ -42,8 +37,13 @@ def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
                 expected="an empty folder, or a run of the same config to go on with",
                 fix="choose another --workdir, or start with the config that the run had",
             )
+
+
+def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Writes `config.json`. Raises UserError as `check_config` does."""
+    check_config(workdir, config)
     workdir.mkdir(parents=True, exist_ok=True)
-    with completed(path) as partial:
+    with completed(workdir / "config.json") as partial:
         partial.write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_schedule, path_names
+from tests.tiny import check_told
 
 BERT = OptimizerConfig(
     name="adamw",
@@ -23,6 +24,8 @@ BERT = OptimizerConfig(
     eps=1e-6,
     bias_correction=False,
     clip_norm=0.0,
+    layer_decay=1.0,
+    frozen_layers=0,
     groups=(),
 )
 
@@ -159,3 +162,120 @@ def test_cosine_and_constant_schedules():
 
 def test_path_names():
     assert jax.tree.leaves(path_names({"a": {"b": jnp.ones(1)}, "c": [jnp.ones(1)]})) == ["a/b", "c/0"]
+
+
+# Layers by their depth.
+
+
+def deep_params(num_layers=3):
+    """As a fine-tuned BERT's are named: layers stacked, a head beside them."""
+    rng = np.random.default_rng(1)
+
+    def normal(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    return {
+        "bert": {
+            "embeddings": {"word_embeddings": normal(7, 4), "norm": {"scale": normal(4)}},
+            "encoder": {"layers": {"attention": {"kernel": normal(num_layers, 4, 4), "bias": normal(num_layers, 4)}}},
+            "pooler": {"kernel": normal(4, 4)},
+        },
+        "classifier": {"kernel": normal(4, 2), "bias": normal(2)},
+    }
+
+
+def change(config, steps=3):
+    """How far each parameter goes; gradients do not depend on the parameters."""
+    start, tree = deep_params(), jax.tree.map(jnp.asarray, deep_params())
+    optimizer = make_optimizer(config, tree, 10)
+    state = optimizer.init(tree)
+    for step in range(steps):
+        rng = np.random.default_rng(200 + step)
+        grads = jax.tree.map(lambda x, rng=rng: rng.normal(size=x.shape).astype(np.float32), start)
+        updates, state = optimizer.update(grads, state, tree)
+        tree = optax.apply_updates(tree, updates)
+    return jax.tree.map(lambda end, begin: np.asarray(end, np.float64) - begin, tree, start)
+
+
+# Without decay, which follows the parameters, and with a clip, which is of the gradients before any scaling.
+DEEP = dataclasses.replace(BERT, weight_decay=0.0, clip_norm=1.0)
+
+
+def by_path(tree):
+    return dict(zip(jax.tree.leaves(path_names(tree)), jax.tree.leaves(tree), strict=True))
+
+
+def check_factors(config, plain, *, embeddings, layers, head, steps=3):
+    """Checks that each parameter goes that many times as far as in `plain`."""
+    got, expected = by_path(change(config, steps)), by_path(change(plain, steps))
+    for name, far in expected.items():
+        factor = head
+        if "embeddings/" in name:
+            factor = embeddings
+        elif "layers/" in name:
+            factor = np.reshape(layers, (-1, *[1] * (far.ndim - 1)))
+        assert np.abs(far).max() > 1e-3
+        np.testing.assert_allclose(got[name], far * factor, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("name", "steps"), [("adamw", 3), ("lamb", 1)])
+def test_layer_decay_counts_the_layers_above(name, steps):
+    # LAMB's ratio is of the update before it is scaled; after a first step it is of other parameters.
+    plain = dataclasses.replace(DEEP, name=name)
+    decayed = dataclasses.replace(plain, layer_decay=0.5)
+    check_factors(decayed, plain, embeddings=0.0625, layers=(0.125, 0.25, 0.5), head=1.0, steps=steps)
+
+
+def test_without_decay_of_the_rate_nothing_is_scaled():
+    check_factors(dataclasses.replace(DEEP, layer_decay=1.0), DEEP, embeddings=1, layers=(1, 1, 1), head=1)
+
+
+@pytest.mark.parametrize("frozen", [1, 2, 3])
+def test_frozen_layers_and_the_embeddings_stay_bit_for_bit(frozen):
+    far = by_path(change(dataclasses.replace(BERT, weight_decay=0.1, frozen_layers=frozen)))
+    for name, moved in far.items():
+        if "embeddings/" in name:
+            assert not moved.any(), name
+        elif "layers/" in name:
+            assert not moved[:frozen].any(), name
+            assert all(layer.all() for layer in moved[frozen:]), name
+        else:
+            assert moved.all(), name
+    # The others learn as they do beside layers that are not frozen.
+    plain = by_path(change(dataclasses.replace(BERT, weight_decay=0.1)))
+    np.testing.assert_array_equal(far["classifier/kernel"], plain["classifier/kernel"])
+
+
+def test_frozen_layers_and_layer_decay_together():
+    config = dataclasses.replace(DEEP, frozen_layers=1, layer_decay=0.5)
+    check_factors(config, DEEP, embeddings=0.0, layers=(0.0, 0.25, 0.5), head=1.0)
+
+
+def test_layers_are_scaled_beside_groups():
+    groups = (("classifier", {"learning_rate": 2e-2}), ("attention/bias", {"frozen": True}))
+    config = dataclasses.replace(DEEP, layer_decay=0.5, groups=groups)
+    far, plain = by_path(change(config)), by_path(change(DEEP))
+    np.testing.assert_allclose(far["classifier/kernel"], 2 * plain["classifier/kernel"], rtol=1e-3, atol=1e-6)
+    assert not far["bert/encoder/layers/attention/bias"].any()
+    kernel = "bert/encoder/layers/attention/kernel"
+    np.testing.assert_allclose(far[kernel][1], plain[kernel][1] / 4, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("changes", "number"), [({"frozen_layers": 4}, 3), ({"frozen_layers": 1}, 0)])
+def test_more_frozen_layers_than_there_are(changes, number):
+    tree = deep_params() if number else {"classifier": deep_params()["classifier"]}
+    with pytest.raises(UserError) as error:
+        make_optimizer(dataclasses.replace(BERT, **changes), tree, 10)
+    check_told(
+        f"error: {error.value}",
+        what="optimizer.frozen_layers",
+        got=str(changes["frozen_layers"]),
+        expected=f"at most {number}, which the model has",
+        fix="lower it",
+    )
+
+
+@pytest.mark.parametrize(("key", "value"), [("layer_decay", -0.5), ("frozen_layers", -1)])
+def test_depth_does_not_go_below_zero(key, value):
+    with pytest.raises(UserError, match=rf"optimizer\.{key}: got {value}; expected 0 or more\. Fix: raise it"):
+        dataclasses.replace(BERT, **{key: value})

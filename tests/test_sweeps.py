@@ -1,0 +1,258 @@
+"""Several seeds in one command: a run for each, and their figures together."""
+
+import doctest
+import json
+import math
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax import sweeps
+from bertjax.errors import UserError
+from bertjax.reporting.runs import Run
+from bertjax.sweeps import Evaluation
+from bertjax.training import loop
+from tests import tiny
+from tests.tiny import check_told as check
+
+VALUES = {
+    "num_steps": 4,
+    "batch_size": 8,
+    "log_every": 2,
+    "evaluate_every": 2,
+    "model.num_layers": 1,
+    "model.hidden_size": 16,
+    "model.num_heads": 2,
+    "model.intermediate_size": 16,
+    "model.max_positions": 16,
+    "data.seq_len": 16,
+    "data.valid_fraction": 0.3,
+    "optimizer.learning_rate": 1e-2,
+    "checkpoint.best_metric": "valid/loss",
+    "checkpoint.best_mode": "min",
+}
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """The command without folder and seeds."""
+    values = {**VALUES, **tiny.write_table(tmp_path_factory.mktemp("rows"))}
+    return ["--config=configs/classification.py:tiny", *(f"--config.{key}={value}" for key, value in values.items())]
+
+
+@pytest.fixture(scope="module")
+def sweep(flags, tmp_path_factory):
+    """A finished sweep of two seeds: its folder, and the table."""
+    folder = tmp_path_factory.mktemp("sweep")
+    outcome = tiny.run(*flags, f"--workdir={folder}", "--seeds=3,0")
+    assert outcome.status is None, outcome.status
+    return folder, outcome.stdout
+
+
+def evaluations_of(run: Path) -> dict[int, dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line for line in lines if "valid/loss" in line}
+
+
+def test_each_seed_is_a_run_of_its_own(sweep):
+    folder, _ = sweep
+    assert {path.name for path in folder.iterdir()} == {"seed0", "seed3", "seeds.json"}
+    configs = [json.loads((folder / name / "config.json").read_text()) for name in ("seed0", "seed3")]
+    assert [config.pop("seed") for config in configs] == [0, 3]
+    assert configs[0] == configs[1]
+    assert evaluations_of(folder / "seed0")[4]["valid/loss"] != evaluations_of(folder / "seed3")[4]["valid/loss"]
+
+
+def test_the_summary_is_of_the_best_checkpoints(sweep):
+    folder, _ = sweep
+    summary = json.loads((folder / "seeds.json").read_text())
+    scored = {seed: evaluations_of(folder / f"seed{seed}") for seed in (3, 0)}
+    best = {seed: min(steps, key=lambda step: steps[step]["valid/loss"]) for seed, steps in scored.items()}
+    assert summary["steps"] == {str(seed): step for seed, step in best.items()}
+    assert summary["metrics"].keys() == {"valid/accuracy", "valid/loss"}
+    for name, figure in summary["metrics"].items():
+        a, b = (scored[seed][best[seed]][name] for seed in (3, 0))
+        assert figure == {
+            "seeds": {"3": a, "0": b},
+            "mean": pytest.approx((a + b) / 2),
+            "std": pytest.approx(abs(a - b) / math.sqrt(2)),
+            "n": 2,
+        }
+
+
+def test_the_table_on_the_screen(sweep):
+    folder, stdout = sweep
+    rows = [line.split() for line in stdout.splitlines()]
+    assert rows[0] == ["seed", "step", "valid/accuracy", "valid/loss"]
+    assert [row[0] for row in rows[1:]] == ["3", "0", "mean", "std", "n"]
+    loss = json.loads((folder / "seeds.json").read_text())["metrics"]["valid/loss"]
+    assert [row[-1] for row in rows[3:]] == [f"{loss['mean']:.4f}", f"{loss['std']:.4f}", "2"]
+
+
+def test_finished_seeds_are_left_as_they_are_and_more_can_join(flags, sweep, tmp_path):
+    folder = shutil.copytree(sweep[0], tmp_path / "sweep")
+    kept = [folder / f"seed{seed}" / "metrics.jsonl" for seed in (3, 0)]
+    before = [path.read_bytes() for path in kept]
+    outcome = tiny.run(*flags, f"--workdir={folder}", "--seeds=0,1,3", f"--output={tmp_path / 'table'}")
+    assert outcome.status is None, outcome.status
+    assert [path.read_bytes() for path in kept] == before
+    assert outcome.stdout == ""
+    assert [line.split()[0] for line in (tmp_path / "table").read_text().splitlines()][1:4] == ["0", "1", "3"]
+    old, new = (json.loads((path / "seeds.json").read_text())["metrics"]["valid/loss"] for path in (sweep[0], folder))
+    assert new["n"] == 3
+    assert old["seeds"].items() < new["seeds"].items()
+
+
+def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, monkeypatch):
+    def stopped(name):
+        """The command, with SIGTERM when `name` of the trainer is called for the second time."""
+        calls, original = [], getattr(loop.Trainer, name)
+
+        def method(self, *arguments):
+            calls.append(1)
+            if len(calls) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.Trainer, name, method)
+            outcome = tiny.run(*command)
+        assert outcome.status is None and outcome.stdout == ""
+        assert [path.name for path in tmp_path.iterdir()] == ["seed3"]
+
+    command = [*flags, f"--workdir={tmp_path}", "--seeds=3,0"]
+    stopped("settle")
+    assert [path.name for path in (tmp_path / "seed3" / "checkpoints").iterdir()] == ["2"]
+    stopped("evaluate")  # that of step 2, which was due, goes first
+    assert (tmp_path / "seed3" / "checkpoints" / "4").exists()
+    assert tiny.run(*command).stdout == sweep[1]
+    assert json.loads((tmp_path / "seeds.json").read_text()) == json.loads((sweep[0] / "seeds.json").read_text())
+
+
+# What can be wrong is told before anything is trained.
+
+
+@pytest.mark.parametrize("seeds", ["1,x", "", "1,,2", "0,1,0", "1,01", "-1", "1.5", "0 1", "²"])
+def test_a_bad_list(flags, tmp_path, seeds):
+    message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", f"--seeds={seeds}").error
+    check(message, what="--seeds", got=f"'{seeds}'", expected="different whole numbers, 0 or more", fix="--seeds=0,1,2")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_seed_that_is_too_large(flags, tmp_path):
+    message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", f"--seeds=0,{2**32}").error
+    check(message, what="config key seed", got=str(2**32), expected=r"0 to 2\*\*32 - 1", fix="choose")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_seed_in_the_config_too(flags, tmp_path):
+    message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", "--seeds=0,1", "--config.seed=0").error
+    check(message, what="--seeds", got="--config.seed beside it", expected="one of the two", fix="leave out")
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "predict", "export", "prepare", "check", "report"])
+def test_another_mode(sweep, mode):
+    message = tiny.run(f"--mode={mode}", f"--workdir={sweep[0] / 'seed0'}", "--seeds=0").error
+    check(message, what="--seeds", got=f"--mode={mode}", expected="--mode=train", fix="folder of one seed")
+
+
+def test_no_folder_and_no_config(flags, tmp_path, monkeypatch):
+    check(tiny.run(*flags, "--seeds=0").error, what="--workdir", got="none", expected="a folder", fix="--workdir=runs")
+    check(
+        tiny.run(f"--workdir={tmp_path}", "--seeds=0").error,
+        what="--config",
+        got="none",
+        expected="a file of configs/",
+        fix="add --config=",
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_runs_of_another_config(flags, sweep, tmp_path):
+    (tmp_path / "seed5").symlink_to(sweep[0] / "seed3")
+    message = tiny.run(*flags, f"--workdir={tmp_path}", "--seeds=0,5").error
+    what = f"--workdir={tmp_path / 'seed5'}"
+    check(message, what=what, got="seed: 3 there, 5 now", expected="an empty folder", fix="choose another --workdir")
+    assert not (tmp_path / "seed0").exists()
+
+
+# The arithmetic.
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, unique=True))
+def test_lists_come_back_as_numbers(seeds):
+    assert sweeps.parse_seeds(", ".join(map(str, seeds))) == tuple(seeds)
+
+
+def run_of(folder: Path, best_metric: str, saved: tuple[int, ...]) -> Run:
+    records = [
+        {"step": 0, "valid/majority_accuracy": 0.5},
+        {"step": 2, "train/loss": 1.0},
+        {"step": 2, "valid/f1": 0.9, "valid/loss": 1.0},
+        {"step": 4, "valid/f1": 0.8, "valid/loss": 2.0},
+        {"step": 6, "valid/f1": 0.7, "valid/loss": 3.0},
+        {"step": 7, "train/loss": 0.5},
+    ]
+    config = {"checkpoint": {"best_metric": best_metric, "best_mode": "max"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for step in saved:
+        (folder / "checkpoints" / str(step)).mkdir(parents=True)
+    return Run(folder, config, records)
+
+
+@pytest.mark.parametrize(
+    ("best_metric", "saved", "step"), [("valid/f1", (2, 6), 2), ("valid/f1", (4, 6), 4), ("", (2, 6), 6)]
+)
+def test_the_evaluation_of_the_best_checkpoint_or_the_last(tmp_path, best_metric, saved, step):
+    figures = {"valid/f1": 1 - step / 20, "valid/loss": step / 2}
+    assert sweeps.evaluation(run_of(tmp_path, best_metric, saved)) == Evaluation(step, pytest.approx(figures))
+
+
+def test_a_run_that_was_not_evaluated(tmp_path):
+    run = run_of(tmp_path, "valid/f1", ())
+    with pytest.raises(UserError) as error:
+        sweeps.evaluation(Run(tmp_path, run.config, run.records[:2]))
+    check(f"error: {error.value}", what="run ", got="no held-out", expected="an evaluation", fix="go on")
+
+
+def test_a_worked_summary():
+    evaluations = {seed: Evaluation(8, {"valid/f1": value}) for seed, value in ((0, 0.25), (1, 0.5), (7, 0.75))}
+    figure = sweeps.summarize(evaluations)["valid/f1"]
+    assert (figure.mean, figure.std) == (0.5, 0.25)
+    assert sweeps.table(evaluations, sweeps.summarize(evaluations)) == (
+        "seed  step  valid/f1\n"
+        "   0     8    0.2500\n"
+        "   1     8    0.5000\n"
+        "   7     8    0.7500\n"
+        "mean          0.5000\n"
+        " std          0.2500\n"
+        "   n               3\n"
+    )
+
+
+def test_one_seed_has_no_deviation():
+    evaluations = {4: Evaluation(8, {"valid/f1": 0.25})}
+    summary = sweeps.summarize(evaluations)
+    assert sweeps.as_json(evaluations, summary)["metrics"] == {
+        "valid/f1": {"seeds": {"4": 0.25}, "mean": 0.25, "std": None, "n": 1}
+    }
+    assert sweeps.table(evaluations, summary).splitlines()[-2].split() == ["std", "-"]
+
+
+def test_a_number_that_is_not_finite_spoils_the_mean_and_is_seen():
+    evaluations = {0: Evaluation(8, {"valid/loss": math.nan}), 1: Evaluation(8, {"valid/loss": 1.0})}
+    summary = sweeps.summarize(evaluations)
+    figure = sweeps.as_json(evaluations, summary)["metrics"]["valid/loss"]
+    assert figure == {"seeds": {"0": None, "1": 1.0}, "mean": None, "std": None, "n": 2}
+    assert "nan" in sweeps.table(evaluations, summary)
+
+
+def test_the_docstring_holds():
+    assert doctest.testmod(sweeps) == doctest.TestResults(failed=0, attempted=1)
