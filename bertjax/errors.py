@@ -121,7 +121,10 @@ def _checked(value: Any, hint: Any, where: str, unresolved: bool) -> Any:
     if origin is float and type(value) is int:
         return float(value)
     if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(value)
+        element = typing.get_args(hint)[0]  # tuple[element, ...]
+        if element is Any:
+            return tuple(value)
+        return tuple(_checked(item, element, f"{where}[{i}]", unresolved) for i, item in enumerate(value))
     allowed = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (origin,)
     # bool is an int to isinstance; `num_layers=True` is a mistake all the same.
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):

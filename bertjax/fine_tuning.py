@@ -67,14 +67,18 @@ def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
         got = config["warmup_fraction"]
         raise UserError("config key warmup_fraction", got=got, expected="0 to 1", fix="use 0.1, as BERT does")
     steps_per_epoch = -(-num_rows // max(config["batch_size"], 1))
-    num_steps = config["num_steps"] or max(1, round(config["num_epochs"] * steps_per_epoch))
-    optimizer, checkpoint = dict(config["optimizer"]), dict(config["checkpoint"])
-    if optimizer["warmup_steps"] is None:
-        optimizer["warmup_steps"] = round(config["warmup_fraction"] * num_steps)
-    evaluate_every = config["evaluate_every"] or min(steps_per_epoch, num_steps)
-    checkpoint["save_every"] = checkpoint["save_every"] or evaluate_every
-    lengths = {"num_steps": num_steps, "evaluate_every": evaluate_every}
-    return {**config, **lengths, "optimizer": optimizer, "checkpoint": checkpoint}
+    resolved = {**config, "optimizer": dict(config["optimizer"]), "checkpoint": dict(config["checkpoint"])}
+    _fill(resolved, "num_steps", max(1, round(config["num_epochs"] * steps_per_epoch)))
+    _fill(resolved["optimizer"], "warmup_steps", round(config["warmup_fraction"] * resolved["num_steps"]))
+    _fill(resolved, "evaluate_every", max(1, min(steps_per_epoch, resolved["num_steps"])))
+    _fill(resolved["checkpoint"], "save_every", max(1, resolved["evaluate_every"]))
+    return resolved
+
+
+def _fill(tree: dict[str, Any], key: str, value: int) -> None:
+    """Sets what is not set; a 0 is, and is told of where it is read."""
+    if tree[key] is None:
+        tree[key] = value
 
 
 @runtime_checkable
@@ -102,8 +106,10 @@ def model_configs(config: HasModel, head: type, vocab_size: int) -> tuple[BertCo
         raise UserError(
             "config key data.vocab_file",
             got=f"{vocab_size} tokens",
-            expected=f"at most {bert.vocab_size}, the size of the model's vocabulary",
-            fix="leave it out: init_from brings its own",
+            expected=f"at most {bert.vocab_size}, model.vocab_size",
+            fix="restore the vocabulary that the weights in init_from were trained with"
+            if config.init_from
+            else "leave out --config.model.vocab_size, which follows from the vocabulary",
         )
     return bert, found
 

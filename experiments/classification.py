@@ -89,15 +89,15 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     text, rows, _ = build_all(_DATA, config["data"], "data")
     labels, count = rows.labels, 1
     if text.source:
-        train, _ = _read(text, config["objective"] == "regression")
-        labels, count = labels or _label_names(train, config["objective"]), len(train)
+        numeric = config["objective"] == "regression"
+        train, valid = _read(text, numeric)
+        if not numeric:
+            labels = labels or labeled_text.label_names(train)
+            labeled_text.check_labels([*train, *valid], labels)
+        count = len(train)
     elif not labels and config["init_from"]:
         labels = pretrained.describe(Path(config["init_from"])).labels
     return fine_tuning.resolve_lengths({**config, "data": {**config["data"], "labels": labels}}, count)
-
-
-def _label_names(rows: Sequence[LabeledText], objective: str) -> tuple[str, ...]:
-    return labeled_text.label_names(rows) if objective == "classification" else ()
 
 
 @functools.lru_cache(maxsize=1)
@@ -137,7 +137,10 @@ class Classification:
         self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
         self._labels, self._numeric = self._rows.labels, config.objective == "regression"
-        _check_labels(config, self._labels)
+        if config.objective == "regression":
+            _check_no_labels(config, self._labels)
+        else:
+            _check_labels(config, self._labels)
         num_labels = 1 if self._numeric else len(self._labels)
         self._model = BertForSequenceClassification(
             self._model_config, num_labels, head.classifier_dropout, head.lstm_size
@@ -149,8 +152,6 @@ class Classification:
 
     def _read_rows(self) -> None:
         train, valid = _read(self._text, self._numeric)
-        if not self._numeric:
-            labeled_text.check_labels([*train, *valid], self._labels)
         lengths = bucket_lengths(self._rows.seq_len)
         self._train = BucketedBatches(Rows(self._encoded(train)), lengths, self._config.batch_size, self._config.seed)
         self._held_out = [Example([row], None) for row in self._encoded(valid)]
@@ -284,28 +285,45 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
+def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
+    """Raises UserError if there are classes, or weights of them, where a number is to be predicted."""
+    if labels or config.class_weights:
+        raise UserError(
+            "config key objective",
+            got=f"regression with {len(labels)} labels and {len(config.class_weights)} class_weights",
+            expected="neither: it predicts a number",
+            fix="leave them out, or set --config.objective=classification",
+        )
+
+
 def _check_labels(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError unless there are classes to tell apart, and a weight for each if for any."""
-    if config.objective == "regression":
-        if labels or config.class_weights:
-            raise UserError(
-                "config key objective",
-                got=f"regression with {len(labels)} labels and {len(config.class_weights)} class_weights",
-                expected="neither: it predicts a number",
-                fix="leave them out, or set --config.objective=classification",
-            )
-        return
-    if len(labels) < 2:
+    """Raises UserError unless there are classes to tell apart, a weight for each if for any, and a fitting metric."""
+    if not labels:
+        raise UserError(
+            "config key data.source",
+            got="nothing, and no classes from elsewhere",
+            expected="rows to train on, or a classifier in init_from to predict with",
+            fix="set --config.data.source=FILE, or --config.init_from to the folder of a classifier",
+        )
+    if len(set(labels)) < max(2, len(labels)):
         raise UserError(
             "config key data.labels",
-            got=f"{len(labels)} classes",
-            expected="two or more: of data.source to train on, or of a classifier in init_from",
-            fix="set --config.data.source=FILE, or --config.data.labels=\"('no', 'yes')\"",
+            got=", ".join(labels),
+            expected="two or more, each once",
+            fix="leave it out, to take those of the training rows, or give each class one name",
         )
-    if len(config.class_weights) not in (0, len(labels)) or min(config.class_weights, default=1) < 0:
+    weights = config.class_weights
+    if weights and not (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < np.inf):
         raise UserError(
             "config key class_weights",
-            got=config.class_weights,
-            expected=f"one of 0 or more for each of {', '.join(labels)}; or none",
+            got=weights,
+            expected=f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0; or none",
             fix="give the weights in that order",
+        )
+    if "f1" in config.metrics and len(labels) > 2:
+        raise UserError(
+            "config key metrics",
+            got=f"f1 with {len(labels)} classes",
+            expected="two classes, of which it is the second's F1",
+            fix="use macro_f1",
         )

@@ -26,6 +26,7 @@ class Outer:
     steps: int
     is_on: bool
     groups: tuple[Any, ...]
+    weights: tuple[float, ...]
     maybe: int | None
     inner: Inner
     free: Mapping[str, Any]
@@ -42,6 +43,7 @@ GOOD = {
     "steps": 3,
     "is_on": True,
     "groups": [("a", {})],
+    "weights": [1, 0.5],
     "maybe": None,
     "inner": {"size": 2, "rate": 0.5},
     "free": {"anything": 1},
@@ -62,7 +64,7 @@ def test_an_error_comes_home_from_a_worker_process():
 
 def test_build_makes_nested_dataclasses():
     made = build(Outer, GOOD, "")
-    assert made == Outer("x", 3, True, (("a", {}),), None, Inner(2, 0.5), {"anything": 1})
+    assert made == Outer("x", 3, True, (("a", {}),), (1.0, 0.5), None, Inner(2, 0.5), {"anything": 1})
     assert build(Inner, {"size": 1, "rate": 2}, "inner") == Inner(1, 2.0)
     assert type(build(Inner, {"size": 1, "rate": 2}, "inner").rate) is float
 
@@ -101,6 +103,7 @@ def test_an_unknown_key_is_named_with_those_that_are_known():
         ("is_on", 1),
         ("is_on", "True"),
         ("groups", "a"),
+        ("weights", 1.0),
         ("maybe", "1"),
         ("maybe", False),
         ("inner", 3),

@@ -134,7 +134,11 @@ def test_a_vocabulary_larger_than_the_models():
     with pytest.raises(UserError) as error:
         models(121, vocab_size=120)
     check_told(
-        f"error: {error.value}", what="data.vocab_file", got="121 tokens", expected="at most 120", fix="leave it out"
+        f"error: {error.value}",
+        what="data.vocab_file",
+        got="121 tokens",
+        expected="at most 120",
+        fix="leave out --config.model",
     )
 
 

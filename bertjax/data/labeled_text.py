@@ -53,6 +53,14 @@ class LabeledTextConfig:
                 fix="for example ('sentence',) or ('sentence1', 'sentence2')",
             )
         check_split(self.valid_source, self.valid_fraction)
+        columns = (*self.text_columns, self.label_column)
+        if len(set(columns)) < len(columns):
+            raise UserError(
+                "config keys data.{text_columns,label_column}",
+                got=f"{self.text_columns} and {self.label_column!r}",
+                expected="different columns",
+                fix="correct the one that is not meant",
+            )
 
 
 class LabeledText(NamedTuple):
@@ -124,7 +132,7 @@ def label_names(rows: Sequence[LabeledText]) -> tuple[str, ...]:
     names = sorted({str(row.label) for row in rows})
     if len(names) < 2:
         raise UserError(
-            "labels of the training rows",
+            f"labels of the training rows, from {rows[0].where} on",
             got=f"{names[0]!r} in each of {len(rows)} rows",
             expected="two or more",
             fix="check that config.data.label_column is the one meant, or add rows of other classes",
@@ -136,15 +144,15 @@ def label_names(rows: Sequence[LabeledText]) -> tuple[str, ...]:
 
 
 def check_labels(rows: Sequence[LabeledText], names: Sequence[str]) -> None:
-    """Raises UserError if a row has a label that training rows have not; `names` are theirs."""
+    """Raises UserError if a row has a label that is not among `names`, those of the training rows or the config's."""
     known = set(names)
     for row in rows:
         if row.label not in known:
             raise UserError(
                 row.where,
-                got=f"label {row.label!r}, which no training row has",
+                got=f"label {row.label!r}, which is no class to learn",
                 expected="one of " + ", ".join(names),
-                fix="correct the row, or train on rows of that class too",
+                fix="correct the row, or add its class to the training rows, or to config.data.labels if that is set",
             )
 
 

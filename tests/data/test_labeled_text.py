@@ -142,6 +142,8 @@ def test_no_rows(content, left_out):
         ("valid_fraction", 0.0, r"data\.valid_fraction: got 0\.0; expected a fraction of the rows above 0 and below 1"),
         ("valid_fraction", 1, r"got 1\.0; .*Fix: use 0\.1, or give held-out rows as data\.valid_source"),
         ("on_bad_row", "ignore", r"data\.on_bad_row: got 'ignore'"),
+        ("text_columns", ("label",), r"got \('label',\) and 'label'; expected different columns"),
+        ("text_columns", ("text", "text"), r"got \('text', 'text'\) and 'label'; expected different columns"),
     ],
 )
 def test_wrong_configs(key, value, message):
@@ -197,13 +199,15 @@ def test_classes_are_sorted(labels, names):
 
 
 def test_one_class_is_none():
-    with pytest.raises(UserError, match=r"got 'yes' in each of 2 rows; expected two or more\. Fix: .*label_column"):
+    with pytest.raises(
+        UserError, match=r"from a\.tsv:1 on: got 'yes' in each of 2 rows; expected two or more\. Fix: .*label_column"
+    ):
         label_names(labeled("yes", "yes"))
 
 
 def test_held_out_labels_are_known():
     check_labels(labeled("b", "a", "b"), ("a", "b", "c"))
-    message = r"a\.tsv:2: got label 'd', which no training row has; expected one of a, b, c\. Fix: correct the row"
+    message = r"a\.tsv:2: got label 'd', which is no class to learn; expected one of a, b, c\. Fix: correct the row"
     with pytest.raises(UserError, match=message):
         check_labels(labeled("a", "d"), ("a", "b", "c"))
 

@@ -1,0 +1,322 @@
+"""Bad rows and values of fine-tuning are told in one line: what was got, what was expected, and the fix."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import build_all
+from bertjax.training.config import TrainingConfig
+from configs import classification as config_file
+from experiments import classification
+from tests import tiny
+from tests.tiny import check_told as check
+
+SIZES = {
+    "model.num_layers": 1,
+    "model.hidden_size": 16,
+    "model.num_heads": 2,
+    "model.intermediate_size": 16,
+    "model.max_positions": 16,
+}
+VALUES = {**SIZES, "batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3}
+NUMBERS = {"objective": "regression", "metrics": "('pearson',)", "checkpoint__best_metric": "valid/pearson"}
+GOOD = "sentence\tlabel\na cat .\tyes\na dog .\tno\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with `rows.tsv`, a `vocabulary` for them, and `published` weights of a classifier of them."""
+    home = tmp_path_factory.mktemp("bad_rows")
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict({**VALUES, **tiny.write_table(home)})
+    resolved = classification.resolve(json.loads(tree.to_json()))
+    _, experiment = build_all((TrainingConfig, classification.Config), resolved, "")
+    task = classification.make(experiment, home / "vocabulary", None)
+    task.export(jax.device_get(jax.jit(task.init)(jax.random.key(0))), home / "published")
+    return home
+
+
+@pytest.fixture
+def train(home, tmp_path):
+    """Trains with other values; returns what is told, before anything is left in the run's folder."""
+
+    def call(content: str | bytes | None = None, name: str = "rows.tsv", variant: str = ":tiny", **overrides: object):
+        values = {**VALUES, "data.source": home / "rows.tsv", "data.vocab_file": home / "vocabulary"}
+        if content is not None:
+            path = values["data.source"] = tmp_path / name
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        values |= {key.replace("__", "."): value for key, value in overrides.items()}
+        flags = [f"--config.{key}={value}" for key, value in values.items() if value is not None]
+        message = tiny.run(
+            f"--config=configs/classification.py{variant}", f"--workdir={tmp_path / 'run'}", *flags
+        ).error
+        assert not (tmp_path / "run" / "metrics.jsonl").exists()
+        return message
+
+    return call
+
+
+# The rows of a table, each told with file and line.
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "got", "expected", "fix"),
+    [
+        ("text\tlabel\nx\tyes\n", 2, "without column 'sentence'; its columns: 'text'", "text_columns", "text_columns"),
+        ("sentence\tclass\nx\t1\n", 2, "without column 'label'; its", "data.label_column names", "data.label_column"),
+        ("a cat .\tyes\na dog .\tno\n", 2, "its columns: 'a cat .', 'yes'", "text_columns", "or --config.data.header"),
+        ("sentence\tsentence\na\tb\n", 1, "a header with 'sentence' twice", "a name for each", "header=False"),
+        (GOOD + " \tyes\n", 4, "an empty text in column 'sentence'", "text", "complete the row"),
+        (GOOD + "a\t\n", 4, "an empty label in column 'label'", "name or number of a class", "correct the row"),
+        (GOOD + "a " * 600_000 + "\tyes\n", 4, "a longer line", "at most 1,048,576 bytes", "break the line up"),
+        (GOOD.encode() + b"caf\xe9\tyes\n", 4, "byte 0xe9 at byte offset 41", "UTF-8 text", "iconv"),
+        (GOOD + "a cat\n", 4, "one field", "2, the columns sentence, label", "correct the row"),
+        (GOOD + "a\tcat\tyes\n", 4, "3 fields", "2, the columns sentence, label", "or config.data.separator"),
+        ('sentence\tlabel\n"a\tcat"\tyes\n', 2, "3 fields", "2, the columns", "correct the row"),  # no quoting in TSV
+    ],
+    ids=["text", "label", "header", "twice", "empty", "unlabeled", "long", "latin", "few", "many", "tab"],
+)
+def test_a_bad_row_of_a_table(train, tmp_path, content, line, got, expected, fix):
+    message = train(content)
+    check(message, what=rf"{tmp_path}/rows\.tsv:{line}$", got=got, expected=expected, fix=fix)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "got", "expected"),
+    [
+        ('["a cat", "yes"]', "a JSON list", "one JSON object a line"),
+        ('{"sentence": "a cat"', "not valid JSON", "one JSON object a line"),
+        ('{"sentence": 3, "label": "yes"}', "int in column 'sentence'", "text"),
+        ('{"sentence": "a cat", "label": ["yes"]}', "list in column 'label'", "name or number of a class"),
+        ('{"sentence": "a cat", "label": 0.5}', "float in column 'label'", "name or number of a class"),
+        ('{"sentence": "\\ud800", "label": "yes"}', "half of a surrogate pair", "whole characters"),
+    ],
+    ids=["list", "cut", "number", "labels", "float", "surrogate"],
+)
+def test_a_bad_row_of_json_lines(train, tmp_path, content, got, expected):
+    message = train('{"sentence": "a", "label": "no"}\n' + content + "\n", "rows.jsonl")
+    check(message, what=rf"{tmp_path}/rows\.jsonl:2$", got=got, expected=expected, fix="correct the row, or set .*skip")
+
+
+@pytest.mark.parametrize("target", ["nan", "inf", "-Infinity", "good", "1,5"])
+def test_a_target_that_is_no_number(train, tmp_path, target):
+    message = train(f"sentence\tlabel\na\t1.5\nb\t{target}\n", **NUMBERS)
+    what = rf"{tmp_path}/rows\.tsv:3$"
+    check(message, what=what, got=f"'{target}' in column 'label'", expected="a finite number", fix="correct the row")
+
+
+def test_a_held_out_label_that_no_training_row_has(train, tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na cat .\tyes\na bird .\tmaybe\n")
+    message = train(GOOD, data__valid_source=tmp_path / "dev.tsv")
+    what = rf"{tmp_path}/dev\.tsv:3$"
+    check(message, what=what, got="label 'maybe'", expected="one of no, yes", fix="add its class to the training rows")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_that_the_config_does_not_have(train, home):
+    message = train(data__labels="('yes', 'maybe')")
+    check(message, what=rf"{home}/rows\.tsv:\d+$", got="label 'no'", expected="one of yes, maybe", fix="data.labels")
+
+
+def test_rows_of_a_single_class(train, tmp_path):
+    message = train(GOOD.replace("\tno", "\tyes") * 1, data__valid_source=tmp_path / "rows.tsv")
+    what = rf"labels of the training rows, from {tmp_path}/rows\.tsv:2 on"
+    check(message, what=what, got="'yes' in each of 2 rows", expected="two or more", fix="data.label_column")
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "sentence\tlabel\n"])
+def test_no_rows(train, tmp_path, content):
+    what = f"config key data.source={tmp_path}/rows.tsv"
+    check(train(content), what=what, got="no rows at all", expected="at least one row", fix="the one meant")
+
+
+# Files.
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "got", "expected", "fix"),
+    [
+        ("binary.tsv", bytes(range(256)), "a binary file", "UTF-8 text", "convert it"),
+        ("hidden.tsv", gzip.compress(GOOD.encode()), "gzip data in a file not named .gz", "if and only if", "rename"),
+        ("plain.tsv.gz", GOOD, "named .gz that is not gzip", "if and only if", "rename"),
+        ("cut.tsv.gz", gzip.compress(GOOD.encode() * 999)[:-20], "damaged or truncated gzip", "complete", "gzip -t"),
+        ("rows.txt", GOOD, "does not tell how its fields are parted", r"\.tsv, \.csv or \.jsonl", "data.separator"),
+        ("rows.json", "[]", "does not tell how its fields are parted", r"\.tsv, \.csv or \.jsonl", "rename the file"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith(("b", "h", "p", "c", "rows.")) else "",
+)
+def test_a_bad_file(train, tmp_path, name, content, got, expected, fix):
+    message = train(content, name)
+    check(message, what=re.escape(str(tmp_path / name)) + "$", got=got, expected=expected, fix=fix)
+
+
+@pytest.mark.parametrize(
+    ("source", "what", "got", "expected", "fix"),
+    [
+        ("", "data.source$", "nothing, and no classes", "rows to train on, or a classifier", "data.source=FILE"),
+        ("none.tsv", "data.source=none.tsv$", "does not exist", "files seen from /.*tfds:NAME", "correct the path"),
+        ("/", "data.source=/$", "a folder", "files", "name its files"),
+        ("a.tsv,,b.tsv", "data.source$", "an empty name", "separated by commas", "name the files"),
+    ],
+)
+def test_a_bad_source(train, source, what, got, expected, fix):
+    check(train(data__source=source), what=f"config key {what}", got=got, expected=expected, fix=fix)
+
+
+def test_a_regression_without_rows(train):
+    message = train(data__source="", **NUMBERS)
+    check(message, what="data.source", got="nothing", expected="rows to train on", fix="--config.data.source=FILE")
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what", "got", "expected", "fix"),
+    [
+        ({"data__seq_len": 32}, "data.seq_len", "32", "8 to model.max_positions=16", "in between"),
+        ({"data__seq_len": 4}, "data.seq_len", "4", "8 to model.max_positions=16", "in between"),
+        ({"class_weights": "(1.0,)"}, "class_weights", r"\(1.0,\)", "each of no, yes", "in that order"),
+        ({"class_weights": "(1, 2, 3)"}, "class_weights", r"\(1.0, 2.0, 3.0\)", "each of no, yes", "in that order"),
+        ({"class_weights": "(1.0, -1.0)"}, "class_weights", "-1.0", "0 or more", "in that order"),
+        ({"class_weights": "(0.0, 0.0)"}, "class_weights", r"\(0.0, 0.0\)", "not all of them 0", "in that order"),
+        ({"class_weights": "(1.0, 1e999)"}, "class_weights", "inf", "a number of 0 or more", "in that order"),
+        ({"class_weights": "('a', 'b')"}, r"class_weights\[0\]", r"'a' \(str\)", "type float", "of that type"),
+        ({"metrics": "('bleu',)"}, "metrics", "'bleu'", "accuracy, f1, macro_f1", "one of these"),
+        ({"metrics": "('pearson',)"}, "metrics", "pearson with objective=class", "for regression", "--config.metrics"),
+        ({"metrics": "()"}, "best_metric", "'valid/accuracy'", "valid/loss, or empty", "one of these"),
+        ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "one of"),
+        ({"objective": "ranking"}, "objective", "'ranking'", "classification, regression", "one of these"),
+        ({"data__labels": "('yes',)"}, "rows.tsv", "label 'no'", "one of yes", "data.labels"),
+        ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "each once", "leave it out"),
+        ({"data__labels": "(0, 1)"}, r"data.labels\[0\]", r"0 \(int\)", "type str", "of that type"),
+        ({"data__text_columns": "()"}, "data.text_columns", r"\(\)", "one column, or the two", "for example"),
+        ({"data__text_columns": "('label',)"}, "text_columns,label_column", "and 'label'", "different", "not meant"),
+        ({"data__label_column": ""}, "data.label_column", "''", "training needs labels", "--config.data.label_column"),
+        ({"data__on_bad_row": "ignore"}, "data.on_bad_row", "'ignore'", "stop, skip", "one of these"),
+        ({"data__valid_fraction": 0.0}, "data.valid_fraction", "0.0", "above 0 and below 1", "data.valid_source"),
+        ({"data__valid_fraction": 1.5}, "data.valid_fraction", "1.5", "above 0 and below 1", "data.valid_source"),
+        ({"data__valid_fraction": 1e-9}, "data.valid_fraction", "0 of 60 rows", "some to evaluate", "more rows"),
+        ({"num_epochs": 0.0}, "num_epochs", "0.0", "above 0", "raise it"),
+        ({"warmup_fraction": 2.0}, "warmup_fraction", "2.0", "0 to 1", "0.1"),
+        ({"num_steps": 0}, "num_steps", "0", "at least 1", "raise it"),
+        ({"evaluate_every": 0}, "evaluate_every", "0", "at least 1", "raise it"),
+        ({"checkpoint__save_every": 0}, "checkpoint", r"\(0, 1\)", "at least 1 each", "could be resumed"),
+        ({"batch_size": 0}, "batch_size", "0", "at least 1", "raise it"),
+        ({"optimizer__frozen_layers": 2}, "frozen_layers", "2", "at most 1, which the model has", "lower it"),
+        ({"model__lstm_size": -1}, "model.lstm_size", "-1", "at least 0", "model.lstm_size"),
+    ],
+    ids=lambda value: ",".join(f"{key}={given}" for key, given in value.items()) if isinstance(value, dict) else "",
+)
+def test_a_bad_value(train, tmp_path, overrides, what, got, expected, fix):
+    check(train(**overrides), what=what, got=got, expected=expected, fix=fix)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("data__labels", "('a', 'b')"), ("class_weights", "(1.0, 2.0)")])
+def test_classes_of_a_regression(train, key, value):
+    message = train("sentence\tlabel\na\t1\nb\t2\nc\t3\nd\t4\n", **NUMBERS, **{key: value})
+    check(message, what="objective", got="regression with .*2", expected="it predicts a number", fix="leave them out")
+
+
+def test_a_metric_of_classes_for_a_regression(train):
+    message = train("sentence\tlabel\na\t1\nb\t2\nc\t3\nd\t4\n", **{**NUMBERS, "metrics": "('f1',)"})
+    check(message, what="metrics", got="f1 with objective=regression", expected="pearson and spearman", fix="metrics")
+
+
+def test_f1_of_three_classes(train):
+    rows = "sentence\tlabel\n" + "a\tx\nb\ty\nc\tz\n" * 9
+    message = train(rows, metrics="('f1',)", checkpoint__best_metric="valid/f1")
+    check(message, what="config key metrics", got="f1 with 3 classes", expected="two classes", fix="use macro_f1")
+
+
+# The vocabulary and the weights.
+
+
+def test_a_vocabulary_larger_than_the_models(train):
+    message = train(model__vocab_size=10)
+    check(message, what="data.vocab_file", got="26 tokens", expected="at most 10", fix="leave out --config.model.vocab")
+
+
+def test_a_vocabulary_larger_than_that_of_the_weights(train, home, tmp_path):
+    weights = tmp_path / "published"
+    weights.mkdir()
+    for path in (home / "published").iterdir():
+        (weights / path.name).write_bytes(path.read_bytes())
+    WordPiece([*SPECIALS, *map(chr, range(97, 123))], lowercase=True).save(weights)
+    message = train(variant="", init_from=weights, data__vocab_file="", **unset_sizes())
+    check(message, what="data.vocab_file", got="31 tokens", expected="at most 26", fix="that the weights in init_from")
+
+
+def test_no_vocabulary(train):
+    message = train(data__vocab_file="")
+    check(message, what="data.vocab_file", got="nothing, and no init_from", expected="a vocab.txt", fix="--config.init")
+
+
+def unset_sizes() -> dict[str, None]:
+    return {key.replace(".", "__"): None for key in SIZES}
+
+
+def test_neither_size_nor_weights(train):
+    message = train(variant="", **unset_sizes())
+    check(message, what="--config", got="neither a size nor init_from", expected="a size", fix="classification.py:tiny")
+
+
+@pytest.mark.parametrize("size", [True, False])
+def test_weights_from_a_folder_without_any(train, tmp_path, size):
+    (tmp_path / "nothing").mkdir()
+    for name, got in (("nothing", "no checkpoint, config.json or bert_config.json"), ("nowhere", "no such folder")):
+        message = train(variant=":tiny" if size else "", init_from=tmp_path / name, **({} if size else unset_sizes()))
+        check(message, what=f"init_from={tmp_path / name}", got=got, expected="a run of ours", fix="correct the path")
+
+
+def test_a_size_that_contradicts_the_weights(train, home):
+    message = train(init_from=home / "published", data__vocab_file="", model__hidden_size=32)
+    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="leave it out, and name no")
+
+
+def test_a_vocabulary_that_contradicts_the_weights(train, home):
+    message = train(init_from=home / "published")
+    check(message, what="data.vocab_file", got="/vocabulary", expected="/published, as in init_from", fix="leave it")
+
+
+# Lines to predict on.
+
+
+def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
+    flags = [f"--config.init_from={home / 'published'}", f"--config.data.text_columns={columns}", f"--output={output}"]
+    config = ["--config=configs/classification.py", "--config.data.seq_len=16"]
+    outcome = tiny.run("--mode=predict", *config, *flags, stdin=lines)
+    assert not output.exists()
+    return outcome.error
+
+
+@pytest.mark.parametrize(
+    ("line", "got", "expected", "fix"),
+    [
+        (b"a cat .\n", "1 parted by tabs", "two texts with a tab", "put a tab between"),
+        (b"a\tcat\t.\n", "3 parted by tabs", "two texts with a tab", "and none in them"),
+        (b"a cat .\t\n", "an empty text", "two texts", "complete or delete"),
+        (b"\n", "1 parted by tabs", "two texts", "put a tab between"),
+        (b"caf\xe9\ta\n", "byte 0xe9", "UTF-8", "convert the input"),
+    ],
+)
+def test_a_line_that_is_no_pair(home, tmp_path, line, got, expected, fix):
+    good = b"a cat .\ta dog .\n"
+    message = predict(home, tmp_path / "out.jsonl", good + line + good, "one", "two")
+    check(message, what="^input line 2$", got=got, expected=expected, fix=fix)
+
+
+@pytest.mark.parametrize(
+    ("line", "got", "fix"),
+    [(b"a\tcat .\n", "2 parted by tabs", "put a space for the tab"), (b" \n", "an empty text", "complete or delete")],
+)
+def test_a_line_that_is_not_one_text(home, tmp_path, line, got, fix):
+    message = predict(home, tmp_path / "out.jsonl", b"a cat .\n" + line, "sentence")
+    check(message, what="^input line 2$", got=got, expected="one text, without a tab", fix=fix)
