@@ -25,6 +25,8 @@ from bertjax.training.sharding import with_shardings
 from configs import bert_pretraining as config_file
 from experiments import bert_pretraining
 
+_NAMES = ("Ann", "Bob", "Kim")
+_PLACES = ("house", "tree", "river")
 _WORDS = (
     "the",
     "a",
@@ -47,9 +49,6 @@ _WORDS = (
     "sleeps",
     "sings",
 )
-
-_NAMES = ("Ann", "Bob", "Kim")
-_PLACES = ("house", "tree", "river")
 
 # What is told of a mistake.
 _TOLD = re.compile(r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. Fix: (?P<fix>.+)\.")
@@ -82,20 +81,6 @@ def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
     return path
 
 
-def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
-    """Sentences, labeled by whether there is a cat, in a TSV file with a vocabulary beside it.
-
-    Returns the keys of the config that name the two.
-    """
-    rng = random.Random(0)
-    sentences = [rng.choices(_WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
-    lines = ["sentence\tlabel", *(f"{' '.join(words)} .\t{'yes' if 'cat' in words else 'no'}" for words in sentences)]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
-    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
-    return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
-
-
 def write_sentences(folder: Path, count: int = 60, scheme: str = "BIO") -> dict[str, object]:
     """Sentences with people, known by their names, and old places, in a file of columns with a cased vocabulary.
 
@@ -118,6 +103,20 @@ def _phrase(rng: random.Random, scheme: str) -> list[tuple[str, str]]:
     begin = "B" if scheme == "BIO" else "I"
     tags = [f"{begin if i == 0 else 'I'}-{kind}" if kind else "O" for i in range(len(words))]
     return [*zip(words, tags, strict=True), (rng.choice(["the", "a", "cat", "dog", "sees", "likes"]), "O")]
+
+
+def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
+    """Sentences, labeled by whether there is a cat, in a TSV file with a vocabulary beside it.
+
+    Returns the keys of the config that name the two.
+    """
+    rng = random.Random(0)
+    sentences = [rng.choices(_WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
+    lines = ["sentence\tlabel", *(f"{' '.join(words)} .\t{'yes' if 'cat' in words else 'no'}" for words in sentences)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
+    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
 def values(text: Path, **overrides: object) -> dict[str, object]:
