@@ -86,6 +86,10 @@ class HasModel(Protocol):
     """The config of an experiment with a BERT, which may have nothing to train."""
 
     @property
+    def init_from(self) -> str:
+        """A folder with weights, or ""."""
+
+    @property
     def model(self) -> Mapping[str, Any]:
         """Fields of `BertConfig` and of what is on top of it."""
 

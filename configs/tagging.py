@@ -15,9 +15,9 @@ Behind the colon, separated by commas: a size, `conllu`.
   Google's, or a run of ours. Names are told best by cased models.
 - Files have a word on each line and a blank line after each sentence. The word is in the first column and its tag in
   the last one, as in CoNLL-2003; with `conllu` they are where CoNLL-U has words and universal parts of speech.
-- `data.scheme` is told by the training tags: BIO (IOB2), IOB1, IO, BIOES, or plain (parts of speech). Entities are
-  learned and predicted in BIO, and scored by F1 as seqeval and conlleval do; plain tags have accuracy alone. Where
-  the training tags mislead, name the scheme.
+- `data.scheme` is told by the tags: BIO (IOB2), IOB1, IO, BIOES, or plain (parts of speech). Entities are learned and
+  predicted in BIO, and scored by F1 as seqeval and conlleval do; plain tags have accuracy alone. Where the tags
+  mislead, name the scheme.
 - To predict, words are what is between spaces and single punctuation marks. Give text whose words are separated as
   in the training sentences, and set `data.split_punctuation=False`, where those have "U.S." or "co-op" as one word.
 

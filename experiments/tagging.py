@@ -47,7 +47,7 @@ class RowsConfig:
 
     Attributes:
       scheme: how the tags tell where entities begin and end, of `tags.SCHEMES`; "plain" for tags of single words;
-        "auto" to tell it by the training tags. Tags of entities are learned and predicted in BIO.
+        "auto" to tell it by the tags in `source`. Tags of entities are learned and predicted in BIO.
       labels: the tags to learn, in order; none for those of the training sentences, or else of `init_from`.
       seq_len: tokens of a row at most, special ones included; longer sentences take several rows.
       split_punctuation: whether punctuation marks are words of their own in text to predict on, whose words are
@@ -76,8 +76,9 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     text, columns, rows, _ = build_all(_DATA, config["data"], "data")
     labels, scheme, count = rows.labels, rows.scheme, 1
     if text.source:
-        train, _ = _read(text, columns)
-        scheme = _recognized([sentence.tags for sentence in train]) if scheme == _AUTO else scheme
+        train, valid = _read(text, columns)
+        if scheme == _AUTO:
+            scheme = _recognized([sentence.tags for sentence in (train if text.valid_source else [*train, *valid])])
         labels = labels or _label_names(_in_bio(train, scheme), scheme)
         tokenizer = _given_text(config["data"], Path()).tokenizer()
         count = sum(len(tagged_words.rows(sentence.words, tokenizer, rows.seq_len)) for sentence in train)
@@ -93,7 +94,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recognized(sentences: tags.Sentences) -> str:
-    """The scheme of training tags. Raises UserError if they look like those of entities, but some do not."""
+    """The scheme of all tags of a file. Raises UserError if they look like those of entities, but some do not."""
     found = tags.recognize(sentences) or _PLAIN
     names = sorted({tag for sentence in sentences for tag in sentence})
     strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]

@@ -25,6 +25,8 @@ from bertjax.training.sharding import with_shardings
 from configs import bert_pretraining as config_file
 from experiments import bert_pretraining
 
+_NAMES = ("Ann", "Bob", "Kim")
+_PLACES = ("house", "tree", "river")
 _WORDS = (
     "the",
     "a",
@@ -48,8 +50,6 @@ _WORDS = (
     "sings",
 )
 
-_NAMES = ("Ann", "Bob", "Kim")
-_PLACES = ("house", "tree", "river")
 _PHRASES = {
     "color": ("dark Gray", "light Blue", "pale Green"),
     "time": ("early Monday", "late Sunday"),
@@ -84,20 +84,6 @@ def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join("\n".join(document) for document in sentences) + "\n")
     return path
-
-
-def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
-    """Sentences, labeled by whether there is a cat, in a TSV file with a vocabulary beside it.
-
-    Returns the keys of the config that name the two.
-    """
-    rng = random.Random(0)
-    sentences = [rng.choices(_WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
-    lines = ["sentence\tlabel", *(f"{' '.join(words)} .\t{'yes' if 'cat' in words else 'no'}" for words in sentences)]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
-    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
-    return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
 def write_sentences(folder: Path, count: int = 60, scheme: str = "BIO") -> dict[str, object]:
@@ -159,6 +145,20 @@ def _paragraph(rng: random.Random, name: str, answerable: float, words: int) -> 
         for kind in _PHRASES
     ]
     return {"context": context, "qas": questions}
+
+
+def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
+    """Sentences, labeled by whether there is a cat, in a TSV file with a vocabulary beside it.
+
+    Returns the keys of the config that name the two.
+    """
+    rng = random.Random(0)
+    sentences = [rng.choices(_WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
+    lines = ["sentence\tlabel", *(f"{' '.join(words)} .\t{'yes' if 'cat' in words else 'no'}" for words in sentences)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
+    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
 def values(text: Path, **overrides: object) -> dict[str, object]:

@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 
 from bertjax.data import tagged_words
 from bertjax.data.lines import BadRows
-from bertjax.data.tagged_words import Columns, read_sentences, rows, windows, with_labels
+from bertjax.data.tagged_words import (
+    Columns,
+    SentencesConfig,
+    read_sentences,
+    read_splits,
+    rows,
+    windows,
+    with_labels,
+)
 from bertjax.data.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import UserError
+from bertjax.errors import UserError, build
 
 ENTITIES = Columns(word_column=0, tag_column=-1)
 PARTS_OF_SPEECH = Columns(word_column=1, tag_column=3)
@@ -229,3 +237,34 @@ def test_published_data(name, columns, sentences, words, tags):
     for sentence in found[:200]:
         owned = [word for window in rows(sentence.words, tokenizer, 16) for word in window.words]
         assert owned == list(range(len(sentence.words)))
+
+
+def splits(source, valid_source="", valid_fraction=0.2, on_bad_row="stop", seed=0):
+    values = {"source": str(source), "valid_source": str(valid_source)}
+    values |= {"valid_fraction": valid_fraction, "on_bad_row": on_bad_row}
+    train, valid = read_splits(build(SentencesConfig, values, "data"), ENTITIES, seed)
+    return [sentence.words[0] for sentence in train], [sentence.words[0] for sentence in valid]
+
+
+def test_held_out_sentences_follow_from_seed_and_number(tmp_path):
+    source = write(tmp_path, "\n\n".join(f"{number} O" for number in range(500)))
+    train, valid = splits(source)
+    assert sorted([*train, *valid], key=int) == [str(number) for number in range(500)]
+    assert [train, valid] == [sorted(train, key=int), sorted(valid, key=int)]
+    assert 60 < len(valid) < 140
+    first = write(tmp_path, "\n\n".join(f"{number} O" for number in range(100)), "first.conll")
+    assert splits(first)[1] == [number for number in valid if int(number) < 100]
+    assert splits(source, seed=1)[1] != valid
+    assert splits(source, valid_source=first) == ([str(n) for n in range(500)], [str(n) for n in range(100)])
+
+
+def test_wrong_splits(tmp_path):
+    source = write(tmp_path, "a O\n\nb\n\nc O\n\nd O")
+    with pytest.raises(UserError, match=r"data\.on_bad_row: got 'ignore'"):
+        splits(source, on_bad_row="ignore")
+    with pytest.raises(UserError, match=r"data\.valid_fraction: got 0\.0; expected a fraction of the rows above 0"):
+        splits(source, valid_fraction=0.0)
+    with pytest.raises(UserError, match=r"text\.conll:3: got a row of 1 column.*on_bad_row=skip"):
+        splits(source)
+    with pytest.raises(UserError, match=r"got 0 of 3 rows of .*text\.conll held out; expected some rows to train on"):
+        splits(source, valid_fraction=1e-6, on_bad_row="skip")

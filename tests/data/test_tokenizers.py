@@ -12,7 +12,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.tokenizers import SPECIALS, WordPiece, normalize
+from bertjax.data.tokenizers import SPECIALS, WordPiece, normalize, separate_punctuation
 from bertjax.errors import UserError
 
 WORDS = ["un", "##want", "##aff", "##able", "want", "##ed", ",", "running", "a", "##a", "é", "e"]
@@ -68,6 +68,12 @@ def test_casing():
 def test_words(text, words):
     decomposed = [unicodedata.normalize("NFD", word) for word in words]
     assert make(lowercase=True).words(text) == decomposed
+
+
+def test_punctuation_is_separated_and_all_else_stays():
+    text = "It's  Où\u200d\tU.S.,東京 €5"
+    assert separate_punctuation(text).split() == ["It", "'", "s", "Où\u200d", "U", ".", "S", ".", ",", "東京", "€5"]
+    assert separate_punctuation(text).replace(" ", "") == text.replace(" ", "")
 
 
 def test_golden_small_vocabulary(golden):

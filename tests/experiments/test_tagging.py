@@ -204,6 +204,15 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     assert (labels["data"]["scheme"], labels["data"]["labels"]) == ("BIOES", ("O", "B-PER", "I-PER"))
 
 
+def test_a_held_out_sentence_counts_for_the_scheme_of_its_file(tmp_path):
+    """The only B that divides, wherever it is: not taken for one that files in IO do not have."""
+    for place in range(12):
+        sentences = ["Ann/I-PER sees/O"] * 12
+        sentences[place] = "Ann/I-PER Bob/B-PER"
+        task = task_of(tmp_path / str(place), **{"data.source": columns(tmp_path / "text", *sentences)})
+        assert (task._rows.scheme, task._labels) == ("IOB1", ("O", "B-PER", "I-PER"))
+
+
 def score(task, predicted):
     """The scores of predictions that are a function of the right tags."""
     results = []
@@ -268,6 +277,12 @@ def test_the_loss_is_a_sum_over_words(tmp_path):
     assert metrics["accuracy"][1] == every.sum() == task.denominators(batch)["tagging"]
     assert metrics["tokens"][0] == (batch["segment_ids"] != 0).sum()
     assert 1.2 < sums["tagging"] / every.sum() < 2.2  # about the logarithm of 5 tags
+
+
+def test_a_bilstm_on_top(tmp_path):
+    shapes = jax.eval_shape(task_of(tmp_path, **{"model.lstm_size": 8}).init, jax.random.key(0))
+    assert shapes.keys() == {"bert", "lstm", "classifier"}
+    assert shapes["classifier"]["kernel"].shape == (16, 5)
 
 
 def test_held_out_tags_that_are_not_learned_are_told_of(tmp_path, caplog):
