@@ -40,7 +40,7 @@ def huggingface_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Trains a classifier for a step, from a checkpoint of Google's in a folder whose name says nothing of its casing."""
+    """Trains a classifier a step, from a checkpoint of Google's in a folder whose name says nothing of its casing."""
     folder = tmp_path_factory.mktemp("runs")
     values = {**tiny.write_table(folder / "rows"), "data.seq_len": 10, "num_steps": 1, "batch_size": 8}
     values |= {"init_from": shutil.copytree(published.GOOGLE, folder / "mine") / "bert_model.ckpt"}
