@@ -116,7 +116,8 @@ def warm_start(params: Params, folder: Path, afresh: Sequence[str] = ()) -> Para
     """
     wanted = {name: tree for name, tree in params.items() if name not in afresh}
     if checkpoints.has_checkpoint(folder):
-        found, missing = checkpoints.restore_shared(folder, wanted)
+        found, paths = checkpoints.restore_shared(folder, wanted)
+        missing = tuple(dict.fromkeys(path.rsplit("/", 1)[0] for path in paths))
     else:
         if (huggingface.model_folder(folder) / huggingface.CONFIG_FILE).exists():
             loaded, report = huggingface.load(folder, wanted)

@@ -66,11 +66,12 @@ class GivenText:
 
 
 def given_vocabulary(path: Path, lowercase: bool) -> WordPiece:
-    """The vocabulary of a vocab.txt, of a Hugging Face folder or of one of Google's.
+    """The vocabulary of a vocab.txt, of a Hugging Face folder or of one of Google's, which its checkpoint may name.
 
     Raises:
       UserError: no readable vocabulary, or a folder that says another casing.
     """
+    path = path.parent if Path(f"{path}.index").is_file() else path
     inside = path / "0_Transformer"  # where older sentence-transformers keep it
     path = inside if inside.is_dir() else path
     if not path.is_dir():

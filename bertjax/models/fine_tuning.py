@@ -7,6 +7,7 @@ Shapes: B batch, S length, H hidden size, C classes, K chosen layers.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
@@ -14,7 +15,7 @@ from jaxtyping import Array, Float, Float32, Int
 from bertjax.models.attention import Dense
 from bertjax.models.bert import Bert, BertConfig
 from bertjax.models.dropout import Dropout
-from bertjax.models.features import LayerMix
+from bertjax.models.features import LayerMix, check_layers, choose_layers
 from bertjax.models.recurrent import BiLSTM
 from bertjax.models.transformer import check_value
 
@@ -157,6 +158,50 @@ class FeatureTagger(nn.Module):
             x = BiLSTM(self.lstm_size, name=f"lstm_{layer}")(x, segment_ids).hidden
         x = Dropout(self.dropout)(x, deterministic=deterministic)
         return Dense(self.num_labels, self.initializer_range, "float32", name="classifier")(x)
+
+
+class BertFeatureTagger(nn.Module):
+    """Classes of each token from a BERT that stays as it is, with `FeatureTagger` on top.
+
+    BERT has no dropout, and no gradient reaches it.
+
+    Parameters: `bert`, without a pooler; `tagger`.
+    """
+
+    config: BertConfig
+    num_labels: int
+    layers: tuple[int, ...]  # of `BertOutput.layers`: 0 is the embeddings, -1 the last layer
+    mixing: str
+    num_lstm_layers: int
+    lstm_size: int  # units of each direction
+    dropout: float  # of the tagger
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        *,
+        deterministic: bool,
+    ) -> Float32[Array, "B S C"]:
+        """Returns the logits of each token, padding included."""
+        check_layers(self.layers, self.config.num_layers)
+        output = Bert(self.config, use_pooler=False, name="bert")(
+            input_ids, token_type_ids, segment_ids, deterministic=True, return_attention=False, return_layers=True
+        )
+        assert output.layers is not None
+        features = choose_layers(jax.lax.stop_gradient(output.layers), self.layers)
+        tagger = FeatureTagger(
+            self.num_labels,
+            self.mixing,
+            self.num_lstm_layers,
+            self.lstm_size,
+            self.dropout,
+            self.config.initializer_range,
+            name="tagger",
+        )
+        return tagger(features, segment_ids, deterministic=deterministic)
 
 
 def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:

@@ -13,6 +13,7 @@ import pytest
 from bertjax.data.feature_files import FeatureFiles
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.models.bert import Bert
+from bertjax.training import streams
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference
 from configs import features as config_file
@@ -203,6 +204,13 @@ def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
     tiny.check_told(
         outcome.error, what="--output=.*out", got="not empty", expected="new or empty", fix="choose another"
     )
+
+
+def test_a_line_has_six_decimals_and_no_numbers_that_json_has_not():
+    record = {"units": ["a"], "features": np.array([[1 / 3, 2.0]], np.float16)}
+    assert streams.json_line(record) == '{"units": ["a"], "features": [[0.333252, 2.0]]}\n'
+    with pytest.raises(UserError, match="numbers that are not finite"):
+        streams.json_line({"features": np.array([np.nan])})
 
 
 @pytest.mark.parametrize("mode", ["train", "evaluate", "export", "check", "prepare"])

@@ -369,6 +369,24 @@ def test_pooling_of_sentence_transformers(tmp_path, mode, pooling):
     assert huggingface.read_pooling(write_pooling(tmp_path, mode)) == pooling
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_normalizing_of_sentence_transformers(tmp_path, normalize):
+    assert not huggingface.normalizes(tmp_path)
+    write_pooling(tmp_path, "mean_tokens", modules=("Transformer", "Pooling", *(["Normalize"] if normalize else [])))
+    assert huggingface.normalizes(tmp_path) is normalize
+
+
+def test_length_of_sentence_transformers(tmp_path):
+    assert huggingface.read_sentence_length(tmp_path) is None
+    path = tmp_path / "sentence_bert_config.json"
+    for text, length in (('{"max_seq_length": 256}', 256), ('{"max_seq_length": null}', None), ("{}", None)):
+        path.write_text(text)
+        assert huggingface.read_sentence_length(tmp_path) == length
+    path.write_text('{"max_seq_length": "256"}')
+    with pytest.raises(UserError, match=r"config\.json: max_seq_length: got '256'; expected a value of type int"):
+        huggingface.read_sentence_length(tmp_path)
+
+
 def test_pooling_by_one_name(tmp_path):
     assert huggingface.read_pooling(write_pooling(tmp_path, pooling_mode="mean", include_prompt=True)) == "mean"
 

@@ -5,6 +5,8 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models import features
+from bertjax.models.bert import Bert
+from tests import published
 
 HIDDEN = jnp.asarray([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]], [[5.0, 6.0], [7.0, 7.0], [8.0, 8.0]]])
 SEGMENTS = jnp.asarray([[1, 1, 0], [1, 0, 0]])
@@ -58,3 +60,35 @@ def test_unknown_names_are_user_errors():
         features.pool(HIDDEN, SEGMENTS, "median")
     with pytest.raises(UserError, match=r"model\.mixing: got 'mean'; expected one of concatenation, sum, weighted"):
         features.LayerMix("mean").init(jax.random.key(0), HIDDEN)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_units_are_the_means_of_their_tokens(dtype):
+    starts, lengths = jnp.asarray([[0, 2], [1, 0]]), jnp.asarray([[2, 1], [1, 0]])
+    found = features.pool_spans(HIDDEN.astype(dtype), starts, lengths)
+    assert found.dtype == jnp.float32
+    assert found.tolist() == [[[2, -3], [9, 9]], [[7, 7], [0, 0]]]
+
+
+@pytest.mark.parametrize("mixing", features.MIXINGS)
+def test_features_of_bert(mixing):
+    ids = jnp.asarray([[2, 6, 7, 3, 0], [2, 8, 9, 10, 3]])
+    inputs = ids, ids % 2, (ids != 0).astype(jnp.int32)
+    variables = {"params": {"bert": published.params()}}
+    bert = Bert(published.CONFIG, use_pooler=True)
+    options = {"deterministic": True, "return_attention": False, "return_layers": True}
+    layers = bert.apply({"params": published.params()}, *inputs, **options).layers
+    if mixing == "weighted":
+        variables["params"]["mix"] = {"weights": jnp.zeros(2), "gamma": jnp.asarray(2.0)}
+    found = features.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, *inputs)
+    expected = jnp.concatenate([layers[1], layers[4]], axis=-1) if mixing == "concatenation" else layers[1] + layers[4]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_layers_that_are_not_there():
+    for chosen in ((), (3,), (-4,), (0, -3)):
+        with pytest.raises(
+            UserError, match=r"model\.layers: got .*; expected one or more of 0 .* to 2, or -3 to -1, each"
+        ):
+            features.check_layers(chosen, 2)
+    features.check_layers((0, 1, -1), 2)

@@ -10,6 +10,7 @@ from flax import traverse_util
 from bertjax.errors import UserError
 from bertjax.models.bert import Bert, BertConfig
 from bertjax.models.fine_tuning import (
+    BertFeatureTagger,
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -262,3 +263,59 @@ def test_feature_tagger_drops_out():
 def test_feature_tagger_needs_an_lstm():
     with pytest.raises(UserError, match=r"model\.lstm_size: got 0; expected at least 1"):
         tagger(lstm_size=0).init(jax.random.key(0), *features(), deterministic=True)
+
+
+def bert_tagger(layers=(0, -2), **changes):
+    values = {"mixing": "concatenation", "num_lstm_layers": 2, "lstm_size": 5, "dropout": 0.0, **changes}
+    return BertFeatureTagger(CONFIG, 4, layers, **values)
+
+
+def test_bert_feature_tagger_is_bert_below_a_tagger():
+    model = bert_tagger(mixing="weighted")
+    logits, variables = model.init_with_output(jax.random.key(0), **batch(), deterministic=True)
+    bert, options = Bert(CONFIG, use_pooler=False), {"return_attention": False, "return_layers": True}
+    layers = bert.apply({"params": variables["params"]["bert"]}, **batch(), deterministic=True, **options).layers
+    x = jnp.stack([layers[0], layers[1]], axis=2)
+    above = {"params": variables["params"]["tagger"]}
+    expected = tagger("weighted").apply(above, x, batch()["segment_ids"], deterministic=True)
+    np.testing.assert_allclose(logits[REAL], expected[REAL], atol=1e-5)
+
+
+def test_no_gradient_reaches_the_bert_below_a_tagger():
+    model = bert_tagger(mixing="weighted")
+    variables = model.init(jax.random.key(0), **batch(), deterministic=True)
+
+    def loss(variables):
+        return jnp.sum(model.apply(variables, **batch(), deterministic=True)[REAL] ** 2)
+
+    gradients = jax.jit(jax.grad(loss))(variables)["params"]
+    assert all(not leaf.any() for leaf in jax.tree.leaves(gradients["bert"]))
+    assert all(leaf.any() for leaf in jax.tree.leaves(gradients["tagger"]))
+
+
+def test_a_tagger_uses_the_chosen_layers_alone():
+    """The second layer of two makes no difference to the layers 0 and -2, and the first does."""
+    model = bert_tagger()
+    variables = model.init(jax.random.key(0), **batch(), deterministic=True)
+    logits = model.apply(variables, **batch(), deterministic=True)
+    for layer, matters in ((0, True), (1, False)):
+        other = jax.tree.map(lambda leaf: leaf, variables)
+        stacked = other["params"]["bert"]["encoder"]["layers"]["intermediate"]
+        stacked["kernel"] = stacked["kernel"].at[layer].add(1.0)
+        found = model.apply(other, **batch(), deterministic=True)
+        assert np.array_equal(found, logits) is not matters
+
+
+def test_a_tagger_drops_out_but_not_the_bert_below():
+    variables = bert_tagger().init(jax.random.key(0), **batch(), deterministic=True)
+    model = dataclasses.replace(bert_tagger(), config=dataclasses.replace(CONFIG, dropout=0.5))
+    key = {"rngs": {"dropout": jax.random.key(1)}}
+    logits = model.apply(variables, **batch(), deterministic=True)
+    np.testing.assert_array_equal(model.apply(variables, **batch(), deterministic=False, **key), logits)
+    dropped = dataclasses.replace(model, dropout=0.5).apply(variables, **batch(), deterministic=False, **key)
+    assert not np.allclose(dropped, logits, atol=1e-3)
+
+
+def test_a_tagger_checks_its_layers():
+    with pytest.raises(UserError, match=r"model\.layers: got \(3,\); expected one or more of 0"):
+        bert_tagger(layers=(3,)).init(jax.random.key(0), **batch(), deterministic=True)
