@@ -193,11 +193,15 @@ class QuestionAnswering:
         return {"span": jnp.sum(each * weights)}, metrics
 
     def baselines(self) -> Mapping[str, float]:
-        """With unanswerable questions, what it scores to answer none, in percent."""
-        if not self._spans.null_answers:
-            return {}
-        unanswerable = [question.is_impossible for question, _ in self._valid]
-        return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}
+        """What it scores to answer each question by its whole text, or with unanswerable ones to answer none."""
+        if self._spans.null_answers:
+            unanswerable = [question.is_impossible for question, _ in self._valid]
+            return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}
+        texts = {question.id: question.context for question, _ in self._valid}
+        return {"valid/whole_text_f1": squad.score_v1(texts, self._references())["f1"]}
+
+    def _references(self) -> dict[str, list[str]]:
+        return {question.id: [answer.text for answer in question.answers] for question, _ in self._valid}
 
     def held_out(self) -> Iterator[Example]:
         """See `Task.held_out`; a row for each window."""
@@ -210,15 +214,14 @@ class QuestionAnswering:
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The official figures; with unanswerable questions, also with the best threshold in place of the config's."""
-        best, nulls, references = {}, {}, {}
+        best, nulls = {}, {}
         for example, outputs in results:
             question, _ = example.source
             candidates, nulls[question.id] = self._candidates(example, outputs)
             best[question.id] = next((each.text for each in candidates if each.text), "")
-            references[question.id] = [answer.text for answer in question.answers]
         if not self._spans.null_answers:
-            return squad.score_v1(best, references)
-        return squad.score_v2(best, references, nulls, null_threshold=self._spans.null_threshold)
+            return squad.score_v1(best, self._references())
+        return squad.score_v2(best, self._references(), nulls, null_threshold=self._spans.null_threshold)
 
     def _candidates(self, example: Example, outputs: Sequence[Output]) -> tuple[list[Candidate], float]:
         """The best answers of a question; and by how much no answer scores above the best one that is none."""

@@ -99,6 +99,7 @@ def task_of(tmp_path, variant="squad", answerable=1.0, **overrides):
 
 def test_a_run_learns(run):
     metrics = lines_of(run / "metrics.jsonl")
+    assert 0 < metrics[0]["valid/whole_text_f1"] < 50
     assert metrics[-1]["valid/f1"] >= metrics[-1]["valid/exact_match"] > 85
     assert [line["train/accuracy"] for line in metrics if "train/accuracy" in line][-1] > 0.5
     config = json.loads((run / "config.json").read_text())
