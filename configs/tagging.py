@@ -8,13 +8,14 @@
         --config.data.source=train.conll
     python launch.py --mode=predict --workdir=runs/ner --input=sentences.txt --output=tags.jsonl
 
-Behind the colon, separated by commas: a size, `conllu`.
+Behind the colon, separated by commas: a size, `conllu`, `features`.
 
 - Sizes: tiny, mini, small, medium, base, large, from fresh weights, with a vocabulary in `data.vocab_file`, cased
   unless `data.lowercase` says otherwise. Without a size, `init_from` gives it: a Hugging Face folder, a checkpoint of
   Google's, or a run of ours. Names are told best by cased models.
 - Files have a word on each line and a blank line after each sentence. The word is in the first column and its tag in
   the last one, as in CoNLL-2003; with `conllu` they are where CoNLL-U has words and universal parts of speech.
+- `features` trains a tagger of two BiLSTMs on the last four layers of a BERT that stays as it is (section 5.3).
 - `data.scheme` is told by the tags: BIO (IOB2), IOB1, IO, BIOES, or plain (parts of speech). Entities are learned and
   predicted in BIO, and scored by F1 as seqeval and conlleval do; plain tags have accuracy alone. Where the tags
   mislead, name the scheme.
@@ -34,10 +35,18 @@ from configs.sizes import SIZES
 
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `base`, `conllu` or `base,conllu`."""
-    size, conllu = parts.chosen(variant, (tuple(SIZES), ("conllu",)))
+    size, conllu, features = parts.chosen(variant, (tuple(SIZES), ("conllu",), ("features",)))
     config = ConfigDict()
     config.experiment = "tagging"
     parts.fine_tuning(config, size)
+    config.model.feature_layers = (-4, -3, -2, -1) if features else ()
+    config.model.mixing = "concatenation"
+    config.model.lstm_layers = 2 if features else 0
+    if features:
+        config.model.lstm_size = 768
+        config.num_epochs = 10.0
+        config.optimizer.learning_rate = 1e-3
+        config.optimizer.groups = (("^bert/", {"frozen": True}),)
     config.checkpoint.best_metric = placeholder(str)  # valid/f1, or valid/accuracy of plain tags
     config.data = _data(size)
     if conllu:

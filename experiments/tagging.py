@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jaxtyping import Float
 
 from bertjax import fine_tuning, pretrained
@@ -22,7 +23,8 @@ from bertjax.data.tokenizers import SPECIALS, WordPiece, separate_punctuation
 from bertjax.errors import UserError, build_all, choice
 from bertjax.fine_tuning import FineTuningConfig, HeadConfig
 from bertjax.interop import huggingface
-from bertjax.models.fine_tuning import BertForTokenClassification
+from bertjax.models.bert import BertConfig
+from bertjax.models.fine_tuning import BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring import tags
@@ -39,6 +41,21 @@ _LABELS = {"labels": np.int32, "label_weights": np.float32}
 _SPLIT_SEED = 0
 
 Config = FineTuningConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggerConfig(HeadConfig):
+    """What is on top of the encoder; see `BertForTokenClassification`, or `BertFeatureTagger` for the last three.
+
+    Attributes:
+      feature_layers: the layers of a BERT that is not trained, whose vectors the tagger reads; none to train BERT.
+      mixing: how these become one vector: "concatenation", "sum" or "weighted".
+      lstm_layers: BiLSTMs on these features, of `lstm_size`.
+    """
+
+    feature_layers: tuple[int, ...]
+    mixing: str
+    lstm_layers: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,14 +204,12 @@ class Tagging:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
         self._config, self._tokenizer = config, tokenizer
         self._text, self._columns, self._rows, _ = build_all(_DATA, config.data, "data")
-        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
+        self._model_config, head = fine_tuning.model_configs(config, TaggerConfig, tokenizer.vocab_size)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
         self._labels = self._rows.labels
         _check_labels(self._labels)
         self._number = {label: i for i, label in enumerate(self._labels)}
-        self._model = BertForTokenClassification(
-            self._model_config, len(self._labels), head.classifier_dropout, head.lstm_size
-        )
+        self._head, self._model = head, _model(self._model_config, len(self._labels), head)
         self._train: BucketedBatches | None = None
         self._held_out: list[Example] = []
         if reads:
@@ -327,13 +342,38 @@ class Tagging:
         return {"words": list(example.source.words), "tags": [self._labels[i] for i in best]}
 
     def export(self, params: Params, folder: Path) -> None:
-        """A folder that `transformers.BertForTokenClassification.from_pretrained` opens."""
+        """A folder that `transformers.BertForTokenClassification.from_pretrained` opens.
+
+        Raises:
+          UserError: a tagger on features, or one with a BiLSTM, which that class is not.
+        """
+        if self._head.feature_layers:
+            raise UserError(
+                "--mode=export",
+                got="a tagger on the features of a BERT that is not trained",
+                expected="a tagger that transformers has: model.feature_layers=() and model.lstm_size=0",
+                fix="predict with the run itself, --mode=predict --workdir=...",
+            )
         huggingface.save(folder, params, self._model_config, "BertForTokenClassification", self._labels)
         self._tokenizer.save(folder)
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""
         self._tokenizer.save(folder)
+
+
+def _model(config: BertConfig, num_labels: int, head: TaggerConfig) -> nn.Module:
+    if not head.feature_layers:
+        return BertForTokenClassification(config, num_labels, head.classifier_dropout, head.lstm_size)
+    return BertFeatureTagger(
+        config,
+        num_labels,
+        head.feature_layers,
+        head.mixing,
+        head.lstm_layers,
+        head.lstm_size,
+        head.classifier_dropout,
+    )
 
 
 def _word_logits(example: Example, outputs: Sequence[Output]) -> Float[np.ndarray, "words C"]:

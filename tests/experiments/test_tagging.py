@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax.checkpoints import restore_params
 from bertjax.errors import UserError, build_all
 from bertjax.training.config import TrainingConfig
 from configs import tagging as config_file
@@ -283,6 +284,22 @@ def test_a_bilstm_on_top(tmp_path):
     shapes = jax.eval_shape(task_of(tmp_path, **{"model.lstm_size": 8}).init, jax.random.key(0))
     assert shapes.keys() == {"bert", "lstm", "classifier"}
     assert shapes["classifier"]["kernel"].shape == (16, 5)
+
+
+def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
+    before, _ = run
+    values = {**SMALL, **tiny.write_sentences(tmp_path, count=300), "data.vocab_file": str(before)}
+    for key in [key for key in values if key.startswith(("model.num", "model.hidden", "model.inter", "model.max"))]:
+        del values[key]
+    small = {"model.lstm_size": 16, "model.feature_layers": "(0, -1)", "num_epochs": 4.0}
+    command = [f"--workdir={tmp_path / 'run'}", f"--config.init_from={before}", *flags({**values, **small})]
+    outcome = tiny.run("--config=configs/tagging.py:features", *command)
+    assert outcome.status is None, outcome.status
+    assert lines_of(tmp_path / "run" / "metrics.jsonl")[-1]["valid/f1"] > 0.9
+    one, two = (restore_params(folder, "latest", None)["bert"] for folder in (before, tmp_path / "run"))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    outcome = tiny.run("--mode=export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'exported'}")
+    tiny.check_told(outcome.error, what="--mode=export", got="on the features", expected="transformers", fix="predict")
 
 
 def test_held_out_tags_that_are_not_learned_are_told_of(tmp_path, caplog):
