@@ -214,7 +214,7 @@ def test_truncated_published_weights(copied):
         (["model.safetensors"], "", "no weights", "convert other formats"),
         (["vocab.txt", "tokenizer.json"], "", "no vocab.txt, no tokenizer.json", "folder of a BERT model"),
         (["tokenizer_config.json", "tokenizer.json"], "", "nothing that tells the casing", "do_lower_case"),
-        (["config.json"], "config key init_from=", "neither checkpoints nor a Hugging Face config.json", "correct"),
+        (["config.json"], "config key init_from=", "no checkpoint, config.json or bert_config.json", "correct"),
     ],
 )
 def test_published_weights_with_a_file_missing(copied, lost, what, got, fix):
@@ -225,10 +225,8 @@ def test_published_weights_with_a_file_missing(copied, lost, what, got, fix):
 
 
 def test_published_weights_that_are_not_there(home, tmp_path):
-    for path, got in ((tmp_path / "nowhere", "no such folder"), (home / "text.txt", "neither checkpoints nor")):
-        check(
-            from_folder(path), what=f"init_from={path}", got=got, expected="a run of ours, or a folder", fix="correct"
-        )
+    for path, got in ((tmp_path / "nowhere", "no such folder"), (home / "text.txt", "no checkpoint, config.json or")):
+        check(from_folder(path), what=f"init_from={path}", got=got, expected="a run of ours, a folder", fix="correct")
 
 
 def test_a_size_that_contradicts_the_published_weights(train, home):
