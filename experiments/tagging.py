@@ -259,10 +259,12 @@ class Tagging:
         return fine_tuning.init(self._model, rng)
 
     def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`; a classifier of other tags is not taken over."""
+        """See `Task.warm_start`; a classifier of other tags is not taken over, and no tagger on features."""
         if not self._config.init_from:
             return params
         folder = Path(self._config.init_from)
+        if self._head.feature_layers:
+            return pretrained.warm_start(params, folder, ("tagger",))
         afresh = () if pretrained.describe(folder).labels == self._labels else ("classifier",)
         return pretrained.warm_start(params, folder, afresh)
 

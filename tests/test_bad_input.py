@@ -96,11 +96,11 @@ def test_the_line_of_a_bad_row_is_named(train, tmp_path):
 @pytest.mark.parametrize(
     ("source", "got", "expected", "fix"),
     [
-        ("no/such/file.txt", "does not exist", "documentation, files seen from /.*tfds:NAME", "correct the path"),
-        ("no/such/*.txt", "pattern that matches no file", "documentation, files", "correct the path"),
+        ("no/such/file.txt", "does not exist", "files seen from /.*documentation or tfds:NAME", "correct the path"),
+        ("no/such/*.txt", "pattern that matches no file", "files.*documentation", "correct the path"),
         ("", "'', with an empty name", "paths or globs separated by commas", "--config.data.source="),
         ("/", "a folder", "files", r"/\*\.txt"),
-        ("/dev/null", "not a regular file", "plain text", "copy its text to a file"),
+        ("/dev/null", "not a regular file", "files", "copy its content to a file"),
         ("tfds:no_such_dataset", "TFDS does not find", "NAME", "TFDS_DATA_DIR"),
         ("tfds:", "'tfds:'", "tfds:NAME", "name the dataset"),
     ],

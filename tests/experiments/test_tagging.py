@@ -296,6 +296,7 @@ def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
     outcome = tiny.run("--config=configs/tagging.py:features", *command)
     assert outcome.status is None, outcome.status
     assert lines_of(tmp_path / "run" / "metrics.jsonl")[-1]["valid/f1"] > 0.9
+    assert "has no weights of tagger for this task" in outcome.stderr
     one, two = (restore_params(folder, "latest", None)["bert"] for folder in (before, tmp_path / "run"))
     jax.tree.map(np.testing.assert_array_equal, one, two)
     outcome = tiny.run("--mode=export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'exported'}")
