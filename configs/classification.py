@@ -7,6 +7,8 @@
         --config.data.source=MRPC/train.tsv --config.data.valid_source=MRPC/dev.tsv
     python launch.py --mode=predict --workdir=runs/mrpc --input=pairs.txt --output=labels.jsonl
 
+With `--seeds=0,1,2,3,4` it trains once for each and says how much the figures differ between them.
+
 Behind the colon, separated by commas: a size, a task of GLUE, `tsv`.
 
 - Sizes: tiny, mini, small, medium, base, large, from fresh weights, with a vocabulary in `data.vocab_file`. Without a

@@ -122,6 +122,11 @@ def test_the_wrong_value_of_an_inner_key_is_named_in_full():
         build(Outer, {**GOOD, "inner": {"size": 2, "rate": "fast"}}, "")
 
 
+def test_a_wrong_element_of_a_list_is_named_by_its_place():
+    with pytest.raises(UserError, match=r"config key weights\[1\]: got 'b' \(str\); expected a value of type float"):
+        build(Outer, {**GOOD, "weights": [1.0, "b"]}, "")
+
+
 def test_choice():
     assert choice("b", ("a", "b"), "model.gelu") == "b"
     with pytest.raises(UserError, match=r"config key model\.gelu: got 'c'; expected one of a, b"):
