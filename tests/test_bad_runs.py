@@ -356,7 +356,7 @@ def test_a_line_that_cannot_be_predicted_on(home, tmp_path, line, got, expected,
 
 def test_an_input_that_is_not_there(home, tmp_path):
     message = predict(home / "run", f"--input={tmp_path / 'none.txt'}")
-    check(message, what=f"--input={tmp_path}/none.txt", got="No such file", expected="a file with a line", fix="path")
+    check(message, what=f"--input={tmp_path}/none.txt", got="No such file", expected="a file that", fix="path")
     check(
         predict(home / "run", f"--input={tmp_path}"),
         what="--input",

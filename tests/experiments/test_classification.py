@@ -143,7 +143,7 @@ def test_numbers(tmp_path):
     """The number of cats, which a linear function of what BERT says can be."""
     rng = np.random.default_rng(0)
     rows = []
-    for _ in range(300):
+    for _ in range(160):
         words = rng.choice(["cat", "dog", "bird", "the"], rng.integers(3, 9)).tolist()
         rows.append(f"{' '.join(words)} .\t{words.count('cat')}.5")
     values = {**SMALL, **tiny.write_table(tmp_path), "objective": "regression", "num_epochs": 20.0}
