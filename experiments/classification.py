@@ -95,7 +95,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             labels = labels or labeled_text.label_names(train)
             labeled_text.check_labels([*train, *valid], labels)
         count = len(train)
-    elif not labels and config["init_from"]:
+    elif not labels and config["init_from"] and config["objective"] == "classification":
         labels = pretrained.describe(Path(config["init_from"])).labels
     return fine_tuning.resolve_lengths({**config, "data": {**config["data"], "labels": labels}}, count)
 
@@ -179,8 +179,10 @@ class Classification:
         if not self._config.init_from:
             return params
         folder = Path(self._config.init_from)
-        afresh = () if pretrained.describe(folder).labels == self._labels else ("classifier",)
-        return pretrained.warm_start(params, folder, afresh)
+        labels = pretrained.describe(folder).labels
+        # What predicts a number has no names for classes, or one that means nothing.
+        is_same = len(labels) < 2 if self._numeric else labels == self._labels
+        return pretrained.warm_start(params, folder, () if is_same else ("classifier",))
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """See `Task.partition_rules`."""
