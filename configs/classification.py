@@ -17,8 +17,7 @@ Behind the colon, separated by commas: a size, a task of GLUE, `tsv`.
   way of TFDS; with `tsv` from the published files. stsb predicts a number.
 
 BERT's recipe: 3 epochs of batches of 32 at 5e-5 (the paper also tries 4e-5, 3e-5 and 2e-5), minutes on an accelerator.
-The paper's BERT-Base has 84.6 on MNLI, 93.5 on SST-2, 88.9 F1 on MRPC, 66.4 on RTE (test sets); `docs/results.md` has
-what a smaller encoder reaches here.
+The paper's BERT-Base has 84.6 on MNLI, 93.5 on SST-2, 88.9 F1 on MRPC, 66.4 on RTE (test sets).
 """
 
 from ml_collections import ConfigDict

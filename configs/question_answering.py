@@ -22,8 +22,7 @@ best threshold for it (`best_f1_thresh`), and the last command above sets one; t
 the run, but no other key.
 
 BERT's recipe: batches of 32 at 5e-5, for 3 epochs; of 48 for 2 with SQuAD 2.0. The paper's BERT-Base has 80.8 exact and
-88.5 F1 on the development set of 1.1, and BERT-Large 78.7 and 81.9 on that of 2.0; `docs/results.md` has what a smaller
-encoder reaches here.
+88.5 F1 on the development set of 1.1, and BERT-Large 78.7 and 81.9 on that of 2.0.
 """
 
 from ml_collections import ConfigDict
