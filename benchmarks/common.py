@@ -198,7 +198,7 @@ class OurStep:
         shardings = sharding.tree_shardings(jax.eval_shape(init), mesh, task.partition_rules())
         self._step = steps.jit_step(task, optimizer, mesh, shardings, config)
         self.batches = batches or [made_up_batch(task.batch_specs()[0], shape.vocab_size)]
-        self._on_device = [sharding.put_batch(batch, mesh, shape.rows) for batch in self.batches]
+        self._on_device = [sharding.put_batch(batch, mesh) for batch in self.batches]
         self.state = jax.jit(init, out_shardings=shardings)()
         self._index = 0
         self()

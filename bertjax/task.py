@@ -74,7 +74,9 @@ class Task(Predicts, Protocol):
         """Shape and type of each field of a global training batch, for every shape that one may have. Reads no data."""
 
     def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
-        """Rows `rows` of each global batch from batch `start` on.
+        """Rows `rows`, numbers below `batch_size`, of each global batch from batch `start` on.
+
+        A batch may have m times as many rows where they are short; then each of these stands for m.
 
         The "train" split never ends; the "valid" split ends after each of its rows has come once, the last
         batch filled up with rows of weight 0. A task that scores `held_out` examples has no batches of "valid".

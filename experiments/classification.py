@@ -153,7 +153,8 @@ class Classification:
     def _read_rows(self) -> None:
         train, valid = _read(self._text, self._numeric)
         lengths = bucket_lengths(self._rows.seq_len)
-        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, self._config.batch_size, self._config.seed)
+        sizes = [self._config.batch_size] * len(lengths)
+        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, sizes, self._config.seed)
         self._held_out = [Example([row], None) for row in self._encoded(valid)]
 
     def _encoded(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:

@@ -142,7 +142,8 @@ class QuestionAnswering:
     def _train(self) -> BucketedBatches:
         assert self._reads, "a task that has read no questions only predicts"
         rows = _training_rows(self._text, self._spans, _key(self._tokenizer))
-        return BucketedBatches(rows, bucket_lengths(self._spans.seq_len), self._config.batch_size, self._config.seed)
+        lengths = bucket_lengths(self._spans.seq_len)
+        return BucketedBatches(rows, lengths, [self._config.batch_size] * len(lengths), self._config.seed)
 
     @functools.cached_property
     def _valid(self) -> list[tuple[Question, list[Window]]]:

@@ -220,7 +220,8 @@ class Tagging:
         self._check_tags(train)
         self._warn_of_unknown(valid)
         lengths = bucket_lengths(self._rows.seq_len)
-        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, self._config.batch_size, self._config.seed)
+        sizes = [self._config.batch_size] * len(lengths)
+        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, sizes, self._config.seed)
         self._held_out = [self._example(sentence.words, sentence.tags) for sentence in valid]
 
     def _check_tags(self, sentences: Sequence[Sentence]) -> None:

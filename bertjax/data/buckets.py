@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -25,6 +26,29 @@ def bucket_lengths(limit: int) -> tuple[int, ...]:
     return (*(length for length in _LENGTHS if length < limit), limit)
 
 
+def budget_sizes(lengths: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    """The rows of a batch of each length, if all batches shall hold about as many tokens as one of the longest.
+
+    Multiples of `batch_size`, the rows of the longest, so that they divide over devices as those do.
+
+    >>> budget_sizes((16, 48, 64), 8)
+    (32, 8, 8)
+    """
+    return tuple(batch_size * (lengths[-1] // length) for length in lengths)
+
+
+@runtime_checkable
+class Padded(Protocol):
+    """Rows of different lengths."""
+
+    @property
+    def lengths(self) -> Indices:
+        """Of the rows."""
+
+    def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
+        """The rows of some indices, padded to `length`; an index of -1 stands for an empty row of weight 0."""
+
+
 class Rows:
     """Rows of different lengths, held one after another.
 
@@ -44,9 +68,6 @@ class Rows:
         self._starts = np.cumsum(self.lengths) - self.lengths
         self._ragged = {name: np.concatenate(arrays) for name, arrays in columns.items() if arrays[0].ndim}
         self._scalars = {name: np.stack(arrays) for name, arrays in columns.items() if not arrays[0].ndim}
-
-    def __len__(self) -> int:
-        return len(self.lengths)
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
         """The rows of some indices, padded with zeros to `length`; an index of -1 stands for an empty row.
@@ -77,40 +98,49 @@ class BucketedBatches:
     Attributes:
       rows: what to train on.
       lengths: of the buckets, ascending; the last is at least as long as any row.
-      batch_size: rows of a global batch.
+      sizes: rows of a global batch of each bucket, descending; multiples of the last (see `budget_sizes`).
       seed: of the order.
     """
 
-    rows: Rows
+    rows: Padded
     lengths: Sequence[int]
-    batch_size: int
+    sizes: Sequence[int]
     seed: int
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
-        return -(-len(self.rows) // self.batch_size)
+        """Batches of an epoch, which are as many in each."""
+        counts = np.bincount(np.searchsorted(self.lengths, self.rows.lengths), minlength=len(self.lengths))
+        batches = left = 0
+        for count, size in zip(counts, self.sizes, strict=True):
+            full, left = divmod(left + int(count), size)
+            batches += full
+        return batches + (left > 0)
 
     def training(self, start: int, rows: Indices) -> Iterator[dict[str, np.ndarray]]:
-        """Rows `rows` of the global batch of each step from `start` on, without end."""
-        for epoch in itertools.count(start // self.steps_per_epoch):
-            for length, indices in self._plan(epoch)[max(0, start - epoch * self.steps_per_epoch) :]:
-                yield self.rows.padded(indices[rows], length)
+        """Rows `rows` of the global batch of each step from `start` on, without end.
+
+        These are numbers below the last of `sizes`; in a batch of m times as many rows, each stands for m.
+        """
+        steps = self.steps_per_epoch
+        for epoch in itertools.count(start // steps):
+            for length, indices in self._plan(epoch)[max(0, start - epoch * steps) :]:
+                yield self.rows.padded(indices.reshape(self.sizes[-1], -1)[rows].ravel(), length)
 
     def _plan(self, epoch: int) -> list[tuple[int, Indices]]:
         """Length and rows of each batch of an epoch."""
-        order = permutation(self.seed, epoch, len(self.rows), _SHUFFLED_ROWS)
+        order = permutation(self.seed, epoch, len(self.rows.lengths), _SHUFFLED_ROWS)
         bucket = np.searchsorted(self.lengths, self.rows.lengths[order])
         batches, left = [], order[:0]
-        for number, length in enumerate(self.lengths):
+        for number, (length, size) in enumerate(zip(self.lengths, self.sizes, strict=True)):
             waiting = np.concatenate([left, order[bucket == number]])
-            full = len(waiting) - len(waiting) % self.batch_size
-            batches += [(length, part) for part in waiting[:full].reshape(-1, self.batch_size)]
+            full = len(waiting) - len(waiting) % size
+            batches += [(length, part) for part in waiting[:full].reshape(-1, size)]
             left = waiting[full:]
         if len(left):
-            longest = self.lengths[np.searchsorted(self.lengths, self.rows.lengths[left].max())]
-            empty = np.full(self.batch_size - len(left), -1)
-            batches.append((longest, np.concatenate([left, empty])))
+            longest = np.searchsorted(self.lengths, self.rows.lengths[left].max())
+            empty = np.full(self.sizes[longest] - len(left), -1)
+            batches.append((self.lengths[longest], np.concatenate([left, empty])))
         return [batches[i] for i in permutation(self.seed, epoch, len(batches), _SHUFFLED_BATCHES)]
 
 

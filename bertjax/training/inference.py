@@ -49,7 +49,7 @@ class Predictor:
             stacked = _stack([rows[i] for i in members], shape, count)
             local = {name: values[sharding.local_rows(self._mesh, count)] for name, values in stacked.items()}
             with jax.set_mesh(self._mesh):
-                running.append((members, self._infer(params, sharding.put_batch(local, self._mesh, count))))
+                running.append((members, self._infer(params, sharding.put_batch(local, self._mesh))))
         outputs: dict[int, Output] = {}
         for members, result in running:
             fetched = multihost_utils.process_allgather(result, tiled=True)
@@ -113,7 +113,7 @@ class Evaluation:
             if stop():
                 return None
             with jax.set_mesh(self._mesh):
-                metrics = self._metrics(params, sharding.put_batch(batch, self._mesh, self._batch_size))
+                metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
         for result in self._predictor(params, self._task.held_out()):
             if stop():

@@ -170,7 +170,7 @@ class Trainer:
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
         """This process's rows of a global batch, to its devices."""
-        return sharding.put_batch(batch, self._mesh, self._config.batch_size)
+        return sharding.put_batch(batch, self._mesh)
 
     def settle(self, state: steps.TrainState) -> None:
         """Waits for the last update that has not been checked; raises UserError if it was not finite."""

@@ -76,13 +76,10 @@ def local_rows(mesh: Mesh, batch_size: int) -> Int64[np.ndarray, " rows"]:
     return np.concatenate([np.arange(*span) for span in spans])
 
 
-def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
-    """This process's rows to its devices, as global arrays of `batch_size` rows."""
+def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """This process's rows to its devices, as global arrays of the rows of all processes."""
     sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
-        for name, rows in batch.items()
-    }
+    return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
 
 
 def tree_shardings(shapes: Any, mesh: Mesh, rules: Rules) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
 from bertjax.errors import UserError
 
 
@@ -17,13 +17,15 @@ def row(number, length):
     return {"input_ids": ids, "token_type_ids": np.ones(length, np.int32), "labels": np.array(number, np.int32)}
 
 
-def batches_of(lengths, batch_size=4, seed=3, limit=40):
+def batches_of(lengths, batch_size=4, seed=3, limit=40, budget=False):
     rows = Rows(row(i, n) for i, n in enumerate(lengths))
-    return BucketedBatches(rows, bucket_lengths(limit), batch_size, seed)
+    padded = bucket_lengths(limit)
+    sizes = budget_sizes(padded, batch_size) if budget else [batch_size] * len(padded)
+    return BucketedBatches(rows, padded, sizes, seed)
 
 
 def take(batches, start, count, rows=None):
-    rows = np.arange(batches.batch_size) if rows is None else rows
+    rows = np.arange(batches.sizes[-1]) if rows is None else rows
     return list(itertools.islice(batches.training(start, rows), count))
 
 
@@ -43,13 +45,15 @@ def test_a_worked_example():
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_every_row_comes_once_in_an_epoch(lengths, batch_size, seed):
-    batches = batches_of(lengths, batch_size, seed)
+@given(
+    st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 2**32 - 1), st.booleans()
+)
+def test_every_row_comes_once_in_an_epoch(lengths, batch_size, seed, budget):
+    batches = batches_of(lengths, batch_size, seed, budget=budget)
     epoch = take(batches, 0, batches.steps_per_epoch)
     labels = np.concatenate([batch["labels"][batch["weights"] > 0] for batch in epoch])
     assert sorted(labels.tolist()) == list(range(len(lengths)))
-    assert {batch["input_ids"].shape for batch in epoch} <= {(batch_size, length) for length in bucket_lengths(40)}
+    assert {batch["input_ids"].shape for batch in epoch} <= set(zip(batches.sizes, batches.lengths, strict=True))
     for batch in epoch:
         for label, ids, tokens in zip(batch["labels"], batch["input_ids"], batch["segment_ids"], strict=True):
             if tokens.any():
@@ -90,6 +94,24 @@ def test_processes_have_the_rows_of_one_batch():
         for name in whole:
             np.testing.assert_array_equal(one[name], whole[name][[2, 0]])
             np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
+
+
+def test_short_rows_are_more_where_tokens_count():
+    batches = batches_of([10] * 40 + [20] * 4 + [40] * 9, budget=True)
+    assert list(zip(batches.sizes, batches.lengths, strict=True)) == [(8, 16), (4, 24), (4, 32), (4, 40)]
+    shapes = [batch["input_ids"].shape for batch in take(batches, 0, batches.steps_per_epoch)]
+    assert sorted(shapes) == [(4, 24)] + [(4, 40)] * 3 + [(8, 16)] * 5
+
+
+def test_processes_have_the_rows_of_one_batch_of_any_size():
+    batches = batches_of([10] * 40 + [40] * 9, budget=True)
+    parts = [take(batches, 0, 8, np.array(rows)) for rows in ([2, 0], [1, 3])]
+    for whole, one, two in zip(take(batches, 0, 8), *parts, strict=True):
+        factor = len(whole["labels"]) // 4
+        assert len(one["labels"]) == len(two["labels"]) == 2 * factor
+        for part, rows in ((one, [2, 0]), (two, [1, 3])):
+            places = [row * factor + i for row in rows for i in range(factor)]
+            np.testing.assert_array_equal(part["labels"], whole["labels"][places])
 
 
 def test_lengths():

@@ -35,7 +35,7 @@ def test_rows_that_do_not_divide_are_an_error():
 
 def test_a_batch_arrives_whole_and_in_order():
     batch = {"x": np.arange(48).reshape(16, 3)}
-    placed = put_batch(batch, mesh(2, 2, 2), 16)["x"]
+    placed = put_batch(batch, mesh(2, 2, 2))["x"]
     np.testing.assert_array_equal(placed, batch["x"])
     assert placed.sharding.shard_shape(placed.shape) == (4, 3)
 

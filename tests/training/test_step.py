@@ -44,7 +44,7 @@ def run(tree, devices, updates):
     rows = sharding.local_rows(mesh, 32)
     gradient = None
     for index, batch in zip(range(updates), task.batches("train", 0, rows), strict=False):
-        state, report = step(state, sharding.put_batch(batch, mesh, 32), np.int32(index))
+        state, report = step(state, sharding.put_batch(batch, mesh), np.int32(index))
         assert report.finite
         gradient = jax.device_get(state.opt_state[0].trace) if gradient is None else gradient
     return gradient, jax.device_get(state)

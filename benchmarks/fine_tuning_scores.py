@@ -1,0 +1,138 @@
+"""What the `Trainer` of transformers makes of a run's recipe on a CPU: its rows, epochs, rates and metrics.
+
+    python launch.py --config=configs/classification.py:mrpc,tsv --workdir=runs/mrpc --seeds=0,1,2 ...
+    python -m benchmarks.fine_tuning_scores runs/mrpc/seed0 --seeds 0 1 2
+
+The rows are read and the held-out figures computed by our code, everything else is theirs. Both evaluate once an epoch
+and keep the best. Rows are drawn in another order, in batches of any lengths.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from benchmarks import common
+from bertjax.data import labeled_text
+from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.errors import build
+from bertjax.scoring import glue
+
+
+def main() -> None:
+    """Trains once for each seed, and prints what each and all of them score."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path, help="a run of classification or regression, for its config")
+    parser.add_argument("--seeds", type=int, nargs="+", default=(0,))
+    args = parser.parse_args()
+    config = json.loads((args.run / "config.json").read_text())
+    print(common.describe_machine(), flush=True)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    transformers.logging.set_verbosity_error()
+    data = Rows(config)
+    found = []
+    for seed in args.seeds:
+        began = time.perf_counter()
+        found.append(train(config, data, seed))
+        print(f"seed {seed}: {json.dumps(found[-1])}, {(time.perf_counter() - began) / 60:.1f} min", flush=True)
+    for name in found[0]:
+        values = [figures[name] for figures in found]
+        deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        print(f"{name}: {statistics.mean(values):.4f}{deviation}")
+
+
+class Rows:
+    """The run's rows, as their tokenizer encodes them."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Args: the run's config."""
+        fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
+        text = build(LabeledTextConfig, {key: config["data"][key] for key in fields}, "data")
+        self.numeric = config["objective"] == "regression"
+        self._names, self._seq_len = config["data"]["labels"], config["data"]["seq_len"]
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config["init_from"])
+        self.train, self.valid = (
+            [self._encoded(row) for row in rows] for rows in labeled_text.read_splits(text, self.numeric, 0)
+        )
+
+    @property
+    def num_labels(self) -> int:
+        """The outputs that a model needs."""
+        return 1 if self.numeric else len(self._names)
+
+    def _encoded(self, row: LabeledText) -> dict[str, Any]:
+        encoded = self.tokenizer(row.first, row.second, truncation=True, max_length=self._seq_len)
+        return {**encoded, "labels": row.label if self.numeric else self._names.index(str(row.label))}
+
+
+def train(config: Mapping[str, Any], data: Rows, seed: int) -> dict[str, float]:
+    """The figures of the best epoch."""
+    transformers.set_seed(seed)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        config["init_from"], num_labels=data.num_labels
+    )
+
+    def figures(prediction: transformers.EvalPrediction) -> dict[str, float]:
+        logits = np.asarray(prediction.predictions)
+        answers = logits[:, 0] if data.numeric else logits.argmax(axis=1)
+        return dict(glue.score(config["metrics"], answers, np.asarray(prediction.label_ids)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = transformers.Trainer(
+            model=model,
+            args=arguments(config, seed, folder),
+            train_dataset=data.train,
+            eval_dataset=data.valid,
+            data_collator=transformers.DataCollatorWithPadding(data.tokenizer),
+            compute_metrics=figures,
+        )
+        trainer.train()
+    best = config["checkpoint"]["best_metric"].removeprefix("valid/")
+    return best_epoch(trainer.state.log_history, config["metrics"], best)
+
+
+def arguments(config: Mapping[str, Any], seed: int, folder: str) -> transformers.TrainingArguments:
+    """The run's recipe, in their words."""
+    optimizer = config["optimizer"]
+    return transformers.TrainingArguments(
+        output_dir=folder,
+        seed=seed,
+        max_steps=config["num_steps"],
+        per_device_train_batch_size=config["batch_size"],
+        per_device_eval_batch_size=config["batch_size"],
+        learning_rate=optimizer["learning_rate"],
+        warmup_steps=optimizer["warmup_steps"],
+        weight_decay=optimizer["weight_decay"],
+        adam_beta1=optimizer["beta1"],
+        adam_beta2=optimizer["beta2"],
+        adam_epsilon=optimizer["eps"],
+        max_grad_norm=optimizer["clip_norm"],
+        eval_strategy="steps",
+        eval_steps=config["evaluate_every"],
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        logging_strategy="no",
+        use_cpu=True,
+    )
+
+
+def best_epoch(history: Sequence[Mapping[str, float]], metrics: Sequence[str], best: str) -> dict[str, float]:
+    """The figures of the evaluation with the highest `best`."""
+    evaluations = [logged for logged in history if f"eval_{best}" in logged]
+    chosen = max(evaluations, key=lambda logged: logged[f"eval_{best}"])
+    return {name: chosen[f"eval_{name}"] for name in metrics}
+
+
+if __name__ == "__main__":
+    main()
