@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,11 @@ class Classification:
         self._train = BucketedBatches(Rows(self._encoded(train)), lengths, sizes, self._config.seed)
         self._held_out = [Example([row], None) for row in self._encoded(valid)]
 
-    def _encoded(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
+    def _encoded(self, rows: Iterable[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
         """Each row as arrays: `input_ids`, `token_type_ids`, `labels`."""
         number = {label: np.array(i, np.int32) for i, label in enumerate(self._labels)}
-        for start in range(0, len(rows), _ENCODED_AT_ONCE):
-            part = rows[start : start + _ENCODED_AT_ONCE]
+        rows = iter(rows)
+        while part := list(itertools.islice(rows, _ENCODED_AT_ONCE)):
             first = self._tokenizer.encode_batch([row.first for row in part])
             second = self._tokenizer.encode_batch([row.second or "" for row in part])
             for row, a, b in zip(part, first, second, strict=True):
@@ -250,9 +251,12 @@ class Classification:
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text in each line, or two with a tab between them."""
-        for number, line in enumerate(lines, start=1):
-            first, second = labeled_text.parse_line(line, len(self._text.text_columns) == 2, number)
-            (row,) = self._encoded([LabeledText(first, second, None, f"input line {number}")])
+        is_pair = len(self._text.text_columns) == 2
+        texts = (
+            LabeledText(*labeled_text.parse_line(line, is_pair, number), None, f"input line {number}")
+            for number, line in enumerate(lines, start=1)
+        )
+        for row in self._encoded(texts):
             yield fine_tuning.example([row], None)
 
     def predict_lengths(self) -> Sequence[int]:

@@ -13,7 +13,8 @@ from bertjax.errors import UserError
 
 Row = Mapping[str, np.ndarray]  # one-dimensional arrays of one length, and scalars
 Indices = Int64[np.ndarray, " n"]
-_LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Each takes seconds to compile, where there are rows for it; fewer of them would mean more padding.
+_LENGTHS = (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 _SHUFFLED_ROWS, _SHUFFLED_BATCHES = 0, 1  # parts of the permutation's stream
 
 
@@ -21,7 +22,7 @@ def bucket_lengths(limit: int) -> tuple[int, ...]:
     """The lengths that rows of up to `limit` tokens are padded to; a compiled program each.
 
     >>> bucket_lengths(100)
-    (16, 24, 32, 48, 64, 96, 100)
+    (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 100)
     """
     return (*(length for length in _LENGTHS if length < limit), limit)
 

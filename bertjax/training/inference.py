@@ -42,9 +42,8 @@ class Predictor:
     def _outputs(self, params: Params, rows: Sequence[Row]) -> list[Output]:
         """The outputs of rows, in their order."""
         running = []
+        shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
         for members, shape in self._batches(rows):
-            # A power of two, so that few shapes are compiled, and a multiple of the devices.
-            shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
             count = -(-(1 << (len(members) - 1).bit_length()) // shards) * shards
             stacked = _stack([rows[i] for i in members], shape, count)
             local = {name: values[sharding.local_rows(self._mesh, count)] for name, values in stacked.items()}
@@ -58,10 +57,14 @@ class Predictor:
         return [outputs[i] for i in range(len(rows))]
 
     def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int]]]:
-        """Which rows go together, and what their arrays are padded to: from the longest down, so that all are full."""
+        """Which rows go together, and what their arrays are padded to: from the longest down, so that all are full.
+
+        Full batches have a power of two of rows, so that few shapes are compiled for the others, which are filled up.
+        """
         waiting = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
         while waiting:
-            count = max(1, _BATCH_PLACES // self._fitting(len(rows[waiting[-1]]["input_ids"])))
+            fitting = max(1, _BATCH_PLACES // self._fitting(len(rows[waiting[-1]]["input_ids"])))
+            count = 1 << (fitting.bit_length() - 1)
             members, waiting = waiting[-count:], waiting[:-count]
             names = [name for name, array in rows[members[0]].items() if array.ndim]
             yield members, {name: self._fitting(max(len(rows[i][name]) for i in members)) for name in names}
@@ -86,9 +89,11 @@ def _stack(rows: Sequence[Row], shape: Mapping[str, int], count: int) -> dict[st
     """Pads the rows' arrays with zeros to `shape`, and the rows with copies of the first to `count`."""
     stacked = {}
     for name, first in rows[0].items():
-        padding = [(0, shape[name] - len(row[name])) if first.ndim else () for row in rows]
-        arrays = [np.pad(row[name], pad) if pad else row[name] for row, pad in zip(rows, padding, strict=True)]
-        stacked[name] = np.stack(arrays + arrays[:1] * (count - len(rows)))
+        stacked[name] = np.zeros((count, shape[name]) if first.ndim else count, first.dtype)
+        for i, row in enumerate(rows):
+            place = (i, slice(len(row[name]))) if first.ndim else i
+            stacked[name][place] = row[name]
+        stacked[name][len(rows) :] = stacked[name][0]
     return stacked
 
 

@@ -64,12 +64,12 @@ def test_every_row_comes_once_in_an_epoch(lengths, batch_size, seed, budget):
 def test_short_rows_are_not_padded_to_the_longest():
     batches = batches_of([10] * 40 + [40] * 8)
     shapes = [batch["input_ids"].shape[1] for batch in take(batches, 0, batches.steps_per_epoch)]
-    assert sorted(shapes) == [16] * 10 + [40] * 2
+    assert sorted(shapes) == [12] * 10 + [40] * 2
     assert shapes != sorted(shapes) and shapes != sorted(shapes, reverse=True), "batches are shuffled"
 
 
 def test_the_last_batch_is_as_long_as_it_must_be():
-    (batch,) = take(batches_of([10, 12], batch_size=4), 0, 1)
+    (batch,) = take(batches_of([10, 16], batch_size=4), 0, 1)
     assert batch["input_ids"].shape == (4, 16)
     assert batch["weights"].tolist().count(0.0) == 2
 
@@ -98,9 +98,10 @@ def test_processes_have_the_rows_of_one_batch():
 
 def test_short_rows_are_more_where_tokens_count():
     batches = batches_of([10] * 40 + [20] * 4 + [40] * 9, budget=True)
-    assert list(zip(batches.sizes, batches.lengths, strict=True)) == [(8, 16), (4, 24), (4, 32), (4, 40)]
+    shapes = list(zip(batches.sizes, batches.lengths, strict=True))
+    assert shapes == [(20, 8), (12, 12), (8, 16), (4, 24), (4, 32), (4, 40)]
     shapes = [batch["input_ids"].shape for batch in take(batches, 0, batches.steps_per_epoch)]
-    assert sorted(shapes) == [(4, 24)] + [(4, 40)] * 3 + [(8, 16)] * 5
+    assert sorted(shapes) == [(4, 24)] * 2 + [(4, 40)] * 3 + [(12, 12)] * 3
 
 
 def test_processes_have_the_rows_of_one_batch_of_any_size():
@@ -115,9 +116,9 @@ def test_processes_have_the_rows_of_one_batch_of_any_size():
 
 
 def test_lengths():
-    assert bucket_lengths(16) == (16,)
+    assert bucket_lengths(16) == (8, 12, 16)
     assert bucket_lengths(512)[-2:] == (384, 512)
-    assert bucket_lengths(9) == (9,)
+    assert bucket_lengths(9) == (8, 9)
 
 
 @pytest.mark.parametrize("seq_len", [7, 65])
