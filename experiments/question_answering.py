@@ -65,7 +65,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     text, spans, _ = build_all(_DATA, config["data"], "data")
     count = 1
     if text.source:
-        count = len(_training_rows(text, spans, _key(_given(config["data"], Path()).tokenizer())))
+        count = len(_training_rows(text, spans, _key(_given(config["data"], Path()).tokenizer())).lengths)
     return fine_tuning.resolve_lengths(config, count)
 
 
