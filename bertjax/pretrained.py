@@ -25,7 +25,7 @@ _MODEL_KEYS = (
     "intermediate_size",
     "max_positions",
     "type_vocab_size",
-    "gelu",
+    "activation",
     "norm_eps",
     "norm",
     "direction",

@@ -47,7 +47,14 @@ def get_config(variant: str = "") -> ConfigDict:
 
 def _model() -> ConfigDict:
     model = parts.model("")
-    for key in ("dropout", "attention_dropout", "initializer_range", "remat"):  # of training
+    for key in (
+        "dropout",
+        "attention_dropout",
+        "activation_dropout",
+        "initializer",
+        "initializer_range",
+        "remat",
+    ):  # of training
         del model[key]
     model.layers = ()  # the last four; of a sentence the last
     model.mixing = "concatenation"  # or "sum"

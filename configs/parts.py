@@ -37,7 +37,7 @@ def model(size: str) -> ConfigDict:
     model.intermediate_size = 4 * hidden
     model.max_positions = 512
     model.type_vocab_size = 2
-    model.gelu = "erf"
+    model.activation = "gelu"
     model.norm_eps = 1e-12
     model.norm = "post"
     model.direction = "both"
@@ -46,7 +46,9 @@ def model(size: str) -> ConfigDict:
     model.vocab_size = placeholder(int)  # follows from the vocabulary
     model.dropout = 0.1
     model.attention_dropout = 0.1
+    model.activation_dropout = 0.0
     model.attention_backend = "xla"
+    model.initializer = "truncated_normal"
     model.initializer_range = 0.02
     model.dtype = "float32"
     model.scan_layers = False  # True compiles sooner and runs slower
@@ -96,4 +98,11 @@ def fine_tuning(config: ConfigDict, size: str) -> None:
     config.optimizer.warmup_steps = placeholder(int)  # warmup_fraction
     # With few updates its lack makes runs fail now and then (Zhang et al. 2021; Mosbach et al. 2021).
     config.optimizer.bias_correction = True
-    config.checkpoint = {"save_every": placeholder(int), "keep": 1, "best_metric": "", "best_mode": "max"}
+    config.checkpoint = {
+        "save_every": placeholder(int),
+        "keep": 1,
+        "best_metric": "",
+        "best_mode": "max",
+        "keep_best": 1,
+        "final": "latest",
+    }

@@ -27,7 +27,14 @@ from bertjax.task import Batch, Example, Output, Params
 _log = logging.getLogger(__name__)
 
 # What a model needs only to be trained.
-_NOT_TRAINED = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.02, "remat": False}
+_NOT_TRAINED = {
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "initializer": "truncated_normal",
+    "initializer_range": 0.02,
+    "remat": False,
+}
 _BEST_LAYERS = 4  # the last, in table 7
 _LEAST_NORM = 1e-12  # as torch.nn.functional.normalize has it
 

@@ -18,20 +18,17 @@ MASKED_SCORE = -1e30
 class Dense(nn.Module):
     """Affine map of the last axis: `kernel` [I, O] and `bias` [O], stored in float32, applied in `dtype`.
 
-    Kernels start as `tf.truncated_normal_initializer(initializer_range)` of google-research/bert: values
-    beyond two standard deviations are drawn again, and the narrower result (0.88 of the range) is not
-    scaled back up. Biases start at zero.
+    Kernels start as `kernel_init` says, biases at zero.
     """
 
     features: int
-    initializer_range: float
+    kernel_init: nn.initializers.Initializer
     dtype: str
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows I"]) -> Float[Array, "*rows O"]:
         """Maps the last axis from I to O = `features`."""
-        kernel_init = nn.initializers.truncated_normal(self.initializer_range)
-        kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features))
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         # Flat rows make the gradient one plain matrix product: up to 2x faster on CPU for H -> 4H.
         rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
@@ -49,18 +46,43 @@ class MultiHeadAttention(nn.Module):
     at hand: what needs them, dropout or `return_attention`, is an error.
     """
 
+    hidden_size: int
     num_heads: int
     dropout: float
     backend: str
-    initializer_range: float
+    kernel_init: nn.initializers.Initializer
     dtype: str
 
-    @nn.compact
+    def setup(self) -> None:
+        """Makes the projections."""
+        self.query, self.key, self.value, self.output = (
+            Dense(self.hidden_size, self.kernel_init, self.dtype) for _ in range(4)
+        )
+        self.drop = Dropout(self.dropout)
+
     def __call__(
         self,
         x: Float[Array, "B S H"],
         source: Float[Array, "B T H"],
-        mask: Bool[Array, "B #N S T"],
+        mask: Bool[Array, "B #N #S T"],
+        *,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S T"] | None]:
+        """Returns what `x` attends to in `source`, and the attention weights; see `attend`."""
+        key, value = self.project(source)
+        return self.attend(x, key, value, mask, deterministic=deterministic, return_attention=return_attention)
+
+    def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T N D"], Float[Array, "B T N D"]]:
+        """Returns the keys and the values of `source`, which `attend` takes."""
+        return self._split(self.key(source)), self._split(self.value(source))
+
+    def attend(
+        self,
+        x: Float[Array, "B S H"],
+        key: Float[Array, "B T N D"],
+        value: Float[Array, "B T N D"],
+        mask: Bool[Array, "B #N #S T"],
         *,
         deterministic: bool,
         return_attention: bool,
@@ -69,7 +91,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           x: the queries.
-          source: the keys and values.
+          key: by `project`, as are the values.
+          value: what is attended to.
           mask: True where a query may attend to a key. Applied before the softmax, so that masked keys take
             no weight. A row without any True gives finite, meaningless output.
           deterministic: no dropout.
@@ -78,28 +101,22 @@ class MultiHeadAttention(nn.Module):
         Raises:
           UserError: the backend cannot do what it is asked for, or not on this device.
         """
-        hidden_size = x.shape[-1]
-        head_size = hidden_size // self.num_heads
-
-        def project(name: str, y: Array) -> Array:
-            return Dense(hidden_size, self.initializer_range, self.dtype, name=name)(y)
-
-        def heads(name: str, y: Array) -> Array:
-            return project(name, y).reshape(*y.shape[:-1], self.num_heads, head_size)
-
-        query, key, value = heads("query", x), heads("key", source), heads("value", source)
+        query = self._split(self.query(x))
         if self.backend == "cudnn" and not self.is_initializing():
             self._check_cudnn(return_attention)
-            mask = jnp.broadcast_to(mask, (*mask.shape[:2], x.shape[1], source.shape[1]))
+            mask = jnp.broadcast_to(mask, (*mask.shape[:2], x.shape[1], key.shape[1]))
             context = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
-            return project("output", context.reshape(x.shape)), None
-        query = query * head_size**-0.5  # fewer elements than the scores
+            return self.output(context.reshape(x.shape)), None
+        query = query * query.shape[-1] ** -0.5  # fewer elements than the scores
         scores = jnp.einsum("BSND,BTND->BNST", query, key, preferred_element_type=jnp.float32)
         scores = jnp.where(mask, scores, MASKED_SCORE)
         weights = jax.nn.softmax(scores)
-        kept = Dropout(self.dropout)(weights.astype(self.dtype), deterministic=deterministic)
+        kept = self.drop(weights.astype(self.dtype), deterministic=deterministic)
         context = jnp.einsum("BTND,BNST->BSND", value, kept)  # in this order, fewer transpositions on CPU
-        return project("output", context.reshape(x.shape)), weights if return_attention else None
+        return self.output(context.reshape(x.shape)), weights if return_attention else None
+
+    def _split(self, y: Float[Array, "B S H"]) -> Float[Array, "B S N D"]:
+        return y.reshape(*y.shape[:-1], self.num_heads, -1)
 
     def _check_cudnn(self, return_attention: bool) -> None:
         wrong = {
@@ -118,7 +135,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def make_mask(segment_ids: Int[Array, "B S"], direction: str) -> Bool[Array, "B 1 S S"]:
-    """Returns which query (axis 2) may attend to which key (axis 3).
+    """Returns which query (axis 2) may attend to which key (axis 3) of the same row.
 
     Args:
       segment_ids: 0 at padding; tokens attend to those of the same number. Several instances packed into a row
@@ -132,6 +149,11 @@ def make_mask(segment_ids: Int[Array, "B S"], direction: str) -> Bool[Array, "B 
         "left_to_right": key <= query,
         "right_to_left": key >= query,
     }[direction]
-    of_query, of_key = segment_ids[:, None, :, None], segment_ids[:, None, None, :]
+    return allowed & make_cross_mask(segment_ids, segment_ids)
+
+
+def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Bool[Array, "B 1 S T"]:
+    """Returns which query (axis 2) may attend to which key (axis 3) of another row: those of its number."""
+    of_query, of_key = query_segments[:, None, :, None], key_segments[:, None, None, :]
     # Padding attends to all tokens, as in google-research/bert: what it gets is finite, and nobody looks at it.
-    return allowed & ((of_query == of_key) | (of_query == 0)) & (of_key != 0)
+    return ((of_query == of_key) | (of_query == 0)) & (of_key != 0)

@@ -14,8 +14,9 @@ from jaxtyping import Array, Float, Float32, Int
 from bertjax.errors import choice
 from bertjax.models.attention import Dense, make_mask
 from bertjax.models.embeddings import BertEmbeddings
+from bertjax.models.encoder import Encoder
 from bertjax.models.partitioning import keep_rows_split
-from bertjax.models.transformer import Encoder, TransformerConfig, check_value, dense, gelu, layer_norm
+from bertjax.models.transformer import TransformerConfig, activate, check_value, dense, kernel_init, layer_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def take_positions(hidden: Float[Array, "B S H"], positions: Int[Array, "B P"]) 
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Predicts words: dense, GELU, norm, then the product with the word embeddings, plus a bias.
+    """Predicts words: dense, activation, norm, then the product with the word embeddings, plus a bias.
 
     Parameters: `transform`, `norm`, `bias` [V]; the output table is the input's.
     """
@@ -143,7 +144,7 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V H"]) -> Float32[Array, "B P V"]:
         """Returns the logits of all words at each masked position."""
         config = self.config
-        x = gelu(config, dense(config, config.hidden_size, "transform")(keep_rows_split(hidden)))
+        x = activate(config, dense(config, config.hidden_size, "transform")(keep_rows_split(hidden)))
         x = layer_norm(config, "norm")(x)
         table = word_embeddings.astype(config.dtype)
         logits = jnp.einsum("BPH,VH->BPV", x, table, preferred_element_type=jnp.float32)
@@ -165,7 +166,7 @@ class BertForPreTraining(nn.Module):
         self.bert = Bert(config, use_pooler=config.next_sentence)
         self.masked_lm = MaskedLanguageModelHead(config)
         if config.next_sentence:
-            self.next_sentence = Dense(2, config.initializer_range, "float32")
+            self.next_sentence = Dense(2, kernel_init(config), "float32")
 
     def __call__(
         self,

@@ -17,7 +17,7 @@ from bertjax.models.bert import Bert, BertConfig
 from bertjax.models.dropout import Dropout
 from bertjax.models.features import LayerMix, check_layers, choose_layers
 from bertjax.models.recurrent import BiLSTM
-from bertjax.models.transformer import check_value
+from bertjax.models.transformer import check_value, kernel_init
 
 
 class SpanLogits(NamedTuple):
@@ -157,7 +157,8 @@ class FeatureTagger(nn.Module):
             x = Dropout(self.dropout)(x, deterministic=deterministic)
             x = BiLSTM(self.lstm_size, name=f"lstm_{layer}")(x, segment_ids).hidden
         x = Dropout(self.dropout)(x, deterministic=deterministic)
-        return Dense(self.num_labels, self.initializer_range, "float32", name="classifier")(x)
+        kernel_init = nn.initializers.truncated_normal(self.initializer_range)
+        return Dense(self.num_labels, kernel_init, "float32", name="classifier")(x)
 
 
 class BertFeatureTagger(nn.Module):
@@ -205,7 +206,7 @@ class BertFeatureTagger(nn.Module):
 
 
 def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
-    return Dense(num_labels, config.initializer_range, "float32", name=name)
+    return Dense(num_labels, kernel_init(config), "float32", name=name)
 
 
 def _check_head(num_labels: int, dropout: float, lstm_size: int) -> None:

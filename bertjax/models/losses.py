@@ -1,9 +1,12 @@
 """Losses and scores of single predictions: whoever calls them masks, sums and averages."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.errors import choice
 from bertjax.models.attention import MASKED_SCORE
 
 
@@ -11,6 +14,49 @@ def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Flo
     """-log softmax(logits)[labels], for each."""
     picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked
+
+
+def smoothed_cross_entropy(
+    logits: Float[Array, "*n V"],
+    labels: Int[Array, "*n"],
+    smoothing: float,
+    denominator: str,
+    padding_id: int | None = None,
+) -> Float[Array, "*n"]:
+    """The cross-entropy with labels that are smoothed (Szegedy et al. 2016, section 7), for each.
+
+    The Kullback-Leibler divergence that other systems report is this minus `smoothing_entropy`, which is constant.
+
+    Args:
+      logits: of all words.
+      labels: the right ones.
+      smoothing: the probability that the label gives away. At 0 this is `cross_entropy`.
+      denominator: to whom, in equal parts. "V": to all words, the label among them, as torch; "V-1": to the others, as
+        fairseq and Flax's wmt; "V-2": to the others but padding, as the Annotated Transformer and PreSumm.
+      padding_id: the word that gets nothing with "V-2".
+    """
+    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    total = jnp.sum(logits, axis=-1)
+    if denominator != "V":
+        total -= picked
+    if denominator == "V-2":
+        assert padding_id is not None
+        total -= logits[..., padding_id]
+    mean = total / _num_smoothed(logits.shape[-1], denominator)
+    return jax.nn.logsumexp(logits, axis=-1) - picked - smoothing * (mean - picked)
+
+
+def smoothing_entropy(num_words: int, smoothing: float, denominator: str) -> float:
+    """The entropy of a smoothed label, the least that `smoothed_cross_entropy` can be; its arguments."""
+    count = _num_smoothed(num_words, denominator)
+    each, num_others = smoothing / count, count - 1 if denominator == "V" else count
+    label = 1 - num_others * each
+    return -sum(number * p * math.log(p) for number, p in ((1, label), (num_others, each)) if p > 0)
+
+
+def _num_smoothed(num_words: int, denominator: str) -> int:
+    choice(denominator, ("V", "V-1", "V-2"), "smoothing_denominator")
+    return num_words - {"V": 0, "V-1": 1, "V-2": 2}[denominator]
 
 
 def is_best(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Bool[Array, "*n"]:

@@ -1,6 +1,7 @@
-"""The Transformer encoder: post-norm as BERT (Devlin et al. 2019) or pre-norm (Xiong et al. 2020).
+"""The Transformer (Vaswani et al. 2017): its layer, post-norm or pre-norm (Xiong et al. 2020).
 
-Shapes: B batch, S length, H hidden size, N heads, F feed-forward size, L layers.
+Shapes: B batch, S length, M length of what cross-attention looks at, H hidden size, N heads, D = H / N head size,
+F feed-forward size, K beams, P places of a cache.
 """
 
 import dataclasses
@@ -10,12 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import UserError, choice
 from bertjax.models.attention import Dense, MultiHeadAttention
 from bertjax.models.dropout import Dropout
-from bertjax.models.partitioning import keep_rows_split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +36,12 @@ class TransformerConfig:
     dropout: float  # on embeddings and on the output of each sub-layer
     attention_dropout: float  # on the attention weights
     attention_backend: str  # "xla", or "cudnn": flash attention on NVIDIA GPUs
-    gelu: str  # "erf": exact, as BERT's first release; "tanh": approximation, as Google's code since 2019
+    activation_dropout: float  # on the activation's output inside the feed-forward network
+    activation: str  # "gelu": exact, as BERT's first release; "gelu_tanh", as Google's code since 2019; "relu"; "silu"
     norm: str  # "post": after the residual sum; "pre": before each sub-layer, and once more at the end
     norm_eps: float
-    initializer_range: float
+    initializer: str  # of matrices: "truncated_normal", as BERT; "xavier_uniform" (Glorot and Bengio 2010)
+    initializer_range: float  # standard deviation of truncated normal matrices, and of embedding tables
     dtype: str  # "float32" or "bfloat16"
     scan_layers: bool  # one compiled layer in a loop (fast compile), or all layers unrolled (fast run)
     remat: bool  # recompute each layer in the backward pass instead of storing its activations
@@ -47,13 +49,14 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         for key in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
             check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        for key in ("dropout", "attention_dropout"):
+        for key in ("dropout", "attention_dropout", "activation_dropout"):
             check_value(0 <= getattr(self, key) < 1, key, getattr(self, key), "at least 0 and below 1")
         for key in ("norm_eps", "initializer_range"):
             check_value(getattr(self, key) > 0, key, getattr(self, key), "above 0")
         divisible = self.hidden_size % self.num_heads == 0
         check_value(divisible, "hidden_size", self.hidden_size, f"a multiple of num_heads={self.num_heads}")
-        choice(self.gelu, ("erf", "tanh"), "model.gelu")
+        choice(self.activation, ("gelu", "gelu_tanh", "relu", "silu"), "model.activation")
+        choice(self.initializer, ("truncated_normal", "xavier_uniform"), "model.initializer")
         choice(self.norm, ("post", "pre"), "model.norm")
         choice(self.dtype, ("float32", "bfloat16"), "model.dtype")
         choice(self.attention_backend, ("xla", "cudnn"), "model.attention_backend")
@@ -74,9 +77,20 @@ def check_value(ok: bool, key: str, value: object, expected: str) -> None:
         raise UserError(f"config key model.{key}", got=value, expected=expected, fix=fix)
 
 
+def kernel_init(config: TransformerConfig) -> nn.initializers.Initializer:
+    """Returns how matrices start.
+
+    "truncated_normal" is `tf.truncated_normal_initializer(initializer_range)` of google-research/bert: values beyond
+    two standard deviations are drawn again, and the narrower result (0.88 of the range) is not scaled back up.
+    """
+    if config.initializer == "xavier_uniform":
+        return nn.initializers.xavier_uniform()
+    return nn.initializers.truncated_normal(config.initializer_range)
+
+
 def dense(config: TransformerConfig, features: int, name: str | None = None) -> Dense:
     """Returns a Dense layer initialized and computed as the config says."""
-    return Dense(features, config.initializer_range, config.dtype, name=name)
+    return Dense(features, kernel_init(config), config.dtype, name=name)
 
 
 def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNorm:
@@ -87,129 +101,160 @@ def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNo
     return nn.LayerNorm(epsilon=config.norm_eps, dtype=config.dtype, use_fast_variance=False, name=name)
 
 
-def gelu(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Applies the Gaussian error linear unit, exact or by tanh (Hendrycks and Gimpel 2016)."""
-    if config.gelu == "tanh":
-        return jax.nn.gelu(x, approximate=True)
+def activate(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Applies the activation: ReLU, or a GELU (exact or by tanh) or SiLU (Hendrycks and Gimpel 2016)."""
+    if config.activation != "gelu":
+        return {"gelu_tanh": jax.nn.gelu, "relu": jax.nn.relu, "silu": jax.nn.silu}[config.activation](x)
     # `jax.nn.gelu` goes by erfc, which costs an exponential more and differs by rounding only.
     y = x.astype(jnp.float32)
     return (0.5 * y * (1 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
 
 
-class TransformerLayer(nn.Module):
-    """Self-attention and a feed-forward network, each with dropout, a residual sum and a norm.
+class LayerAttention(NamedTuple):
+    """What a layer's queries attend to; None if not asked for."""
 
-    Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`.
+    own: Array | None  # [B, N, S, S] float32
+    cross: Array | None  # [B, N, S, M] float32; None without cross-attention
+
+
+class LayerCache(NamedTuple):
+    """What a layer keeps of the tokens before: keys and values, of places of its own and of the memory.
+
+    Heads come before places: the products go over memory as it lies.
+    """
+
+    key: Array  # [B, N, P, D]
+    value: Array  # [B, N, P, D]
+    memory_key: Array  # [B, N, M, D]
+    memory_value: Array  # [B, N, M, D]
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention, attention to a memory if `cross`, a feed-forward network; each with dropout, residual and norm.
+
+    Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`; if `cross` also
+    `cross_attention` and `cross_attention_norm`.
     """
 
     config: TransformerConfig
+    cross: bool
 
-    @nn.compact
+    def setup(self) -> None:
+        """Makes the parts."""
+        config = self.config
+        self.attention, self.attention_norm = _attention(config), layer_norm(config)
+        if self.cross:
+            self.cross_attention, self.cross_attention_norm = _attention(config), layer_norm(config)
+        self.intermediate, self.output = dense(config, config.intermediate_size), dense(config, config.hidden_size)
+        self.output_norm = layer_norm(config)
+        self.activation_drop, self.drop = Dropout(config.activation_dropout), Dropout(config.dropout)
+
     def __call__(
         self,
         x: Float[Array, "B S H"],
         mask: Bool[Array, "B #N S S"],
+        memory: Float[Array, "B M H"] | None = None,
+        memory_mask: Bool[Array, "B #N S M"] | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
-    ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S S"] | None]:
-        """Returns the layer's output and its attention weights, or None if not asked for them."""
-        config = self.config
-        attention = MultiHeadAttention(
-            config.num_heads,
-            config.attention_dropout,
-            config.attention_backend,
-            config.initializer_range,
-            config.dtype,
-            name="attention",
-        )
-        attention_norm = layer_norm(config, "attention_norm")
-        output_norm = layer_norm(config, "output_norm")
+    ) -> tuple[Float[Array, "B S H"], LayerAttention]:
+        """Returns the layer's output and its attention weights.
+
+        Args:
+          x: the sequence.
+          mask: True where a token may attend to another.
+          memory: what cross-attention looks at; None if there is none.
+          memory_mask: True where a token may attend to the memory's.
+          deterministic: no dropout.
+          return_attention: whether to return the weights, or None in their place.
+        """
+        asked = {"deterministic": deterministic, "return_attention": return_attention}
 
         def attend(y: Array) -> tuple[Array, Array | None]:
-            y, weights = attention(y, y, mask, deterministic=deterministic, return_attention=return_attention)
-            return Dropout(config.dropout)(y, deterministic=deterministic), weights
+            return self.attention(y, y, mask, **asked)
 
-        def feed_forward(y: Array) -> Array:
-            y = gelu(config, dense(config, config.intermediate_size, "intermediate")(y))
-            y = dense(config, config.hidden_size, "output")(y)
-            return Dropout(config.dropout)(y, deterministic=deterministic)
+        def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
+            assert memory is not None and memory_mask is not None
+            return self.cross_attention(y, memory, memory_mask, **asked)
 
-        if config.norm == "pre":
-            y, weights = attend(attention_norm(x))
-            x = x + y
-            return x + feed_forward(output_norm(x)), weights
-        y, weights = attend(x)
-        x = attention_norm(x + y)
-        return output_norm(x + feed_forward(x)), weights
+        y, own, cross = self._sublayers(x, attend, attend_to_memory, deterministic)
+        return y, LayerAttention(own, cross)
 
+    def start(self, memory: Float[Array, "B M H"], places: int) -> LayerCache:
+        """Returns the cache of so many places, all empty, and of the memory's keys and values."""
+        key, value = (y.swapaxes(1, 2) for y in self.cross_attention.project(memory))
+        empty = jnp.zeros((*key.shape[:2], places, key.shape[-1]), key.dtype)
+        return LayerCache(empty, empty, key, value)
 
-class EncoderOutput(NamedTuple):
-    """What `Encoder` returns."""
+    def step(
+        self,
+        x: Float[Array, "B K H"],
+        cache: LayerCache,
+        place: Int[Array, ""],
+        mask: Bool[Array, "B 1 K P"],
+        memory_mask: Bool[Array, "B 1 1 M"],
+    ) -> tuple[Float[Array, "B K H"], LayerCache]:
+        """Goes on by one token for each beam, without dropout.
 
-    hidden: Array  # [B, S, H]
-    attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
-    layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the input, and what each layer makes of it
+        Args:
+          x: the tokens.
+          cache: of the tokens before.
+          place: the first of the K places of the cache that these tokens take.
+          mask: True where a beam may attend to a place; its own token's is one.
+          memory_mask: True where beams may attend to the memory.
+        Returns:
+          The layer's output, and the cache with these tokens.
+        """
+        asked = {"deterministic": True, "return_attention": False}
 
+        def attend(y: Array) -> tuple[Array, LayerCache]:
+            key, value = self.attention.project(y)
+            kept = cache._replace(key=_put(cache.key, key, place), value=_put(cache.value, value, place))
+            y, _ = self.attention.attend(y, kept.key.swapaxes(1, 2), kept.value.swapaxes(1, 2), mask, **asked)
+            return y, kept
 
-class Encoder(nn.Module):
-    """A stack of Transformer layers.
+        def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
+            key, value = cache.memory_key.swapaxes(1, 2), cache.memory_value.swapaxes(1, 2)
+            return self.cross_attention.attend(y, key, value, memory_mask, **asked)
 
-    Parameters: `layers`, a TransformerLayer's with a leading axis L on each; `final_norm` if pre-norm.
-    The layout, and the outcome with dropout too, are the same scanned or unrolled, rematerialized or not,
-    so that any checkpoint opens with any of these options.
-    """
+        y, kept, _ = self._sublayers(x, attend, attend_to_memory, deterministic=True)
+        return y, kept
 
-    config: TransformerConfig
-
-    @nn.compact
-    def __call__(
+    def _sublayers(
         self,
         x: Float[Array, "B S H"],
-        mask: Bool[Array, "B #N S S"],
-        *,
+        attend: Callable[[Array], tuple[Array, Any]],
+        attend_to_memory: Callable[[Array], tuple[Array, Any]],
         deterministic: bool,
-        return_attention: bool,
-        return_layers: bool = False,
-    ) -> EncoderOutput:
-        """Returns the last layer's output; all attention weights and all layers' outputs if asked for.
+    ) -> tuple[Float[Array, "B S H"], Any, Any]:
+        """The layer's output, and what came along with the outputs of the two kinds of attention."""
 
-        Of the layers' outputs the last is what `hidden` is, after the final norm if there is one.
-        """
-        config = self.config
-        layer = TransformerLayer(config, parent=None)
-        stacked = self.param("layers", _stacked_init(layer))
-        # Without a key, dropout inside the layer reports that it is missing.
-        use_key = self.has_rng("dropout") and not deterministic
-        keys = jax.random.split(self.make_rng("dropout"), config.num_layers) if use_key else None
+        def feed_forward(y: Array) -> tuple[Array, None]:
+            y = self.activation_drop(activate(self.config, self.intermediate(y)), deterministic=deterministic)
+            return self.output(y), None
 
-        def body(x: Array, params_and_key: tuple[Any, Array | None]) -> tuple[Array, Any]:
-            params, key = params_and_key
-            y, weights = layer.apply(
-                {"params": params},
-                keep_rows_split(x),
-                mask,
-                deterministic=deterministic,
-                return_attention=return_attention,
-                rngs={} if key is None else {"dropout": key},
-            )
-            return y, (weights, y if return_layers else None)
+        def residual(x: Array, sublayer: Callable[[Array], tuple[Array, Any]], norm: nn.Module) -> tuple[Array, Any]:
+            y, along = sublayer(norm(x) if self.config.norm == "pre" else x)
+            x = x + self.drop(y, deterministic=deterministic)
+            return (x if self.config.norm == "pre" else norm(x)), along
 
-        if config.remat:
-            # Unrolled, the compiler would merge the recomputation with the forward pass; in a loop it cannot.
-            body = jax.checkpoint(body, prevent_cse=not config.scan_layers)
-        y, (weights, outputs) = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
-        y = layer_norm(config, "final_norm")(y) if config.norm == "pre" else y
-        layers = jnp.concatenate([x[None], outputs[:-1], y[None]]) if return_layers else None
-        return EncoderOutput(y, weights, layers)
+        x, own = residual(x, attend, self.attention_norm)
+        x, cross = residual(x, attend_to_memory, self.cross_attention_norm) if self.cross else (x, None)
+        x, _ = residual(x, feed_forward, self.output_norm)
+        return x, own, cross
 
 
-def _stacked_init(layer: TransformerLayer) -> Callable[[Array], Any]:
-    """Returns the initializer of all layers: the parameters of each, from a key of its own, on axis 0."""
-    config = layer.config
-    x, mask = jnp.zeros((1, 1, config.hidden_size), config.dtype), jnp.ones((1, 1, 1, 1), bool)
+def _attention(config: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.hidden_size,
+        config.num_heads,
+        config.attention_dropout,
+        config.attention_backend,
+        kernel_init(config),
+        config.dtype,
+    )
 
-    def init(key: Array) -> Any:
-        return layer.init(key, x, mask, deterministic=True, return_attention=False)["params"]
 
-    return lambda key: jax.vmap(init)(jax.random.split(key, config.num_layers))
+def _put(places: Float[Array, "B N P D"], new: Float[Array, "B K N D"], first: Int[Array, ""]) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(places, new.swapaxes(1, 2), first, axis=2)

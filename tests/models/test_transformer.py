@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.transformer import Encoder, TransformerConfig, TransformerLayer
+from bertjax.models.encoder import Encoder
+from bertjax.models.transformer import TransformerConfig, TransformerLayer, dense
 
 CONFIG = TransformerConfig(
     hidden_size=12,
@@ -18,10 +19,12 @@ CONFIG = TransformerConfig(
     intermediate_size=20,
     dropout=0.0,
     attention_dropout=0.0,
+    activation_dropout=0.0,
     attention_backend="xla",
-    gelu="erf",
+    activation="gelu",
     norm="post",
     norm_eps=1e-3,
+    initializer="truncated_normal",
     initializer_range=0.3,
     dtype="float32",
     scan_layers=True,
@@ -70,8 +73,12 @@ def numpy_layer(config, params, x, mask):
         variance = (centered**2).mean(-1, keepdims=True)
         return centered / np.sqrt(variance + config.norm_eps) * p["scale"] + p["bias"]
 
-    def gelu(y):
-        if config.gelu == "erf":
+    def activate(y):
+        if config.activation == "relu":
+            return np.maximum(y, 0)
+        if config.activation == "silu":
+            return y / (1 + np.exp(-y))
+        if config.activation == "gelu":
             return y * 0.5 * (1 + np.vectorize(math.erf)(y / math.sqrt(2)))
         return 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
 
@@ -86,7 +93,7 @@ def numpy_layer(config, params, x, mask):
         return dense(params["attention"]["output"], np.moveaxis(weight @ value, 1, 2).reshape(y.shape))
 
     def feed_forward(y):
-        return dense(params["output"], gelu(dense(params["intermediate"], y)))
+        return dense(params["output"], activate(dense(params["intermediate"], y)))
 
     if config.norm == "pre":
         x = x + attend(norm(params["attention_norm"], x))
@@ -96,16 +103,16 @@ def numpy_layer(config, params, x, mask):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("gelu", ["erf", "tanh"])
-def test_layer_matches_float64_numpy(norm, gelu):
-    config = dataclasses.replace(CONFIG, norm=norm, gelu=gelu)
-    layer = TransformerLayer(config)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+def test_layer_matches_float64_numpy(norm, activation):
+    config = dataclasses.replace(CONFIG, norm=norm, activation=activation)
+    layer = TransformerLayer(config, cross=False)
     variables = init(layer, config)
     x, mask = inputs(config)
     output, _ = layer.apply(variables, x, mask, deterministic=True, return_attention=False)
     expected = numpy_layer(config, variables["params"], np.asarray(x, np.float64), np.asarray(mask))
     np.testing.assert_allclose(output, expected, atol=2e-5)
-    other = dataclasses.replace(config, gelu={"erf": "tanh", "tanh": "erf"}[gelu])
+    other = dataclasses.replace(config, activation="gelu_tanh" if activation == "gelu" else "gelu")
     off = numpy_layer(other, variables["params"], np.asarray(x, np.float64), np.asarray(mask))
     assert np.abs(off - expected).max() > 1e-4
 
@@ -271,6 +278,46 @@ def test_norm_statistics_survive_a_large_mean():
     np.testing.assert_allclose(output, (exact - exact.mean()) / exact.std(), atol=1e-3)
 
 
+def test_kernels_start_truncated_at_two_standard_deviations_and_are_not_rescaled():
+    params = dense(dataclasses.replace(CONFIG, initializer_range=0.02), 400).init(
+        jax.random.key(0), jnp.zeros((1, 300))
+    )["params"]
+    kernel = np.asarray(params["kernel"])
+    assert 0.0399 < np.abs(kernel).max() <= 0.04
+    # The standard deviation of a normal variable truncated at 2 is 0.87962566.
+    np.testing.assert_allclose(kernel.std(), 0.02 * 0.87962566, rtol=0.01)
+    assert (np.asarray(params["bias"]) == 0).all()
+
+
+def test_kernels_of_xavier_are_uniform_by_inputs_and_outputs():
+    config = dataclasses.replace(CONFIG, initializer="xavier_uniform", hidden_size=64, intermediate_size=320)
+    layers = make(config)["params"]["layers"]
+    for kernel, limit in ((layers["attention"]["key"]["kernel"], 6 / 128), (layers["output"]["kernel"], 6 / 384)):
+        kernel = np.asarray(kernel)
+        assert 0.99 * limit**0.5 < np.abs(kernel).max() <= limit**0.5 * (1 + 1e-6)
+        np.testing.assert_allclose(kernel.std(), (limit / 3) ** 0.5, rtol=0.05)
+
+
+def test_activation_dropout_falls_on_the_feed_forward_networks_middle():
+    """With x = 0, a middle of ones and one output that sums it up, the sum counts what was kept."""
+    config = dataclasses.replace(CONFIG, norm="pre", num_layers=1, activation="relu", activation_dropout=0.5)
+    params = jax.tree.map(jnp.zeros_like, init(TransformerLayer(config, cross=False), config)["params"])
+    params["intermediate"]["bias"] = jnp.ones(20)
+    params["output"]["kernel"] = jnp.zeros((20, 12)).at[:, 0].set(1)
+    mask = jnp.ones((1, 1, 50, 50), bool)
+    output, _ = TransformerLayer(config, cross=False).apply(
+        {"params": params},
+        jnp.zeros((1, 50, 12)),
+        mask,
+        deterministic=False,
+        return_attention=False,
+        rngs={"dropout": jax.random.key(0)},
+    )
+    kept = np.asarray(output[0, :, 0]) / 2
+    np.testing.assert_allclose(kept, np.round(kept), atol=1e-5)
+    assert (len(np.unique(kept)) > 3, 8 < kept.mean() < 12, np.asarray(output[0, :, 1:]).any()) == (True, True, False)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -284,7 +331,9 @@ def test_norm_statistics_survive_a_large_mean():
         ("dropout", -0.1),
         ("attention_dropout", 1.5),
         ("dropout", math.nan),
-        ("gelu", "exact"),
+        ("activation_dropout", 1.0),
+        ("activation", "exact"),
+        ("initializer", "zeros"),
         ("norm", "sandwich"),
         ("norm_eps", 0.0),
         ("initializer_range", -0.02),

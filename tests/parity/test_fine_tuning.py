@@ -116,8 +116,9 @@ def their_results(model, case, with_gradient=False):
 
 @functools.cache
 def our_config(folder_values, next_sentence):
-    choices = {"dtype": "float32", "attention_backend": "xla", "scan_layers": True, "remat": False}
-    values = {**dict(folder_values), "dropout": 0.0, "attention_dropout": 0.0, **choices}
+    choices = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
+    choices |= {"scan_layers": True, "remat": False}
+    values = {**dict(folder_values), "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, **choices}
     return build(BertConfig, {**values, "next_sentence": next_sentence}, "model")
 
 
@@ -279,7 +280,7 @@ def test_files_of_ours(case, tmp_path):
 
     architecture, num_labels = CASES[case]
     their_model(case).config.save_pretrained(tmp_path / "theirs")
-    config = dataclasses.replace(read_config(tmp_path / "theirs", case), gelu="tanh")
+    config = dataclasses.replace(read_config(tmp_path / "theirs", case), activation="gelu_tanh")
     leaves, tree = jax.tree.flatten(shapes(case, config))
     rng = np.random.default_rng(3)
     params = tree.unflatten([0.2 * rng.standard_normal(leaf.shape, np.float32) for leaf in leaves])

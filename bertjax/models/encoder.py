@@ -1,0 +1,126 @@
+"""A stack of Transformer layers: the encoder, and what the decoder shares with it.
+
+Shapes: B batch, S length, H hidden size, N heads, L layers.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from bertjax.models.partitioning import keep_rows_split
+from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, layer_norm
+
+
+class EncoderOutput(NamedTuple):
+    """What `Encoder` returns."""
+
+    hidden: Array  # [B, S, H]
+    attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
+    layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the input, and what each layer makes of it
+
+
+class Encoder(nn.Module):
+    """A stack of Transformer layers.
+
+    Parameters: `layers`, a TransformerLayer's with a leading axis L on each; `final_norm` if pre-norm.
+    The layout, and the outcome with dropout too, are the same scanned or unrolled, rematerialized or not,
+    so that any checkpoint opens with any of these options.
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B S H"],
+        mask: Bool[Array, "B #N S S"],
+        *,
+        deterministic: bool,
+        return_attention: bool,
+        return_layers: bool = False,
+    ) -> EncoderOutput:
+        """Returns the last layer's output; all attention weights and all layers' outputs if asked for.
+
+        Of the layers' outputs the last is what `hidden` is, after the final norm if there is one.
+        """
+        config = self.config
+        layer = TransformerLayer(config, cross=False, parent=None)
+        stacked = self.param("layers", stacked_init(layer, config.num_layers))
+        # Without a key, dropout inside the layer reports that it is missing.
+        key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
+        y, weights, outputs = run_layers(
+            layer,
+            stacked,
+            x,
+            (mask,),
+            key,
+            deterministic=deterministic,
+            return_attention=return_attention,
+            return_layers=return_layers,
+        )
+        y = layer_norm(config, "final_norm")(y) if config.norm == "pre" else y
+        layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
+        return EncoderOutput(y, weights.own, layers)
+
+
+def run_layers(
+    layer: TransformerLayer,
+    stacked: Any,
+    x: Float[Array, "B S H"],
+    arguments: tuple[Array, ...],
+    key: Array | None,
+    *,
+    deterministic: bool,
+    return_attention: bool,
+    return_layers: bool,
+) -> tuple[Float[Array, "B S H"], LayerAttention, Float[Array, "L B S H"] | None]:
+    """Sends `x` through a stack of layers, in a loop or unrolled, as the config says.
+
+    Args:
+      layer: what the layers have in common.
+      stacked: their parameters, by `stacked_init`.
+      x: the sequence.
+      arguments: of each layer beside x.
+      key: of dropout, which each layer gets a part of; None for none.
+      deterministic: no dropout.
+      return_attention: whether to return the attention weights, or None in their place.
+      return_layers: whether to return each layer's output, or None in their place.
+    Returns:
+      The last layer's output, the attention weights [L, ...] of all, and all outputs.
+    """
+    config, num_layers = layer.config, jax.tree.leaves(stacked)[0].shape[0]
+    keys = None if key is None else jax.random.split(key, num_layers)
+
+    def body(x: Array, params_and_key: tuple[Any, Array | None]) -> tuple[Array, Any]:
+        params, key = params_and_key
+        rngs = {} if key is None else {"dropout": key}
+        y, weights = layer.apply(
+            {"params": params},
+            keep_rows_split(x),
+            *arguments,
+            deterministic=deterministic,
+            return_attention=return_attention,
+            rngs=rngs,
+        )
+        return y, (weights, y if return_layers else None)
+
+    if config.remat:
+        # Unrolled, the compiler would merge the recomputation with the forward pass; in a loop it cannot.
+        body = jax.checkpoint(body, prevent_cse=not config.scan_layers)
+    y, (weights, outputs) = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
+    return y, weights, outputs
+
+
+def stacked_init(layer: TransformerLayer, num_layers: int) -> Callable[[Array], Any]:
+    """Returns the initializer of all layers: the parameters of each, from a key of its own, on axis 0."""
+    config = layer.config
+    x, mask = jnp.zeros((1, 1, config.hidden_size), config.dtype), jnp.ones((1, 1, 1, 1), bool)
+
+    def init(key: Array) -> Any:
+        return layer.init(key, x, mask, x, mask, deterministic=True, return_attention=False)["params"]
+
+    return lambda key: jax.vmap(init)(jax.random.split(key, num_layers))

@@ -1,0 +1,221 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017).
+
+Shapes: B batch, S source length, T target length, H hidden size, N heads, V target vocabulary, L layers, K beams.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Float32, Int
+
+from bertjax.errors import UserError, choice
+from bertjax.models.attention import make_cross_mask, make_mask
+from bertjax.models.beams import Beams
+from bertjax.models.decoder import Decoder, DecoderCache
+from bertjax.models.dropout import Dropout
+from bertjax.models.encoder import Encoder
+from bertjax.models.partitioning import keep_rows_split
+from bertjax.models.sinusoids import sinusoids
+from bertjax.models.transformer import TransformerConfig, check_value, kernel_init
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderConfig(TransformerConfig):
+    """A Transformer's sizes and options, `num_layers` being the encoder's, and those around it.
+
+    Raises:
+      UserError: a value out of range, or a table to be shared by vocabularies of different sizes.
+    """
+
+    num_decoder_layers: int
+    source_vocab_size: int
+    target_vocab_size: int
+    share_embeddings: bool  # whether source and target have one table
+    tie_output: bool  # whether logits are products with the target's table, or with a matrix of their own
+    logits_bias: bool
+    positions: str  # "sinusoidal" or "learned", a table for each side
+    sinusoid_layout: str  # "interleaved", "half_split" or "deinterleaved": see `sinusoids`
+    max_positions: int
+    scale_embeddings: bool  # whether embeddings are multiplied by sqrt(H) before positions are added
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("num_decoder_layers", "source_vocab_size", "target_vocab_size", "max_positions"):
+            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        choice(self.positions, ("sinusoidal", "learned"), "model.positions")
+        choice(self.sinusoid_layout, ("interleaved", "half_split", "deinterleaved"), "model.sinusoid_layout")
+        even = self.positions == "learned" or self.hidden_size % 2 == 0
+        check_value(even, "hidden_size", self.hidden_size, "an even number with model.positions=sinusoidal")
+        one_table = not self.share_embeddings or self.source_vocab_size == self.target_vocab_size
+        expected = f"model.source_vocab_size={self.source_vocab_size} with model.share_embeddings"
+        check_value(one_table, "target_vocab_size", self.target_vocab_size, expected)
+
+
+class Seq2SeqOutput(NamedTuple):
+    """What a model of target given source returns. Attention weights are float32, or None if not asked for."""
+
+    logits: Array  # [B, T, V] float32: of the word after each target token
+    encoder_attention: Array | None  # [L, B, N, S, S]
+    decoder_attention: Array | None  # [L, B, N, T, T]
+    cross_attention: Array | None  # [L, B, N, T, S]
+
+
+class Memory(NamedTuple):
+    """What the decoder needs of the source."""
+
+    hidden: Array  # [B, S, H]
+    segments: Array  # [B, S] int: 0 at padding
+
+
+class EncoderDecoder(nn.Module):
+    """Embeddings, encoder, decoder, and the product with all words.
+
+    Parameters: `embeddings` [V, H], or `source_embeddings` and `target_embeddings`; `source_positions` and
+    `target_positions` [max_positions, H] if learned; `encoder`, `decoder`; `output` [H, V] unless tied; `bias` [V]. An
+    id outside its table gives NaN, not the embedding of another word.
+    """
+
+    config: EncoderDecoderConfig
+
+    def setup(self) -> None:
+        """Makes the parts."""
+        config = self.config
+        if config.share_embeddings:
+            self.source_words = self.target_words = self._table("embeddings", config.source_vocab_size)
+        else:
+            self.source_words = self._table("source_embeddings", config.source_vocab_size)
+            self.target_words = self._table("target_embeddings", config.target_vocab_size)
+        self.source_places = self._positions("source_positions")
+        self.target_places = self._positions("target_positions")
+        self.drop = Dropout(config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config, config.num_decoder_layers)
+        size = config.target_vocab_size
+        if not config.tie_output:
+            self.output = self.param("output", kernel_init(config), (config.hidden_size, size))
+        if config.logits_bias:
+            self.bias = self.param("bias", nn.initializers.zeros, (size,))
+
+    def __call__(
+        self,
+        source_ids: Int[Array, "B S"],
+        source_segments: Int[Array, "B S"],
+        target_ids: Int[Array, "B T"],
+        target_segments: Int[Array, "B T"],
+        *,
+        source_positions: Int[Array, "B S"] | None = None,
+        target_positions: Int[Array, "B T"] | None = None,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> Seq2SeqOutput:
+        """Predicts the word after each target token, from the source and the target up to there.
+
+        Args:
+          source_ids: the source.
+          source_segments: 0 at padding; several pairs packed into a row are numbered 1, 2, ...
+          target_ids: the decoder's input: a start token, then the target.
+          target_segments: the number of the pair that a target token belongs to, 0 at padding.
+          source_positions: places within the source; None for 0 to S - 1.
+          target_positions: places within the target; None for 0 to T - 1.
+          deterministic: no dropout.
+          return_attention: whether to return the attention weights.
+
+        Raises:
+          UserError: a sequence longer than max_positions.
+        """
+        asked = {"deterministic": deterministic, "return_attention": return_attention}
+        source = self._embed(self.source_words, self.source_places, source_ids, source_positions, deterministic)
+        encoded = self.encoder(source, make_mask(source_segments, "both"), **asked)
+        target = self._embed(self.target_words, self.target_places, target_ids, target_positions, deterministic)
+        decoded = self.decoder(
+            target,
+            make_mask(target_segments, "left_to_right"),
+            encoded.hidden,
+            make_cross_mask(target_segments, source_segments),
+            **asked,
+        )
+        logits = self._logits(decoded.hidden)
+        return Seq2SeqOutput(logits, encoded.attention, decoded.attention, decoded.cross_attention)
+
+    def encode(
+        self, source_ids: Int[Array, "B S"], source_segments: Int[Array, "B S"], *, deterministic: bool
+    ) -> Memory:
+        """Returns what decoding needs of the source, one in each row."""
+        x = self._embed(self.source_words, self.source_places, source_ids, None, deterministic)
+        mask = make_mask(source_segments, "both")
+        output = self.encoder(x, mask, deterministic=deterministic, return_attention=False)
+        return Memory(output.hidden, source_segments)
+
+    def start(self, memory: Memory, num_beams: int, length: int) -> DecoderCache:
+        """Returns the cache before the first of `length` steps of so many beams for each row of the memory.
+
+        Raises:
+          UserError: more steps than max_positions.
+        """
+        self._check_length(length)
+        mask = (memory.segments != 0)[:, None, None, :]
+        return self.decoder.start(memory.hidden, mask, num_beams, length)
+
+    def step(
+        self, tokens: Int[Array, "B K"], cache: DecoderCache, beams: Beams
+    ) -> tuple[Float32[Array, "B K V"], DecoderCache]:
+        """Predicts the word after each beam's history.
+
+        Args:
+          tokens: the last of each history.
+          cache: of `start` or of the step before.
+          beams: where the histories come from; as many beams and steps as `start` was told.
+        Returns:
+          The logits, and the cache with these tokens.
+        """
+        positions = jnp.broadcast_to(beams.index, tokens.shape)
+        x = self._embed(self.target_words, self.target_places, tokens, positions, deterministic=True)
+        hidden, cache = self.decoder.step(x, cache, beams)
+        return self._logits(hidden), cache
+
+    def _table(self, name: str, rows: int) -> Float[Array, "{rows} H"]:
+        init = nn.initializers.truncated_normal(self.config.initializer_range)
+        return jnp.asarray(self.param(name, init, (rows, self.config.hidden_size)))
+
+    def _positions(self, name: str) -> Float[Array, "P H"]:
+        config = self.config
+        if config.positions == "learned":
+            return self._table(name, config.max_positions)
+        return jnp.asarray(sinusoids(config.max_positions, config.hidden_size, config.sinusoid_layout))
+
+    def _embed(
+        self,
+        words: Float[Array, "V H"],
+        places: Float[Array, "P H"],
+        ids: Int[Array, "B S"],
+        positions: Int[Array, "B S"] | None,
+        deterministic: bool,
+    ) -> Float[Array, "B S H"]:
+        if positions is None:
+            self._check_length(ids.shape[1])
+            places = places[: ids.shape[1]]
+        else:
+            places = jnp.take(places, positions, axis=0)
+        x = jnp.take(words, ids, axis=0)
+        x = x * self.config.hidden_size**0.5 if self.config.scale_embeddings else x
+        return self.drop((x + places).astype(self.config.dtype), deterministic=deterministic)
+
+    def _logits(self, hidden: Float[Array, "B T H"]) -> Float32[Array, "B T V"]:
+        config = self.config
+        kernel = (self.target_words.T if config.tie_output else self.output).astype(config.dtype)
+        # Flat rows, as in `Dense`.
+        rows = keep_rows_split(hidden).reshape(-1, config.hidden_size)
+        logits = jnp.matmul(rows, kernel, preferred_element_type=jnp.float32)
+        logits = logits.reshape(*hidden.shape[:-1], config.target_vocab_size)
+        return logits + self.bias if config.logits_bias else logits
+
+    def _check_length(self, length: int) -> None:
+        if length > self.config.max_positions:
+            raise UserError(
+                "sequence length",
+                got=length,
+                expected=f"at most model.max_positions={self.config.max_positions}",
+                fix="shorten the sequences or raise --config.model.max_positions",
+            )

@@ -1,0 +1,200 @@
+"""The encoder-decoder of recurrent layers, with and without attention.
+
+A bidirectional GRU reads the source (Bahdanau et al. 2015); a GRU writes the target, and its state s asks what to look
+at: h, the encoder's state at each source token (Luong et al. 2015, section 3.1).
+
+Shapes: B batch, S source length, T target length, E embedding size, H hidden size, V target vocabulary, K beams.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32, Int
+
+from bertjax.errors import UserError, choice
+from bertjax.models.attention import MASKED_SCORE, Dense
+from bertjax.models.beams import Beams
+from bertjax.models.dropout import Dropout
+from bertjax.models.encoder_decoder import Seq2SeqOutput
+from bertjax.models.recurrent import GRU, BiGRU
+from bertjax.models.transformer import check_value
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentConfig:
+    """Sizes and options of `RecurrentSeq2Seq`, which computes in float32.
+
+    Raises:
+      UserError: a value out of range.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    embedding_size: int
+    hidden_size: int  # of the decoder's state, and of both directions of the encoder together
+    attention: str  # "none", "additive", "dot" or "general": see `RecurrentSeq2Seq`
+    dropout: float  # on embeddings and on what words are predicted from
+    initializer_range: float  # standard deviation of embedding tables
+
+    def __post_init__(self) -> None:
+        for key in ("source_vocab_size", "target_vocab_size", "embedding_size", "hidden_size"):
+            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        check_value(self.hidden_size % 2 == 0, "hidden_size", self.hidden_size, "an even number, of two directions")
+        check_value(0 <= self.dropout < 1, "dropout", self.dropout, "at least 0 and below 1")
+        check_value(self.initializer_range > 0, "initializer_range", self.initializer_range, "above 0")
+        choice(self.attention, ("none", "additive", "dot", "general"), "model.attention")
+
+
+class RecurrentMemory(NamedTuple):
+    """What the decoder needs of the source."""
+
+    hidden: Array  # [B, S, H]: h; 0 at padding
+    keys: Array  # [B, S, H]: what the decoder's state, or W of it, is compared with
+    final: Array  # [B, H]: after the last token in either direction
+    segments: Array  # [B, S] int: 0 at padding
+
+
+class RecurrentCache(NamedTuple):
+    """What the decoder keeps from step to step."""
+
+    state: Array  # [B, K, H]
+    memory: RecurrentMemory
+
+
+class RecurrentSeq2Seq(nn.Module):
+    """Embeddings, bidirectional GRU, GRU, attention, and the words predicted from the state s and the context c.
+
+    The first state is tanh(W final). The context is the mean of h, weighted by the softmax of scores e:
+
+    - "additive": e = v tanh(W s + U h), as Bahdanau et al. have it;
+    - "dot": e = s h; "general": e = s W h, as Luong et al.;
+    - "none": no scores; the context is `final`, whatever the state.
+
+    Words are predicted from tanh(W [s; c]), as by Luong et al.; the context does not go into the recurrence.
+
+    Parameters: `source_embeddings`, `target_embeddings` [V, E], `encoder`, `bridge` [H, H], `decoder`, `combine`
+    [2H, H], `output` [H, V]; `keys`, `query` [H, H] and `scores` [H] if additive; `keys` without a bias if general.
+    """
+
+    config: RecurrentConfig
+
+    def setup(self) -> None:
+        """Makes the parts."""
+        config = self.config
+        table, size = nn.initializers.truncated_normal(config.initializer_range), config.hidden_size
+        shapes = [(rows, config.embedding_size) for rows in (config.source_vocab_size, config.target_vocab_size)]
+        self.source_words = self.param("source_embeddings", table, shapes[0])
+        self.target_words = self.param("target_embeddings", table, shapes[1])
+        self.encoder, self.decoder = BiGRU(size // 2), GRU(size)
+        self.bridge, self.combine = _dense(size), _dense(size)
+        self.output = _dense(config.target_vocab_size)
+        self.drop = Dropout(config.dropout)
+        if config.attention == "additive":
+            self.keys: Dense | nn.Dense = _dense(size)
+            self.query = _dense(size)
+            self.scores = self.param("scores", nn.initializers.normal(size**-0.5), (size,))
+        if config.attention == "general":
+            self.keys = nn.Dense(size, use_bias=False, kernel_init=nn.initializers.xavier_uniform())
+
+    def __call__(
+        self,
+        source_ids: Int[Array, "B S"],
+        source_segments: Int[Array, "B S"],
+        target_ids: Int[Array, "B T"],
+        target_segments: Int[Array, "B T"],
+        *,
+        source_positions: Int[Array, "B S"] | None = None,
+        target_positions: Int[Array, "B T"] | None = None,
+        deterministic: bool,
+        return_attention: bool,
+    ) -> Seq2SeqOutput:
+        """Predicts the word after each target token, from the source and the target up to there.
+
+        Args:
+          source_ids: the source.
+          source_segments: 0 at padding, which comes last.
+          target_ids: the decoder's input: a start token, then the target.
+          target_segments: 0 at padding, which comes last and so changes nothing.
+          source_positions: None, as rows hold one pair each.
+          target_positions: None too.
+          deterministic: no dropout.
+          return_attention: whether to return the attention weights: [1, B, 1, T, S], unless there is no attention.
+
+        Raises:
+          UserError: positions, as packed rows have them.
+        """
+        del target_segments
+        if source_positions is not None or target_positions is not None:
+            raise UserError(
+                "config key model: a recurrent model",
+                got="rows into which several pairs are packed",
+                expected="one pair in each row",
+                fix="switch packing off",
+            )
+        memory = self.encode(source_ids, source_segments, deterministic=deterministic)
+        words = self.drop(jnp.take(self.target_words, target_ids, axis=0), deterministic=deterministic)
+        states = self.decoder(words, self._first_state(memory))
+        context, weights = self._attend(states, memory)
+        logits = self._logits(states, context, deterministic)
+        asked_for = weights if return_attention else None
+        return Seq2SeqOutput(logits, None, None, None if asked_for is None else asked_for[None, :, None])
+
+    def encode(
+        self, source_ids: Int[Array, "B S"], source_segments: Int[Array, "B S"], *, deterministic: bool
+    ) -> RecurrentMemory:
+        """Returns what decoding needs of the source, one in each row."""
+        words = self.drop(jnp.take(self.source_words, source_ids, axis=0), deterministic=deterministic)
+        hidden, final = self.encoder(words, source_segments)
+        keys = self.keys(hidden) if self.config.attention in ("additive", "general") else hidden
+        return RecurrentMemory(hidden, keys, final, source_segments)
+
+    def start(self, memory: RecurrentMemory, num_beams: int, length: int) -> RecurrentCache:
+        """Returns the cache before the first step of so many beams for each row; there may be any number of steps."""
+        del length
+        state = self._first_state(memory)
+        return RecurrentCache(jnp.broadcast_to(state[:, None], (len(state), num_beams, state.shape[-1])), memory)
+
+    def step(
+        self, tokens: Int[Array, "B K"], cache: RecurrentCache, beams: Beams
+    ) -> tuple[Float32[Array, "B K V"], RecurrentCache]:
+        """Predicts the word after each beam's history; arguments as those of `EncoderDecoder.step`."""
+        state = jnp.take_along_axis(cache.state, beams.parents[..., None], axis=1)
+        words = jnp.take(self.target_words, tokens, axis=0)
+        rows = words.reshape(-1, 1, words.shape[-1]), state.reshape(-1, state.shape[-1])
+        state = self.decoder(*rows).reshape(state.shape)
+        context, _ = self._attend(state, cache.memory)
+        return self._logits(state, context, deterministic=True), RecurrentCache(state, cache.memory)
+
+    def _first_state(self, memory: RecurrentMemory) -> Float[Array, "B H"]:
+        return jnp.tanh(self.bridge(memory.final))
+
+    def _attend(
+        self, states: Float[Array, "B T H"], memory: RecurrentMemory
+    ) -> tuple[Float[Array, "B T H"], Float[Array, "B T S"] | None]:
+        """Returns the context of each state, and the attention weights."""
+        if self.config.attention == "none":
+            return jnp.broadcast_to(memory.final[:, None], states.shape), None
+        if self.config.attention == "additive":
+            summed = jnp.tanh(self.query(states)[:, :, None] + memory.keys[:, None])
+            scores = jnp.sum(summed * self.scores, axis=-1)
+        else:
+            scores = jnp.einsum("BTH,BSH->BTS", states, memory.keys)
+        weights = jax.nn.softmax(jnp.where(_real(memory), scores, MASKED_SCORE))
+        return jnp.einsum("BTS,BSH->BTH", weights, memory.hidden), weights
+
+    def _logits(
+        self, states: Float[Array, "B T H"], context: Float[Array, "B T H"], deterministic: bool
+    ) -> Float32[Array, "B T V"]:
+        joined = jnp.tanh(self.combine(jnp.concatenate([states, context], axis=-1)))
+        return self.output(self.drop(joined, deterministic=deterministic))
+
+
+def _dense(features: int) -> Dense:
+    return Dense(features, nn.initializers.xavier_uniform(), "float32")
+
+
+def _real(memory: RecurrentMemory) -> Bool[Array, "B 1 S"]:
+    return (memory.segments != 0)[:, None]

@@ -1,0 +1,250 @@
+import dataclasses
+import functools
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from tests.models.stepping import check_steps
+
+CONFIG = EncoderDecoderConfig(
+    hidden_size=12,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=20,
+    dropout=0.0,
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+    attention_backend="xla",
+    activation="relu",
+    norm="post",
+    norm_eps=1e-6,
+    initializer="xavier_uniform",
+    initializer_range=0.5,
+    dtype="float32",
+    scan_layers=True,
+    remat=False,
+    num_decoder_layers=3,
+    source_vocab_size=11,
+    target_vocab_size=13,
+    share_embeddings=False,
+    tie_output=False,
+    logits_bias=True,
+    positions="sinusoidal",
+    sinusoid_layout="interleaved",
+    max_positions=9,
+    scale_embeddings=True,
+)
+SHARED = {"share_embeddings": True, "tie_output": True, "logits_bias": False, "target_vocab_size": 11}
+# Padding has an id of its own, as have the last two target tokens.
+SOURCE = jnp.asarray([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
+SOURCE_SEGMENTS = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+TARGET = jnp.asarray([[1, 2, 3, 8, 9], [4, 5, 6, 12, 12]])
+TARGET_SEGMENTS = jnp.asarray([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+
+
+def config_of(**changes):
+    return dataclasses.replace(CONFIG, **changes)
+
+
+@functools.cache
+def make(config, perturbed=True):
+    """Parameters, with nothing left at 0 or 1 if perturbed. Scanned or not, they are the same."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    call = {"deterministic": True, "return_attention": False}
+    params = jax.jit(lambda key: EncoderDecoder(config).init(key, ids, ids, ids, ids, **call))(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(params["params"])
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noise = [0.1 * perturbed * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    return tree.unflatten([leaf + each for leaf, each in zip(leaves, noise, strict=True)])
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("return_attention",))
+def run(config, params, source=SOURCE, target=TARGET, return_attention=False, segments=None, key=None, **positions):
+    source_segments, target_segments = (SOURCE_SEGMENTS, TARGET_SEGMENTS) if segments is None else segments
+    return EncoderDecoder(config).apply(
+        {"params": params},
+        source,
+        source_segments,
+        target,
+        target_segments,
+        deterministic=key is None,
+        return_attention=return_attention,
+        rngs={} if key is None else {"dropout": key},
+        **positions,
+    )
+
+
+def test_later_target_tokens_change_no_logit_before_them():
+    params = make(CONFIG)
+    logits = np.asarray(run(CONFIG, params).logits)
+    assert logits.dtype == np.float32
+    for place in range(5):
+        changed = np.asarray(run(CONFIG, params, target=TARGET.at[0, place].set(10)).logits)
+        np.testing.assert_array_equal(changed[0, :place], logits[0, :place])
+        assert (np.abs(changed[0, place:] - logits[0, place:]).max(-1) > 1e-4).all()
+        np.testing.assert_array_equal(changed[1], logits[1])
+
+
+def test_padding_and_the_future_get_no_weight():
+    output = run(CONFIG, make(CONFIG), return_attention=True)
+    shapes = [(2, 2, 2, 6, 6), (3, 2, 2, 5, 5), (3, 2, 2, 5, 6)]
+    weights = (output.encoder_attention, output.decoder_attention, output.cross_attention)
+    assert [each.shape for each in weights] == shapes
+    for each in weights:
+        np.testing.assert_allclose(each.sum(-1), 1, atol=1e-5)
+    encoder, decoder, cross = (np.asarray(each) for each in weights)
+    assert not encoder[:, 1, :, :, 4:].any() and not cross[:, 1, :, :, 4:].any()
+    future = np.triu(np.ones((5, 5), bool), 1)
+    assert not decoder[..., future].any() and not decoder[:, 1, :, :, 3:].any()
+    assert (encoder[:, 0] > 0).all() and (cross[:, 0] > 0).all() and (decoder[:, 0][..., ~future] > 0).all()
+
+
+def test_padding_and_the_future_get_no_gradient():
+    """What is looked at: all tokens of the second row, and the first three of the first."""
+
+    def loss(params):
+        return jnp.sum(run(CONFIG, params).logits[:, :3] ** 2)
+
+    gradient = jax.grad(loss)(make(CONFIG))
+    reached = {name: np.flatnonzero(np.abs(gradient[f"{name}_embeddings"]).max(-1)) for name in ("source", "target")}
+    assert reached["source"].tolist() == list(range(1, 10))
+    assert reached["target"].tolist() == list(range(1, 7))
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "learned", "norm": "pre"}])
+def test_packed_rows_equal_separate_rows(changes):
+    config = config_of(max_positions=6, **changes)
+    apart = np.asarray(run(config, make(config)).logits)
+    packed = run(
+        config,
+        make(config),
+        source=jnp.concatenate([SOURCE[:1], SOURCE[1:, :4]], axis=1),
+        target=jnp.concatenate([TARGET[:1], TARGET[1:, :3]], axis=1),
+        segments=(jnp.asarray([[1] * 6 + [2] * 4]), jnp.asarray([[1] * 5 + [2] * 3])),
+        source_positions=jnp.asarray([[*range(6), *range(4)]]),
+        target_positions=jnp.asarray([[*range(5), *range(3)]]),
+    ).logits
+    np.testing.assert_allclose(packed[0, :5], apart[0], atol=1e-5)
+    np.testing.assert_allclose(packed[0, 5:], apart[1, :3], atol=1e-5)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scan_layers": False, **SHARED},
+        {"norm": "pre", "positions": "learned"},
+        {"norm": "pre", "scan_layers": False, "sinusoid_layout": "half_split", "activation": "gelu"},
+        {"remat": True, "positions": "learned", "scale_embeddings": False},
+    ],
+    ids=["post_unrolled_tied", "pre_learned", "pre_half_split", "post_remat_learned"],
+)
+def test_steps_equal_the_whole(changes, num_beams):
+    config = config_of(**changes)
+    vocab_size = config.target_vocab_size
+    check_steps(EncoderDecoder(config), make(config), SOURCE, SOURCE_SEGMENTS, vocab_size, num_beams)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_scanned_unrolled_and_rematerialized_agree(norm):
+    base = config_of(norm=norm, dropout=0.2, attention_dropout=0.2, activation_dropout=0.2)
+    results = []
+    for scan, remat in ((True, False), (False, False), (True, True), (False, True)):
+        config = dataclasses.replace(base, scan_layers=scan, remat=remat)
+
+        def loss(params, config=config):
+            return jnp.sum(run(config, params, key=jax.random.key(3, impl="rbg")).logits ** 2)
+
+        results.append(jax.value_and_grad(loss)(make(base)))
+    value, reference = results[0]
+    for other, gradient in results[1:]:
+        np.testing.assert_allclose(other, value, rtol=1e-5)
+        assert distance(gradient, reference) < 1e-5
+
+
+def distance(tree, reference):
+    """The norm of the difference over the norm of the whole tree."""
+    difference = jax.tree.map(lambda a, b: a - b, tree, reference)
+    norms = (np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(x))) for x in (difference, reference))
+    return next(norms) / next(norms)
+
+
+def test_the_embeddings_are_scaled_and_then_added_to_the_positions():
+    config = config_of(num_layers=1, num_decoder_layers=1, positions="learned")
+    params = make(config)
+    plain = {**params, "source_embeddings": params["source_embeddings"] * 12**0.5}
+    plain["target_embeddings"] = params["target_embeddings"] * 12**0.5
+    expected = run(dataclasses.replace(config, scale_embeddings=False), plain).logits
+    np.testing.assert_allclose(run(config, params).logits, expected, atol=1e-5)
+    assert not np.allclose(run(config, plain).logits, expected, atol=1e-2)
+
+
+def test_parameters():
+    def names(**changes):
+        params = jax.eval_shape(lambda: make.__wrapped__(config_of(**changes)))
+        return {name: leaf.shape for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
+
+    own, shared = names(norm="pre"), names(**SHARED, positions="learned")
+    top = {name: shape for name, shape in own.items() if not name.startswith(("encoder/", "decoder/"))}
+    assert top == {
+        "source_embeddings": (11, 12),
+        "target_embeddings": (13, 12),
+        "output": (12, 13),
+        "bias": (13,),
+    }
+    assert {name: shape for name, shape in shared.items() if not name.startswith(("encoder/", "decoder/"))} == {
+        "embeddings": (11, 12),
+        "source_positions": (9, 12),
+        "target_positions": (9, 12),
+    }
+    assert own["decoder/layers/cross_attention/key/kernel"] == (3, 12, 12)
+    assert own["decoder/layers/cross_attention_norm/scale"] == (3, 12)
+    assert own["encoder/layers/intermediate/kernel"] == (2, 12, 20)
+    assert {"encoder/final_norm/scale", "decoder/final_norm/scale"} <= own.keys()
+    assert not any("cross" in name for name in own if name.startswith("encoder/"))
+    assert not any("final_norm" in name for name in shared)
+
+
+def test_bfloat16_gives_float32_logits_close_to_float32():
+    half = config_of(dtype="bfloat16")
+    output, expected = run(half, make(CONFIG)).logits, run(CONFIG, make(CONFIG)).logits
+    assert output.dtype == jnp.float32
+    assert 1e-4 < distance(output, expected) < 0.05
+
+
+def test_a_row_of_padding_is_finite():
+    segments = SOURCE_SEGMENTS.at[1].set(0), TARGET_SEGMENTS.at[1].set(0)
+    gradient = jax.grad(lambda params: jnp.sum(run(CONFIG, params, segments=segments).logits ** 2))(make(CONFIG))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def test_sequences_longer_than_the_positions_are_user_errors():
+    config = config_of(max_positions=5)
+    with pytest.raises(UserError, match=r"sequence length: got 6; expected at most model\.max_positions=5\. Fix: sh"):
+        run(config, make(CONFIG))
+    model, variables = EncoderDecoder(config), {"params": make(CONFIG)}
+    memory = model.apply(variables, SOURCE[:, :5], SOURCE_SEGMENTS[:, :5], deterministic=True, method="encode")
+    with pytest.raises(UserError, match=r"sequence length: got 7; expected at most model\.max_positions=5"):
+        model.apply(variables, memory, 2, 7, method="start")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_decoder_layers": 0}, r"model\.num_decoder_layers: got 0; expected at least 1"),
+        ({"source_vocab_size": 0}, r"model\.source_vocab_size: got 0; expected at least 1"),
+        ({"positions": "rotary"}, r"model\.positions: got 'rotary'; expected one of sinusoidal, learned"),
+        ({"sinusoid_layout": "x"}, r"model\.sinusoid_layout: got 'x'; expected one of interleaved, half_split"),
+        ({"share_embeddings": True}, r"model\.target_vocab_size: got 13; expected model\.source_vocab_size=11 with"),
+        ({"hidden_size": 9, "num_heads": 3}, r"model\.hidden_size: got 9; expected an even number"),
+    ],
+)
+def test_bad_values_are_user_errors(changes, message):
+    with pytest.raises(UserError, match=message):
+        config_of(**changes)

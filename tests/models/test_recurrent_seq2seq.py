@@ -1,0 +1,187 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
+from tests.models.stepping import check_steps
+
+CONFIG = RecurrentConfig(
+    source_vocab_size=11,
+    target_vocab_size=13,
+    embedding_size=5,
+    hidden_size=6,
+    attention="additive",
+    dropout=0.0,
+    initializer_range=0.5,
+)
+KINDS = ("none", "additive", "dot", "general")
+# Padding has an id of its own.
+SOURCE = jnp.asarray([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
+SOURCE_SEGMENTS = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+TARGET = jnp.asarray([[1, 2, 3, 8, 9], [4, 5, 6, 12, 12]])
+TARGET_SEGMENTS = jnp.asarray([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+
+
+def config_of(attention):
+    return dataclasses.replace(CONFIG, attention=attention)
+
+
+@functools.cache
+def make(config):
+    """Parameters with no bias at 0."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    call = {"deterministic": True, "return_attention": False}
+    init = jax.jit(lambda key: RecurrentSeq2Seq(config).init(key, ids, ids, ids, ids, **call))
+    leaves, tree = jax.tree.flatten(init(jax.random.key(0))["params"])
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    return tree.unflatten(
+        [leaf + 0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(config, params, source=SOURCE, target=TARGET, key=None):
+    return RecurrentSeq2Seq(config).apply(
+        {"params": params},
+        source,
+        SOURCE_SEGMENTS,
+        target,
+        TARGET_SEGMENTS,
+        deterministic=key is None,
+        return_attention=True,
+        rngs={} if key is None else {"dropout": key},
+    )
+
+
+def numpy_model(config, params, source, target):
+    """Logits and weights of one row without padding, in float64, a token at a time."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+    def dense(p, x):
+        return x @ p["kernel"] + p["bias"]
+
+    def cell(kernel, recurrent, bias, recurrent_bias, x, state):
+        parts = [x @ kernel[:, i] + bias[i] for i in range(3)]
+        of_state = [state @ recurrent[:, i] + recurrent_bias[i] for i in range(3)]
+        reset, keep = (1 / (1 + np.exp(-parts[i] - of_state[i])) for i in range(2))
+        return (1 - keep) * np.tanh(parts[2] + reset * of_state[2]) + keep * state
+
+    names = ("input_kernel", "recurrent_kernel", "bias", "recurrent_bias")
+    words, directions = params["source_embeddings"][source], []
+    for direction in (0, 1):
+        weights = [params["encoder"][names[0]][:, direction], *(params["encoder"][n][direction] for n in names[1:])]
+        state, states = np.zeros(config.hidden_size // 2), []
+        for x in words if direction == 0 else words[::-1]:
+            state = cell(*weights, x, state)
+            states.append(state)
+        directions.append(states)
+    forward, reverse = directions
+    final = np.concatenate([forward[-1], reverse[-1]])
+    hidden = np.concatenate([forward, reverse[::-1]], axis=-1)
+    state, logits, attention = np.tanh(dense(params["bridge"], final)), [], []
+    for x in params["target_embeddings"][target]:
+        state = cell(*(params["decoder"][n] for n in names), x, state)
+        if config.attention == "none":
+            context = final
+        else:
+            scores = [numpy_score(config, params, dense, state, h) for h in hidden]
+            weights = np.exp(scores) / np.exp(scores).sum()
+            attention.append(weights)
+            context = weights @ hidden
+        joined = np.tanh(dense(params["combine"], np.concatenate([state, context])))
+        logits.append(dense(params["output"], joined))
+    return np.array(logits), np.array(attention)
+
+
+def numpy_score(config, params, dense, state, h):
+    if config.attention == "dot":
+        return state @ h
+    if config.attention == "general":
+        return state @ (h @ params["keys"]["kernel"])
+    return params["scores"] @ np.tanh(dense(params["query"], state) + dense(params["keys"], h))
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_matches_numpy(attention):
+    config = config_of(attention)
+    output = run(config, make(config))
+    assert (output.encoder_attention, output.decoder_attention) == (None, None)
+    assert output.logits.dtype == jnp.float32
+    for row, (source, target) in enumerate(((6, 5), (4, 3))):
+        ids = np.asarray(SOURCE)[row, :source], np.asarray(TARGET)[row, :target]
+        logits, weights = numpy_model(config, make(config), *ids)
+        np.testing.assert_allclose(output.logits[row, :target], logits, atol=1e-5)
+        if attention == "none":
+            assert output.cross_attention is None
+        else:
+            assert output.cross_attention.shape == (1, 2, 1, 5, 6)
+            np.testing.assert_allclose(output.cross_attention[0, row, 0, :target, :source], weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("attention", ["none", "additive", "general"])
+def test_steps_equal_the_whole(attention, num_beams):
+    config = config_of(attention)
+    check_steps(RecurrentSeq2Seq(config), make(config), SOURCE, SOURCE_SEGMENTS, config.target_vocab_size, num_beams)
+
+
+def test_later_target_tokens_change_no_logit_before_them():
+    logits = np.asarray(run(CONFIG, make(CONFIG)).logits)
+    for place in range(5):
+        changed = np.asarray(run(CONFIG, make(CONFIG), target=TARGET.at[0, place].set(10)).logits)
+        np.testing.assert_array_equal(changed[0, :place], logits[0, :place])
+        assert (np.abs(changed[0, place:] - logits[0, place:]).max(-1) > 1e-5).all()
+
+
+@pytest.mark.parametrize("attention", ["none", "dot"])
+def test_padding_and_the_future_take_no_part(attention):
+    config = config_of(attention)
+
+    def loss(params):
+        output = run(config, params)
+        return jnp.sum(output.logits[:, :3] ** 2), output.cross_attention
+
+    gradient, weights = jax.grad(loss, has_aux=True)(make(config))
+    reached = {name: np.flatnonzero(np.abs(gradient[f"{name}_embeddings"]).max(-1)) for name in ("source", "target")}
+    assert reached["source"].tolist() == list(range(1, 10))
+    assert reached["target"].tolist() == list(range(1, 7))
+    if attention == "dot":
+        assert not weights[0, 1, 0, :, 4:].any() and (weights[0, 1, 0, :, :4] > 0).all()
+
+
+def test_dropout_follows_its_key():
+    config = dataclasses.replace(CONFIG, dropout=0.5)
+    still, first, again, other = (
+        run(config, make(CONFIG), key=key).logits for key in (None, *map(jax.random.key, (1, 1, 2)))
+    )
+    np.testing.assert_array_equal(still, run(CONFIG, make(CONFIG)).logits)
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, still, atol=1e-2) and not np.allclose(first, other, atol=1e-2)
+
+
+def test_packed_rows_are_refused():
+    places = jnp.zeros((2, 6), jnp.int32)
+    call = {"deterministic": True, "return_attention": False, "source_positions": places}
+    batch = SOURCE, SOURCE_SEGMENTS, TARGET, TARGET_SEGMENTS
+    with pytest.raises(UserError, match=r"recurrent model: got rows .* expected one pair in each row\. Fix: switch"):
+        RecurrentSeq2Seq(CONFIG).apply({"params": make(CONFIG)}, *batch, **call)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 7}, r"model\.hidden_size: got 7; expected an even number"),
+        ({"embedding_size": 0}, r"model\.embedding_size: got 0; expected at least 1"),
+        ({"dropout": 1.0}, r"model\.dropout: got 1\.0; expected at least 0 and below 1"),
+        ({"initializer_range": 0.0}, r"model\.initializer_range: got 0\.0; expected above 0"),
+        ({"attention": "local"}, r"model\.attention: got 'local'; expected one of none, additive, dot, general"),
+    ],
+)
+def test_bad_values_are_user_errors(changes, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(CONFIG, **changes)
