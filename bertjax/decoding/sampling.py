@@ -1,0 +1,127 @@
+"""Hypotheses drawn at random, over the same step functions as beam search.
+
+Shapes: B batch, K samples of each row, T target length, V vocabulary, C tokens drawn from.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from bertjax.decoding.config import SamplingConfig, check_special_ids
+from bertjax.decoding.hypotheses import Hypotheses, Step
+from bertjax.decoding.ngram_blocking import block_tokens, extend_runs
+from bertjax.decoding.top_k import top_k
+from bertjax.models.beams import Beams
+
+
+class _State(NamedTuple):
+    """What the loop carries; `drawn` has the tokens so far, and its lengths stand still once a hypothesis ended."""
+
+    place: Array  # [] int32: of the token to draw, from 0
+    tokens: Array  # [B, K] int32: the last ones
+    drawn: Hypotheses
+    runs: Array  # [B, K, T] int32: see `ngram_blocking`
+    is_done: Array  # [B, K] bool
+    cache: Any
+
+
+def sample(
+    step: Step,
+    cache: Any,
+    keys: Key[Array, " B"],
+    *,
+    start_ids: Int[Array, " B"],
+    min_lengths: Int[Array, " B"],
+    max_lengths: Int[Array, " B"],
+    config: SamplingConfig,
+    eos_id: int,
+    pad_id: int,
+) -> Hypotheses:
+    """Returns `num_samples` hypotheses of each row, in the order of drawing. Pure: jit the whole of it.
+
+    Log-probabilities and scores are the model's own, whatever the temperature. At the most tokens a hypothesis is cut.
+
+    Args:
+      keys: one for each row, so that what is drawn for a row does not depend on the others.
+      step, cache, start_ids, min_lengths, max_lengths, eos_id, pad_id: as for `beam_search`, with K = `num_samples`.
+    Raises:
+      UserError: an end token that is the padding.
+    """
+    check_special_ids(eos_id, pad_id)
+    max_lengths = jnp.minimum(max_lengths, config.max_length)
+    # Samples stay in their places.
+    own = jnp.broadcast_to(jnp.arange(config.num_samples, dtype=jnp.int32), (len(start_ids), config.num_samples))
+    lineage = jnp.broadcast_to(own[..., None], (*own.shape, config.max_length))
+
+    def advance(state: _State) -> _State:
+        logits, cache = step(state.tokens, state.cache, Beams(state.place, own, lineage))
+        logits = logits.astype(jnp.float32)
+        allowed = _allow(config, state, logits, state.place < min_lengths, eos_id, pad_id)
+        tokens = _draw(config, jax.vmap(jax.random.fold_in, (0, None))(keys, state.place), allowed)
+        picked = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+        drawn = _record(state, tokens, picked - jax.nn.logsumexp(logits, axis=-1), pad_id)
+        runs = extend_runs(state.runs, drawn.ids, state.place + 1) if config.block_ngrams else state.runs
+        is_done = state.is_done | (tokens == eos_id) | (state.place + 1 >= max_lengths)[:, None]
+        return _State(state.place + 1, tokens, drawn, runs, is_done, cache)
+
+    ids = jnp.full(lineage.shape, pad_id, jnp.int32)
+    nothing = jnp.zeros(own.shape, jnp.float32)
+    state = _State(
+        place=jnp.zeros((), jnp.int32),
+        tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], own.shape),
+        drawn=Hypotheses(ids, jnp.zeros_like(own), nothing, nothing),
+        runs=jnp.zeros_like(ids),
+        is_done=jnp.broadcast_to((max_lengths <= 0)[:, None], own.shape),
+        cache=cache,
+    )
+    drawn = jax.lax.while_loop(lambda state: ~jnp.all(state.is_done), advance, state).drawn
+    return drawn._replace(scores=drawn.log_probabilities)
+
+
+def _allow(
+    config: SamplingConfig,
+    state: _State,
+    logits: Float[Array, "B K V"],
+    is_early: Bool[Array, " B"],
+    eos_id: int,
+    pad_id: int,
+) -> Float[Array, "B K V"]:
+    """The logits, those of what must not come at -inf."""
+    ids = jnp.arange(logits.shape[-1])
+    is_banned = (ids == pad_id) | ((ids == eos_id) & is_early[:, None])
+    logits = jnp.where(is_banned[:, None], -jnp.inf, logits)
+    if config.block_ngrams:
+        logits = block_tokens(logits, state.runs, state.drawn.ids, state.place, config.block_ngrams)
+    return logits
+
+
+def _draw(config: SamplingConfig, keys: Key[Array, " B"], logits: Float[Array, "B K V"]) -> Int[Array, "B K"]:
+    """One token of each hypothesis."""
+    if config.temperature == 0:
+        return jnp.argmax(logits, axis=-1)
+    logits, size = logits / config.temperature, logits.shape[-1]
+    if not config.top_k and config.top_p == 1:
+        return jax.vmap(jax.random.categorical)(keys, logits)
+    likeliest, ids = top_k(logits, min(config.top_k or size, size))
+    if config.top_p < 1:
+        probabilities = jax.nn.softmax(likeliest, axis=-1)
+        # A token stays as long as those before it have less than `top_p`; the first always does.
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        likeliest = jnp.where(before < config.top_p, likeliest, -jnp.inf)
+    drawn = jax.vmap(jax.random.categorical)(keys, likeliest)
+    return jnp.take_along_axis(ids, drawn[..., None], axis=-1)[..., 0]
+
+
+def _record(
+    state: _State, tokens: Int[Array, "B K"], log_probabilities: Float[Array, "B K"], pad_id: int
+) -> Hypotheses:
+    """The hypotheses with one token more, where they have not ended."""
+    drawn, is_done = state.drawn, state.is_done
+    tokens = jnp.where(is_done, pad_id, tokens)[..., None]
+    return drawn._replace(
+        ids=jax.lax.dynamic_update_slice_in_dim(drawn.ids, tokens, state.place, axis=-1),
+        lengths=drawn.lengths + ~is_done,
+        log_probabilities=drawn.log_probabilities + jnp.where(is_done, 0, log_probabilities),
+    )

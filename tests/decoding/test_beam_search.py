@@ -1,0 +1,231 @@
+"""Beam search against all hypotheses there are, and against plain loops."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from bertjax.decoding.beam_search import beam_search
+from tests.decoding import toys
+from tests.decoding.toys import EOS, PAD, config, found, make_tables, search
+
+seeds = st.integers(0, 2**31)
+few = hypothesis_settings(max_examples=15, deadline=None, phases=[Phase.generate])
+
+
+def assert_same(ours, expected):
+    assert [ids for ids, _ in ours] == [ids for ids, _ in expected]
+    np.testing.assert_allclose([score for _, score in ours], [score for _, score in expected], rtol=1e-5, atol=1e-5)
+
+
+def lengths(row_minima, row_maxima):
+    return jnp.array(row_minima, jnp.int32), jnp.array(row_maxima, jnp.int32)
+
+
+WIDE = [
+    {},
+    {"length_penalty": "gnmt", "alpha": 0.6, "force_eos": True},
+    {"length_penalty": "length", "alpha": 1.0, "block_ngrams": 2},
+    {"length_penalty": "length", "alpha": 2.0, "count_eos": False, "block_ngrams": 1},
+    {"length_penalty": "length", "alpha": -0.5},
+]
+
+
+@pytest.mark.parametrize("changes", WIDE, ids=str)
+@few
+@given(seed=seeds, data=st.data())
+def test_a_beam_wide_enough_finds_the_best_of_all(changes, seed, data):
+    settings = config(num_beams=36, n_best=6, max_length=3, **changes)
+    maxima = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=2))
+    minima = [data.draw(st.integers(0, most - 1)) for most in maxima]
+    tables = make_tables(seed, 2, 5)
+    ours = search(tables, *lengths(minima, maxima), settings)
+    for row in range(2):
+        expected = toys.all_hypotheses(tables[row], settings, minima[row], maxima[row])[:6]
+        assert_same(found(ours, row), expected)
+
+
+NARROW = [
+    {"num_beams": 1, "n_best": 1, "stopping": "exact", "length_penalty": "length", "alpha": 1.0},
+    {"num_beams": 3, "n_best": 2, "stopping": "exact", "length_penalty": "length", "alpha": 1.5, "force_eos": True},
+    {"num_beams": 3, "n_best": 3, "stopping": "hf", "length_penalty": "length", "alpha": 1.5, "block_ngrams": 2},
+    {"num_beams": 3, "n_best": 1, "stopping": "hf_early", "length_penalty": "gnmt", "alpha": 0.6},
+]
+
+
+@pytest.mark.parametrize("changes", NARROW, ids=str)
+@few
+@given(seed=seeds, data=st.data())
+def test_a_narrow_beam_goes_as_plain_loops_do(changes, seed, data):
+    settings = config(max_length=8, **changes)
+    maxima = data.draw(st.lists(st.integers(1, 8), min_size=3, max_size=3))
+    minima = [data.draw(st.integers(0, most - 1)) for most in maxima]
+    tables = make_tables(seed, 3, 7)
+    ours = search(tables, *lengths(minima, maxima), settings)
+    for row in range(3):
+        assert_same(found(ours, row), toys.plain_search(tables[row], settings, minima[row], maxima[row]))
+
+
+@functools.cache
+def outcomes(stopping):
+    """Of 64 rows, with a penalty that rewards length."""
+    settings = config(num_beams=3, stopping=stopping, max_length=8, length_penalty="length", alpha=1.5)
+    return search(make_tables(0, 64, 7), *lengths([0] * 64, [8] * 64), settings)
+
+
+@pytest.mark.parametrize(("more", "less"), [("exact", "hf"), ("hf", "hf_early")])
+def test_the_rules_are_told_apart(more, less):
+    """A rule that waits longer finds no worse, and for some rows better: else the tests of rules would see nothing."""
+    difference = np.asarray(outcomes(more).scores - outcomes(less).scores)
+    assert difference.min() >= 0
+    assert difference.max() > 0.01
+
+
+CONTINUES = np.array([False, False, False, False, False, True, True])
+
+
+@pytest.mark.parametrize("block", [0, 2])
+@few
+@given(seed=seeds, data=st.data())
+def test_presumm(block, seed, data):
+    settings = config(
+        num_beams=4, stopping="presumm", length_penalty="gnmt", alpha=0.95, max_length=9, block_ngrams=block
+    )
+    maxima = data.draw(st.lists(st.integers(1, 9), min_size=3, max_size=3))
+    minima = [data.draw(st.integers(0, most - 1)) for most in maxima]
+    tables = make_tables(seed, 3, 7)
+    ours = search(tables, *lengths(minima, maxima), settings, CONTINUES)
+    for row in range(3):
+        expected = toys.presumm_search(tables[row], settings, minima[row], maxima[row], CONTINUES)
+        assert_same(found(ours, row), expected)
+
+
+def test_blocking_changes_what_presumm_finds():
+    tables, limits = make_tables(1, 64, 7), lengths([6] * 64, [9] * 64)
+    options = {"num_beams": 4, "stopping": "presumm", "max_length": 9}
+    free, blocked = (search(tables, *limits, config(block_ngrams=n, **options), CONTINUES) for n in (0, 2))
+    for row in range(64):
+        ids = [found(hypotheses, row)[0][0] for hypotheses in (free, blocked)]
+        repeats = [toys.has_repeat(toys.words_of(each[:-1], CONTINUES), 2) for each in ids]
+        if repeats[0] and not repeats[1]:
+            return
+    pytest.fail("no row had its repeats blocked")
+
+
+def test_greedy_is_a_beam_of_one():
+    settings = config(num_beams=1, max_length=8, length_penalty="length", alpha=2.0)
+    tables = make_tables(2, 16, 9)
+    ours = search(tables, *lengths([0] * 16, [8] * 16), settings)
+    for row in range(16):
+        ids = ()
+        while len(ids) < 8 and EOS not in ids:
+            logits = toys.logits_after(tables[row], ids)
+            ids += (int(np.argmax(np.where(np.arange(9) == PAD, -np.inf, logits))),)
+        assert found(ours, row)[0][0] == ids
+
+
+MIXED = lengths([0, 3, 0, 1, 5, 0], [8, 4, 1, 6, 8, 0])
+
+
+@pytest.mark.parametrize("stopping", ["exact", "presumm"])
+def test_a_batch_is_its_rows_one_by_one(stopping):
+    settings = config(num_beams=3, max_length=8, stopping=stopping, length_penalty="gnmt", alpha=0.6)
+    tables = make_tables(3, 6, 9)
+    together = search(tables, *MIXED, settings)
+    for row in range(6):
+        alone = search(tables[row : row + 1], *(limit[row : row + 1] for limit in MIXED), settings)
+        for field, expected in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(field[0], expected[row])
+
+
+@pytest.mark.parametrize("stopping", ["exact", "presumm"])
+def test_a_cache_that_is_never_reordered_follows_the_lineage(stopping):
+    settings = config(num_beams=4, max_length=8, stopping=stopping, length_penalty="length", alpha=1.0)
+    tables = make_tables(4, 6, 9)
+    reordered, by_lineage = (search(tables, *MIXED, settings, by_lineage=flag) for flag in (False, True))
+    jax.tree.map(np.testing.assert_array_equal, reordered, by_lineage)
+
+
+def test_lineage_and_parents_say_where_each_token_was_fed():
+    """The step records what it is told; each beam's history, followed either way, is the same."""
+    told, shape = [], (2, 3)
+
+    def step(tokens, cache, beams):
+        jax.debug.callback(lambda *each: told.append([np.asarray(a) for a in each]), tokens, *beams, ordered=True)
+        return toys.reordered_step(tokens, cache, beams)
+
+    settings = config(num_beams=3, max_length=6)
+    tables = make_tables(5, 2, 9)
+    limits = dict(zip(("min_lengths", "max_lengths"), lengths([5, 5], [6, 6]), strict=True))
+    ids = {"start_ids": jnp.full(2, toys.START), "eos_id": EOS, "pad_id": PAD, "continues": None}
+    beam_search(step, toys.reordered_cache(tables, settings), config=settings, **limits, **ids)
+    jax.effects_barrier()
+    assert [int(index) for _, index, _, _ in told] == list(range(6))
+    histories = np.zeros((*shape, 0), int)
+    for tokens, index, parents, lineage in told:
+        histories = np.take_along_axis(histories, parents[..., None], axis=1)
+        histories = np.concatenate([histories, tokens[..., None]], axis=-1)
+        for place in range(index + 1):
+            fed = np.take_along_axis(told[place][0], lineage[..., place], axis=1)
+            np.testing.assert_array_equal(fed, histories[..., place])
+    assert any((parents != np.arange(3)).any() for _, _, parents, _ in told)
+
+
+@pytest.mark.parametrize("changes", [*NARROW[1:3], {"stopping": "presumm"}], ids=str)
+@few
+@given(seed=seeds)
+def test_what_is_finished_stays_as_it_was(changes, seed):
+    """Each hypothesis has the probability of its own tokens, no padding before its end, and only padding after it."""
+    settings = config(max_length=8, **{**changes, "force_eos": False, "block_ngrams": 0})
+    tables = make_tables(seed, 3, 7)
+    # Padding is what the model would like best.
+    tables[..., PAD] += 5
+    ours = jax.tree.map(np.asarray, search(tables, *lengths([0, 2, 0], [8, 8, 5]), settings))
+    for row in range(3):
+        assert (np.diff(ours.scores[row]) <= 0).all()
+        for ids, length, log_probability, score in zip(*(field[row] for field in ours), strict=True):
+            ids, rest = ids[:length].tolist(), ids[length:]
+            assert length == 0 or (PAD not in ids and EOS not in ids[:-1])
+            assert (rest == PAD).all()
+            if length and settings.stopping != "presumm":  # whose scores count what came after the end token
+                each = [toys.log_softmax(toys.logits_after(tables[row], ids[:i]))[ids[i]] for i in range(length)]
+                assert log_probability == pytest.approx(sum(each), rel=1e-4, abs=1e-4)
+                assert score == pytest.approx(toys.score(settings, ids, log_probability), rel=1e-4)
+    found_ids = [ids for ids, _ in found(ours, 0)]
+    assert len(set(found_ids)) == len(found_ids)
+
+
+def test_a_row_of_no_length_is_left_out():
+    ours = search(make_tables(6, 2, 7), *lengths([0, 0], [0, 6]), config(n_best=2))
+    assert found(ours, 0) == []
+    assert (np.asarray(ours.ids[0]) == PAD).all()
+    assert np.isneginf(ours.scores[0]).all()
+    assert len(found(ours, 1)) == 2
+
+
+def test_the_loop_ends_when_every_row_is_done():
+    steps = []
+
+    def step(tokens, cache, beams):
+        jax.debug.callback(lambda index: steps.append(int(index)), beams.index)
+        # The end token is all but certain at step 3.
+        logits = jnp.where(beams.index == 3, 50.0, -50.0) * (jnp.arange(8) == EOS)
+        return jnp.broadcast_to(logits, (*tokens.shape, 8)), cache
+
+    ids = {"start_ids": jnp.full(1, toys.START), "eos_id": EOS, "pad_id": PAD, "continues": None}
+    limits = dict(zip(("min_lengths", "max_lengths"), lengths([0], [50]), strict=True))
+    ours = beam_search(step, (), config=config(max_length=50), **limits, **ids)
+    jax.effects_barrier()
+    assert max(steps) == 3
+    assert int(ours.lengths[0, 0]) == 4
+
+
+def test_more_tokens_than_the_cache_has_room_for_are_cut():
+    ours = search(make_tables(7, 1, 7), *lengths([90], [99]), config(max_length=5))
+    assert int(ours.lengths[0, 0]) == 5
+    assert EOS not in np.asarray(ours.ids)

@@ -1,0 +1,96 @@
+"""What configs are refused, and the lengths they give."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.decoding.config import SamplingConfig, check_special_ids, length_limits
+from bertjax.decoding.length_penalties import length_penalty
+from bertjax.errors import UserError
+from tests.decoding.toys import config
+
+
+def sampling(**changes):
+    lengths = {"max_length": 9, "max_ratio": 0.0, "max_extra": 9, "min_ratio": 0.0, "min_extra": 0}
+    values = {"num_samples": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "block_ngrams": 0}
+    return SamplingConfig(**{**lengths, **values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("num_beams", 0, "at least 1"),
+        ("n_best", 5, "1 to num_beams=4"),
+        ("n_best", 0, "1 to num_beams=4"),
+        ("length_penalty", "wu", "one of none, gnmt, length"),
+        ("stopping", "never", "one of exact, hf, hf_early, presumm"),
+        ("alpha", math.nan, "a finite number"),
+        ("block_ngrams", -1, "at least 0"),
+        ("max_length", 0, "at least 1"),
+        ("max_ratio", -0.5, "a number of 0 or more"),
+        ("min_ratio", math.inf, "a number of 0 or more"),
+        ("min_extra", -1, "at least 0"),
+        ("max_extra", 0, "at least 1 where max_ratio is 0"),
+    ],
+)
+def test_a_beam_searchs_bad_values_are_named(key, value, expected):
+    with pytest.raises(UserError) as told:
+        config(**{key: value})
+    assert f"config key decoding.{key}: got " in str(told.value)
+    assert f"; expected {expected}. Fix: " in str(told.value)
+
+
+def test_presumm_returns_one():
+    with pytest.raises(UserError, match=r"n_best: got 2; expected 1 with decoding.stopping=presumm. Fix: change"):
+        config(stopping="presumm", n_best=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("num_samples", 0, "at least 1"),
+        ("temperature", -0.1, "a number of 0 or more"),
+        ("temperature", math.nan, "a number of 0 or more"),
+        ("top_k", -1, "at least 0"),
+        ("top_p", 0.0, "above 0 and at most 1"),
+        ("top_p", 1.5, "above 0 and at most 1"),
+        ("block_ngrams", -1, "at least 0"),
+        ("max_length", 0, "at least 1"),
+    ],
+)
+def test_a_samplers_bad_values_are_named(key, value, expected):
+    with pytest.raises(UserError) as told:
+        sampling(**{key: value})
+    assert f"config key decoding.{key}: got {value}; expected {expected}. Fix: change" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "least", "most"),
+    [
+        ({"max_ratio": 1.0, "max_extra": 50}, [0, 0, 0, 0], [50, 51, 60, 100]),
+        ({"max_ratio": 1.2, "max_extra": 0}, [0, 0, 0, 0], [1, 1, 12, 100]),
+        ({"max_ratio": 2.0, "max_extra": -3}, [0, 0, 0, 0], [1, 1, 17, 100]),
+        ({"max_extra": 20, "min_ratio": 0.5, "min_extra": 2}, [2, 2, 7, 19], [20] * 4),
+    ],
+)
+def test_lengths_go_by_the_source(changes, least, most):
+    ours = length_limits(config(max_length=100, **changes), jnp.array([0, 1, 10, 200]))
+    assert [limit.tolist() for limit in ours] == [least, most]
+
+
+def test_length_penalties():
+    lengths = jnp.array([0, 1, 7])
+    penalties = [
+        length_penalty(config(length_penalty=name, alpha=alpha), lengths)
+        for name, alpha in (("none", 0.6), ("gnmt", 2.0), ("length", 2.0), ("length", -1.0))
+    ]
+    expected = [[1, 1, 1], [25 / 36, 1, 4], [1, 1, 49], [1, 1, 1 / 7]]
+    np.testing.assert_allclose(penalties, expected, rtol=1e-6)
+
+
+def test_the_end_token_must_not_be_the_padding():
+    check_special_ids(1, 0)
+    with pytest.raises(UserError, match=r"end token: got id 3, which is the padding too; expected two ids. Fix: give"):
+        check_special_ids(3, 3)

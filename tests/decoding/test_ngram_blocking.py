@@ -1,0 +1,61 @@
+"""Repeats that are kept up to date token by token, against looking at all n-grams anew."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words
+from tests.decoding.toys import has_repeat, repeats_at_end, words_of
+
+LENGTH, VOCABULARY = 10, 4
+CONTINUES = np.array([False, False, True, True])
+
+
+def runs_of(ids):
+    """The history [1, 1, T] with rubbish after it, and its runs, built up one by one."""
+    history = jnp.full((1, 1, LENGTH), ids[-1] if ids else 0)
+    runs = jnp.zeros_like(history)
+    for place, token in enumerate(ids):
+        history = history.at[..., place].set(token)
+        runs = extend_runs(runs, history, jnp.array(place + 1))
+    return runs, history, jnp.array(len(ids))
+
+
+def test_the_example_of_the_docstring():
+    assert runs_of([7, 8, 9, 7, 8])[0][0, 0, :5].tolist() == [0, 0, 2, 0, 0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@given(ids=st.lists(st.integers(0, VOCABULARY - 1), max_size=LENGTH - 1))
+def test_tokens_that_would_repeat_are_banned(n, ids):
+    blocked = block_tokens(jnp.zeros((1, 1, VOCABULARY)), *runs_of(ids), n)[0, 0]
+    # Of a history that has repeats already, only what the next token would add counts.
+    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+    expected = [(*ids[len(ids) - n + 1 :], token) in grams for token in range(VOCABULARY)]
+    assert np.isneginf(blocked).tolist() == expected
+    if not has_repeat(ids, n):
+        assert expected == [has_repeat([*ids, token], n) for token in range(VOCABULARY)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@settings(max_examples=30, deadline=None, phases=[Phase.generate])
+@given(ids=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=LENGTH))
+def test_words_that_came_before(n, ids):
+    ours = repeats_words(*runs_of(ids), n, jnp.asarray(CONTINUES))
+    assert bool(ours[0, 0]) == repeats_at_end(words_of(ids, CONTINUES), n)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([0, 2, 1, 0, 2], True),  # "a##c" "b" "a##c"
+        ([0, 2, 1, 0], False),  # "a##c" "b" "a"
+        ([0, 1, 0, 2], False),  # "a" "b" "a##c"
+        ([0, 2, 3, 0, 2], False),  # "a##c##d" "a##c"
+    ],
+)
+def test_a_word_is_all_of_its_pieces(ids, expected):
+    assert bool(repeats_words(*runs_of(ids), 1, jnp.asarray(CONTINUES))[0, 0]) is expected

@@ -1,0 +1,126 @@
+"""Samples against the probabilities that they are drawn by."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.decoding.config import SamplingConfig
+from bertjax.decoding.sampling import sample
+from tests.decoding import toys
+from tests.decoding.toys import EOS, PAD, make_tables
+
+MANY = 4000
+
+
+def config(**changes):
+    values = {"num_samples": 8, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "block_ngrams": 0, "max_length": 6}
+    lengths = {"max_ratio": 0.0, "max_extra": 6, "min_ratio": 0.0, "min_extra": 0}
+    return SamplingConfig(**{**values, **lengths, **changes})
+
+
+@functools.partial(jax.jit, static_argnames="settings")
+def draw(tables, seeds, minima, maxima, settings):
+    states = jnp.zeros((len(tables), settings.num_samples), jnp.int32)
+    return sample(
+        toys.reordered_step,
+        (jnp.asarray(tables), states),
+        jax.vmap(jax.random.key)(seeds),
+        start_ids=jnp.full(len(tables), toys.START),
+        min_lengths=minima,
+        max_lengths=maxima,
+        config=settings,
+        eos_id=EOS,
+        pad_id=PAD,
+    )
+
+
+def run(tables, seeds, minima, maxima, settings):
+    return jax.tree.map(np.asarray, draw(tables, *map(np.asarray, (seeds, minima, maxima)), settings))
+
+
+def expected_probabilities(logits, settings, banned):
+    """What one token is drawn by, from its definition."""
+    logits = logits.astype(np.float64) / settings.temperature
+    logits[list(banned)] = -np.inf
+    order = np.argsort(-logits)
+    logits[order[settings.top_k or len(order) :]] = -np.inf
+    probabilities = np.exp(logits - logits.max())
+    probabilities /= probabilities.sum()
+    smallest = next(n for n in range(1, len(order) + 1) if probabilities[order[:n]].sum() >= settings.top_p - 1e-9)
+    probabilities[order[smallest:]] = 0
+    return probabilities / probabilities.sum()
+
+
+def check_frequencies(ids, probabilities):
+    counts, expected = np.bincount(ids, minlength=len(probabilities)), len(ids) * probabilities
+    assert (counts[probabilities == 0] == 0).all()
+    common = expected >= 10  # the rarest are not normally distributed
+    errors = np.sqrt(expected * (1 - probabilities))
+    assert (np.abs(counts - expected)[common] <= 3 * errors[common] + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.8}, {"top_k": 5, "top_p": 0.7, "temperature": 2.0}]
+)
+def test_frequencies(changes):
+    """Of the first two tokens, within three standard errors; one seed in ten or so has a token beyond them."""
+    settings = config(num_samples=MANY, max_length=2, **changes)
+    table = make_tables(0, 1, 8)
+    ids = run(table, [0], [0], [2], settings).ids[0]
+    check_frequencies(ids[:, 0], expected_probabilities(toys.logits_after(table[0], ()), settings, [PAD]))
+    best = int(np.argmax(np.bincount(ids[ids[:, 0] != EOS, 0])))
+    after = ids[ids[:, 0] == best, 1]
+    assert len(after) > 100
+    check_frequencies(after, expected_probabilities(toys.logits_after(table[0], (best,)), settings, [PAD]))
+
+
+def test_temperature_0_is_greedy():
+    tables = make_tables(1, 16, 9)
+    settings = config(temperature=0.0, num_samples=2)
+    greedy = toys.search(tables, np.zeros(16, int), np.full(16, 6), toys.config(num_beams=1))
+    ours = run(tables, range(16), [0] * 16, [6] * 16, settings)
+    for each in range(2):
+        np.testing.assert_array_equal(ours.ids[:, each], greedy.ids[:, 0])
+        np.testing.assert_allclose(ours.scores[:, each], greedy.scores[:, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_rows_are_drawn_for_alone():
+    tables, limits = make_tables(2, 3, 9), ([0, 2, 0], [6, 4, 1])
+    together = run(tables, [5, 6, 7], *limits, config())
+    for row in range(3):
+        one = slice(row, row + 1)
+        alone = run(tables[one], [5, 6, 7][one], *(limit[one] for limit in limits), config())
+        for field, expected in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(field[0], expected[row])
+    assert (run(tables[:1], [8], [0], [6], config()).ids != together.ids[0]).any()
+
+
+def test_samples_keep_to_the_rules():
+    """Lengths, no padding before the end and only padding after it, n-grams, and the model's own probabilities."""
+    tables = make_tables(3, 2, 7)
+    tables[..., PAD] += 5
+    settings = config(num_samples=50, temperature=1.5, block_ngrams=2, max_length=8)
+    drawn, minima, maxima = run(tables, [1, 2], [3, 0], [8, 5], settings), (3, 0), (8, 5)
+    for row in range(2):
+        for ids, length, log_probability, score in zip(*(field[row] for field in drawn), strict=True):
+            ids, rest = ids[:length].tolist(), ids[length:]
+            assert PAD not in ids
+            assert EOS not in ids[:-1]
+            assert (rest == PAD).all()
+            assert ids[-1] == EOS or length == maxima[row]
+            assert length - (ids[-1] == EOS) >= minima[row]
+            assert not toys.has_repeat(ids, 2)
+            each = [toys.log_softmax(toys.logits_after(tables[row], ids[:i]))[ids[i]] for i in range(length)]
+            assert log_probability == pytest.approx(sum(each), rel=1e-4)
+            assert score == log_probability
+    assert len({tuple(ids) for ids in drawn.ids[0]}) > 10
+
+
+def test_a_row_of_no_length_is_left_out():
+    drawn = run(make_tables(4, 2, 7), [0, 0], [0, 0], [0, 3], config())
+    assert (drawn.lengths[0] == 0).all()
+    assert (drawn.ids[0] == PAD).all()
+    assert (drawn.lengths[1] > 0).all()

@@ -1,0 +1,37 @@
+"""The largest values of long rows against NumPy's stable sort."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.decoding.top_k import top_k
+
+
+def check(x, k):
+    order = np.argsort(-x, axis=-1, kind="stable")[..., :k]
+    values, places = top_k(jnp.asarray(x), k)
+    np.testing.assert_array_equal(places, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=-1))
+
+
+@pytest.mark.parametrize("size", [10, 63, 64, 640, 1280, 1281, 1343, 3000])
+def test_places_and_values(size):
+    check(np.random.default_rng(size).standard_normal((2, 3, size)).astype(np.float32), 10)
+
+
+def test_of_equal_values_the_first_comes_first():
+    check(np.random.default_rng(0).integers(0, 4, (50, 2000)).astype(np.float32), 6)
+    check(np.zeros((2, 2000), np.float32), 6)
+
+
+def test_rows_that_are_almost_all_minus_infinity():
+    x = np.full((4, 2000), -np.inf, np.float32)
+    x[1, 1999] = x[2, 70] = x[3, 64:68] = 1
+    check(x, 5)
+
+
+@pytest.mark.parametrize("start", [0, 64, 1900, 1990])
+def test_all_of_the_largest_in_one_block_or_in_the_rest(start):
+    x = np.random.default_rng(1).standard_normal((1, 2000)).astype(np.float32)
+    x[:, start : start + 10] += 100
+    check(x, 10)

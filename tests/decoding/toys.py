@@ -1,0 +1,220 @@
+"""Toy models whose every logit depends on the whole prefix, and searches over them in plain Python.
+
+Rows differ in their tables; a prefix is mixed into one of `MIX` states, whose table entry is the logits.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.decoding.beam_search import beam_search
+from bertjax.decoding.config import DecodingConfig
+
+PAD, EOS, START = 0, 1, 2
+MIX = 101
+
+
+def config(**changes):
+    values = {
+        "num_beams": 4,
+        "n_best": 1,
+        "length_penalty": "none",
+        "alpha": 0.0,
+        "count_eos": True,
+        "max_length": 6,
+        "max_ratio": 0.0,
+        "max_extra": 6,
+        "min_ratio": 0.0,
+        "min_extra": 0,
+        "block_ngrams": 0,
+        "force_eos": False,
+        "stopping": "exact",
+    }
+    return DecodingConfig(**{**values, **changes})
+
+
+def make_tables(seed, rows, vocabulary):
+    """Logits [B, MIX, V] with end tokens likely enough for hypotheses of many lengths."""
+    tables = np.random.default_rng(seed).normal(0, 2, (rows, MIX, vocabulary)).astype(np.float32)
+    tables[..., EOS] += 1
+    return tables
+
+
+def mix(state, token):
+    return (state * 31 + token * 17 + 5) % MIX
+
+
+def logits_after(table, ids):
+    return table[functools.reduce(mix, (START, *ids), 0)]
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
+
+
+# As step functions
+
+
+def reordered_step(tokens, cache, beams):
+    """Its state is reordered by the parents, as an RNN's."""
+    tables, states = cache
+    states = mix(jnp.take_along_axis(states, beams.parents, axis=1), tokens)
+    return jax.vmap(lambda table, rows: table[rows])(tables, states), (tables, states)
+
+
+def reordered_cache(tables, settings):
+    return jnp.asarray(tables), jnp.zeros((len(tables), settings.num_beams), jnp.int32)
+
+
+def lineage_step(tokens, cache, beams):
+    """What was fed stays where it is, as a Transformer's keys, and each beam looks up its own."""
+    tables, fed = cache  # [B, T, K]
+    fed = fed.at[:, beams.index].set(tokens)
+    own = jnp.take_along_axis(fed, jnp.swapaxes(beams.lineage, 1, 2), axis=2)  # [B, T, K]
+    states = jnp.zeros(tokens.shape, jnp.int32)
+    for place in range(fed.shape[1]):
+        states = jnp.where(place <= beams.index, mix(states, own[:, place]), states)
+    return jax.vmap(lambda table, rows: table[rows])(tables, states), (tables, fed)
+
+
+def lineage_cache(tables, settings):
+    return jnp.asarray(tables), jnp.zeros((len(tables), settings.max_length, settings.num_beams), jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames=("settings", "by_lineage"))
+def search(tables, minima, maxima, settings, continues=None, by_lineage=False):
+    step, make_cache = (lineage_step, lineage_cache) if by_lineage else (reordered_step, reordered_cache)
+    return beam_search(
+        step,
+        make_cache(tables, settings),
+        start_ids=jnp.full(len(tables), START),
+        min_lengths=jnp.asarray(minima),
+        max_lengths=jnp.asarray(maxima),
+        config=settings,
+        eos_id=EOS,
+        pad_id=PAD,
+        continues=continues,
+    )
+
+
+def found(hypotheses, row):
+    """The hypotheses of a row as [(ids, score)]."""
+    fields = (np.asarray(field[row]) for field in hypotheses)
+    return [
+        (tuple(ids[:length].tolist()), float(score)) for ids, length, _, score in zip(*fields, strict=True) if length
+    ]
+
+
+# In plain Python
+
+
+def penalty(settings, length):
+    if settings.length_penalty == "gnmt":
+        return ((5 + length) / 6) ** settings.alpha
+    return max(length, 1) ** (settings.alpha if settings.length_penalty == "length" else 0)
+
+
+def score(settings, ids, total):
+    return total / penalty(settings, len(ids) - (ids[-1] == EOS and not settings.count_eos))
+
+
+def has_repeat(items, n):
+    grams = [tuple(items[i : i + n]) for i in range(len(items) - n + 1)]
+    return len(set(grams)) < len(grams)
+
+
+def continuations(table, ids, settings, minimum, maximum):
+    """(token, log-probability) of all that may follow."""
+    if settings.force_eos and len(ids) + 1 == maximum:
+        return [(EOS, 0.0)]
+    values = log_softmax(logits_after(table, ids))
+    allowed = [token for token in range(len(values)) if token != PAD and (token != EOS or len(ids) >= minimum)]
+    if settings.block_ngrams:
+        allowed = [token for token in allowed if not has_repeat((*ids, token), settings.block_ngrams)]
+    return [(token, values[token]) for token in allowed]
+
+
+def all_hypotheses(table, settings, minimum, maximum):
+    """[(ids, score)] of all there are, best first."""
+    done, open_ = [], [((), 0.0)]
+    for length in range(1, maximum + 1):
+        grown = [
+            ((*ids, token), total + value)
+            for ids, total in open_
+            for token, value in continuations(table, ids, settings, minimum, maximum)
+        ]
+        ended = [(ids, total) for ids, total in grown if ids[-1] == EOS or length == maximum]
+        done += [(ids, score(settings, ids, total)) for ids, total in ended]
+        open_ = [(ids, total) for ids, total in grown if ids[-1] != EOS]
+    return sorted(done, key=lambda pair: -pair[1])
+
+
+def plain_search(table, settings, minimum, maximum):
+    """[(ids, score)] of the n best that a beam finds."""
+    width, running, done = settings.num_beams, [((), 0.0)], []
+    for length in range(1, maximum + 1):
+        grown = [
+            ((*ids, token), total + value)
+            for ids, total in running
+            for token, value in continuations(table, ids, settings, minimum, maximum)
+        ]
+        grown = sorted(grown, key=lambda pair: -pair[1])[: 2 * width]
+        ends = [ids[-1] == EOS or length == maximum for ids, _ in grown]
+        done += [
+            (ids, score(settings, ids, total)) for (ids, total), end in zip(grown[:width], ends, strict=False) if end
+        ]
+        done = sorted(done, key=lambda pair: -pair[1])[:width]
+        running = [pair for pair, end in zip(grown, ends, strict=True) if not end][:width]
+        if not running or is_over(settings, [value for _, value in done], running[0][1], length, maximum):
+            break
+    return done[: settings.n_best]
+
+
+def is_over(settings, scores, best, length, maximum):
+    needed = settings.n_best if settings.stopping == "exact" else settings.num_beams
+    if len(scores) < needed:
+        return False
+    if settings.stopping == "hf_early" or settings.num_beams == 1:
+        return True
+    lengths = range(length, maximum + 1) if settings.stopping == "exact" else [length]
+    return scores[needed - 1] >= max(best / penalty(settings, n) for n in lengths)
+
+
+def words_of(ids, continues):
+    words = []
+    for i, token in enumerate(ids):
+        if i and continues[token]:
+            words[-1] += (token,)
+        else:
+            words.append((token,))
+    return words
+
+
+def presumm_search(table, settings, minimum, maximum, continues):
+    """[(ids up to the first end token, score)] as PreSumm's `predictor.py`: scores are divided at each step, the K
+    best go on whether they ended or not, and the row ends with its first one. Padding is left out besides, and where
+    all would be blocked (PreSumm then draws noise), none is."""
+    n, running, done = settings.block_ngrams, [((), 0.0)], []
+    for length in range(1, maximum + 1):
+        divisor, grown = ((5 + length) / 6) ** settings.alpha, []
+        going_on = [pair for pair in running if not (n and repeats_at_end(words_of(pair[0], continues), n))]
+        for ids, total in going_on or running:
+            values = log_softmax(logits_after(table, ids))
+            banned = (PAD, EOS) if length <= minimum else (PAD,)
+            grown += [((*ids, v), (total + value) / divisor) for v, value in enumerate(values) if v not in banned]
+        grown = sorted(grown, key=lambda pair: -pair[1])[: settings.num_beams]
+        ends = [ids[-1] == EOS or length == maximum for ids, _ in grown]
+        done += [pair for pair, end in zip(grown, ends, strict=True) if end]
+        if ends[0]:
+            break
+        running = [(ids, value * divisor) for ids, value in grown]
+    ids, value = max(done, key=lambda pair: pair[1])
+    return [(ids[: ids.index(EOS) + 1] if EOS in ids else ids, value)]
+
+
+def repeats_at_end(words, n):
+    grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    return bool(grams) and grams[-1] in grams[:-1]
