@@ -125,8 +125,15 @@ class BucketedBatches:
         """
         steps = self.steps_per_epoch
         for epoch in itertools.count(start // steps):
-            for length, indices in self._plan(epoch)[max(0, start - epoch * steps) :]:
-                yield self.rows.padded(indices.reshape(self.sizes[-1], -1)[rows].ravel(), length)
+            yield from self._padded(self._plan(epoch)[max(0, start - epoch * steps) :], rows)
+
+    def evaluation(self, rows: Indices) -> Iterator[dict[str, np.ndarray]]:
+        """Rows `rows` of the batches of one epoch, in which each row comes once."""
+        yield from self._padded(self._plan(0), rows)
+
+    def _padded(self, batches: Iterable[tuple[int, np.ndarray]], rows: Indices) -> Iterator[dict[str, np.ndarray]]:
+        for length, indices in batches:
+            yield self.rows.padded(indices.reshape(self.sizes[-1], -1)[rows].ravel(), length)
 
     def _plan(self, epoch: int) -> list[tuple[int, Indices]]:
         """Length and rows of each batch of an epoch."""

@@ -4,19 +4,15 @@ Byte-pair merges over words, as in Hugging Face's `WordPieceTrainer`, whose resu
 because ties between equally frequent pairs follow hash order. Here every tie has a rule.
 """
 
-import heapq
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
+from bertjax.data.bpe_trainer import Merges
 from bertjax.data.tokenizers import CONTINUATION, MAX_WORD_CHARS, SPECIALS, normalize
 from bertjax.errors import UserError
 
 ALPHABET_LIMIT = 1000  # characters
-MIN_PAIR_COUNT = 2
 MIN_VOCAB_SIZE = 2 * len(SPECIALS)
-
-Pair = tuple[str, str]
 
 
 def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
@@ -55,9 +51,9 @@ def train(counts: Mapping[str, int], vocab_size: int) -> list[str]:
         raise UserError("training a vocabulary", got="no words", expected="text", fix="check the source files")
     alphabet = _alphabet(counts, vocab_size - len(SPECIALS))
     vocab = dict.fromkeys((*SPECIALS, *alphabet))  # a dict as an ordered set
-    merges = _Merges(counts, alphabet)
-    while len(vocab) < vocab_size and (piece := merges.next()):
-        vocab[piece] = None
+    merges = Merges(_split_words(counts, alphabet), _join)
+    while len(vocab) < vocab_size and (merge := merges.next()):
+        vocab[merge[1]] = None
     return list(vocab)
 
 
@@ -79,75 +75,15 @@ def _alphabet(counts: Mapping[str, int], room: int) -> list[str]:
     return chars + [CONTINUATION + char for char in chars if char in inside]
 
 
-class _Merges:
-    """Words as lists of pieces, with the count of every pair of neighbors kept up to date.
+def _split_words(counts: Mapping[str, int], alphabet: Iterable[str]) -> Iterator[tuple[list[str], int]]:
+    """The pieces of the words that have no unknown ones."""
+    pieces = {piece: piece for piece in alphabet}  # one string object for each, however many words hold it
+    for word, count in counts.items():
+        split = [pieces.get(word[0]), *(pieces.get(CONTINUATION + char) for char in word[1:])]
+        known = [piece for piece in split if piece is not None]
+        if len(known) == len(split) <= MAX_WORD_CHARS:
+            yield known, count
 
-    The heap is lazy: an entry may hold a count that has fallen since, and is then put back with the present
-    one. A count that rises gets a new entry at once. `places` may list words that have lost the pair, or list
-    one twice.
-    """
 
-    def __init__(self, counts: Mapping[str, int], alphabet: Iterable[str]) -> None:
-        pieces = {piece: piece for piece in alphabet}  # one string object for each, however many words hold it
-        self._words: list[list[str]] = []
-        self._word_counts: list[int] = []
-        self._pair_counts: defaultdict[Pair, int] = defaultdict(int)
-        self._places: defaultdict[Pair, list[int]] = defaultdict(list)
-        for word, count in counts.items():
-            split = [pieces.get(word[0]), *(pieces.get(CONTINUATION + char) for char in word[1:])]
-            known = [piece for piece in split if piece is not None]
-            if len(known) == len(split) and 1 < len(split) <= MAX_WORD_CHARS:
-                self._add(known, count)
-        self._heap = [(-count, pair) for pair, count in self._pair_counts.items() if count >= MIN_PAIR_COUNT]
-        heapq.heapify(self._heap)
-
-    def next(self) -> str | None:
-        """Merges the most frequent pair everywhere and returns the piece; None when no pair is left."""
-        while self._heap:
-            negative, pair = heapq.heappop(self._heap)
-            count = self._pair_counts.get(pair, 0)
-            if count == -negative:
-                return self._merge(pair)
-            if MIN_PAIR_COUNT <= count < -negative:
-                heapq.heappush(self._heap, (-count, pair))
-        return None
-
-    def _add(self, word: list[str], count: int) -> None:
-        place = len(self._words)
-        self._words.append(word)
-        self._word_counts.append(count)
-        for pair in pairwise(word):
-            self._pair_counts[pair] += count
-            self._places[pair].append(place)
-
-    def _merge(self, pair: Pair) -> str:
-        piece = pair[0] + pair[1].removeprefix(CONTINUATION)
-        risen: set[Pair] = set()
-        for place in self._places.pop(pair):
-            risen.update(self._merge_in_word(place, pair, piece))
-        del self._pair_counts[pair]
-        for new in risen:
-            if self._pair_counts[new] >= MIN_PAIR_COUNT:
-                heapq.heappush(self._heap, (-self._pair_counts[new], new))
-        return piece
-
-    def _merge_in_word(self, place: int, pair: Pair, piece: str) -> list[Pair]:
-        """Replaces the pair by the piece, from left to right; returns the pairs that came to be."""
-        word, count = self._words[place], self._word_counts[place]
-        left, right = pair
-        pair_counts, made = self._pair_counts, []
-        i = 0
-        while i < len(word) - 1:
-            if word[i] == left and word[i + 1] == right:
-                if i > 0:
-                    pair_counts[word[i - 1], left] -= count
-                    made.append((word[i - 1], piece))
-                if i + 2 < len(word):
-                    pair_counts[right, word[i + 2]] -= count
-                    made.append((piece, word[i + 2]))
-                word[i : i + 2] = [piece]
-            i += 1
-        for new in made:
-            pair_counts[new] += count
-            self._places[new].append(place)
-        return made
+def _join(left: str, right: str) -> str:
+    return left + right.removeprefix(CONTINUATION)

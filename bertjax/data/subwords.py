@@ -1,0 +1,326 @@
+"""Texts as the tokens of an encoder-decoder, and back: one interface to the kinds of vocabularies there are."""
+
+import abc
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Int32
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from bertjax.data.bpe_trainer import Bpe
+from bertjax.data.given_text import given_vocabulary
+from bertjax.data.tokenizers import WordPiece
+from bertjax.errors import UserError, choice
+from bertjax.files import completed
+
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+WORD_BEGIN = "\u2581"  # what SentencePiece writes for a space
+
+# How published vocabularies name their special tokens, the first found counting.
+_PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
+_UNKS = ("<unk>", "[UNK]", "<UNK>")
+_BEGINS = ("<s>", "[CLS]", "<bos>", "[BOS]", "<BOS>")
+_ENDS = ("</s>", "[SEP]", "<eos>", "[EOS]", "<EOS>", "<|endoftext|>")
+
+_LIBRARY_FILE, _SENTENCEPIECE_FILE = "tokenizer.json", "spm.model"
+
+Ids = Int32[np.ndarray, " tokens"]
+
+
+class Special(NamedTuple):
+    """The ids of special tokens."""
+
+    pad: int
+    begin: int  # that of `pad` in a vocabulary without one, as Marian and T5 start with it
+    end: int
+    unknown: int | None  # None where every text can be written
+
+
+class Subwords(abc.ABC):
+    """A vocabulary with the way from a text to its ids and back.
+
+    Attributes:
+      vocab_size: V; all ids are below it.
+      pad_id, bos_id, eos_id, unk_id: of the special tokens, see `Special`. Their names in a text are ordinary text.
+    """
+
+    def __init__(self, vocab_size: int, special: Special) -> None:
+        self.vocab_size = vocab_size
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = special
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+
+    def decode(self, ids: Int[np.ndarray, " tokens"]) -> str:
+        """The text of some ids, among which padding, begin and end count for nothing."""
+        silent = (self.pad_id, self.bos_id, self.eos_id)
+        return self._text([token for token in ids.tolist() if token not in silent])
+
+    @abc.abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary into a folder, for `load`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the vocabulary apart from all others."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    @abc.abstractmethod
+    def _text(self, ids: list[int]) -> str:
+        """The text of ids without special tokens but that of the unknown."""
+
+    @abc.abstractmethod
+    def _content(self) -> bytes:
+        """All that the vocabulary is."""
+
+
+class LibrarySubwords(Subwords):
+    """A tokenizer of the `tokenizers` library: byte-pair encoding trained here, characters, or a given tokenizer.json.
+
+    Decoding an unknown character gives "<unk>".
+    """
+
+    def __init__(self, content: str, where: str) -> None:
+        """Args: what a tokenizer.json holds; its name, for messages. Raises UserError if it is none, or as below."""
+        try:
+            self._tokenizer = Tokenizer.from_str(content)
+        except Exception as error:  # the library raises no narrower one
+            fix = "copy the file again, or make it anew with the tokenizers library"
+            raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # as ordinary text, that is
+        self._where = where
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        super().__init__(max(ids.values(), default=-1) + 1, _special(ids, where))
+
+    def __reduce__(self) -> tuple[type["LibrarySubwords"], tuple[str, str]]:
+        return LibrarySubwords, (self._tokenizer.to_str(), self._where)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def save(self, folder: Path) -> None:
+        """Writes tokenizer.json."""
+        _write(folder, _LIBRARY_FILE, self._content())
+
+    def _text(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _content(self) -> bytes:
+        return self._tokenizer.to_str(pretty=True).encode()
+
+
+class WordPieceSubwords(Subwords):
+    """The vocabulary of a BERT. Decoding gives its words with spaces between them, punctuation marks too."""
+
+    def __init__(self, tokenizer: WordPiece) -> None:
+        special = Special(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
+        super().__init__(tokenizer.vocab_size, special)
+        self._tokenizer = tokenizer
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+        return [np.array(ids, np.int32) for ids in self._tokenizer.encode_batch(texts)]
+
+    def save(self, folder: Path) -> None:
+        """Writes vocab.txt, tokenizer.json and tokenizer_config.json."""
+        self._tokenizer.save(folder)
+
+    def _text(self, ids: list[int]) -> str:
+        return " ".join(self._tokenizer.vocab[token] for token in ids).replace(" ##", "")
+
+    def _content(self) -> bytes:
+        return json.dumps([self._tokenizer.vocab, self._tokenizer.lowercase]).encode()
+
+
+class SentencePieceSubwords(Subwords):
+    """A SentencePiece model. Decoding an unknown character gives " \u2047 ", as it always does there."""
+
+    def __init__(self, model: bytes, where: str) -> None:
+        """Args: what the file holds; its name, for messages.
+
+        Raises:
+          UserError: no such model, one without an end token, or the package `sentencepiece` is missing.
+        """
+        self._model, self._where = model, where
+        self._processor = processor = _processor(model, where)
+        size, end = processor.get_piece_size(), processor.eos_id()
+        if end < 0:
+            raise _without(where, "an end token (eos)")
+        # Most models have no padding; it gets an id of its own.
+        pad = size if processor.pad_id() < 0 else processor.pad_id()
+        begin = pad if processor.bos_id() < 0 else processor.bos_id()
+        super().__init__(size + (pad == size), Special(pad, begin, end, processor.unk_id()))
+
+    def __reduce__(self) -> tuple[type["SentencePieceSubwords"], tuple[bytes, str]]:
+        return SentencePieceSubwords, (self._model, self._where)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+        return [np.array(ids, np.int32) for ids in self._processor.encode(list(texts))]
+
+    def save(self, folder: Path) -> None:
+        """Writes spm.model, a copy."""
+        _write(folder, _SENTENCEPIECE_FILE, self._model)
+
+    def _text(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+    def _content(self) -> bytes:
+        return self._model
+
+
+def load(folder: Path) -> Subwords:
+    """The vocabulary that `save` wrote. Raises UserError if the folder has none."""
+    if (folder / _SENTENCEPIECE_FILE).exists():
+        return SentencePieceSubwords(_read(folder / _SENTENCEPIECE_FILE), str(folder / _SENTENCEPIECE_FILE))
+    if (folder / "vocab.txt").exists():
+        return WordPieceSubwords(WordPiece.load(folder))
+    return _library(folder / _LIBRARY_FILE)
+
+
+def given(path: Path, lowercase: bool) -> Subwords:
+    """The vocabulary that a user names.
+
+    Args:
+      path: a tokenizer.json, a SentencePiece model (`.model` or `.spm`), a vocab.txt, or a folder with one of these
+        names or a `spm.model`.
+      lowercase: the casing of a vocab.txt; the others know theirs.
+    Raises:
+      UserError: no such file, or none that can be read.
+    """
+    if path.is_dir() and not (path / "vocab.txt").exists():
+        return load(path)
+    if path.suffix in (".model", ".spm"):
+        return SentencePieceSubwords(_read(path), str(path))
+    return _library(path) if path.suffix == ".json" else WordPieceSubwords(given_vocabulary(path, lowercase))
+
+
+def byte_pair(bpe: Bpe, normalization: str, lowercase: bool) -> LibrarySubwords:
+    """Byte-pair encoding of words as a `Splitter` gives them; the first of its tokens are `SPECIALS`."""
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(bpe.vocab)}, bpe.merges, unk_token="<unk>"))
+    tokenizer.normalizer = _normalizer(normalization, lowercase)
+    tokenizer.pre_tokenizer = _SPLIT
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(WORD_BEGIN, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return _with_specials(tokenizer)
+
+
+def characters(alphabet: Sequence[str]) -> LibrarySubwords:
+    """Every code point a token, spaces too, and nothing normalized; the first tokens are `SPECIALS`."""
+    vocab = {token: i for i, token in enumerate((*SPECIALS, *alphabet))}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Fuse()
+    return _with_specials(tokenizer)
+
+
+class Splitter:
+    """Text as the words within which byte pairs are merged.
+
+    Text is normalized to NFC or NFKC and, if so asked, lowercased. Line breaks count as spaces. Spaces
+    become WORD_BEGIN, and one more stands before the text, as in SentencePiece. A word is a run of characters, or a
+    single punctuation mark, symbol or other kind of whitespace, with the WORD_BEGIN before it. So text comes back
+    exactly, repeated spaces too. (A WORD_BEGIN in the text itself comes back as a space.)
+
+    >>> Splitter("nfc", lowercase=False).words('A  "new"\\u00a0day')
+    ['▁A', '▁', '▁"', 'new', '"', '\\xa0', 'day']
+    """
+
+    def __init__(self, normalization: str, lowercase: bool) -> None:
+        self._normalizer = _normalizer(normalization, lowercase)
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, without spaces."""
+        return [word for word, _ in _SPLIT.pre_tokenize_str(self._normalizer.normalize_str(text))]
+
+    def count_words(self, texts: Iterable[str]) -> Counter[str]:
+        """How often each word occurs in the texts."""
+        return Counter(itertools.chain.from_iterable(map(self.words, texts)))
+
+
+_SPLIT = pre_tokenizers.Split(
+    Regex(rf"{WORD_BEGIN}?(?:[\p{{P}}\p{{S}}\s&&[^{WORD_BEGIN}]]|[^\p{{P}}\p{{S}}\s]+)|{WORD_BEGIN}"), "isolated"
+)
+
+
+def _normalizer(normalization: str, lowercase: bool) -> normalizers.Normalizer:
+    choice(normalization, ("nfc", "nfkc"), "data.normalization")
+    form = normalizers.NFC() if normalization == "nfc" else normalizers.NFKC()
+    # Lowercasing can leave the form: once more, so that normalizing twice changes nothing.
+    steps = [form, normalizers.Lowercase(), form] if lowercase else [form]
+    spaces = normalizers.Replace(Regex(r"[\n\r ]"), WORD_BEGIN)
+    return normalizers.Sequence([*steps, spaces, normalizers.Prepend(WORD_BEGIN)])
+
+
+def _with_specials(tokenizer: Tokenizer) -> LibrarySubwords:
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIALS])
+    return LibrarySubwords(tokenizer.to_str(), "the vocabulary")
+
+
+def _special(ids: dict[str, int], where: str) -> Special:
+    """The special tokens of a vocabulary, found by their names."""
+
+    def first(names: Sequence[str]) -> int | None:
+        return next((ids[name] for name in names if name in ids), None)
+
+    pad, begin, end = first(_PADS), first(_BEGINS), first(_ENDS)
+    if pad is None:
+        raise _without(where, f"a padding token ({', '.join(_PADS)})")
+    if end is None:
+        raise _without(where, f"an end token ({', '.join(_ENDS)})")
+    return Special(pad, pad if begin is None else begin, end, first(_UNKS))
+
+
+def _without(where: str, token: str) -> UserError:
+    fix = "add the token to the vocabulary, or use another one"
+    return UserError(where, got=f"a vocabulary without {token}", expected="one made for text generation", fix=fix)
+
+
+def _library(path: Path) -> LibrarySubwords:
+    try:
+        return LibrarySubwords(_read(path).decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        got, fix = f"a byte that is not UTF-8 ({error.reason})", "copy the file again"
+        raise UserError(str(path), got=got, expected="a tokenizer.json", fix=fix) from None
+
+
+def _processor(model: bytes, where: str) -> Any:
+    try:
+        import sentencepiece  # only those who give such a model need the package
+    except ImportError:
+        raise UserError(
+            where,
+            got="a SentencePiece model, but no package to read it with",
+            expected="the package sentencepiece",
+            fix="pip install sentencepiece==0.2.3",
+        ) from None
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError) as error:
+        fix = "copy the file again, or give a file that spm_train wrote"
+        raise UserError(where, got=f"no SentencePiece model ({error})", expected="one", fix=fix) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        fix = "give a tokenizer.json, a SentencePiece model or a vocab.txt"
+        raise UserError(str(path), got=error.strerror, expected="a readable vocabulary", fix=fix) from None
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with completed(folder / name) as path:
+        path.write_bytes(content)
