@@ -54,7 +54,7 @@ class Report(NamedTuple):
     unused: tuple[str, ...]  # tensors of heads that the model does without
 
 
-class _Slot(NamedTuple):
+class Slot(NamedTuple):
     """Where a parameter of ours lives among their tensors."""
 
     names: tuple[str, ...]  # one for each layer if `stacked`; none if they have no such parameter
@@ -79,13 +79,11 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.nd
     for original, array in tensors.items():
         if original.endswith("position_ids"):
             continue
-        if array.dtype.name not in ("float32", "float16", "bfloat16"):
-            refuse(f"{source}: {original}", array.dtype.name, "float32, float16 or bfloat16")
         name = re.sub(r"^(?=(embeddings|encoder|pooler)\.)", "bert.", original)
         name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
         name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
         name = _ALIASES.get(name, name)
-        array = array.astype(np.float32, copy=False)
+        array = as_float32(array, f"{source}: {original}")
         if name in result and not np.array_equal(result[name], array):
             refuse(f"{source}: {original}", "other values", f"the values of {name}, which is the same parameter here")
         result[name] = array
@@ -108,7 +106,7 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
     slots, left = _slots(like), dict(tensors)
     missing = [head for head in HEADS if _is_missing(head, slots, left)]
     params = {
-        path: _take(left, slot, source) for path, slot in slots.items() if not any(_is_in(path, m) for m in missing)
+        path: take(left, slot, source) for path, slot in slots.items() if not any(_is_in(path, m) for m in missing)
     }
     unknown = sorted(left.keys() - _TENSORS_OF_HEADS)
     if unknown:
@@ -143,6 +141,30 @@ def heads_of(params: Mapping[str, Any]) -> set[str]:
     return {head for head in HEADS if any(_is_in(path, head) for path in _flat(params))}
 
 
+def as_float32(array: np.ndarray, what: str) -> np.ndarray:
+    """Returns the numbers as float32. Raises UserError about `what` if they are of no floating type."""
+    if array.dtype.name not in ("float32", "float16", "bfloat16"):
+        refuse(what, array.dtype.name, "float32, float16 or bfloat16")
+    return array.astype(np.float32, copy=False)
+
+
+def take(tensors: dict[str, np.ndarray], slot: Slot, source: str) -> np.ndarray:
+    """Moves a parameter out of `tensors`, in our layout.
+
+    Raises:
+      UserError: a tensor is missing or of another shape; `source` is the file or folder that has them.
+    """
+    arrays = []
+    for name in slot.names:
+        found = tensors[name].shape if name in tensors else "no such tensor"
+        if found != slot.shape:
+            fix = "give a complete folder, or the sizes that its config says"
+            raise UserError(f"{source}: {name}", got=found, expected=f"shape {slot.shape}", fix=fix)
+        array = tensors.pop(name)
+        arrays.append(array.T if slot.transposed else array)
+    return np.stack(arrays) if slot.stacked else np.ascontiguousarray(arrays[0])
+
+
 def refuse(what: str, got: object, expected: str) -> None:
     """Raises UserError about a property of a model that BERT as built here, or theirs, does not have."""
     raise UserError(what, got=got, expected=expected, fix="use a model with that value")
@@ -157,12 +179,12 @@ def _flat(params: Mapping[str, Any]) -> dict[str, Any]:
     return traverse_util.flatten_dict({"bert": params} if _is_bare(params) else params, sep="/")
 
 
-def _slots(params: Mapping[str, Any]) -> dict[str, _Slot]:
+def _slots(params: Mapping[str, Any]) -> dict[str, Slot]:
     """Returns the place of each parameter, by its path."""
     return {path: _slot(path, leaf.shape) for path, leaf in _flat(params).items()}
 
 
-def _slot(path: str, shape: tuple[int, ...]) -> _Slot:
+def _slot(path: str, shape: tuple[int, ...]) -> Slot:
     """Names a parameter as transformers does.
 
     >>> _slot("bert/encoder/layers/output/kernel", (2, 3072, 768)).names[0]
@@ -172,32 +194,19 @@ def _slot(path: str, shape: tuple[int, ...]) -> _Slot:
     if module == "bert/encoder/final_norm":
         refuse("config key model.norm", "pre", "post, the only one of Hugging Face's BERT")
     if _is_in(path, "lstm"):
-        return _Slot((), shape, False, False)
+        return Slot((), shape, False, False)
     name = f"{_MODULES[module]}.{_LEAVES.get(leaf, f'{leaf}.weight')}"
     stacked, transposed = "{}" in name, leaf == "kernel"
     names = tuple(name.format(layer) for layer in range(shape[0])) if stacked else (name,)
     shape = shape[1:] if stacked else shape
-    return _Slot(names, shape[::-1] if transposed else shape, stacked, transposed)
+    return Slot(names, shape[::-1] if transposed else shape, stacked, transposed)
 
 
 def _is_in(path: str, module: str) -> bool:
     return path.startswith(f"{module}/")
 
 
-def _is_missing(head: str, slots: Mapping[str, _Slot], tensors: Mapping[str, Any]) -> bool:
+def _is_missing(head: str, slots: Mapping[str, Slot], tensors: Mapping[str, Any]) -> bool:
     """Returns whether the model has the head and the weights have no tensor of it."""
     of_head = [slot for path, slot in slots.items() if _is_in(path, head)]
     return bool(of_head) and not any(name in tensors for slot in of_head for name in slot.names)
-
-
-def _take(tensors: dict[str, np.ndarray], slot: _Slot, source: str) -> np.ndarray:
-    """Moves a parameter out of `tensors`, in our layout."""
-    arrays = []
-    for name in slot.names:
-        found = tensors[name].shape if name in tensors else "no such tensor"
-        if found != slot.shape:
-            fix = "give a complete folder, or the sizes that its config says"
-            raise UserError(f"{source}: {name}", got=found, expected=f"shape {slot.shape}", fix=fix)
-        array = tensors.pop(name)
-        arrays.append(array.T if slot.transposed else array)
-    return np.stack(arrays) if slot.stacked else np.ascontiguousarray(arrays[0])

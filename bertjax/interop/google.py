@@ -23,7 +23,7 @@ PUBLISHED_PREFIX = "bert_model.ckpt"
 
 # What modeling.py does not leave to its config. Its first weights were trained with the erf form of gelu; later code
 # has the tanh form under the same name. transformers, too, takes the name for erf.
-_FIXED = {"norm_eps": 1e-12, "gelu": "erf", "norm": "post", "direction": "both"}
+_FIXED = {"norm_eps": 1e-12, "activation": "gelu", "norm": "post", "direction": "both"}
 
 _LAYER = r"bert/encoder/layer_\d+"
 _DENSE = (

@@ -28,7 +28,15 @@ _TORCH_WEIGHTS_FILE = "pytorch_model.bin"
 
 # Fields of BertConfig, as `json_files.SIZES` has them.
 _FIELDS = {**json_files.SIZES, "norm_eps": ("layer_norm_eps", float)}
-_GELU = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+# Of the names of one activation the first is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 # Keys that older files leave out, and the only value of each that this model has. The absence of
 # layer_norm_eps means 1e-12, which transformers documents.
 _FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True}
@@ -62,7 +70,7 @@ def model_folder(folder: str | Path) -> Path:
 def read_config(folder: str | Path) -> dict[str, Any]:
     """Returns the fields of BertConfig that config.json determines.
 
-    The others (dtype, scan_layers, remat, next_sentence) are the user's choice.
+    The others (dtype, initializer, scan_layers, remat, ...) are the user's choice.
 
     Raises:
       UserError: no readable config.json, a key missing, or a model that is not BERT as built here.
@@ -74,9 +82,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     for key, expected in {"model_type": "bert", **_FIXED}.items():
         if raw[key] != expected:
             refuse(f"{path}: {key}", raw[key], repr(expected))
-    if raw["hidden_act"] not in tuple(_GELU):
-        refuse(f"{path}: hidden_act", raw["hidden_act"], "one of " + ", ".join(_GELU))
-    return {**values, "gelu": _GELU[raw["hidden_act"]], "norm": "post", "direction": "both"}
+    if raw["hidden_act"] not in tuple(ACTIVATIONS):
+        refuse(f"{path}: hidden_act", raw["hidden_act"], "one of " + ", ".join(ACTIVATIONS))
+    return {**values, "activation": ACTIVATIONS[raw["hidden_act"]], "norm": "post", "direction": "both"}
 
 
 def read_labels(folder: str | Path) -> tuple[str, ...] | None:
@@ -156,7 +164,7 @@ def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], R
         type; output embeddings that differ from the input's.
     """
     folder = model_folder(folder)
-    return assemble(canonical(_read_tensors(folder), str(folder)), like, str(folder))
+    return assemble(canonical(read_tensors(folder), str(folder)), like, str(folder))
 
 
 def save(
@@ -190,20 +198,49 @@ def save(
         values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
     if architecture == "BertModel":
         tensors = {name.removeprefix("bert."): array for name, array in tensors.items()}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
-    with completed(folder / WEIGHTS_FILE) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
-    with completed(folder / CONFIG_FILE) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_tensors(folder, tensors)
+    write_json(Path(folder) / CONFIG_FILE, values)
+
+
+def read_tensors(folder: Path) -> dict[str, np.ndarray]:
+    """Returns all tensors of the weights' file or files, safetensors if there are both kinds.
+
+    Raises:
+      UserError: no such file, or one that is damaged.
+    """
+    readers: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+        WEIGHTS_FILE: _read_safetensors,
+        _TORCH_WEIGHTS_FILE: _read_torch,
+    }
+    for name, read in readers.items():
+        if (folder / name).exists():
+            return read(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.exists():
+            return {key: array for shard in _shards(index) for key, array in read(shard).items()}
+    names = " or ".join(name + each for name in readers for each in ("", ".index.json"))
+    fix = "convert other formats with save_pretrained(folder) of transformers"
+    raise UserError(f"{folder}", got="no weights", expected=names, fix=fix)
+
+
+def write_tensors(folder: str | Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes model.safetensors into a folder, which is made if needed."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with completed(Path(folder) / WEIGHTS_FILE) as temporary:
+        save_file(dict(tensors), temporary, metadata={"format": "pt"})
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a JSON file as transformers does, by sorted keys."""
+    with completed(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _config_json(config: BertConfig, architecture: str) -> dict[str, Any]:
     return {
         "architectures": [architecture],
         "model_type": "bert",
-        "hidden_act": "gelu" if config.gelu == "erf" else "gelu_new",
+        "hidden_act": next(name for name, ours in ACTIVATIONS.items() if ours == config.activation),
         "pad_token_id": 0,
         "dtype": "float32",
         **_FIXED,
@@ -221,23 +258,6 @@ def _classes_json(architecture: str, count: int, labels: Sequence[str] | None) -
     if architecture == "BertForSequenceClassification":
         values["problem_type"] = "regression" if count == 1 else "single_label_classification"
     return values
-
-
-def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Reads the weights' file or files; safetensors if there are both kinds."""
-    readers: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
-        WEIGHTS_FILE: _read_safetensors,
-        _TORCH_WEIGHTS_FILE: _read_torch,
-    }
-    for name, read in readers.items():
-        if (folder / name).exists():
-            return read(folder / name)
-        index = folder / f"{name}.index.json"
-        if index.exists():
-            return {key: array for shard in _shards(index) for key, array in read(shard).items()}
-    names = " or ".join(name + each for name in readers for each in ("", ".index.json"))
-    fix = "convert other formats with save_pretrained(folder) of transformers"
-    raise UserError(f"{folder}", got="no weights", expected=names, fix=fix)
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:

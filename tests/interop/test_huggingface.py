@@ -20,7 +20,15 @@ from bertjax.models.bert import BertConfig, BertForPreTraining
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
-CHOICES = {"dtype": "float32", "attention_backend": "xla", "scan_layers": True, "remat": False, "next_sentence": True}
+CHOICES = {
+    "activation_dropout": 0.0,
+    "attention_backend": "xla",
+    "initializer": "truncated_normal",
+    "dtype": "float32",
+    "scan_layers": True,
+    "remat": False,
+    "next_sentence": True,
+}
 CONFIG = build(BertConfig, {**huggingface.read_config(GOLDEN), **CHOICES}, "model")
 NO_NEXT_SENTENCE = dataclasses.replace(CONFIG, next_sentence=False)
 
@@ -72,7 +80,7 @@ def test_read_config():
         "type_vocab_size": 2,
         "dropout": 0.1,
         "attention_dropout": 0.1,
-        "gelu": "erf",
+        "activation": "gelu",
         "norm": "post",
         "norm_eps": 1e-12,
         "initializer_range": 0.02,
@@ -80,9 +88,19 @@ def test_read_config():
     }
 
 
-@pytest.mark.parametrize(("hidden_act", "gelu"), [("gelu", "erf"), ("gelu_new", "tanh"), ("gelu_pytorch_tanh", "tanh")])
-def test_activations(tmp_path, hidden_act, gelu):
-    assert huggingface.read_config(write_config(tmp_path, hidden_act=hidden_act))["gelu"] == gelu
+@pytest.mark.parametrize(
+    ("hidden_act", "activation"),
+    [
+        ("gelu", "gelu"),
+        ("gelu_new", "gelu_tanh"),
+        ("gelu_pytorch_tanh", "gelu_tanh"),
+        ("relu", "relu"),
+        ("silu", "silu"),
+        ("swish", "silu"),
+    ],
+)
+def test_activations(tmp_path, hidden_act, activation):
+    assert huggingface.read_config(write_config(tmp_path, hidden_act=hidden_act))["activation"] == activation
 
 
 def test_config_of_an_old_version_lacks_some_keys(tmp_path):
@@ -94,7 +112,7 @@ def test_config_of_an_old_version_lacks_some_keys(tmp_path):
     ("changes", "message"),
     [
         ({"model_type": "roberta"}, "model_type: got roberta; expected 'bert'"),
-        ({"hidden_act": "relu"}, "hidden_act: got relu; expected one of gelu, "),
+        ({"hidden_act": "tanh"}, "hidden_act: got tanh; expected one of gelu, "),
         ({"hidden_act": ["gelu"]}, "hidden_act: got "),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type: got relative_key"),
         ({"is_decoder": True}, "is_decoder: got True"),
@@ -225,8 +243,9 @@ def test_save_writes_what_transformers_would(tmp_path, tensors, params):
     assert huggingface.read_config(folder) == huggingface.read_config(GOLDEN)
 
 
-def test_save_and_load_round_trip_from_device_arrays(tmp_path):
-    config = dataclasses.replace(NO_NEXT_SENTENCE, gelu="tanh")
+@pytest.mark.parametrize(("activation", "hidden_act"), [("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")])
+def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidden_act):
+    config = dataclasses.replace(NO_NEXT_SENTENCE, activation=activation)
     ids = jnp.zeros((1, 1), jnp.int32)
     model = BertForPreTraining(config)
     params = jax.jit(lambda key: model.init(key, ids, ids, ids, ids, deterministic=True, return_attention=False))(
@@ -237,7 +256,8 @@ def test_save_and_load_round_trip_from_device_arrays(tmp_path):
     assert report == ((), ())
     assert_equal(loaded, params)
     values = json.loads((tmp_path / "config.json").read_text())
-    assert (values["architectures"], values["hidden_act"]) == (["BertForMaskedLM"], "gelu_new")
+    assert (values["architectures"], values["hidden_act"]) == (["BertForMaskedLM"], hidden_act)
+    assert huggingface.read_config(tmp_path)["activation"] == activation
 
 
 def test_a_failed_save_leaves_the_old_files_whole(tmp_path, params, monkeypatch):

@@ -1,0 +1,199 @@
+"""Folders of translation models for `MarianMTModel` of Hugging Face, as those of OPUS-MT, in and out, without torch.
+
+>>> config = EncoderDecoderConfig(**marian.read_config("opus-mt-en-de"), dtype="float32", ...)
+>>> params = marian.load("opus-mt-en-de", shapes)  # of `EncoderDecoder(config).init`
+>>> source, target = marian.open_subwords("opus-mt-en-de")
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.interop import huggingface, json_files, marian_tensors
+from bertjax.interop.bert_tensors import refuse
+from bertjax.interop.huggingface import ACTIVATIONS, CONFIG_FILE
+from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
+from bertjax.models.encoder_decoder import EncoderDecoderConfig
+
+# Fields of EncoderDecoderConfig, as `json_files.SIZES` has them.
+_FIELDS: dict[str, tuple[str, type]] = {
+    "hidden_size": ("d_model", int),
+    "num_layers": ("encoder_layers", int),
+    "num_decoder_layers": ("decoder_layers", int),
+    "num_heads": ("encoder_attention_heads", int),
+    "intermediate_size": ("encoder_ffn_dim", int),
+    "activation": ("activation_function", str),
+    "dropout": ("dropout", float),
+    "attention_dropout": ("attention_dropout", float),
+    "activation_dropout": ("activation_dropout", float),
+    "initializer_range": ("init_std", float),
+    "source_vocab_size": ("vocab_size", int),
+    "target_vocab_size": ("decoder_vocab_size", int),
+    "max_positions": ("max_position_embeddings", int),
+    "share_embeddings": ("share_encoder_decoder_embeddings", bool),
+    "tie_output": ("tie_word_embeddings", bool),
+    "scale_embeddings": ("scale_embedding", bool),
+}
+# What all Marian models of transformers have, whatever their config.json says of the rest.
+_ALL = {
+    "norm": "post",
+    "norm_eps": 1e-5,
+    "positions": "sinusoidal",
+    "sinusoid_layout": "deinterleaved",
+    "logits_bias": True,
+}
+# Keys that files leave out, and the only value of each that is built here.
+_FIXED = {
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "add_final_layer_norm": False,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "static_position_embeddings": True,
+    "is_encoder_decoder": True,
+}
+# Of the decoder, the keys that must say what the encoder's do.
+_ALIKE = {"decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim": "encoder_ffn_dim"}
+
+
+class SpecialIds(NamedTuple):
+    """The ids of special tokens, under the names that vocabularies have them by."""
+
+    pad_id: int
+    bos_id: int  # what the decoder starts with
+    eos_id: int
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Returns the fields of EncoderDecoderConfig that config.json determines.
+
+    The others (dtype, initializer, scan_layers, remat, ...) are the user's choice.
+
+    Raises:
+      UserError: no readable config.json, a key missing, or a model that is not Marian's as built here.
+    """
+    path = Path(folder) / CONFIG_FILE
+    raw = json_files.read_json(path, dict)
+    json_files.fields(raw, {"model_type": ("model_type", str)}, path)
+    for key, expected in {"model_type": "marian", **_FIXED}.items():
+        if raw.get(key, expected) != expected:
+            refuse(f"{path}: {key}", raw[key], repr(expected))
+    # Older files leave these out.
+    absent = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "activation_dropout": 0.0}
+    raw = {**absent, **raw}
+    if raw.get("decoder_vocab_size") is None:
+        raw["decoder_vocab_size"] = raw.get("vocab_size")
+    values = json_files.fields(raw, _FIELDS, path)
+    for key, other in _ALIKE.items():
+        if raw.get(key) != raw[other]:
+            refuse(f"{path}: {key}", raw.get(key, "no value"), f"{raw[other]}, which {other} is")
+    if values["activation"] not in ACTIVATIONS:
+        refuse(f"{path}: activation_function", values["activation"], "one of " + ", ".join(ACTIVATIONS))
+    # Without tied output transformers has three tables, whatever it is told of sharing two.
+    values["share_embeddings"] = values["share_embeddings"] and values["tie_output"]
+    if values["share_embeddings"] and values["source_vocab_size"] != values["target_vocab_size"]:
+        expected = f"{values['source_vocab_size']}, the vocab_size, as embeddings are shared"
+        refuse(f"{path}: decoder_vocab_size", values["target_vocab_size"], expected)
+    return {**values, **_ALL, "activation": ACTIVATIONS[values["activation"]]}
+
+
+def read_special_ids(folder: str | Path) -> SpecialIds:
+    """Returns the ids of padding, of what the decoder starts with, and of the end.
+
+    Raises:
+      UserError: no readable config.json, or one of them missing.
+    """
+    keys = {"pad_id": "pad_token_id", "bos_id": "decoder_start_token_id", "eos_id": "eos_token_id"}
+    path = Path(folder) / CONFIG_FILE
+    values = json_files.read_json(path, dict)
+    return SpecialIds(**json_files.fields(values, {field: (key, int) for field, key in keys.items()}, path))
+
+
+def open_subwords(folder: str | Path) -> tuple[MarianSubwords, MarianSubwords]:
+    """Returns the vocabularies of source and target, which are those of the model in the same folder.
+
+    Raises:
+      UserError: as `read_subwords`; or they have more tokens than the model, or other special ones.
+    """
+    folder = Path(folder)
+    sides, values, special = read_subwords(folder), read_config(folder), read_special_ids(folder)
+    sizes = (values["source_vocab_size"], values["target_vocab_size"])
+    for name, subwords, size in zip(("source", "target"), sides, sizes, strict=True):
+        if subwords.vocab_size > size:
+            refuse(
+                f"{folder}: vocabulary of the {name}", f"{subwords.vocab_size} tokens", f"at most the model's {size}"
+            )
+    found = SpecialIds(sides[1].pad_id, sides[1].bos_id, sides[1].eos_id)
+    if found != special:
+        refuse(f"{folder}: vocabulary of the target", f"{found}", f"{special}, which {CONFIG_FILE} says")
+    return sides
+
+
+def load(folder: str | Path, like: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads weights as parameters: nested dicts of float32 numpy arrays.
+
+    Takes files written by any version of transformers: safetensors or, if there are none, pickled by torch; whole or
+    sharded; float32, float16 or bfloat16; each table once or several times over; with positions or without.
+
+    Args:
+      folder: of a MarianMTModel.
+      like: the parameters of `EncoderDecoder`, or their shapes.
+    Raises:
+      UserError: a file that is missing or corrupt; a tensor that is missing, unknown, of another shape or type;
+        two different tensors of one parameter; positions that are not sinusoids.
+    """
+    tensors = huggingface.read_tensors(Path(folder))
+    return marian_tensors.assemble(
+        marian_tensors.canonical(tensors, read_config(folder), str(folder)), like, str(folder)
+    )
+
+
+def save(folder: str | Path, params: Mapping[str, Any], config: EncoderDecoderConfig, special: SpecialIds) -> None:
+    """Writes config.json, generation_config.json and model.safetensors, which `MarianMTModel.from_pretrained` opens.
+
+    Each file takes its name only once complete. Vocabularies of `MarianSubwords` write theirs by `save`.
+
+    Args:
+      folder: made if needed; other files in it are left alone.
+      params: of `EncoderDecoder`.
+      config: its configuration.
+      special: the ids that generation needs; padding must be an id, and is never generated.
+    Raises:
+      UserError: an option that Marian does not have.
+    """
+    for key, expected in _ALL.items():
+        # A bias that is not there is written as zeros.
+        if key != "logits_bias" and getattr(config, key) != expected:
+            refuse(f"config key model.{key}", getattr(config, key), f"{expected}, the only one of Marian's")
+    tensors = marian_tensors.disassemble(params, config)
+    huggingface.write_tensors(folder, tensors)
+    huggingface.write_json(Path(folder) / CONFIG_FILE, _config_json(config, special))
+    huggingface.write_json(Path(folder) / "generation_config.json", _generation_json(special))
+
+
+def _config_json(config: EncoderDecoderConfig, special: SpecialIds) -> dict[str, Any]:
+    values = {key: getattr(config, field) for field, (key, _) in _FIELDS.items()}
+    return {
+        **values,
+        **{key: values[other] for key, other in _ALIKE.items()},
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "activation_function": next(name for name, ours in ACTIVATIONS.items() if ours == config.activation),
+        "share_encoder_decoder_embeddings": config.share_embeddings and config.tie_output,
+        "is_encoder_decoder": True,
+        "dtype": "float32",
+        **_ids_json(special),
+    }
+
+
+def _generation_json(special: SpecialIds) -> dict[str, Any]:
+    return {**_ids_json(special), "bad_words_ids": [[special.pad_id]]}
+
+
+def _ids_json(special: SpecialIds) -> dict[str, int]:
+    return {
+        "pad_token_id": special.pad_id,
+        "decoder_start_token_id": special.bos_id,
+        "eos_token_id": special.eos_id,
+        "forced_eos_token_id": special.eos_id,
+    }

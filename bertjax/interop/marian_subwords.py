@@ -1,0 +1,138 @@
+"""The vocabularies of a Marian folder: pieces of words by SentencePiece, and the ids of pieces by a JSON file.
+
+Each side has a SentencePiece model of its own; the ids are those of one `vocab.json` for both, or the target has a
+`target_vocab.json`. The same pieces and ids as `MarianTokenizer` of transformers gives, except that the names of
+special tokens are ordinary text here.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+
+from bertjax.data.subwords import Special, Subwords
+from bertjax.errors import UserError
+from bertjax.files import completed
+from bertjax.interop.json_files import read_json
+from bertjax.interop.reading import shown
+
+_PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
+_JOINT_FILE, _TARGET_FILE = "vocab.json", "target_vocab.json"
+_FIX = "download the folder again, with all that belongs to its tokenizer"
+
+Ids = Int32[np.ndarray, " tokens"]
+
+
+class MarianSubwords(Subwords):
+    """One side's vocabulary; the decoder starts with padding. Decoding gives " \u2047 " for an unknown piece.
+
+    A text may begin with the token of the language to translate into, such as `>>deu<<`.
+    """
+
+    def __init__(self, model: bytes, ids: dict[str, int], names: tuple[str, str], where: str) -> None:
+        """Takes what the two files hold, their names, and the folder for messages. Raises as `read_subwords`."""
+        _check_ids(ids, f"{where}/{names[1]}")
+        self._arguments = (model, ids, names, where)
+        self._processor, self._ids = _processor(model, f"{where}/{names[0]}"), ids
+        self._pieces = {number: piece for piece, number in ids.items()}
+        special = Special(pad=ids[_PAD], begin=ids[_PAD], end=ids[_END], unknown=ids[_UNKNOWN])
+        super().__init__(max(self._pieces) + 1, special)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes make the processor anew.
+        return MarianSubwords, self._arguments
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens but that of the language."""
+        split = [_split_language(text) for text in texts]
+        pieces = self._processor.encode([text for _, text in split], out_type=str)
+        return [
+            np.array([self._ids.get(piece, self.unk_id) for piece in (*code, *rest)], np.int32)
+            for (code, _), rest in zip(split, pieces, strict=True)
+        ]
+
+    def _text(self, ids: list[int]) -> str:
+        pieces = [self._pieces.get(token, _UNKNOWN) for token in ids]
+        return self._processor.decode_pieces(pieces).replace("▁", " ").strip()
+
+    def _content(self) -> bytes:
+        model, ids, *_ = self._arguments
+        return model + json.dumps(ids, sort_keys=True).encode()
+
+    def save(self, folder: Path) -> None:
+        """Writes the side's two files, and what tells transformers to read them; save both sides into one folder."""
+        model, ids, (model_file, ids_file), _ = self._arguments
+        separate = ids_file == _TARGET_FILE or (folder / _TARGET_FILE).exists()
+        config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+        files = {
+            model_file: model,
+            ids_file: json.dumps(ids, ensure_ascii=False, indent=2).encode(),
+            "tokenizer_config.json": json.dumps(config, indent=2).encode(),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            with completed(folder / name) as path:
+                path.write_bytes(content)
+
+
+def read_subwords(folder: Path) -> tuple[MarianSubwords, MarianSubwords]:
+    """Returns the vocabularies of source and target.
+
+    Raises:
+      UserError: a file is missing or damaged, two pieces have one id, a special token is missing, or the package
+        `sentencepiece` is not there.
+    """
+    target_file = _TARGET_FILE if (folder / _TARGET_FILE).exists() else _JOINT_FILE
+    return _side(folder, "source.spm", _JOINT_FILE), _side(folder, "target.spm", target_file)
+
+
+def _side(folder: Path, model_file: str, ids_file: str) -> MarianSubwords:
+    try:
+        model = (folder / model_file).read_bytes()
+    except OSError as error:
+        expected = "a SentencePiece model"
+        raise UserError(str(folder / model_file), got=error.strerror, expected=expected, fix=_FIX) from None
+    return MarianSubwords(model, read_json(folder / ids_file, dict), (model_file, ids_file), str(folder))
+
+
+def _split_language(text: str) -> tuple[list[str], str]:
+    """The token of the language at the start of a text, if there is one, and the rest.
+
+    >>> _split_language(">>deu<< A dog.")
+    (['>>deu<<'], ' A dog.')
+    """
+    end = text.find("<<") + 2 if text.startswith(">>") else 1
+    return ([text[:end]], text[end:]) if end > 1 else ([], text)
+
+
+def _check_ids(ids: dict[str, Any], where: str) -> None:
+    numbers = set()
+    for piece, number in ids.items():
+        if type(number) is not int or number < 0 or number in numbers:
+            got = f"{shown(number)} for {shown(repr(piece))}"
+            raise UserError(where, got=got, expected="a number of its own for each piece, 0 or above", fix=_FIX)
+        numbers.add(number)
+    for piece in (_PAD, _END, _UNKNOWN):
+        if piece not in ids:
+            raise UserError(
+                where, got=f"no {piece}", expected=f"{_PAD}, {_END} and {_UNKNOWN} among the pieces", fix=_FIX
+            )
+
+
+def _processor(model: bytes, where: str) -> Any:
+    try:
+        import sentencepiece  # only those who give such a model need the package
+    except ImportError as error:
+        raise UserError(
+            where,
+            got=str(error),
+            expected="the package sentencepiece, which reads it",
+            fix="pip install sentencepiece==0.2.3",
+        ) from None
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(where, got=shown(error), expected="a SentencePiece model", fix=_FIX) from None

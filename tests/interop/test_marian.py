@@ -1,0 +1,497 @@
+import dataclasses
+import functools
+import io
+import json
+import pickle
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from bertjax.errors import UserError, build
+from bertjax.interop import marian, marian_subwords
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.sinusoids import sinusoids
+
+CHOICES = {
+    "dtype": "float32",
+    "attention_backend": "xla",
+    "initializer": "truncated_normal",
+    "scan_layers": True,
+    "remat": False,
+}
+# As OPUS-MT's files have it, down to keys that mean nothing here.
+RAW = {
+    "model_type": "marian",
+    "architectures": ["MarianMTModel"],
+    "activation_function": "swish",
+    "add_bias_logits": False,
+    "add_final_layer_norm": False,
+    "attention_dropout": 0.0,
+    "bad_words_ids": [[12]],
+    "d_model": 8,
+    "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 10,
+    "decoder_layerdrop": 0.0,
+    "decoder_layers": 3,
+    "decoder_start_token_id": 12,
+    "dropout": 0.1,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 10,
+    "encoder_layerdrop": 0.0,
+    "encoder_layers": 2,
+    "eos_token_id": 0,
+    "init_std": 0.02,
+    "is_encoder_decoder": True,
+    "max_position_embeddings": 9,
+    "normalize_before": False,
+    "pad_token_id": 12,
+    "scale_embedding": True,
+    "static_position_embeddings": True,
+    "vocab_size": 13,
+}
+SPECIAL = marian.SpecialIds(pad_id=12, bos_id=12, eos_id=0)
+# Whether embeddings are shared, and whether the output is tied.
+LAYOUTS = [(True, True), (True, False), (False, True), (False, False)]
+
+
+def write_config(folder, remove=(), **changes):
+    values = {key: value for key, value in {**RAW, **changes}.items() if key not in remove}
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def make_config(share=True, tie=True, **changes):
+    return EncoderDecoderConfig(
+        **{
+            **CHOICES,
+            **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1),
+            **{"hidden_size": 8, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 2, "intermediate_size": 10},
+            **{"activation": "silu", "norm": "post", "norm_eps": 1e-5, "initializer_range": 0.02, "logits_bias": True},
+            **{"positions": "sinusoidal", "sinusoid_layout": marian._ALL["sinusoid_layout"], "max_positions": 9},
+            **{"source_vocab_size": 13, "target_vocab_size": 13 if share else 15, "scale_embeddings": True},
+            **{"share_embeddings": share, "tie_output": tie},
+            **changes,
+        }
+    )
+
+
+@functools.cache
+def shapes(config):
+    ids = jnp.zeros((1, 1), jnp.int32)
+    init = functools.partial(EncoderDecoder(config).init, deterministic=True, return_attention=False)
+    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+
+
+@functools.cache
+def random_params(config):
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes(config))
+
+
+def assert_equal(tree, reference):
+    jax.tree.map(np.testing.assert_array_equal, tree, reference)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small model of shared embeddings."""
+    marian.save(tmp_path, random_params(make_config()), make_config(), SPECIAL)
+    return tmp_path
+
+
+def rewrite(folder, change):
+    """Changes the tensors of a folder; `change` gets and returns them by name."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors), folder / "model.safetensors")
+    return folder
+
+
+def test_read_config(tmp_path):
+    assert marian.read_config(write_config(tmp_path)) == {
+        "hidden_size": 8,
+        "num_layers": 2,
+        "num_decoder_layers": 3,
+        "num_heads": 2,
+        "intermediate_size": 10,
+        "activation": "silu",
+        "dropout": 0.1,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "initializer_range": 0.02,
+        "source_vocab_size": 13,
+        "target_vocab_size": 13,
+        "max_positions": 9,
+        "share_embeddings": True,
+        "tie_output": True,
+        "scale_embeddings": True,
+        "norm": "post",
+        "norm_eps": 1e-5,
+        "positions": "sinusoidal",
+        "sinusoid_layout": marian._ALL["sinusoid_layout"],
+        "logits_bias": True,
+    }
+    build(EncoderDecoderConfig, {**marian.read_config(tmp_path), **CHOICES}, "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"), [("swish", "silu"), ("silu", "silu"), ("gelu", "gelu"), ("relu", "relu")]
+)
+def test_activations(tmp_path, name, activation):
+    assert marian.read_config(write_config(tmp_path, activation_function=name))["activation"] == activation
+
+
+def test_separate_vocabularies(tmp_path):
+    write_config(tmp_path, share_encoder_decoder_embeddings=False, decoder_vocab_size=20, tie_word_embeddings=False)
+    values = marian.read_config(tmp_path)
+    assert (values["source_vocab_size"], values["target_vocab_size"]) == (13, 20)
+    assert not values["share_embeddings"] and not values["tie_output"]
+
+
+def test_special_ids(tmp_path):
+    assert marian.read_special_ids(write_config(tmp_path)) == SPECIAL
+    with pytest.raises(UserError, match=r"pad_token_id: got None; expected a value of type int. Fix: correct the key"):
+        marian.read_special_ids(write_config(tmp_path, pad_token_id=None))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model_type": "bart", "remove": ("activation_function",)},
+            "model_type: got bart; expected 'marian'. Fix: use a",
+        ),
+        ({"remove": ("model_type",)}, "model_type: got no value"),
+        ({"activation_function": "tanh"}, "activation_function: got tanh; expected one of gelu, "),
+        ({"normalize_before": True}, "normalize_before: got True; expected False"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm: got True; expected False"),
+        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop: got 0.1; expected 0.0"),
+        ({"static_position_embeddings": False}, "static_position_embeddings: got False"),
+        (
+            {"decoder_attention_heads": 4},
+            "decoder_attention_heads: got 4; expected 2, which encoder_attention_heads is",
+        ),
+        ({"decoder_ffn_dim": 11}, "decoder_ffn_dim: got 11; expected 10, which encoder_ffn_dim is"),
+        (
+            {"decoder_vocab_size": 14},
+            "decoder_vocab_size: got 14; expected 13, the vocab_size, as embeddings are shared",
+        ),
+        ({"remove": ("d_model",)}, "d_model: got no value; expected a value of type int"),
+        ({"scale_embedding": 1}, "scale_embedding: got 1; expected a value of type bool"),
+    ],
+)
+def test_other_models_are_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        marian.read_config(write_config(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])
+def test_unreadable_config(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json: got .*Fix: download"):
+        marian.read_config(tmp_path)
+
+
+@pytest.mark.parametrize(("share", "tie"), LAYOUTS)
+def test_what_is_saved_is_what_is_loaded(tmp_path, share, tie):
+    config = make_config(share, tie)
+    params = random_params(config)
+    marian.save(tmp_path, params, config, SPECIAL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+    ]
+    values = marian.read_config(tmp_path)
+    again = build(EncoderDecoderConfig, {**values, **CHOICES}, "model")
+    assert marian.read_special_ids(tmp_path) == SPECIAL
+    # Untied output and a shared table are three tables there.
+    assert dataclasses.replace(again, share_embeddings=share) == config
+    loaded = marian.load(tmp_path, shapes(again))
+    if share and not tie:
+        assert_equal(loaded["source_embeddings"], loaded["target_embeddings"])
+        loaded["embeddings"] = loaded.pop("source_embeddings")
+        del loaded["target_embeddings"]
+    assert_equal(loaded, params)
+
+
+def test_tensors_are_those_of_transformers(folder):
+    tensors = load_file(folder / "model.safetensors")
+    params = random_params(make_config())
+    layer = params["decoder"]["layers"]
+    assert len(tensors) == 2 + 2 * 16 + 3 * 26
+    np.testing.assert_array_equal(tensors["model.shared.weight"], params["embeddings"])
+    np.testing.assert_array_equal(tensors["final_logits_bias"], params["bias"][None])
+    np.testing.assert_array_equal(
+        tensors["model.decoder.layers.2.encoder_attn.k_proj.weight"], layer["cross_attention"]["key"]["kernel"][2].T
+    )
+    np.testing.assert_array_equal(
+        tensors["model.decoder.layers.1.final_layer_norm.weight"], layer["output_norm"]["scale"][1]
+    )
+
+
+def test_without_bias_zeros_are_written_and_read(tmp_path):
+    config = make_config(logits_bias=False)
+    marian.save(tmp_path, random_params(config), config, SPECIAL)
+    assert not load_file(tmp_path / "model.safetensors")["final_logits_bias"].any()
+    rewrite(tmp_path, lambda tensors: {name: t for name, t in tensors.items() if name != "final_logits_bias"})
+    loaded = marian.load(tmp_path, shapes(make_config()))
+    assert loaded["bias"].shape == (13,) and not loaded["bias"].any()
+
+
+def test_tables_may_be_there_several_times_and_positions_too(folder):
+    def old(tensors):
+        table = tensors["model.shared.weight"]
+        names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+        positions = sinusoids(9, 8, marian._ALL["sinusoid_layout"]).astype(np.float16)
+        return {
+            **tensors,
+            **{name: table.copy() for name in names},
+            **{f"model.{side}.embed_positions.weight": positions.copy() for side in ("encoder", "decoder")},
+        }
+
+    loaded = marian.load(rewrite(folder, old), shapes(make_config()))
+    assert_equal(loaded, random_params(make_config()))
+
+
+def test_one_table_under_another_name(folder):
+    def renamed(tensors):
+        return {name.replace("model.shared", "model.encoder.embed_tokens"): t for name, t in tensors.items()}
+
+    assert_equal(marian.load(rewrite(folder, renamed), shapes(make_config())), random_params(make_config()))
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_shared_table_with_an_untied_output(tmp_path, others):
+    """As version 4 of transformers wrote it (the shared one alone) and version 5 (all)."""
+    config = make_config(True, False)
+    params = random_params(config)
+    marian.save(tmp_path, params, config, SPECIAL)
+
+    def change(tensors):
+        kept = {name: t for name, t in tensors.items() if others or "embed_tokens" not in name}
+        return {**kept, "model.shared.weight": params["embeddings"].copy()}
+
+    rewrite(tmp_path, change)
+    values = json.loads((tmp_path / "config.json").read_text())
+    values["share_encoder_decoder_embeddings"] = True
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    again = build(EncoderDecoderConfig, {**marian.read_config(tmp_path), **CHOICES}, "model")
+    loaded = marian.load(tmp_path, shapes(again))
+    assert_equal(loaded["target_embeddings"], params["embeddings"])
+    assert_equal(loaded["output"], params["output"])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_half_precision(folder, dtype):
+    rewrite(folder, lambda tensors: {name: tensor.astype(dtype) for name, tensor in tensors.items()})
+    expected = jax.tree.map(lambda leaf: leaf.astype(dtype).astype(np.float32), random_params(make_config()))
+    assert_equal(marian.load(folder, shapes(make_config())), expected)
+
+
+def test_shards(folder):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {}
+    for number, part in enumerate((sorted(tensors)[:40], sorted(tensors)[40:])):
+        name = f"model-0000{number + 1}-of-00002.safetensors"
+        save_file({key: tensors[key] for key in part}, folder / name)
+        index |= dict.fromkeys(part, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert_equal(marian.load(folder, shapes(make_config())), random_params(make_config()))
+
+
+FC1 = "model.encoder.layers.1.fc1.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: {k: v for k, v in t.items() if k != FC1}, f"{FC1}: got no such tensor; expected shape (10, 8)."),
+        (lambda t: {**t, FC1: t[FC1].T.copy()}, f"{FC1}: got (8, 10); expected shape (10, 8). Fix: give a complete"),
+        (lambda t: {**t, "a.b": t[FC1]}, "tensors: got 1 unknown: a.b; expected those of a MarianMTModel alone. Fix:"),
+        (lambda t: {**t, FC1: t[FC1].astype(int)}, f"{FC1}: got int64; expected float32, float16 or bfloat16"),
+        (
+            lambda t: {**t, "lm_head.weight": t["model.shared.weight"] + 1},
+            "model.shared.weight: got other values; expected the values of model.shared.weight",
+        ),
+        (
+            lambda t: {**t, "model.encoder.embed_positions.weight": np.ones((9, 8), np.float32)},
+            "away from them; expected sinusoids, all sines before all cosines. Fix: use a model",
+        ),
+        (
+            lambda t: {**t, "model.decoder.embed_positions.weight": np.ones((8, 8), np.float32)},
+            "embed_positions.weight: got shape (8, 8); expected shape (9, 8), as config.json says",
+        ),
+    ],
+)
+def test_wrong_tensors_are_named(folder, change, message):
+    with pytest.raises(UserError) as error:
+        marian.load(rewrite(folder, change), shapes(make_config()))
+    assert message in str(error.value)
+
+
+def test_without_weights(tmp_path):
+    with pytest.raises(UserError, match=r"got no weights; expected model\.safetensors"):
+        marian.load(write_config(tmp_path), shapes(make_config()))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("norm", "pre", "post"),
+        ("norm_eps", 1e-6, "1e-05"),
+        ("positions", "learned", "sinusoidal"),
+        ("sinusoid_layout", "interleaved", marian._ALL["sinusoid_layout"]),
+    ],
+)
+def test_options_that_marian_lacks_are_not_written(tmp_path, key, value, expected):
+    config = make_config(**{key: value})
+    with pytest.raises(UserError, match=f"model.{key}: got {value}; expected {expected}, the only one of Marian's"):
+        marian.save(tmp_path / "new", random_params(config), config, SPECIAL)
+    assert not (tmp_path / "new").exists()
+
+
+TEXTS = ["A dog runs over the grass.", "Two men sit at a table.", "Ein Hund läuft.", "Zwei Männer sitzen am Tisch."]
+
+
+@functools.cache
+def train_sentencepiece(size):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 20), model_writer=model, vocab_size=size, minloglevel=2, num_threads=1
+    )
+    return model.getvalue()
+
+
+def pieces_of(model):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
+
+
+def write_vocabularies(folder, separate=False):
+    """As OPUS has them: ids are not those of SentencePiece; the end is first and the padding last."""
+    models = {"source.spm": train_sentencepiece(36), "target.spm": train_sentencepiece(37)}
+    for name, model in models.items():
+        (folder / name).write_bytes(model)
+    both = [pieces_of(model) for model in models.values()]
+    joint = sorted({*both[0], *both[1]})
+    sides = {"vocab.json": both[0], "target_vocab.json": both[1]} if separate else {"vocab.json": joint}
+    for name, pieces in sides.items():
+        tokens = ["</s>", "<unk>", *pieces, ">>deu<<", "<pad>"]
+        (folder / name).write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    return folder
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_subwords(tmp_path, separate):
+    source, target = marian_subwords.read_subwords(write_vocabularies(tmp_path, separate))
+    assert (source.eos_id, source.unk_id) == (0, 1)
+    assert source.pad_id == source.bos_id == source.vocab_size - 1
+    assert (source.vocab_size == target.vocab_size) != separate
+    for side in (source, target):
+        encoded = side.encode_batch(TEXTS)
+        assert all(ids.dtype == np.int32 and ids.max() < side.vocab_size for ids in encoded)
+        assert [side.decode(ids) for ids in encoded] == TEXTS
+    ids = json.loads((tmp_path / "vocab.json").read_text())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=train_sentencepiece(36))
+    assert source.encode_batch(TEXTS[:1])[0].tolist() == [
+        ids[piece] for piece in processor.encode(TEXTS[0], out_type=str)
+    ]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return marian_subwords.read_subwords(write_vocabularies(tmp_path_factory.mktemp("vocabularies")))[0]
+
+
+def test_special_tokens_count_for_nothing_in_decoding(source):
+    (ids,) = source.encode_batch(["A dog runs"])
+    padded = np.concatenate([[source.pad_id], ids, [source.eos_id, source.pad_id]]).astype(np.int32)
+    assert source.decode(padded) == "A dog runs"
+    assert source.decode(np.zeros(0, np.int32)) == ""
+    assert source.decode(np.array([source.unk_id], np.int32)) == "\u2047"
+
+
+def test_special_names_in_text_are_text(source):
+    (ids,) = source.encode_batch(["a </s> dog <pad>"])
+    assert not {source.eos_id, source.pad_id} & set(ids.tolist())
+
+
+def test_the_language_to_translate_into(source):
+    plain, marked, unknown, late = source.encode_batch(["A dog", ">>deu<< A dog", ">>xyz<< A dog", "A >>deu<<"])
+    assert marked.tolist() == [source.vocab_size - 2, *plain]
+    assert unknown.tolist() == [source.unk_id, *plain]
+    assert source.vocab_size - 2 not in late
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(max_size=20), max_size=4))
+def test_any_text_has_ids(source, texts):
+    encoded = source.encode_batch(texts)
+    assert len(encoded) == len(texts)
+    for ids in encoded:
+        assert ids.ndim == 1 and all(0 <= i < source.vocab_size for i in ids)
+        source.decode(ids)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_subwords_are_saved_and_pickled(tmp_path, separate):
+    sides = marian_subwords.read_subwords(write_vocabularies(tmp_path, separate))
+    for side in sides:
+        side.save(tmp_path / "new")
+    config = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text())
+    assert config == {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    again = marian_subwords.read_subwords(tmp_path / "new")
+    assert [side.fingerprint for side in again] == [side.fingerprint for side in sides]
+    assert sides[0].fingerprint != sides[1].fingerprint
+    copy = pickle.loads(pickle.dumps(sides[1]))
+    np.testing.assert_array_equal(copy.encode_batch(TEXTS)[3], sides[1].encode_batch(TEXTS)[3])
+
+
+def broken(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "source.spm").unlink(), r"source\.spm: got No such file.*Fix: download the folder"),
+        (lambda folder: (folder / "vocab.json").unlink(), r"vocab\.json: got .*expected a readable JSON file"),
+        (broken("target.spm", b"nonsense"), r"target\.spm: got .*expected a SentencePiece model. Fix: download"),
+        (broken("vocab.json", b"[]"), r"vocab\.json: got list; expected a JSON object"),
+        (broken("vocab.json", b'{"a": 1, "b": 1}'), r"vocab\.json: got 1 for 'b'; expected a number of its own"),
+        (broken("vocab.json", b'{"a": -1}'), "got -1 for 'a'; expected a number of its own for each piece, 0 or above"),
+        (broken("vocab.json", b'{"a": true}'), "got True for 'a'"),
+        (broken("vocab.json", b'{"</s>": 0, "<unk>": 1}'), "got no <pad>; expected <pad>, </s> and <unk> among"),
+    ],
+)
+def test_damaged_vocabularies_are_told(tmp_path, damage, message):
+    damage(write_vocabularies(tmp_path))
+    with pytest.raises(UserError, match=message):
+        marian_subwords.read_subwords(tmp_path)
+
+
+def test_without_sentencepiece_the_package_is_named(tmp_path, monkeypatch):
+    write_vocabularies(tmp_path)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(UserError, match=r"expected the package sentencepiece, .*Fix: pip install sentencepiece=="):
+        marian_subwords.read_subwords(tmp_path)
+
+
+def test_vocabularies_of_another_model_are_refused(tmp_path):
+    write_vocabularies(tmp_path)
+    size = len(json.loads((tmp_path / "vocab.json").read_text()))
+    ids = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1}
+    source, target = marian.open_subwords(write_config(tmp_path, vocab_size=size, **ids))
+    assert source.vocab_size == target.vocab_size == size
+    with pytest.raises(UserError, match=rf"of the source: got {size} tokens; expected at most the model's 13"):
+        marian.open_subwords(write_config(tmp_path, **ids))
+    with pytest.raises(UserError, match=r"of the target: got SpecialIds.*which config.json says"):
+        marian.open_subwords(write_config(tmp_path, vocab_size=size))

@@ -1,0 +1,217 @@
+"""Our encoder-decoder against transformers' MarianMTModel, live (slow)."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bertjax.errors import build
+from bertjax.interop import marian, marian_subwords
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from tests.interop.test_marian import CHOICES, TEXTS, write_vocabularies
+from tests.parity.test_bert import distance
+
+# Whether embeddings are shared, whether the output is tied, and the activation.
+CASES = [(True, True, "swish"), (False, True, "gelu"), (False, False, "relu"), (True, False, "gelu_new")]
+PAD, END = 22, 0
+
+
+def make_model(share, tie, activation):
+    """A model whose every parameter is random, its bias and its norms too."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 23, "decoder_vocab_size": 23 if share else 29, "d_model": 24, "max_position_embeddings": 16}
+    for side, layers in (("encoder", 3), ("decoder", 2)):
+        sizes |= {f"{side}_layers": layers, f"{side}_attention_heads": 3, f"{side}_ffn_dim": 40}
+    ids = {"pad_token_id": PAD, "decoder_start_token_id": PAD, "eos_token_id": END, "forced_eos_token_id": END}
+    shared = {"share_encoder_decoder_embeddings": share, "tie_word_embeddings": tie}
+    config = transformers.MarianConfig(
+        **sizes, **ids, **shared, scale_embedding=True, activation_function=activation, attn_implementation="eager"
+    )
+    model = transformers.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter += 0.2 * torch.randn_like(parameter)
+        model.final_logits_bias += torch.randn_like(model.final_logits_bias)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.padding_idx = None  # else torch gives the decoder's start token no gradient
+    return model
+
+
+def make_batch(model):
+    """Pairs of several lengths; the decoder starts with the padding token, as Marian does."""
+    random = np.random.default_rng(1)
+
+    def side(lengths, size):
+        ids = random.integers(1, size - 8, (3, max(lengths)))
+        segments = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
+        return np.where(segments, ids, PAD).astype(np.int32), segments
+
+    source_ids, source_segments = side((7, 12, 3), model.config.vocab_size)
+    target_ids, target_segments = side((9, 5, 10), model.config.decoder_vocab_size)
+    labels, target_ids = target_ids, np.roll(target_ids, 1, axis=1)
+    target_ids[:, 0] = PAD
+    return {
+        "source_ids": source_ids,
+        "source_segments": source_segments,
+        "target_ids": target_ids,
+        "target_segments": target_segments,
+    }, labels
+
+
+def run_theirs(model, batch, labels):
+    """Outputs of theirs by the names of ours, and the gradients by tensor."""
+    import torch
+
+    tensors = {name: torch.tensor(array).long() for name, array in batch.items()}
+    model.final_logits_bias.requires_grad_()
+    output = model(
+        input_ids=tensors["source_ids"],
+        attention_mask=tensors["source_segments"],
+        decoder_input_ids=tensors["target_ids"],
+        decoder_attention_mask=tensors["target_segments"],
+        output_attentions=True,
+    )
+    chosen = tensors["target_segments"] == 1
+    torch.nn.functional.cross_entropy(output.logits[chosen], torch.tensor(labels).long()[chosen]).backward()
+    found = {
+        "logits": output.logits,
+        "encoder_attention": torch.stack(output.encoder_attentions),
+        "decoder_attention": torch.stack(output.decoder_attentions),
+        "cross_attention": torch.stack(output.cross_attentions),
+    }
+    gradients = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
+    gradients["final_logits_bias"] = model.final_logits_bias.grad.numpy()
+    return {name: tensor.detach().numpy() for name, tensor in found.items()}, gradients
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run_ours(config, params, batch, labels):
+    def apply(params):
+        module = EncoderDecoder(config)
+        return module.apply({"params": params}, **batch, deterministic=True, return_attention=True)
+
+    def loss(params):
+        chosen = batch["target_segments"] == 1
+        log_probability = jnp.take_along_axis(jax.nn.log_softmax(apply(params).logits), labels[..., None], axis=-1)
+        return -jnp.sum(log_probability[..., 0] * chosen) / jnp.sum(chosen)
+
+    return apply(params)._asdict(), jax.grad(loss)(params)
+
+
+def read(folder):
+    values = {**marian.read_config(folder), **CHOICES, "dropout": 0.0}
+    config = build(EncoderDecoderConfig, values, "model")
+    return config, marian.load(folder, shapes(config))
+
+
+def shapes(config):
+    ids = jnp.zeros((1, 1), jnp.int32)
+    init = functools.partial(EncoderDecoder(config).init, deterministic=True, return_attention=False)
+    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+
+
+def check(output, expected, batch):
+    """Compares what belongs to tokens: what becomes of padding differs, and nobody looks at it."""
+    source, target = (batch[f"{side}_segments"] == 1 for side in ("source", "target"))
+    queries = {"encoder_attention": source, "decoder_attention": target, "cross_attention": target}
+    for name, value in expected.items():
+        rows = target if name == "logits" else queries[name]
+        ours, theirs = (
+            np.moveaxis(x, -2, 1) if x.ndim == 3 else np.moveaxis(x, (1, 3), (0, 1)) for x in (output[name], value)
+        )
+        difference = np.abs(ours[rows] - theirs[rows]).max()
+        print(f"{name}: max abs difference {difference:.1e}")
+        assert theirs[rows].std() > 1e-2, name  # nothing is trivially constant
+        assert difference <= 2e-5, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "tie", "activation"), CASES)
+def test_live(tmp_path, share, tie, activation):
+    model = make_model(share, tie, activation)
+    model.save_pretrained(tmp_path)
+    config, params = read(tmp_path)
+    batch, labels = make_batch(model)
+    expected, gradients = run_theirs(model, batch, labels)
+    output, gradient = run_ours(config, params, batch, labels)
+    check(output, expected, batch)
+    (tmp_path / "gradient").mkdir()
+    (tmp_path / "config.json").rename(tmp_path / "gradient" / "config.json")
+    save_file(gradients, tmp_path / "gradient" / "model.safetensors")
+    theirs = marian.load(tmp_path / "gradient", shapes(config))
+    print(f"gradient: relative distance {distance(gradient, theirs):.1e}")
+    assert jax.tree.structure(gradient) == jax.tree.structure(theirs)
+    assert distance(gradient, theirs) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "tie", "activation"), CASES)
+def test_live_pickle(tmp_path, share, tie, activation):
+    """Older files, which have each table as often as modules do, and the positions."""
+    import torch
+
+    model = make_model(share, tie, activation)
+    model.save_pretrained(tmp_path)
+    _, expected = read(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    _, params = read(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "tie", "activation"), CASES)
+def test_live_export(tmp_path, share, tie, activation):
+    """What we save, transformers opens without a missing or unexpected key, and computes alike."""
+    import torch
+    import transformers
+
+    model = make_model(share, tie, activation)
+    model.save_pretrained(tmp_path)
+    config, _ = read(tmp_path)
+    config = dataclasses.replace(config, share_embeddings=share)
+    keys = iter(jax.random.split(jax.random.key(0), 100))
+    params = jax.tree.map(lambda leaf: 0.3 * jax.random.normal(next(keys), leaf.shape), shapes(config))
+    special = marian.SpecialIds(pad_id=PAD, bos_id=PAD, eos_id=END)
+    marian.save(tmp_path / "new", params, config, special)
+    opened, info = transformers.MarianMTModel.from_pretrained(
+        tmp_path / "new", output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(info.values()), info
+    assert opened.generation_config.bad_words_ids == [[PAD]]
+    batch, labels = make_batch(opened)
+    expected, _ = run_theirs(opened.eval(), batch, labels)
+    check(run_ours(config, params, batch, labels)[0], expected, batch)
+    with torch.no_grad():
+        words = opened.generate(torch.tensor(batch["source_ids"][:1, :5]).long(), max_new_tokens=6, num_beams=2)
+    assert words[0, 0] == PAD and words.shape[1] <= 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", [False, True])
+def test_live_subwords(tmp_path, separate):
+    """The pieces and ids of MarianTokenizer, from OPUS' files and from those that we save."""
+    import transformers
+
+    for side in marian_subwords.read_subwords(write_vocabularies(tmp_path, separate)):
+        side.save(tmp_path / "new")
+    theirs = transformers.MarianTokenizer.from_pretrained(tmp_path / "new")
+    source, target = marian_subwords.read_subwords(tmp_path / "new")
+    texts = [*TEXTS, ">>deu<< A dog runs", ">>xyz<<Zwei", "unknown: qxz", "", "  two   spaces "]
+    for text in texts:
+        encodings = theirs(text)["input_ids"], theirs(text_target=text)["input_ids"]
+        for subwords, expected in zip((source, target), encodings, strict=True):
+            (ids,) = subwords.encode_batch([text])
+            assert [*ids.tolist(), subwords.eos_id] == expected, text
+        (ids,) = target.encode_batch([text])
+        if target.unk_id not in ids and not text.startswith(">>"):
+            assert target.decode(ids) == theirs.decode(encodings[1], skip_special_tokens=True)

@@ -1,0 +1,142 @@
+import doctest
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError
+from bertjax.scoring import translation
+
+LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30), min_size=1, max_size=5)
+ALL = tuple(translation.SCORES)
+
+
+def score(name, hypotheses, references):
+    return translation.score([name], hypotheses, references)[name]
+
+
+def test_docstring():
+    assert doctest.testmod(translation).attempted == 1
+    assert doctest.testmod(translation).failed == 0
+
+
+def test_bleu_by_hand():
+    # Of 6, 5, 4 and 3 n-grams 6, 4, 2 and 1 are in the reference, which is one token longer.
+    value = score("bleu", ["the cat sat on mat."], [["the cat sat on the mat."]])
+    precisions = 6 / 6, 4 / 5, 2 / 4, 1 / 3
+    assert value == pytest.approx(100 * math.exp(1 - 7 / 6) * math.prod(precisions) ** 0.25)
+
+
+def test_bleu_adds_up_over_the_corpus_and_tokenizes_punctuation():
+    hypotheses = ['He said: "yes!"', "Ein Hund, 3.5 kg schwer"]
+    references = [['He said : " yes ! "'], ["Ein Hund , 3.5 kg schwer"]]
+    assert score("bleu", hypotheses, references) == pytest.approx(100)
+
+
+def test_case_counts_in_all_but_one():
+    hypotheses, references = ["A Dog Runs Over Grass"], [["a dog runs over grass"]]
+    assert score("bleu_lowercase", hypotheses, references) == pytest.approx(100)
+    assert score("bleu", hypotheses, references) == 0.0
+    assert score("exact_match", hypotheses, references) == 0.0
+    assert 0 < score("chrf", hypotheses, references) < 100
+
+
+def test_lowercase_bleu_is_that_of_lowercased_text():
+    hypotheses, references = ["Ein Mann mit Hut läuft."], [["Ein MANN mit einem Hut läuft."]]
+    lowered = score("bleu", [hypotheses[0].lower()], [[references[0][0].lower()]])
+    assert score("bleu_lowercase", hypotheses, references) == lowered > 0
+
+
+def test_chrf_by_hand():
+    # Of one to three characters, 1 of 3, 0 of 2 and 0 of 1 are the reference's; both are as long, so F is their mean.
+    assert score("chrf", ["abx"], [["ayz"]]) == pytest.approx(100 * (1 / 3 + 0 + 0) / 3)
+
+
+def test_chrf_sees_words_without_spaces():
+    assert score("chrf", ["今日は良い天気です"], [["今日はいい天気です"]]) > 30
+
+
+def test_exact_match():
+    assert score("exact_match", ["a", "b ", "c", "é"], [["a"], ["b"], ["x", "c"], ["e\u0301"]]) == 50.0
+
+
+def test_several_references():
+    hypotheses = ["the small dog runs home", "no"]
+    references = [["a big dog goes away", "the small dog runs home"], ["no", "never"]]
+    assert translation.score(ALL, hypotheses, references) == pytest.approx(dict.fromkeys(ALL, 100))
+    alone = translation.score(ALL, hypotheses, [row[:1] for row in references])
+    assert all(alone[name] < 100 for name in ALL)
+
+
+def test_the_number_of_references_may_vary():
+    hypotheses, references = ["a b c d e", "f g h i j"], [["a b c d e", "x"], ["f g h i j"]]
+    assert translation.score(ALL, hypotheses, references) == pytest.approx(dict.fromkeys(ALL, 100))
+
+
+@given(LINES)
+def test_figures_are_finite_and_in_range(lines):
+    for hypotheses in (lines, lines[::-1], [""] * len(lines)):
+        for value in translation.score(ALL, hypotheses, [[line] for line in lines]).values():
+            assert type(value) is float
+            assert 0 <= value <= 100 + 1e-9
+
+
+@given(LINES)
+def test_a_perfect_translation_has_a_perfect_match(lines):
+    assert score("exact_match", lines, [[line] for line in lines]) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "references", "expected"),
+    [
+        ("bleu", [["a"]], "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"),
+        ("bleu_lowercase", [["a", "b"], ["c", "d"]], "nrefs:2|case:lc|eff:no|tok:13a|smooth:exp|version:"),
+        ("chrf", [["a"], ["c", "d"]], "nrefs:var|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"),
+    ],
+)
+def test_signatures(name, references, expected):
+    assert translation.signature(name, references).startswith(expected)
+
+
+def test_signatures_are_those_of_the_metric_that_scored():
+    from sacrebleu.metrics import BLEU
+
+    metric, references = BLEU(), [["a", "b"], ["c", "d"], ["e", "f"]]
+    metric.corpus_score(["a", "b", "c"], list(zip(*references, strict=True)))
+    assert translation.signature("bleu", references) == str(metric.get_signature())
+
+
+@pytest.mark.parametrize(
+    ("names", "hypotheses", "references", "message"),
+    [
+        (["bleu", "blue"], ["a"], [["a"]], r"score: got 'blue'; expected one of bleu, .*Fix: choose one"),
+        (
+            ["bleu"],
+            ["a", "b"],
+            [["a"]],
+            "got 2 for the references of 1 sentences; expected one for each.*Fix: translate",
+        ),
+        (["bleu"], [], [], "scoring: got no rows; expected at least one. Fix: check the file"),
+        (["chrf"], ["a", "b"], [["a"], []], r"sentence 1 \(from 0\): got none; expected a list.*Fix: give such a list"),
+        (["chrf"], ["a"], ["a"], "sentence 0 .*got a text; expected a list of at least one text"),
+    ],
+)
+def test_mistakes_are_told(names, hypotheses, references, message):
+    with pytest.raises(UserError, match=message):
+        translation.score(names, hypotheses, references)
+
+
+def test_exact_match_has_no_signature():
+    with pytest.raises(UserError, match="got 'exact_match'; expected one of bleu, bleu_lowercase, chrf"):
+        translation.signature("exact_match", [["a"]])
+
+
+def test_real_references(real_data):
+    """One human translation against the other: a figure to compare with sacreBLEU's command."""
+    folder = real_data / "wmt_newstest"
+    first, second = (
+        (folder / f"newstest2021.en-de.ref.{name}.de").read_text(encoding="utf-8").splitlines() for name in "AC"
+    )
+    found = translation.score(ALL, first, [[line] for line in second])
+    assert 20 < found["bleu"] < found["bleu_lowercase"] < 60
