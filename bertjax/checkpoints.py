@@ -7,10 +7,12 @@ the digest of every file of these. What a step scored stands in the run's `metri
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import logging
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from flax import traverse_util
@@ -44,19 +47,31 @@ class CheckpointConfig:
       best_metric: also keep the best by this metric ("valid/masked_lm_loss"), of those saved at a step that
         was evaluated too; empty to keep the latest only.
       best_mode: whether the "min" or the "max" is best.
+      keep_best: how many of these are kept.
+      final: which checkpoint a trained run is tested with, and used with unless `--checkpoint` says otherwise:
+        "latest", "best", a step, or the mean of the parameters of several: "last:5", "best:3".
     """
 
     save_every: int
     keep: int
     best_metric: str
     best_mode: str
+    keep_best: int
+    final: str
 
     def __post_init__(self) -> None:
         choice(self.best_mode, ("min", "max"), "checkpoint.best_mode")
-        if self.save_every < 1 or self.keep < 1:
+        if not re.fullmatch(r"latest|best|\d+|(last|best):[1-9]\d*", self.final, re.ASCII):
             raise UserError(
-                "config keys checkpoint.{save_every,keep}",
-                got=(self.save_every, self.keep),
+                "config key checkpoint.final",
+                got=repr(self.final),
+                expected="latest, best, a step, or the mean of several: last:5, best:3",
+                fix="choose one of these",
+            )
+        if min(self.save_every, self.keep, self.keep_best) < 1:
+            raise UserError(
+                "config keys checkpoint.{save_every,keep,keep_best}",
+                got=(self.save_every, self.keep, self.keep_best),
                 expected="at least 1 each",
                 fix="keep at least the latest checkpoint, or nothing could be resumed",
             )
@@ -87,7 +102,7 @@ class Checkpoints:
                 cleanup_tmp_directories=True,
             ),
         )
-        self._best = _agreed(_best(workdir, config.best_metric, config.best_mode))
+        self._best = _agreed(_best(workdir, config.best_metric, config.best_mode), config.keep_best)
         self.seconds_waited = 0.0
 
     def __enter__(self) -> "Checkpoints":
@@ -133,10 +148,11 @@ class Checkpoints:
         self.seconds_waited += time.perf_counter() - began
         score = scores.get(self._config.best_metric)
         if score is not None and math.isfinite(score):
-            self._best = _best_of(dict([*([self._best] if self._best else []), (step, score)]), self._config.best_mode)
+            self._best = _best_first({**self._best, step: score}, self._config.best_mode)
+        self._best = dict(itertools.islice(self._best.items(), self._config.keep_best))
         if jax.process_index() == 0:
             steps = _steps(self._folder)
-            for old in set(steps[: -self._config.keep]) - {self._best and self._best[0]}:
+            for old in set(steps[: -self._config.keep]) - self._best.keys():
                 shutil.rmtree(self._folder / str(old))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any]:
@@ -171,15 +187,22 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
 
     Args:
       workdir: the run's folder.
-      which: "latest", "best", or a step.
+      which: see `CheckpointConfig.final`, which "final" stands for. Averages are of the run's own making, as those of
+        Vaswani et al. (2017, section 6.1).
       params: a tree of arrays, or of `ShapeDtypeStruct` with shardings, that the parameters shall be like.
     Raises:
       UserError: no such checkpoint, or one that is damaged or of another model.
     """
-    folder = _folder_of(workdir) / str(_find(workdir, which))
-    _verify(folder, ("params",))
-    with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(folder / "params", params)
+    steps = find_steps(workdir, which)
+    _log.info("reading checkpoint %s", ", ".join(map(str, steps)))
+    total = None
+    for step in steps:
+        folder = _folder_of(workdir) / str(step)
+        _verify(folder, ("params",))
+        with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
+            restored = checkpointer.restore(folder / "params", params)
+        total = restored if total is None else jax.tree.map(jnp.add, total, restored)
+    return total if len(steps) == 1 else jax.tree.map(lambda leaf: leaf / len(steps), total)
 
 
 def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
@@ -193,7 +216,8 @@ def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
     Raises:
       UserError: a checkpoint that is damaged, or has arrays of the same name and another shape.
     """
-    folder = _folder_of(workdir) / str(_find(workdir, "latest"))
+    (step,) = find_steps(workdir, "latest")
+    folder = _folder_of(workdir) / str(step)
     _verify(folder, ("params",))
     ours = traverse_util.flatten_dict(params, sep="/")
     anywhere = next(iter(ours.values())).sharding
@@ -233,18 +257,20 @@ def _folder_of(workdir: Path) -> Path:
     return workdir.absolute() / "checkpoints"
 
 
-def _agreed(best: tuple[int, float] | None) -> tuple[int, float] | None:
-    """Process 0's best step and its score, on all processes: another's file system may lag behind."""
+def _agreed(best: Mapping[int, float], count: int) -> dict[int, float]:
+    """Process 0's best steps and their scores, on all processes: another's file system may lag behind."""
     if jax.process_count() == 1:
-        return best
-    step, score = multihost_utils.broadcast_one_to_all(tuple(map(np.float32, best or (-1, 0))))
-    return (int(step), float(score)) if step >= 0 else None
+        return dict(best)
+    pairs = np.full((count, 2), -1, np.float32)
+    for place, pair in zip(pairs, best.items(), strict=False):
+        place[:] = pair
+    return {int(step): float(score) for step, score in multihost_utils.broadcast_one_to_all(pairs) if step >= 0}
 
 
-def _best_of(scores: Mapping[int, float], mode: str) -> tuple[int, float] | None:
-    """The step with the best score, and it; the first of several."""
-    step = (min if mode == "min" else max)(scores, key=scores.__getitem__, default=None)
-    return None if step is None else (step, scores[step])
+def _best_first(scores: Mapping[int, float], mode: str) -> dict[int, float]:
+    """The steps with their scores, from the best on; of equals the first is better."""
+    sign = 1 if mode == "min" else -1
+    return dict(sorted(scores.items(), key=lambda item: (sign * item[1], item[0])))
 
 
 def _steps(folder: Path) -> list[int]:
@@ -252,38 +278,51 @@ def _steps(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
 
 
-def _find(workdir: Path, which: str) -> int:
+def find_steps(workdir: Path, which: str) -> list[int]:
+    """The steps that are meant; see `CheckpointConfig.final`."""
+    if which == "final":
+        which = _config_of(workdir)["final"]
     steps = _steps(_folder_of(workdir))
-    if steps and which == "latest":
-        return steps[-1]
-    if steps and which == "best":
-        best = best_step(workdir)
-        if best is not None:
-            return best
-    elif which.isdigit() and int(which) in steps:
-        return int(which)
+    kind, _, count = which.partition(":")
+    number = int(count) if count.isascii() and count.isdecimal() else 0 if count else 1
+    best = list(best_steps(workdir)) if kind == "best" and steps else []
+    found = {"latest": steps[-1:], "last": steps[-number:] if number else [], "best": best[:number]}
+    if which.isdecimal() and int(which) in steps:
+        return [int(which)]
+    if kind in found and number == len(found[kind]):
+        return found[kind]
     raise UserError(
         f"checkpoint {which!r} of {workdir}",
         got="steps " + ", ".join(map(str, steps)) if steps else "no checkpoints",
-        expected="latest, best (by the figures in metrics.jsonl, where checkpoint.best_metric is set) or one of the "
-        "steps that are there",
-        fix="train the run first, or choose another --checkpoint",
+        expected="latest, best (by the figures in metrics.jsonl, where checkpoint.best_metric is set), one of the "
+        "steps that are there, or the mean of no more than there are: last:5, best:3",
+        fix="train the run first, or choose another --checkpoint; checkpoint.{keep,keep_best} say how many are kept",
     )
 
 
 def best_step(workdir: Path) -> int | None:
     """The step of a run's best checkpoint, by the metric in its config; None if no figure tells it."""
-    config = json.loads((workdir / "config.json").read_text())["checkpoint"]
-    best = _best(workdir, config["best_metric"], config["best_mode"])
-    return None if best is None else best[0]
+    return next(iter(best_steps(workdir)), None)
 
 
-def _best(workdir: Path, metric: str, mode: str) -> tuple[int, float] | None:
-    """The best step of those saved, and its score; None if none was evaluated."""
+def best_steps(workdir: Path) -> dict[int, float]:
+    """The steps of a run's checkpoints that were evaluated, with their figures of the config's metric; best first."""
+    config = _config_of(workdir)
+    return _best(workdir, config["best_metric"], config["best_mode"])
+
+
+def _config_of(workdir: Path) -> Mapping[str, Any]:
+    """What a run's config says of checkpoints."""
+    config: Mapping[str, Any] = json.loads((workdir / "config.json").read_text())["checkpoint"]
+    return config
+
+
+def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
+    """The steps of those saved that were evaluated, with their scores, best first."""
     steps = set(_steps(_folder_of(workdir)))
     lines = read_records(workdir / "metrics.jsonl")
     scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
-    return _best_of({step: score for step, score in scores.items() if math.isfinite(score)}, mode)
+    return _best_first({step: score for step, score in scores.items() if math.isfinite(score)}, mode)
 
 
 def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:

@@ -79,7 +79,7 @@ class Task(Predicts, Protocol):
         A batch may have m times as many rows where they are short; then each of these stands for m.
 
         The "train" split never ends; the "valid" split ends after each of its rows has come once, the last
-        batch filled up with rows of weight 0. A task that scores `held_out` examples has no batches of "valid".
+        batch filled up with rows of weight 0. It has none where `held_out` examples say all that there is to say.
         """
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
@@ -98,7 +98,7 @@ class Task(Predicts, Protocol):
         """Examples for `score`; none where the means of the metrics of `loss` are all that there is to say."""
 
     def score_names(self) -> Sequence[str]:
-        """The names of the figures that `score` gives."""
+        """The names of all held-out figures, those that `score` gives among them."""
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The figures of the field for all held-out examples and the outputs of their rows."""
@@ -108,6 +108,44 @@ class Task(Predicts, Protocol):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that the published systems open."""
+
+
+@runtime_checkable
+class HasTest(Protocol):
+    """What a task has besides if it may have a test split."""
+
+    def tested(self) -> Iterator[Example]:
+        """Examples of it for `score`; none where there is no test split."""
+
+
+class Attended(NamedTuple):
+    """What some words looked at.
+
+    Attributes:
+      weights: float32 [L, N, T, S].
+      queries: the T words.
+      keys: the S words that they looked at.
+    """
+
+    weights: np.ndarray
+    queries: Sequence[str]
+    keys: Sequence[str]
+
+
+@runtime_checkable
+class Attends(Protocol):
+    """What a task has besides if it can tell what words looked at."""
+
+    def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
+        """By the kind of attention, for an example of one row and its outputs."""
+
+
+@runtime_checkable
+class WritesText(Protocol):
+    """What a task has besides whose records are, in short, a line of text each."""
+
+    def line(self, record: Mapping[str, Any]) -> str:
+        """That line, without its end."""
 
 
 @runtime_checkable

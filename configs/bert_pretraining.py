@@ -52,6 +52,8 @@ def get_config(variant: str = "") -> ConfigDict:
         "keep": 3,
         "best_metric": "valid/masked_lm_loss",
         "best_mode": "min",
+        "keep_best": 1,
+        "final": "latest",
     }
     if size == "tiny":
         _shorten(config)

@@ -207,7 +207,7 @@ def test_a_regression_without_rows(train):
         ({"warmup_fraction": 2.0}, "warmup_fraction", "2.0", "0 to 1", "0.1"),
         ({"num_steps": 0}, "num_steps", "0", "at least 1", "raise it"),
         ({"evaluate_every": 0}, "evaluate_every", "0", "at least 1", "raise it"),
-        ({"checkpoint__save_every": 0}, "checkpoint", r"\(0, 1\)", "at least 1 each", "could be resumed"),
+        ({"checkpoint__save_every": 0}, "checkpoint", r"\(0, 1, 1\)", "at least 1 each", "could be resumed"),
         ({"batch_size": 0}, "batch_size", "0", "at least 1", "raise it"),
         ({"optimizer__frozen_layers": 2}, "frozen_layers", "2", "at most 1, which the model has", "lower it"),
         ({"model__lstm_size": -1}, "model.lstm_size", "-1", "at least 0", "model.lstm_size"),

@@ -11,8 +11,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bertjax.checkpoints import restore_params
-from bertjax.task import Batch, Example, Metrics, Output, Params, Predicts, Task
+from bertjax.checkpoints import find_steps, restore_params
+from bertjax.task import Attended, Attends, Batch, Example, HasTest, Metrics, Output, Params, Predicts, Task
 from bertjax.training import sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.metric_log import means
@@ -130,12 +130,17 @@ class Evaluation:
 
 
 class Inference:
-    """A trained task: its parameters, on the mesh."""
+    """A trained task: its parameters, on the mesh.
+
+    Attributes:
+      checkpoint: which of the run's they are, or "" of published weights.
+    """
 
     def __init__(self, task: Predicts, config: InferenceConfig, workdir: Path | None, checkpoint: str) -> None:
         """Args: the task; its settings; the run and which of its checkpoints, or None for published weights."""
         self._task, self._config = task, config
         self._mesh = sharding.make_mesh(config.mesh, jax.devices())
+        self.checkpoint = "" if workdir is None else "+".join(map(str, find_steps(workdir, checkpoint)))
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
         if workdir is None:
@@ -152,13 +157,31 @@ class Inference:
             self._params, lambda: False
         )
         assert scores is not None
-        return {**scores, **self._task.baselines()}
+        return {**scores, **self._task.baselines(), **self.test()}
 
-    def records(self, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
-        """A record for each example in `lines`, in order."""
+    def test(self) -> dict[str, float]:
+        """The figures of the test split, as "test/NAME"; none without one."""
+        if not isinstance(self._task, HasTest):
+            return {}
+        results = list(Predictor(self._task, self._mesh)(self._params, self._task.tested()))
+        assert isinstance(self._task, Task)
+        scores = self._task.score(results) if results else {}
+        return {f"test/{name}": value for name, value in scores.items()}
+
+    def records(self, lines: Iterable[str], start: int) -> Iterator[Mapping[str, Any]]:
+        """A record for each example in `lines`, in order, from number `start` on."""
         predictor = Predictor(self._task, self._mesh)
-        for example, outputs in predictor(self._params, self._task.examples(iter(lines))):
+        examples = itertools.islice(self._task.examples(iter(lines)), start, None)
+        for example, outputs in predictor(self._params, examples):
             yield self._task.record(example, outputs)
+
+    def attention(self, line: str) -> Iterator[Mapping[str, Attended]]:
+        """What the words of the examples in a line looked at; nothing for those of no row or of several."""
+        assert isinstance(self._task, Attends)
+        predictor = Predictor(self._task, self._mesh)
+        for example, outputs in predictor(self._params, self._task.examples(iter([line]))):
+            if len(outputs) == 1:
+                yield self._task.attention(self._params, example, outputs)
 
     def export(self, folder: Path) -> None:
         """Writes the published form; parameters that are split over processes are gathered first."""

@@ -50,7 +50,7 @@ def train(task: Task, config: TrainingConfig, workdir: Path) -> bool:
         with MetricLog(workdir, resumed=begun) as log:
             if not begun:
                 log.write(0, task.baselines())
-            elif _is_due(config, begun, config.evaluate_every) and not log.has_scores(begun):
+            elif _is_due(config, begun, config.evaluate_every) and not log.has_scores(begun, "valid/"):
                 scores = trainer.evaluate(restored.params, preempted)
                 log.write(begun, scores)
                 checkpoints.finish(begun, scores)

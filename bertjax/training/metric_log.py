@@ -44,10 +44,10 @@ class MetricLog:
             self._file.close()
             self._board.close()
 
-    def has_scores(self, step: int) -> bool:
-        """Whether a run that is resumed had written what a step scored; the same answer on all processes."""
+    def has_scores(self, step: int, prefix: str) -> bool:
+        """Whether a run had written figures "PREFIX..." of a step; the same answer on all processes."""
         lines = read_records(self._path) if self._is_writer else iter(())
-        found = any(line["step"] == step and any(name.startswith("valid/") for name in line) for line in lines)
+        found = any(line["step"] == step and any(name.startswith(prefix) for name in line) for line in lines)
         return bool(multihost_utils.broadcast_one_to_all(np.bool_(found))) if jax.process_count() > 1 else found
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -118,10 +118,13 @@ class Window:
 
 
 def means(metrics: Mapping[str, tuple[jax.Array, jax.Array]], prefix: str) -> dict[str, float]:
-    """Sums over counts, on the host; a metric that counted nothing, and the plain count "tokens", are left out."""
+    """Sums over counts, on the host; a metric that counted nothing, and the plain count "tokens", are left out.
+
+    Of "perplexity" the sum is one of negative log-likelihoods.
+    """
     fetched = jax.device_get(dict(metrics))
     return {
-        f"{prefix}/{name}": float(value / count)
+        f"{prefix}/{name}": float(np.exp(value / count) if name == "perplexity" else value / count)
         for name, (value, count) in fetched.items()
         if count > 0 and name != "tokens"
     }

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bertjax.errors import UserError, build_all, check_unresolved
-from bertjax.task import OfficialPredictions, Predicts, Task, WritesFolder
-from bertjax.training import check, distributed, inference, loop, run_folder, streams
+from bertjax.progress import track
+from bertjax.task import Attended, Attends, HasTest, OfficialPredictions, Predicts, Task, WritesFolder, WritesText
+from bertjax.training import check, distributed, inference, loop, metric_log, predictions, run_folder, streams
 from bertjax.training.config import InferenceConfig, TrainingConfig
 
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
@@ -32,9 +33,12 @@ class Request:
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
       output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
-        Predictions are a record a line, but in the field's official form, where it has one, if the name ends in .json;
-        and in a folder, for a task that writes folders, if there is one of that name or the name ends in a slash.
-      checkpoint: latest, best or a step.
+        Predictions are a record a line: of JSON, but plain text for a task that makes text, unless the name ends in
+        .jsonl. They are in the field's official form, where it has one, if the name ends in .json; and in a folder, for
+        a task that writes folders, if there is one of that name or the name ends in a slash.
+      checkpoint: see `checkpoints.restore_params`.
+      draw: draws what the parts of an example looked at, which is given with the example's number from 1 on; None for
+        no pictures.
     """
 
     mode: str
@@ -42,6 +46,7 @@ class Request:
     input: str
     output: str
     checkpoint: str
+    draw: Callable[[int, Mapping[str, Attended]], None] | None
 
 
 @runtime_checkable
@@ -98,7 +103,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     if request.mode in ("predict", "export"):
         from_run = workdir if request.workdir else None
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
-        _infer(request, task, inference.Inference(task, settings, from_run, request.checkpoint))
+        _infer(request, config, task, inference.Inference(task, settings, from_run, request.checkpoint))
         return Outcome.DONE
 
     assert isinstance(module, Trainable)
@@ -117,7 +122,10 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     task = module.make(experiment, text.folder, text.folder)
     if request.mode == "train":
         distributed.on_first_process(lambda: task.save_vocabulary(workdir))
-        return Outcome.STOPPED if loop.train(task, settings, workdir) else Outcome.DONE
+        if loop.train(task, settings, workdir):
+            return Outcome.STOPPED
+        _test(task, settings, workdir)
+        return Outcome.DONE
     if request.mode == "check":
         record = check.overfit_one_batch(task, settings)
     else:
@@ -125,6 +133,14 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     with streams.open_output(request.output, distributed.is_first_process()) as output:
         output.write(streams.json_line(record))
     return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
+    """Adds what a trained run scores on the test split, if there is one, to its metrics; once."""
+    if isinstance(task, HasTest):
+        with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
+            if not log.has_scores(settings.num_steps, "test/"):
+                log.write(settings.num_steps, inference.Inference(task, settings, workdir, "final").test())
 
 
 def check_folder(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> None:
@@ -157,29 +173,46 @@ def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:
     return InferenceConfig
 
 
-def _infer(request: Request, task: Predicts, runner: inference.Inference) -> None:
+def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: inference.Inference) -> None:
     if request.mode == "export":
         runner.export(Path(request.output))
         return
-    records = runner.records(streams.read_lines(request.input))
+    lines = track(streams.read_lines(request.input), "predicting", "lines")
+    if request.draw:
+        lines = _drawn(request, task, runner)
     if isinstance(task, OfficialPredictions) and request.output.endswith(".json"):
-        records = iter([task.official(records)])
-    with _taker(request, task) as take:
-        for record in records:
-            take(record)
-
-
-@contextlib.contextmanager
-def _taker(request: Request, task: Predicts) -> Iterator[Callable[[Mapping[str, Any]], object]]:
-    """What takes records: a folder, if the task writes folders and the output is one; or else lines of JSON."""
-    is_folder = request.output.endswith("/") or Path(request.output).is_dir()
-    if is_folder and isinstance(task, WritesFolder):
+        with streams.open_output(request.output, distributed.is_first_process()) as output:
+            output.write(streams.json_line(task.official(runner.records(lines, 0))))
+        return
+    if isinstance(task, WritesFolder) and (request.output.endswith("/") or Path(request.output).is_dir()):
         folder = task.open_folder(Path(request.output))
         with folder if distributed.is_first_process() else contextlib.nullcontext(lambda record: None) as take:
-            yield take
-    else:
-        with streams.open_output(request.output, distributed.is_first_process()) as output:
-            yield lambda record: output.write(streams.json_line(record))
+            for record in runner.records(lines, 0):
+                take(record)
+        return
+    made_of = predictions.fingerprint(config, runner.checkpoint, request.input)
+    with predictions.open_lines(request.output, distributed.is_first_process(), made_of) as (output, done):
+        for record in runner.records(lines, done):
+            output.write(_line(task, record, request.output))
+
+
+def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[str]:
+    """The lines of the input, each when its picture is drawn."""
+    if not isinstance(task, Attends):
+        got, expected = "a task without pictures of attention", "one that has them, such as translation"
+        raise UserError("--plot", got=got, expected=expected, fix="leave it out")
+    assert request.draw
+    for number, line in enumerate(streams.read_lines(request.input), start=1):
+        for kinds in runner.attention(line):
+            request.draw(number, kinds)
+        yield line
+
+
+def _line(task: Predicts, record: Mapping[str, Any], output: str) -> str:
+    """A record as a line: of text, if that is what the task makes, or of JSON."""
+    if isinstance(task, WritesText) and not output.endswith(".jsonl"):
+        return task.line(record) + "\n"
+    return streams.json_line(record)
 
 
 def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:

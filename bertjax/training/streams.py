@@ -111,4 +111,17 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
     except BrokenPipeError:  # the reader, `head` for example, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        raise OSError(error.errno, error.strerror, error.filename or f"--output={name}") from error
+        raise _named(error, name) from error
+
+
+@contextlib.contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Lets an OSError name the output."""
+    try:
+        yield
+    except OSError as error:
+        raise _named(error, name) from error
+
+
+def _named(error: OSError, name: str) -> OSError:
+    return OSError(error.errno, error.strerror, error.filename or f"--output={name}")

@@ -87,9 +87,9 @@ def test_the_last_checkpoints_and_the_best_are_kept(text, tmp_path):
     best = min(scores, key=scores.get)
     kept = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
     assert kept == sorted({8, best})
-    assert checkpoints._find(tmp_path, "best") == best
+    assert checkpoints.find_steps(tmp_path, "best") == [best]
     with pytest.raises(UserError, match="got steps"):
-        checkpoints._find(tmp_path, "3" if best != 3 else "5")
+        checkpoints.find_steps(tmp_path, "3" if best != 3 else "5")
 
 
 def test_no_update_begins_before_the_checkpoint_that_was_due_is_durable(text, tmp_path, monkeypatch):

@@ -80,9 +80,15 @@ def test_activations_stay_split_by_rows_under_fsdp():
     from bertjax.models.bert import BertConfig, BertForPreTraining
 
     values = {"vocab_size": 64, "hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}
-    values |= {"max_positions": 64, "type_vocab_size": 2, "dropout": 0.0, "attention_dropout": 0.0, "gelu": "erf"}
+    values |= {
+        "max_positions": 64,
+        "type_vocab_size": 2,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "activation": "gelu",
+    }
     values |= {"norm": "post", "norm_eps": 1e-12, "initializer_range": 0.02, "dtype": "float32", "direction": "both"}
-    values |= {"attention_backend": "xla"}
+    values |= {"activation_dropout": 0.0, "attention_backend": "xla", "initializer": "truncated_normal"}
     config = build(BertConfig, {**values, "scan_layers": True, "remat": False, "next_sentence": True}, "model")
     model = BertForPreTraining(config)
     ids = jax.ShapeDtypeStruct((64, 64), np.int32)
