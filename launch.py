@@ -38,8 +38,16 @@ _OUTPUT = flags.DEFINE_string(
     "output", "-", "A file for what the mode gives (- is standard output), or a folder/ to export to or for features."
 )
 _CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", "latest", "What to evaluate, predict with or export: latest, best, a step."
+    "checkpoint",
+    "final",
+    "What to evaluate, predict with or export: latest, best, a step, the mean of several (last:5, best:3), or final, "
+    "what the run's config names as checkpoint.final.",
 )
+_PLOT = flags.DEFINE_string(
+    "plot", "", "With --mode=predict: a picture (.svg, .png) of what the words of each input looked at; needs [report]."
+)
+_PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw, from 0, or from -1 backwards; or all.")
+_PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "A head to draw, from 0; or all.")
 _SEEDS = flags.DEFINE_string(
     "seeds", None, "Train once for each of these seeds, 0,1,2 for example, and sum up in seeds.json of the folder."
 )
@@ -78,7 +86,7 @@ def _run(mode: str) -> bool:
     from bertjax.training import distributed, modes
 
     distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    request = modes.Request(mode, _WORKDIR.value, _INPUT.value, _OUTPUT.value, _CHECKPOINT.value)
+    request = modes.Request(mode, _WORKDIR.value, _INPUT.value, _OUTPUT.value, _CHECKPOINT.value, _picture())
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     if _SEEDS.value is None:
         outcome = modes.run(request, given, _experiment)
@@ -86,6 +94,21 @@ def _run(mode: str) -> bool:
         overridden = () if given is None else tuple(config_flags.get_override_values(flags.FLAGS["config"]))
         outcome = sweeps.train_seeds(request, given, _experiment, _SEEDS.value, overridden)
     return outcome is not modes.Outcome.FAILED
+
+
+def _picture() -> Any:
+    """What draws attention for a path to which "-2" and so on may be added, or None if there is nothing to draw."""
+    if not _PLOT.value:
+        return None
+    from bertjax.reporting.attention import Attention, draw_attention
+
+    def draw(number: int, kinds: Any) -> None:
+        path = Path(_PLOT.value)
+        path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        drawn = {name: Attention(*parts) for name, parts in kinds.items()}
+        draw_attention(path, drawn, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
+
+    return draw
 
 
 def _experiment(name: str) -> Any:

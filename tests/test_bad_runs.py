@@ -56,11 +56,11 @@ def predict(workdir: Path, *flags: str, stdin: bytes = MASKED) -> str:
 
 def test_the_folder_of_a_run_of_another_config(train, home):
     before = (home / "run" / "config.json").read_text()
-    message = train(workdir=home / "run", seed=3, model__gelu="tanh", evaluate_every=2)
+    message = train(workdir=home / "run", seed=3, model__activation="relu", evaluate_every=2)
     check(
         message,
         what=f"--workdir={home / 'run'}",
-        got="another config: model.gelu: 'erf' there, 'tanh' now; seed: 0 there, 3 now$",
+        got="another config: model.activation: 'gelu' there, 'relu' now; seed: 0 there, 3 now$",
         expected="an empty folder, or a run of the same config",
         fix="another --workdir",
     )

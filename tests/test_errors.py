@@ -128,9 +128,9 @@ def test_a_wrong_element_of_a_list_is_named_by_its_place():
 
 
 def test_choice():
-    assert choice("b", ("a", "b"), "model.gelu") == "b"
-    with pytest.raises(UserError, match=r"config key model\.gelu: got 'c'; expected one of a, b"):
-        choice("c", ("a", "b"), "model.gelu")
+    assert choice("b", ("a", "b"), "model.activation") == "b"
+    with pytest.raises(UserError, match=r"config key model\.activation: got 'c'; expected one of a, b"):
+        choice("c", ("a", "b"), "model.activation")
     with pytest.raises(UserError, match=r"^--mode: got 'c'"):
         choice("c", ("a", "b"), "--mode")
 

@@ -349,7 +349,7 @@ ABLATIONS = {
     "remat": {"model__remat": True},
     "scanned": {"model__scan_layers": True},
     "pre_norm": {"model__norm": "pre"},
-    "gelu_tanh": {"model__gelu": "tanh"},
+    "gelu_tanh": {"model__activation": "gelu_tanh"},
     "accumulation": {"accumulation_steps": 2},
     "fsdp_and_tensor": {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2},
     "pmap": {"parallel": "pmap"},

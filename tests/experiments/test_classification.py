@@ -139,6 +139,7 @@ def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, c
     assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["labels"] == ["cat", "none"]
 
 
+@pytest.mark.slow
 def test_numbers(tmp_path):
     """How many of the words are cats, from 0 to 5: attention's mean over them can tell."""
     rng = np.random.default_rng(0)
@@ -146,11 +147,11 @@ def test_numbers(tmp_path):
     for _ in range(240):
         words = rng.choice(["cat", "dog", "bird", "the"], rng.integers(3, 9)).tolist()
         rows.append(f"{' '.join(words)} .\t{5 * words.count('cat') / len(words):.2f}")
-    values = {**SMALL, **tiny.write_table(tmp_path), "objective": "regression", "num_epochs": 20.0}
+    values = {**SMALL, **tiny.write_table(tmp_path), "objective": "regression", "num_epochs": 10.0}
     Path(values["data.source"]).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     values |= {"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.classifier_dropout": 0.0}
     values |= {
-        "optimizer.learning_rate": 3e-3,
+        "optimizer.learning_rate": 5e-3,
         "metrics": "('pearson', 'spearman')",
         "checkpoint.best_metric": "valid/spearman",
     }

@@ -48,7 +48,7 @@ def runner(folder, variant, overrides):
 
 
 def extract(folder, lines, variant, **overrides):
-    return list(runner(folder, variant, tuple(overrides.items())).records(lines))
+    return list(runner(folder, variant, tuple(overrides.items())).records(lines, 0))
 
 
 @functools.cache

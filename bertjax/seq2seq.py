@@ -1,0 +1,141 @@
+"""What all models of a target given a source have in common: their inputs, their loss, and how they write.
+
+Shapes: B batch, S source length, T target length, V target vocabulary, n hypotheses.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.decoding.beam_search import beam_search
+from bertjax.decoding.config import DecodingConfig, length_limits
+from bertjax.errors import UserError, choice
+from bertjax.models.beams import Beams
+from bertjax.models.encoder_decoder import Seq2SeqOutput
+from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
+from bertjax.task import Batch, Metrics, Params
+
+
+class TargetIds(NamedTuple):
+    """Special tokens of the target's vocabulary."""
+
+    start: int  # what the decoder is fed first
+    end: int
+    pad: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothingConfig:
+    """How labels are smoothed; see `losses.smoothed_cross_entropy`."""
+
+    label_smoothing: float
+    smoothing_denominator: str
+
+    def __post_init__(self) -> None:
+        choice(self.smoothing_denominator, ("V", "V-1", "V-2"), "smoothing_denominator")
+        if not 0 <= self.label_smoothing < 1:
+            got = self.label_smoothing
+            fix = "use 0.1, as the paper does"
+            raise UserError("config key label_smoothing", got=got, expected="at least 0 and below 1", fix=fix)
+
+
+def count(flags: Bool[Array, "*n"]) -> Float[Array, ""]:
+    """How many are true, as a float."""
+    return jnp.sum(flags, dtype=jnp.float32)
+
+
+def decoder_inputs(labels: Int[Array, "B T"], segments: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
+    """What the decoder is fed to predict `labels`: a start token, then each label but the last, pair by pair."""
+    before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)))
+    is_first = segments != jnp.pad(segments[:, :-1], ((0, 0), (1, 0)))
+    return jnp.where(is_first, start_id, before)
+
+
+def apply(
+    model: nn.Module, params: Params, batch: Batch, start_id: int, rng: Array | None, return_attention: bool
+) -> Seq2SeqOutput:
+    """The outcome for targets that are given; without `rng`, dropout is off.
+
+    Args:
+      model: whose methods are those of `EncoderDecoder`.
+      params: its parameters.
+      batch: `input_ids`, `segment_ids` [B, S]; `labels`, `target_segment_ids` [B, T]; where rows are packed,
+        `position_ids` and `target_position_ids` too.
+      start_id: what the decoder is fed first.
+      rng: for dropout.
+      return_attention: whether to return the weights.
+    """
+    output: Any = model.apply(
+        {"params": params},
+        batch["input_ids"],
+        batch["segment_ids"],
+        decoder_inputs(batch["labels"], batch["target_segment_ids"], start_id),
+        batch["target_segment_ids"],
+        source_positions=batch.get("position_ids"),
+        target_positions=batch.get("target_position_ids"),
+        deterministic=rng is None,
+        return_attention=return_attention,
+        rngs={} if rng is None else {"dropout": rng},
+    )
+    assert isinstance(output, Seq2SeqOutput)
+    return output
+
+
+def loss(
+    logits: Float[Array, "B T V"], batch: Batch, config: SmoothingConfig, pad_id: int
+) -> tuple[Float[Array, ""], Metrics]:
+    """The sum of the labels' losses, and metrics: "tokens", those of the targets; "nll", without smoothing;
+    "perplexity", see `metric_log.means`; "token_accuracy".
+    """
+    labels, is_token = batch["labels"], batch["target_segment_ids"] != 0
+    each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
+    nll, number = jnp.sum(cross_entropy(logits, labels) * is_token), count(is_token)
+    metrics = {
+        "tokens": (number, jnp.ones(())),
+        "nll": (nll, number),
+        "perplexity": (nll, number),
+        "token_accuracy": (count(is_best(logits, labels) & is_token), number),
+    }
+    return jnp.sum(each * is_token), metrics
+
+
+def write(
+    model: nn.Module, params: Params, batch: Batch, config: DecodingConfig, ids: TargetIds
+) -> Mapping[str, Array]:
+    """The `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n]; T follows from S.
+
+    Args:
+      model, params: as for `apply`.
+      batch: `input_ids`, `segment_ids` [B, S].
+      config: how they are searched for.
+      ids: special tokens.
+    """
+    variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
+    # Caches need not be longer than what the longest row may get.
+    most = math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra
+    config = dataclasses.replace(config, max_length=min(config.max_length, most))
+    min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
+    memory = model.apply(variables, sources, segments, deterministic=True, method="encode")
+    cache = model.apply(variables, memory, config.num_beams, config.max_length, method="start")
+
+    def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
+        outcome: tuple[Array, Any] = model.apply(variables, tokens, cache, beams, method="step")
+        return outcome
+
+    found = beam_search(
+        step,
+        cache,
+        start_ids=jnp.full(len(sources), ids.start, jnp.int32),
+        min_lengths=min_lengths,
+        max_lengths=max_lengths,
+        config=config,
+        eos_id=ids.end,
+        pad_id=ids.pad,
+        continues=None,
+    )
+    return {"ids": found.ids, "lengths": found.lengths, "scores": found.scores}

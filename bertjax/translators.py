@@ -1,0 +1,151 @@
+"""What a translation model begins with: its vocabularies, and what `init_from` names: a run, or a MarianMTModel."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax import checkpoints
+from bertjax.data import subword_vocabularies
+from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.translation_text import TranslationText
+from bertjax.errors import UserError
+from bertjax.files import completed
+from bertjax.interop import marian
+from bertjax.interop.marian_subwords import MarianSubwords
+from bertjax.task import Params
+
+_log = logging.getLogger(__name__)
+
+_DONE = "vocabularies.json"
+# Of the model, what the user may choose beside published weights.
+_FREE = (
+    "attention_backend",
+    "dtype",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "initializer",
+    "initializer_range",
+    "scan_layers",
+    "remat",
+)
+
+
+def open_vocabularies(folder: Path) -> Vocabularies:
+    """The vocabularies in a run's folder, or in that of a MarianMTModel. Raises UserError if there are none."""
+    if (folder / "source.spm").exists():
+        return Vocabularies(*marian.open_subwords(folder))
+    return Vocabularies.load(folder)
+
+
+def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
+    """Writes them for `open_vocabularies`."""
+    if isinstance(vocabularies.source, MarianSubwords):
+        vocabularies.source.save(folder)
+        vocabularies.target.save(folder)
+    else:
+        vocabularies.save(folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """The vocabularies of a run, trained on its pairs, which are read as they stand.
+
+    Attributes:
+      folder: where the vocabularies are kept.
+      text: the pairs.
+      config: which vocabularies.
+      init_from: where they come from instead, or "".
+    """
+
+    folder: Path
+    text: TranslationText
+    config: SubwordConfig
+    init_from: str
+
+    @property
+    def fingerprint(self) -> str:
+        """What pairs and vocabularies depend on."""
+        if self.init_from:
+            vocabularies: Any = open_vocabularies(Path(self.init_from)).fingerprint
+        elif self.config.vocab_file:
+            vocabularies = subword_vocabularies.make(self.config, lambda: ()).fingerprint
+        else:
+            vocabularies = dataclasses.asdict(self.config)
+        return hashlib.sha256(json.dumps([self.text.fingerprint(), vocabularies]).encode()).hexdigest()
+
+    def run(self) -> None:
+        """Makes the vocabularies, unless that has been done."""
+        done, fingerprint = self.folder / _DONE, self.fingerprint
+        if done.exists() and json.loads(done.read_text())["fingerprint"] == fingerprint:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.init_from:
+            vocabularies = open_vocabularies(Path(self.init_from))
+        else:
+            pairs = self.text.pairs
+            vocabularies = subword_vocabularies.make(
+                self.config, lambda: ((pair.source, pair.target) for pair in pairs("train"))
+            )
+        save_vocabularies(vocabularies, self.folder)
+        with completed(done) as path:
+            path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n")
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines of the architecture and the model.
+
+    Raises:
+      UserError: no model is named at all, or one that contradicts the folder.
+    """
+    model, architecture = dict(config["model"]), config["architecture"]
+    if config["init_from"]:
+        architecture, found = _describe(Path(config["init_from"]))
+        for key, value in {"architecture": architecture, **found}.items():
+            given = config["architecture"] if key == "architecture" else model.get(key)
+            if given not in (None, value):
+                raise UserError(
+                    "config key architecture" if key == "architecture" else f"config key model.{key}",
+                    got=given,
+                    expected=f"{value}, as in init_from={config['init_from']}",
+                    fix="leave it out, and name no model after the config file",
+                )
+        model |= found
+    missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
+    if missing:
+        raise UserError(
+            "--config",
+            got=f"neither a model nor init_from (model.{missing[0]} is not set)",
+            expected="a model, or a folder to take it from",
+            fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
+        )
+    return {**config, "architecture": architecture, "model": model}
+
+
+def _describe(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The architecture, and the fields of the model that follow from a folder."""
+    if checkpoints.has_checkpoint(folder):
+        run = json.loads((folder / "config.json").read_text())
+        if run["experiment"] != "translation":
+            got = f"a run of {run['experiment']}"
+            raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix="correct it")
+        return run["architecture"], {key: value for key, value in run["model"].items() if key not in _FREE}
+    return "transformer", {key: value for key, value in marian.read_config(folder).items() if key not in _FREE}
+
+
+def warm_start(params: Params, folder: Path) -> Params:
+    """A folder's weights in place of parameters; says which it has none for.
+
+    Raises:
+      UserError: weights that are missing, damaged, or of other shapes.
+    """
+    if not checkpoints.has_checkpoint(folder):
+        return marian.load(folder, params)
+    found, missing = checkpoints.restore_shared(folder, params)
+    for name in missing:
+        _log.warning("%s has no weights of %s, which start afresh", folder, name)
+    return found

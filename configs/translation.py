@@ -1,0 +1,254 @@
+"""Translates by the encoder-decoder Transformer, or by the recurrent model with attention that it replaced.
+
+    python launch.py --config=configs/translation.py:dates --workdir=runs/dates
+    python launch.py --config=configs/translation.py:tiny --workdir=runs/multi30k \\
+        --config.data.source=train.en --config.data.target=train.de \\
+        --config.data.valid_source=val.en --config.data.valid_target=val.de \\
+        --config.data.test_source=test.en --config.data.test_target=test.de
+    python launch.py --mode=predict --workdir=runs/multi30k --input=text.en --output=text.de
+
+Behind the colon, separated by commas: a model, `dates`.
+
+- Models: tiny (4 + 4 layers, 128 wide), base, big (Vaswani et al. 2017, table 3), rnn (one bidirectional GRU, one GRU
+  with additive attention; `model.attention` also takes dot, general and none). Without one, `init_from` gives it: a run
+  of ours, or the folder of a MarianMTModel.
+- Pairs: two files aligned by line, or a table (`data.source_column`, `data.target_column`), or
+  `tfds:wmt14_translate/de-en:train`. Without any, dates are translated between languages, English to Korean by default
+  (`data.source_locale`, `data.target_locales`): an endless supply, for which `dates` makes the model small enough to
+  learn them in minutes on two cores.
+- Vocabularies: `data.subwords=bpe` (joint, unless `data.joint=False`), wordpiece or characters; or given
+  with `data.vocab_file` (a tokenizer.json, a SentencePiece model, a vocab.txt).
+- Figures: BLEU and chrF are sacreBLEU's, in percent, of the first `num_scored` held-out pairs; those of all pairs to
+  test on are added at the end of training as `test/...`, by the checkpoints that `checkpoint.final` names.
+
+The paper's base has 27.3 BLEU from English to German (newstest2014), 100,000 updates on 8 GPUs; big 28.4.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from configs import parts
+
+# layers of each side, width, heads, feed-forward size, dropout
+_TRANSFORMERS = {
+    "tiny": (4, 128, 4, 256, 0.3),
+    "base": (6, 512, 8, 2048, 0.1),
+    "big": (6, 1024, 16, 4096, 0.3),
+}
+
+# What `init_from` determines.
+_PUBLISHED = (
+    "num_layers",
+    "num_decoder_layers",
+    "hidden_size",
+    "num_heads",
+    "intermediate_size",
+    "activation",
+    "norm",
+    "norm_eps",
+    "positions",
+    "sinusoid_layout",
+    "max_positions",
+    "share_embeddings",
+    "tie_output",
+    "scale_embeddings",
+    "logits_bias",
+)
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """The config of a variant such as `base`, `dates` or `rnn,dates`."""
+    model, dates = parts.chosen(variant, ((*_TRANSFORMERS, "rnn"), ("dates",)))
+    config = ConfigDict()
+    config.experiment = "translation"
+    config.init_from = ""
+    config.seed = 0
+    config.rng = "threefry2x32"
+    config.num_steps = 100_000
+    config.batch_size = 96
+    config.accumulation_steps = 1
+    config.log_every = 100
+    config.evaluate_every = 1000
+    config.parallel = "jit"
+    config.mesh = parts.mesh()
+    config.architecture = "recurrent" if model == "rnn" else "transformer"
+    config.model = _recurrent() if model == "rnn" else _transformer(*_TRANSFORMERS[model or "tiny"])
+    config.model.source_vocab_size = placeholder(int)  # follow from the vocabularies
+    config.model.target_vocab_size = placeholder(int)
+    if not model and not dates:
+        config.architecture = placeholder(str)
+        config.model.update({key: placeholder(type(config.model[key])) for key in _PUBLISHED})
+    config.data = _data()
+    config.label_smoothing = 0.1
+    config.smoothing_denominator = "V"
+    config.start_token = "begin"
+    config.decoding = _decoding()
+    config.metrics = ("bleu", "chrf")
+    config.num_scored = 500
+    config.optimizer = _optimizer(_TRANSFORMERS[model or "tiny"][1] if model != "rnn" else 512)
+    config.checkpoint = {
+        "save_every": 1000,
+        "keep": 5,
+        "best_metric": "valid/bleu",
+        "best_mode": "max",
+        "keep_best": 1,
+        "final": "last:5",
+    }
+    if model in ("", "tiny", "rnn"):
+        _shorten(config)
+    if dates:
+        _shrink_to_dates(config)
+    return config
+
+
+def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropout: float) -> ConfigDict:
+    model = ConfigDict()
+    model.num_layers = layers
+    model.num_decoder_layers = layers
+    model.hidden_size = hidden
+    model.num_heads = heads
+    model.intermediate_size = intermediate
+    model.activation = "relu"
+    model.norm = "post"  # "pre" as the Annotated Transformer
+    model.norm_eps = 1e-6
+    model.positions = "sinusoidal"
+    model.sinusoid_layout = "interleaved"
+    model.max_positions = 1024
+    model.share_embeddings = True
+    model.tie_output = True
+    model.scale_embeddings = True
+    model.logits_bias = False
+    model.dropout = dropout
+    model.attention_dropout = 0.0
+    model.activation_dropout = 0.0
+    model.attention_backend = "xla"
+    model.initializer = "xavier_uniform"
+    model.initializer_range = hidden**-0.5  # of embeddings
+    model.dtype = "float32"
+    model.scan_layers = False
+    model.remat = False
+    return model
+
+
+def _recurrent() -> ConfigDict:
+    model = ConfigDict()
+    model.embedding_size = 256
+    model.hidden_size = 512
+    model.attention = "additive"
+    model.dropout = 0.3
+    model.initializer_range = 0.1
+    return model
+
+
+def _data() -> ConfigDict:
+    data = ConfigDict()
+    data.source = "dates"
+    data.target = ""
+    data.valid_source = ""
+    data.valid_target = ""
+    data.test_source = ""
+    data.test_target = ""
+    data.source_column = ""
+    data.target_column = ""
+    data.header = True
+    data.separator = ""
+    data.valid_fraction = 0.01
+    data.source_prefix = ()
+    data.target_prefix = ()
+    data.on_bad_row = "stop"
+    data.source_locale = "en"
+    data.target_locales = ("ko",)
+    data.num_valid = 1000
+    data.num_test = 1000
+    data.subwords = "bpe"
+    data.vocab_size = 32_000
+    data.joint = True
+    data.normalization = "nfc"
+    data.lowercase = False
+    data.character_coverage = 1.0
+    data.vocab_file = ""
+    data.target_vocab_file = ""
+    data.seq_len = 256
+    data.packing = False
+    data.on_long_line = "split"
+    return data
+
+
+def _decoding() -> ConfigDict:
+    decoding = ConfigDict()
+    decoding.num_beams = 4
+    decoding.n_best = 1
+    decoding.length_penalty = "gnmt"
+    decoding.alpha = 0.6
+    decoding.count_eos = True
+    decoding.max_length = 512
+    decoding.max_ratio = 1.0
+    decoding.max_extra = 50  # tokens more than the source, as the paper has it
+    decoding.min_ratio = 0.0
+    decoding.min_extra = 0
+    decoding.block_ngrams = 0
+    decoding.force_eos = False
+    decoding.stopping = "exact"
+    return decoding
+
+
+def _optimizer(hidden_size: int) -> ConfigDict:
+    """Adam and the schedule of the paper (section 5.3)."""
+    optimizer = parts.adamw()
+    optimizer.schedule = "inverse_sqrt"
+    optimizer.warmup_steps = 4000
+    optimizer.learning_rate = hidden_size**-0.5 * 4000**-0.5  # the peak
+    optimizer.weight_decay = 0.0
+    optimizer.beta2 = 0.98
+    optimizer.eps = 1e-9
+    optimizer.bias_correction = True
+    optimizer.clip_norm = 0.0
+    return optimizer
+
+
+def _shorten(config: ConfigDict) -> None:
+    """For some ten thousands of pairs of short sentences; the Transformer as fairseq's recipe of Multi30k."""
+    config.num_steps = 8000
+    config.batch_size = 32
+    config.evaluate_every = 500
+    config.checkpoint.save_every = 500
+    config.data.seq_len = 128
+    config.data.vocab_size = 10_000
+    config.optimizer.warmup_steps = 2000
+    config.optimizer.learning_rate = 5e-3
+    if config.architecture == "recurrent":
+        config.optimizer.schedule = "linear"
+        config.optimizer.warmup_steps = 200
+        config.optimizer.learning_rate = 1e-3
+        config.optimizer.clip_norm = 1.0
+
+
+def _shrink_to_dates(config: ConfigDict) -> None:
+    config.num_steps = 1200
+    config.batch_size = 128
+    config.evaluate_every = 400
+    config.checkpoint.save_every = 400
+    config.checkpoint.best_metric = "valid/exact_match"
+    config.checkpoint.final = "latest"
+    config.metrics = ("exact_match", "chrf")
+    config.data.subwords = "characters"
+    config.data.joint = False
+    config.data.seq_len = 32
+    config.decoding.num_beams = 1
+    config.model.dropout = 0.1
+    config.optimizer.schedule = "linear"
+    config.optimizer.warmup_steps = 100
+    config.optimizer.learning_rate = 2e-3
+    if config.architecture == "recurrent":
+        config.model.embedding_size = 64
+        config.model.hidden_size = 128
+        return
+    config.model.num_layers = 2
+    config.model.num_decoder_layers = 2
+    config.model.hidden_size = 64
+    config.model.num_heads = 4
+    config.model.intermediate_size = 256
+    config.model.initializer_range = 64**-0.5
+    config.model.max_positions = 64
+    config.model.share_embeddings = False
+    config.decoding.max_length = 64

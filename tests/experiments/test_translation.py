@@ -1,0 +1,305 @@
+"""Translation, from pairs in files, or dates, to lines of text."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import checkpoints
+from bertjax.errors import UserError, build_all
+from bertjax.training import inference
+from bertjax.training.config import TrainingConfig
+from configs import translation as config_file
+from experiments import translation
+from tests import tiny
+
+WORDS = {"a": "ein", "cat": "Katze", "dog": "Hund", "sees": "sieht", "likes": "mag", "bird": "Vogel", "old": "alter"}
+SMALL = {
+    "num_steps": 600,
+    "batch_size": 32,
+    "log_every": 40,
+    "evaluate_every": 200,
+    "num_scored": 20,
+    "checkpoint.save_every": 200,
+    "checkpoint.keep": 2,
+    "checkpoint.final": "last:2",
+    "label_smoothing": 0.1,
+    "metrics": ("bleu", "exact_match"),
+    "data.seq_len": 16,
+    "data.vocab_size": 100,
+    "data.valid_fraction": 0.1,
+    "decoding.max_length": 16,
+    "decoding.num_beams": 2,
+    "optimizer.warmup_steps": 20,
+    "optimizer.learning_rate": 1e-2,
+    "model.dropout": 0.0,
+}
+TRANSFORMER = {
+    "model.num_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.initializer_range": 0.18,
+    "model.max_positions": 24,
+}
+RECURRENT = {"model.embedding_size": 16, "model.hidden_size": 32}
+
+
+def write_pairs(folder, count=2000, name="train"):
+    """Sentences and their words' translations, in two files; returns the two names."""
+    rng = random.Random(name)
+    sentences = [rng.choices(list(WORDS), k=rng.randint(1, 3)) for _ in range(count)]
+    for side, lines in (
+        ("en", [" ".join(words) + "." for words in sentences]),
+        ("de", [" ".join(WORDS[word] for word in words) + "." for words in sentences]),
+    ):
+        (folder / f"{name}.{side}").write_text("\n".join(lines) + "\n")
+    return str(folder / f"{name}.en"), str(folder / f"{name}.de")
+
+
+def values_of(folder, **overrides):
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = dict(zip(("data.source", "data.target"), write_pairs(folder), strict=True))
+    tests = dict(zip(("data.test_source", "data.test_target"), write_pairs(folder, 20, "test"), strict=True))
+    return {**SMALL, **TRANSFORMER, **sources, **tests, **{k.replace("__", "."): v for k, v in overrides.items()}}
+
+
+def flags(values):
+    return [
+        f"--config.{key}={value!r}" if isinstance(value, tuple) else f"--config.{key}={value}"
+        for key, value in values.items()
+    ]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def task_of(folder, variant="tiny", **overrides):
+    tree = config_file.get_config(variant)
+    tree.update_from_flattened_dict(values_of(folder, **overrides))
+    resolved = translation.resolve(json.loads(tree.to_json_best_effort()))
+    settings, config = build_all((TrainingConfig, translation.Config), resolved, "")
+    text = translation.preparation(config, folder)
+    text.run()
+    return translation.make(config, text.folder, text.folder), settings
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that has learned to translate word by word."""
+    folder = tmp_path_factory.mktemp("translation")
+    command = ["--config=configs/translation.py:tiny", f"--workdir={folder / 'run'}", *flags(values_of(folder))]
+    outcome = tiny.run(*command)
+    assert outcome.status is None, outcome.status
+    return folder / "run", command
+
+
+def test_a_run_learns_and_is_tested_once(run):
+    workdir, command = run
+    metrics = lines_of(workdir / "metrics.jsonl")
+    scores = [line for line in metrics if "valid/bleu" in line]
+    assert [line["step"] for line in scores] == [200, 400, 600]
+    assert scores[-1]["valid/exact_match"] > 90 < metrics[-1]["test/exact_match"]
+    for line in scores:
+        assert line["valid/perplexity"] == pytest.approx(math.exp(line["valid/nll"]), rel=1e-5)
+    assert set(metrics[-1]) == {"step", "test/bleu", "test/exact_match"}
+    before = (workdir / "metrics.jsonl").read_text()
+    assert tiny.run(*command).status is None
+    assert (workdir / "metrics.jsonl").read_text() == before
+    evaluated = json.loads(tiny.run("--mode=evaluate", f"--workdir={workdir}").stdout)
+    assert evaluated["test/exact_match"] == metrics[-1]["test/exact_match"]
+
+
+def test_lines_come_out_as_they_went_in(run):
+    workdir, _ = run
+    text = b"a cat sees.\n\n  \nold bird.\n"
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=text)
+    assert outcome.stdout == "ein Katze sieht.\n\n\nalter Vogel.\n"
+
+
+def test_records_have_scores_and_all_hypotheses(run, tmp_path):
+    workdir, _ = run
+    (tmp_path / "in.txt").write_text("a cat.\n\n")
+    target = tmp_path / "out.jsonl"
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / 'in.txt'}", f"--output={target}")
+    assert outcome.status is None, outcome.status
+    one, empty = lines_of(target)
+    assert (one["source"], one["translation"]) == ("a cat.", "ein Katze.") and -2 < one["score"] < 0
+    assert empty == {"source": "", "translation": "", "score": 0}
+
+
+def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
+    workdir, _ = run
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("".join(f"{word}.\n" for word in WORDS))
+    command = ["--mode=predict", f"--workdir={workdir}", f"--input={source}", f"--output={target}"]
+    records = inference.Inference.records
+
+    def interrupted(self, lines, start):
+        for number, record in enumerate(records(self, lines, start)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield record
+
+    with monkeypatch.context() as patched:
+        patched.setattr(inference.Inference, "records", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tiny.run(*command)
+    (partial,) = tmp_path.glob("*.partial")
+    assert partial.read_text() == "ein.\nKatze.\nHund.\n" and not target.exists()
+    partial.write_text("ein.\nKatze.\nkept as it is\nsie")  # the last line half written
+    assert tiny.run(*command).status is None
+    assert target.read_text() == "ein.\nKatze.\nkept as it is\nsieht.\nmag.\nVogel.\nalter.\n"
+    assert not list(tmp_path.glob("*.partial"))
+    # Other input begins anew.
+    with monkeypatch.context() as patched:
+        patched.setattr(inference.Inference, "records", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tiny.run(*command)
+    source.write_text("dog.\n")
+    assert tiny.run(*command).status is None
+    assert target.read_text() == "Hund.\n"
+
+
+def test_checkpoints_are_averaged(run):
+    workdir, _ = run
+    task, _ = task_of(workdir.parent / "again")
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+        shapes,
+    )
+    one, two, mean, final = (
+        checkpoints.restore_params(workdir, which, like) for which in ("400", "600", "last:2", "final")
+    )
+    for a, b, c, d in zip(*map(jax.tree.leaves, (one, two, mean, final)), strict=True):
+        np.testing.assert_allclose(c, (a + b) / 2, atol=1e-7)
+        np.testing.assert_array_equal(c, d)
+    assert sorted(checkpoints.find_steps(workdir, "best:2")) == [400, 600]
+    with pytest.raises(UserError, match=r"'last:3'.*no more than there are"):
+        checkpoints.find_steps(workdir, "last:3")
+
+
+def test_packed_pairs_have_the_losses_of_separate_ones(tmp_path):
+    plain, _ = task_of(tmp_path / "plain", data__seq_len=24)
+    packed, _ = task_of(tmp_path / "packed", data__seq_len=24, data__packing=True)
+    params = plain.init(jax.random.key(1))
+
+    def total(task):
+        of_batch = jax.jit(lambda batch: task.loss(params, batch, None))
+        sums = tokens = pairs = 0
+        for _, batch in zip(range(task._train.steps_per_epoch), task.batches("train", 0, np.arange(32)), strict=False):
+            loss, metrics = of_batch(batch)
+            sums, tokens = sums + float(loss["translation"]), tokens + float(metrics["tokens"][0])
+            pairs += int((np.diff(batch["target_segment_ids"], prepend=0) > 0).sum())
+        return sums, tokens, pairs
+
+    (a, tokens, pairs), (b, packed_tokens, packed_pairs) = total(plain), total(packed)
+    assert (tokens, pairs) == (packed_tokens, packed_pairs)
+    assert a == pytest.approx(b, rel=1e-5)
+    assert packed._train.steps_per_epoch < plain._train.steps_per_epoch
+
+
+def test_shapes_of_batches_are_announced(tmp_path):
+    task, _ = task_of(tmp_path)
+    announced = [{name: spec.shape for name, spec in specs.items()} for specs in task.batch_specs()]
+    for _, batch in zip(range(30), task.batches("train", 0, np.arange(32)), strict=False):
+        assert {name: array.shape for name, array in batch.items()} in announced
+    held_out = list(task.batches("valid", 0, np.arange(32)))  # none of them is too long
+    assert all({name: array.shape for name, array in batch.items()} in announced for batch in held_out)
+    assert sum(batch["weights"].sum() for batch in held_out) == len(list(task._pairs.pairs("valid")))
+
+
+def test_long_lines_are_split_or_refused(tmp_path):
+    line = " ".join(["cat"] * 40)
+    task, _ = task_of(tmp_path)
+    (example,) = task.examples(iter([line]))
+    assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 24 for row in example.rows)
+    whole = np.concatenate([row["input_ids"][:-1] for row in example.rows])
+    assert task._vocabularies[0].decode(whole) == line
+    strict, _ = task_of(tmp_path / "strict", data__on_long_line="refuse")
+    with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 23"):
+        list(strict.examples(iter(["cat.", line])))
+
+
+def test_dates_never_end(tmp_path):
+    dates = {"source": "dates", "target": "", "test_source": "", "test_target": ""}
+    dates |= {"subwords": "characters", "seq_len": 32, "joint": False}
+    changes = {f"data__{key}": value for key, value in dates.items()}
+    task, _ = task_of(tmp_path, **changes, model__max_positions=64, model__share_embeddings=False)
+    first, second = (next(task.batches("train", start, np.arange(32))) for start in (0, 1))
+    stream = task.batches("train", 0, np.arange(32))
+    np.testing.assert_equal([first, second], [next(stream), next(stream)])
+    assert not np.array_equal(first["input_ids"], second["input_ids"])
+    assert len(list(task.tested())) == 1000
+
+
+def test_the_recurrent_model_learns_too(tmp_path):
+    values = {**values_of(tmp_path, num_steps=240, evaluate_every=120, checkpoint__save_every=120), **RECURRENT}
+    values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
+    command = ["--config=configs/translation.py:rnn", f"--workdir={tmp_path / 'run'}", *flags(values)]
+    outcome = tiny.run(*command)
+    assert outcome.status is None, outcome.status
+    metrics = lines_of(tmp_path / "run" / "metrics.jsonl")
+    losses = [line["valid/nll"] for line in metrics if "valid/nll" in line]
+    assert losses[-1] < 0.5
+
+
+@pytest.mark.parametrize("variant", ["tiny", "base", "big", "rnn", "dates", "rnn,dates"])
+def test_each_variant_makes_a_task(variant):
+    tree = json.loads(config_file.get_config(variant).to_json_best_effort())
+    settings, config = build_all((TrainingConfig, translation.Config), translation.resolve(tree), "")
+    task = translation.make(config, None, None)
+    assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
+    assert jax.eval_shape(task.init, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ({"decoding__num_beams": 0}, "decoding.num_beams: got 0; expected at least 1"),
+        ({"decoding__max_length": 40}, "decoding.max_length: got 40; expected at most model.max_positions=24"),
+        ({"data__seq_len": 40}, "data.seq_len: got 40; expected at most model.max_positions=24"),
+        ({"data__seq_len": 2}, r"data.seq_len: got 2, and all .* pairs of valid are longer"),
+        ({"label_smoothing": 1.0}, "label_smoothing: got 1.0"),
+        ({"start_token": "stop"}, "start_token: got 'stop'; expected one of begin, pad, end"),
+        ({"metrics": ("rouge",)}, "metrics: got 'rouge'; expected one of bleu"),
+        ({"data__target": ""}, "got .* and ''"),
+        ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
+        ({"num_scored": 0}, "num_scored: got 0"),
+        ({"data__source": "dates", "data__source_locale": "English"}, "data.source_locale: got 'English'"),
+    ],
+)
+def test_what_does_not_fit_is_told(tmp_path, overrides, told):
+    with pytest.raises(UserError, match=told):
+        task_of(tmp_path, **overrides)
+
+
+def test_files_that_do_not_fit_are_told(tmp_path):
+    values = values_of(tmp_path)
+    english = Path(values["data.source"])
+    whole = english.read_text()
+    for text, told in (
+        (whole + "one more.\n", r"2,001 and 2,000 lines; the first without a partner is .*train\.en:2001"),
+        (whole.replace("\n", "\n\n", 1).removesuffix("\n"), "without text"),
+    ):
+        english.write_text(text)
+        with pytest.raises(UserError, match=told):
+            build(values, tmp_path)
+    english.write_bytes(whole.encode().replace(b"cat", b"\xff\xfe", 1))
+    with pytest.raises(UserError, match="UTF-8"):
+        build(values, tmp_path)
+
+
+def build(values, folder):
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict(values)
+    _, config = build_all((TrainingConfig, translation.Config), json.loads(tree.to_json_best_effort()), "")
+    text = translation.preparation(config, folder)
+    text.run()
