@@ -277,6 +277,7 @@ def test_a_full_disk_under_a_file_of_predictions(home, tmp_path):
     assert not output.exists() and not list(tmp_path.glob("*partial*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4_000, 8_000])  # the config alone has some 2,000 bytes
 def test_a_full_disk_under_the_prepared_text(train, home, tmp_path, size):
     prepared, changes = tmp_path / "prepared", {"data__prepared_dir": tmp_path / "prepared", "data__seq_len": 16}

@@ -378,6 +378,7 @@ def check_ablation(home: Path, workdir: Path, **overrides: object) -> None:
     assert record["masks"][0]["position"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER.keys())
 def test_ablations_together(home, tmp_path, names):
     check_ablation(home, tmp_path / "run", **{key: value for name in names for key, value in ABLATIONS[name].items()})

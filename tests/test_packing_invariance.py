@@ -67,6 +67,7 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     assert distance <= 1e-5
 
 
+@pytest.mark.slow
 def test_a_packed_run_resumes_exactly(text, tmp_path, monkeypatch):
     tree = tiny.config(text, data__packing=True, data__valid_rows=5, mesh__data=8)
 

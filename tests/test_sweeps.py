@@ -108,6 +108,7 @@ def test_finished_seeds_are_left_as_they_are_and_more_can_join(flags, sweep, tmp
     assert old["seeds"].items() < new["seeds"].items()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, monkeypatch):
     def stopped(name):
         """The command, with SIGTERM when `name` of the trainer is called for the second time."""

@@ -8,7 +8,6 @@ The same run folders give the same bytes.
 
 import argparse
 import html
-import importlib
 import io
 import json
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 
 from bertjax.errors import UserError, as_user_error
 from bertjax.files import completed
+from bertjax.reporting import drawing
 from bertjax.reporting.runs import Run, continued, read_run
 
 AXES = {"step": "step", "tokens": "tokens seen, padding aside"}
@@ -66,7 +66,7 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
             expected="losses or accuracies in metrics.jsonl",
             fix="train until the first line of the log",
         )
-    matplotlib = _matplotlib()
+    matplotlib = drawing.load_matplotlib()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever the user's own style is
         matplotlib.rcParams.update(_SETTINGS)
@@ -143,19 +143,6 @@ def _named(argument: str) -> tuple[str, Path]:
     if not (name and equals and folder):
         raise UserError("arguments", got=repr(argument), expected="NAME=RUN_FOLDER", fix="name each run")
     return name, Path(folder)
-
-
-def _matplotlib() -> Any:
-    try:
-        importlib.import_module("matplotlib.figure")
-        return importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise UserError(
-            "the drawing library",
-            got=str(error),
-            expected="Matplotlib, which only reports need",
-            fix="pip install 'bertjax[report]'",
-        ) from error
 
 
 def _has(run: Run, metric: str) -> bool:

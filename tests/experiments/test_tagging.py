@@ -156,6 +156,7 @@ def test_weights_of_a_tagger_of_other_tags_are_not_taken(run, tmp_path, caplog):
     assert "has no weights of classifier for this task, which starts afresh" in caplog.text
 
 
+@pytest.mark.slow
 def test_plain_tags_have_accuracy_alone_and_a_run_goes_on_where_it_stopped(tmp_path):
     """Columns as in CoNLL-U; the last half again, from the checkpoint in the middle: the same figures."""
     values = tiny.write_sentences(tmp_path, count=150)
@@ -286,6 +287,7 @@ def test_a_bilstm_on_top(tmp_path):
     assert shapes["classifier"]["kernel"].shape == (16, 5)
 
 
+@pytest.mark.slow
 def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
     before, _ = run
     values = {**SMALL, **tiny.write_sentences(tmp_path, count=300), "data.vocab_file": str(before)}

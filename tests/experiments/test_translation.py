@@ -240,6 +240,7 @@ def test_dates_never_end(tmp_path):
     assert len(list(task.tested())) == 1000
 
 
+@pytest.mark.slow
 def test_the_recurrent_model_learns_too(tmp_path):
     values = {**values_of(tmp_path, num_steps=240, evaluate_every=120, checkpoint__save_every=120), **RECURRENT}
     values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}

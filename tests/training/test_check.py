@@ -55,6 +55,7 @@ def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
     assert record["first"] == record["last"], "dropout is off"
 
 
+@pytest.mark.slow
 def test_labels_that_do_not_follow_from_the_inputs(text, monkeypatch):
     """All rows look the same, and each wants something else: their frequencies are all there is to learn."""
 
@@ -74,6 +75,7 @@ def test_labels_that_do_not_follow_from_the_inputs(text, monkeypatch):
     assert "train/masked_lm_accuracy is" in record["verdict"]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite(text):
     groups = ((".", {"learning_rate": 1e30}),)
     record = overfit(text, optimizer__clip_norm=0.0, optimizer__groups=groups, model__num_layers=1)
