@@ -15,7 +15,7 @@ from bertjax.data.translation_text import TranslationText
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import marian
-from bertjax.interop.marian_subwords import MarianSubwords
+from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
 from bertjax.task import Params
 
 _log = logging.getLogger(__name__)
@@ -37,9 +37,11 @@ _FREE = (
 
 def open_vocabularies(folder: Path) -> Vocabularies:
     """The vocabularies in a run's folder, or in that of a MarianMTModel. Raises UserError if there are none."""
-    if (folder / "source.spm").exists():
-        return Vocabularies(*marian.open_subwords(folder))
-    return Vocabularies.load(folder)
+    if not (folder / "source.spm").exists():
+        return Vocabularies.load(folder)
+    is_published = (folder / "config.json").exists() and not checkpoints.has_checkpoint(folder)
+    # A run's own config.json says nothing that the vocabularies could be compared with.
+    return Vocabularies(*(marian.open_subwords(folder) if is_published else read_subwords(folder)))
 
 
 def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:

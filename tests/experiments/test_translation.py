@@ -8,14 +8,17 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bertjax import checkpoints
 from bertjax.errors import UserError, build_all
+from bertjax.interop import marian
 from bertjax.training import inference
 from bertjax.training.config import TrainingConfig
 from configs import translation as config_file
 from experiments import translation
 from tests import tiny
+from tests.interop import test_marian
 
 WORDS = {"a": "ein", "cat": "Katze", "dog": "Hund", "sees": "sieht", "likes": "mag", "bird": "Vogel", "old": "alter"}
 SMALL = {
@@ -304,3 +307,35 @@ def build(values, folder):
     _, config = build_all((TrainingConfig, translation.Config), json.loads(tree.to_json_best_effort()), "")
     text = translation.preparation(config, folder)
     text.run()
+
+
+@pytest.mark.slow
+def test_weights_and_vocabularies_come_from_a_marian_folder_and_go_back(tmp_path):
+    published, exported, run_dir = tmp_path / "published", tmp_path / "exported", tmp_path / "run"
+    published.mkdir()
+    test_marian.write_vocabularies(published)
+    ids = json.loads((published / "vocab.json").read_text())
+    special = marian.SpecialIds(pad_id=ids["<pad>"], bos_id=ids["<pad>"], eos_id=ids["</s>"])
+    sizes = {"source_vocab_size": len(ids), "target_vocab_size": len(ids), "max_positions": 24}
+    config = test_marian.make_config(**sizes)
+    marian.save(published, test_marian.random_params(config), config, special)
+    values = values_of(tmp_path)
+    values = {key: values[key] for key in values if key.startswith("data.") and "vocab" not in key}
+    values |= {"num_steps": 1, "batch_size": 8, "num_scored": 4, "decoding.max_length": 8, "init_from": str(published)}
+    values |= {"optimizer.learning_rate": 0.0, "model.dropout": 0.0, "checkpoint.final": "latest"}
+    outcome = tiny.run("--config=configs/translation.py", f"--workdir={run_dir}", *flags(values))
+    assert outcome.status is None, outcome.status
+    assert tiny.run("--mode=export", f"--workdir={run_dir}", f"--output={exported}").status is None
+    before, after = (load_file(folder / "model.safetensors") for folder in (published, exported))
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name])
+    beside = [f"--config.init_from={exported}", "--config.decoding.max_length=8", "--config.data.seq_len=16"]
+    of_run, of_folder = (
+        tiny.run("--mode=predict", *command, stdin=b"a cat.\n")
+        for command in ([f"--workdir={run_dir}"], ["--config=configs/translation.py", *beside])
+    )
+    assert of_run.status is None and of_folder.status is None, of_folder.status
+    assert of_run.stdout == of_folder.stdout
+    told = tiny.run("--mode=predict", "--config=configs/translation.py:tiny", f"--config.init_from={exported}")
+    assert "model.hidden_size: got 128; expected 8, as in init_from" in told.error
