@@ -18,6 +18,7 @@ from jaxtyping import Int
 from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, find_files, read_lines
 from bertjax.data.splits import check_split, held_out
 from bertjax.data.tokenizers import WordPiece
+from bertjax.data.windows import Part, cover
 from bertjax.errors import UserError, choice
 
 _log = logging.getLogger(__name__)
@@ -193,55 +194,6 @@ def _check_length(group: list[Line]) -> None:
         )
 
 
-class WordWindow(NamedTuple):
-    """A part of a sentence that fits a row."""
-
-    covers: range  # words
-    owns: range  # those whose tags are predicted here; no other window owns them
-
-
-def windows(piece_counts: Sequence[int], limit: int, overlap: int) -> list[WordWindow]:
-    """Covers a sentence by windows of whole words, with as many words in each as fit.
-
-    Each word is owned by the window that shows the most pieces on the word's poorer side, and by the first of
-    several such. Windows that would own nothing are left out.
-
-    Args:
-      piece_counts: pieces of each word, 1 or more; a word of more than `limit` counts as `limit`.
-      limit: pieces of a window at most.
-      overlap: pieces that neighboring windows share at most, beyond what would otherwise be left unused.
-    """
-    before = np.concatenate([[0], np.cumsum(np.clip(piece_counts, 1, limit), dtype=np.int64)])
-    starts, ends = [0], [_reach(before, 0, limit)]
-    while ends[-1] < len(piece_counts):
-        # From the first word that may be shared on, as far as fits; the next word must be among them.
-        end = ends[-1]
-        shared = min(overlap, limit - int(before[end + 1] - before[end]))
-        stop = _reach(before, int(np.searchsorted(before, before[end] - shared)), limit)
-        starts.append(int(np.searchsorted(before, before[stop] - limit)))
-        ends.append(stop)
-    counts = np.bincount(_owners(before, starts, ends), minlength=len(starts))
-    found = zip(starts, ends, np.cumsum(counts).tolist(), counts.tolist(), strict=True)
-    return [WordWindow(range(start, end), range(stop - count, stop)) for start, end, stop, count in found if count]
-
-
-def _reach(before: Int[np.ndarray, " m"], start: int, limit: int) -> int:
-    """The word after the last one that fits into a window that begins with word `start`."""
-    return int(np.searchsorted(before, before[start] + limit, side="right")) - 1
-
-
-def _owners(before: Int[np.ndarray, " m"], starts: list[int], ends: list[int]) -> Int[np.ndarray, " words"]:
-    """The window that owns each word; they never decrease."""
-    owners = np.zeros(len(before) - 1, np.int64)
-    most = np.full(len(owners), -1)
-    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        context = np.minimum(before[start:end] - before[start], before[end] - before[start + 1 : end + 1])
-        better = context > most[start:end]
-        most[start:end][better] = context[better]
-        owners[start:end][better] = number
-    return owners
-
-
 class Window(NamedTuple):
     """A row for BERT, and the words of the sentence that it owns.
 
@@ -272,10 +224,10 @@ def rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[Windo
         )
     limit = seq_len - 2
     pieces = [ids[:limit] or [tokenizer.unk_id] for ids in tokenizer.encode_batch(words)]
-    return [_row(pieces, window, tokenizer) for window in windows(list(map(len, pieces)), limit, limit // 2)]
+    return [_row(pieces, window, tokenizer) for window in cover(list(map(len, pieces)), limit, limit // 2)]
 
 
-def _row(pieces: list[list[int]], window: WordWindow, tokenizer: WordPiece) -> Window:
+def _row(pieces: list[list[int]], window: Part, tokenizer: WordPiece) -> Window:
     covered = pieces[window.covers.start : window.covers.stop]
     ids = np.array([tokenizer.cls_id, *(piece for word in covered for piece in word), tokenizer.sep_id], np.int32)
     firsts = 1 + np.cumsum([0, *map(len, covered[:-1])])

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bertjax.data.tagged_words import windows
 from bertjax.data.tokenizers import WordPiece
+from bertjax.data.windows import cover
 
 
 def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[str, np.ndarray]:
@@ -58,7 +58,7 @@ def unit_rows(
     """
     limit = seq_len - 1 - len(texts)
     units = [pieces[:limit] for text in texts for pieces in text]
-    for window in windows(list(map(len, units)), limit, limit // 2):
+    for window in cover(list(map(len, units)), limit, limit // 2):
         covered = units[window.covers.start : window.covers.stop]
         split = max(len(texts[0]) - window.covers.start, 0)  # the number of the second text's first unit
         parts = [covered[:split], covered[split:]][: len(texts)]

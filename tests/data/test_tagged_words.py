@@ -16,7 +16,6 @@ from bertjax.data.tagged_words import (
     read_sentences,
     read_splits,
     rows,
-    windows,
     with_labels,
 )
 from bertjax.data.tokenizers import SPECIALS, WordPiece
@@ -134,40 +133,6 @@ def test_a_file_without_blank_lines(tmp_path, monkeypatch):
     assert read(tmp_path, "\n" + "a O\n" * 3)[1] == [2]
     with pytest.raises(UserError, match=r":2: got a sentence of more than 3 words; .* Fix: separate the sentences"):
         read(tmp_path, "\n" + "a O\n" * 4)
-
-
-def shown(found):
-    return [(window.covers.start, window.covers.stop, window.owns.start, window.owns.stop) for window in found]
-
-
-def test_windows():
-    assert shown(windows([1, 2, 1], 4, 2)) == [(0, 3, 0, 3)]
-    # Ten words: the shared ones go to the window that shows more around them, the first of two alike.
-    assert shown(windows([1] * 10, 6, 2)) == [(0, 6, 0, 5), (4, 10, 5, 10)]
-    # The last window reaches as far back as it can.
-    assert shown(windows([1] * 7, 6, 2)) == [(0, 6, 0, 4), (1, 7, 4, 7)]
-    assert shown(windows([1] * 4, 2, 0)) == [(0, 2, 0, 2), (2, 4, 2, 4)]
-    # A word longer than a window has one to itself.
-    assert shown(windows([1, 9, 1], 4, 2)) == [(0, 1, 0, 1), (1, 2, 1, 2), (2, 3, 2, 3)]
-    assert windows([], 4, 2) == []
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.integers(1, 12), st.data())
-def test_every_word_is_owned_once_and_where_it_has_most_context(counts, limit, data):
-    found = windows(counts, limit, data.draw(st.integers(0, limit - 1)))
-    assert [word for window in found for word in window.owns] == list(range(len(counts)))
-    sizes = [min(count, limit) for count in counts]
-    for window in found:
-        assert len(window.owns)
-        assert set(window.owns) <= set(window.covers)
-        assert sum(sizes[window.covers.start : window.covers.stop]) <= limit
-        for word in window.owns:
-            sides = [
-                min(sum(sizes[each.covers.start : word]), sum(sizes[word + 1 : each.covers.stop]))
-                for each in (window, *found)
-                if word in each.covers
-            ]
-            assert sides[0] == max(sides)
 
 
 def test_rows_of_a_short_sentence():
