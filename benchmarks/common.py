@@ -21,10 +21,12 @@ import numpy as np
 
 from bertjax.data import documentation
 from bertjax.errors import build_all
-from bertjax.task import Batch
+from bertjax.task import Batch, Task
 from bertjax.training import sharding
 from bertjax.training import step as steps
+from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
+from bertjax.training.loop import Trainer
 from bertjax.training.optimizers import make_optimizer
 from configs.bert_pretraining import get_config
 from configs.sizes import SIZES
@@ -210,6 +212,32 @@ class OurStep:
             self.state, _ = self._step(self.state, batch, np.int32(self._index))
             self._index += 1
         jax.block_until_ready(self.state)
+
+
+class OurTraining:
+    """Updates of `launch.py`, over the batches of the task; each call makes some more.
+
+    Attributes:
+      compile_seconds: what its programs took, all of which are made at once.
+    """
+
+    def __init__(self, task: Task, settings: TrainingConfig, updates: int, warmup: int) -> None:
+        """Args: what to train, and how; updates of a call; updates before, in which all programs shall be made."""
+        self._updates = updates
+        with Compilations() as compiled:
+            trainer = Trainer(task, settings, jax.devices()[:1])
+            self._running = trainer.updates(trainer.fresh(), compiled)
+            self._take(warmup)
+        self.compile_seconds = compiled.seconds
+
+    def __call__(self) -> None:
+        """Makes updates, and waits for the last."""
+        self._take(self._updates)
+
+    def _take(self, count: int) -> None:
+        for _ in range(count):
+            update = next(self._running)
+        jax.block_until_ready(update.state)
 
 
 def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:

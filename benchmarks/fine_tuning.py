@@ -66,7 +66,7 @@ def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
     from benchmarks.torch_fine_tuning import TorchTraining
 
     task, settings, rows = make(name, args.init_from, folder)
-    ours = OurTraining(task, settings, args.updates)
+    ours = common.OurTraining(task, settings, args.updates, _WARMUP)
     theirs = TorchTraining(args.init_from, rows, settings.batch_size, settings.optimizer.learning_rate, args.updates)
     seconds = common.interleave({"ours": ours, "theirs": theirs}, args.rounds)
     return row(f"training {name}", args.updates * settings.batch_size, seconds, ours.compile_seconds)
@@ -119,32 +119,6 @@ def make(name: str, init_from: str, folder: Path) -> tuple[Any, TrainingConfig, 
         build(LabeledTextConfig, {key: keys.data[key] for key in fields}, "data"), False, 0
     )
     return classification.make(keys, text.folder, text.folder), settings, rows
-
-
-class OurTraining:
-    """Updates of `launch.py`; each call makes some more.
-
-    Attributes:
-      compile_seconds: what its programs took, all of which are made at once.
-    """
-
-    def __init__(self, task: Any, settings: TrainingConfig, updates: int) -> None:
-        """Makes enough updates for each bucket to have had one."""
-        self._updates = updates
-        with Compilations() as compiled:
-            trainer = Trainer(task, settings, jax.devices()[:1])
-            self._running = trainer.updates(trainer.fresh(), compiled)
-            self._take(_WARMUP)
-        self.compile_seconds = compiled.seconds
-
-    def __call__(self) -> None:
-        """Makes updates, and waits for the last."""
-        self._take(self._updates)
-
-    def _take(self, count: int) -> None:
-        for _ in range(count):
-            update = next(self._running)
-        jax.block_until_ready(update.state)
 
 
 def seconds_of(call: Callable[[], None]) -> float:

@@ -1,0 +1,225 @@
+"""Speed of beam search beside `generate` of transformers and CTranslate2, interleaved in one process, on a CPU.
+
+    python -m benchmarks.decoding --rounds=5 [--malloc=tuned]
+
+One published-format model (MarianMTModel, random weights) for all: sentences of random words, each translated into just
+as many tokens as asked for, so that all do the same work whatever the weights say. float32. Each contender decodes the
+sentences in batches of several sizes, and its best one counts. CTranslate2 takes part if it is installed.
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import common
+from bertjax import seq2seq
+from bertjax.decoding.config import DecodingConfig
+from bertjax.errors import build
+from bertjax.interop import marian
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.seq2seq import TargetIds
+
+_SIZES = {"base": (6, 512, 8, 2048), "tiny": (4, 128, 4, 256)}  # layers, H, N, F
+_END = 0
+_HEADER = ["contender", "batch", "tokens/s", "ratio of ours to it"]
+Rows = Sequence[Sequence[int]]
+
+
+def main() -> None:
+    """Times all contenders."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--size", choices=tuple(_SIZES), default="base")
+    parser.add_argument("--vocab_size", type=int, default=32_000)
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=30, help="of each translation")
+    parser.add_argument("--batches", type=int, nargs="+", default=(32, 100), help="sentences at once")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    args = parser.parse_args()
+    common.use_malloc(args.malloc)
+    random = np.random.default_rng(0)
+    lengths = random.integers(10, 31, args.sentences)
+    rows = [random.integers(1, args.vocab_size - 1, length).tolist() for length in lengths]
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder), *_SIZES[args.size], args.vocab_size)
+        contenders: dict[str, Callable[[Rows], Rows]] = {"ours": Ours(folder, args.beams, args.tokens)}
+        contenders["transformers"] = Transformers(folder, args.beams, args.tokens)
+        if common.has_module("ctranslate2"):
+            contenders["CTranslate2"] = CTranslate2(folder, args.beams, args.tokens, args.vocab_size)
+        print(f"{common.describe_machine()}; float32; {args.rounds} rounds", flush=True)
+        work = f"{args.sentences} sentences of {lengths.mean():.0f} tokens on average into {args.tokens} each"
+        print(f"{args.size}, {args.vocab_size:,} words, {args.beams} beams, {work}\n", flush=True)
+        calls = {
+            (name, size): functools.partial(in_batches, contender, rows, size)
+            for name, contender in contenders.items()
+            for size in args.batches
+        }
+        outputs = {key: call() for key, call in calls.items()}
+        seconds = common.interleave(calls, args.rounds)
+    print(table(seconds, args.sentences * args.tokens))
+    first = {name: outputs[name, args.batches[0]] for name in contenders}
+    for name, output in first.items():
+        alike = sum(a == b for a, b in zip(output, first["ours"], strict=True))
+        different = len({tuple(row) for row in output})
+        print(f"{name}: {alike} of {len(output)} translations as ours, {different} different ones")
+    print(f"\nLoad average at the end {common.load_average()}")
+
+
+def in_batches(contender: Callable[[Rows], Rows], rows: Rows, size: int) -> list[list[int]]:
+    """The translations, in the order of the rows; those of like length together, as all contenders would have it."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    found: list[list[int]] = [[] for _ in rows]
+    for start in range(0, len(rows), size):
+        members = order[start : start + size]
+        for i, row in zip(members, contender([rows[i] for i in members]), strict=True):
+            found[i] = list(row)
+    return found
+
+
+def table(seconds: dict[tuple[str, int], list[float]], tokens: int) -> str:
+    """Each contender at each batch size, beside ours at its best."""
+    best = min((key for key in seconds if key[0] == "ours"), key=lambda key: statistics.median(seconds[key]))
+    lines = []
+    for (name, size), values in seconds.items():
+        ratios = [theirs / ours for ours, theirs in zip(seconds[best], values, strict=True)]
+        speeds = common.spread([tokens / s for s in values], 0)
+        lines.append([name, str(size), speeds, common.spread(ratios, 2)])
+    return common.table(_HEADER, lines) + "\n"
+
+
+def save_model(folder: Path, layers: int, hidden: int, heads: int, inner: int, vocab_size: int) -> None:
+    """A model of transformers with random weights, larger ones than it begins with, so that words differ."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    sizes = {"vocab_size": vocab_size, "d_model": hidden, "max_position_embeddings": 512, "init_std": hidden**-0.5}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": layers, f"{side}_attention_heads": heads, f"{side}_ffn_dim": inner}
+    pad = vocab_size - 1
+    ids = {"pad_token_id": pad, "eos_token_id": _END, "decoder_start_token_id": pad, "forced_eos_token_id": None}
+    config = transformers.MarianConfig(**sizes, **ids, scale_embedding=True, activation_function="swish")
+    transformers.MarianMTModel(config).save_pretrained(folder)
+
+
+class Ours:
+    """`seq2seq.write`, as predictions go through it."""
+
+    def __init__(self, folder: str, beams: int, tokens: int) -> None:
+        """Args: the model; of the search; tokens of a translation, before the end token."""
+        raw = marian.read_config(folder)
+        rest = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
+        self._config = build(
+            EncoderDecoderConfig, {**raw, **rest, "scan_layers": False, "remat": False, "dropout": 0.0}, "model"
+        )
+        model = EncoderDecoder(self._config)
+        ids = jnp.zeros((1, 1), jnp.int32)
+        init = functools.partial(model.init, deterministic=True, return_attention=False)
+        self._params = jax.device_put(
+            marian.load(folder, jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"])
+        )
+        decoding = DecodingConfig(
+            num_beams=beams,
+            n_best=1,
+            length_penalty="length",
+            alpha=1.0,
+            count_eos=True,
+            max_length=tokens + 1,
+            max_ratio=0.0,
+            max_extra=tokens + 1,
+            min_ratio=0.0,
+            min_extra=tokens,
+            block_ngrams=0,
+            force_eos=True,
+            stopping="hf",
+        )
+        pad = self._config.target_vocab_size - 1
+        write = functools.partial(seq2seq.write, model, config=decoding, ids=TargetIds(pad, _END, pad))
+        self._write, self._tokens = jax.jit(write), tokens
+
+    def __call__(self, rows: Rows) -> Rows:
+        """The translations."""
+        width = max(map(len, rows)) + 1
+        batch = {name: np.zeros((len(rows), width), np.int32) for name in ("input_ids", "segment_ids")}
+        for i, row in enumerate(rows):
+            batch["input_ids"][i, : len(row)] = row
+            batch["segment_ids"][i, : len(row) + 1] = 1
+        found = self._write(self._params, batch)
+        return np.asarray(found["ids"])[:, 0, : self._tokens].tolist()
+
+
+class Transformers:
+    """`generate`."""
+
+    def __init__(self, folder: str, beams: int, tokens: int) -> None:
+        """Args: as `Ours`."""
+        import torch
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        self._torch, self._tokens = torch, tokens
+        self._model = transformers.MarianMTModel.from_pretrained(folder).eval()
+        self._options: dict[str, Any] = {"num_beams": beams, "min_new_tokens": tokens, "max_new_tokens": tokens + 1}
+
+    def __call__(self, rows: Rows) -> Rows:
+        """The translations."""
+        width, pad = max(map(len, rows)) + 1, self._model.config.pad_token_id
+        ids = self._torch.full((len(rows), width), pad)
+        for i, row in enumerate(rows):
+            ids[i, : len(row) + 1] = self._torch.tensor([*row, _END])
+        mask = (ids != pad).long()
+        options = {**self._options, "bad_words_ids": [[pad]], "forced_eos_token_id": _END}
+        found = self._model.generate(input_ids=ids, attention_mask=mask, **options)
+        return found[:, 1 : self._tokens + 1].tolist()
+
+
+class CTranslate2:
+    """Its own runtime, on the same weights."""
+
+    def __init__(self, folder: str, beams: int, tokens: int, vocab_size: int) -> None:
+        """Args: as `Ours`; words of the vocabulary, which are called by their numbers."""
+        import ctranslate2
+
+        names = [str(i) for i in range(vocab_size)]
+        names[_END], names[-1] = "</s>", "<pad>"
+
+        class Tokenizer:
+            eos_token, unk_token = "</s>", names[1]
+
+            def get_vocab(self) -> dict[str, int]:
+                return {name: i for i, name in enumerate(names)}
+
+        class Converter(ctranslate2.converters.TransformersConverter):
+            def load_tokenizer(self, *args: Any, **kwargs: Any) -> Any:
+                return Tokenizer()
+
+        Converter(folder).convert(str(Path(folder) / "ctranslate2"), force=True)
+        threads = len(os.sched_getaffinity(0))
+        self._translator = ctranslate2.Translator(
+            str(Path(folder) / "ctranslate2"), compute_type="float32", intra_threads=threads
+        )
+        self._names = names
+        self._numbers = {name: i for i, name in enumerate(names)}
+        self._options = {"beam_size": beams, "min_decoding_length": tokens, "max_decoding_length": tokens}
+
+    def __call__(self, rows: Rows) -> Rows:
+        """The translations."""
+        sources = [[*(self._names[i] for i in row), "</s>"] for row in rows]
+        found = self._translator.translate_batch(sources, max_batch_size=len(rows), **self._options)
+        return [[self._numbers[name] for name in each.hypotheses[0]] for each in found]
+
+
+if __name__ == "__main__":
+    main()

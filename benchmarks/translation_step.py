@@ -1,0 +1,107 @@
+"""Speed of training translation beside `torch.nn.Transformer` on PyTorch, interleaved in one process, on a CPU.
+
+    BERTJAX_DATA=FOLDER python -m benchmarks.translation_step --rounds=5 [--malloc=tuned]
+
+Both train pairs of Multi30k in the same batches, those of the run: same buckets, same padding, same tokens to predict.
+Dropout, smoothed labels, Adam and the schedule are in both; everything is float32. Compilation is timed apart.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import common
+from bertjax.errors import build, build_all
+from bertjax.models.encoder_decoder import EncoderDecoderConfig
+from bertjax.task import Batch
+from bertjax.training.config import TrainingConfig
+from bertjax.translators import open_vocabularies
+from configs.translation import get_config
+from experiments import translation
+
+_WARMUP = 60
+_HEADER = ["model", "target places a batch", "ours, target tokens/s", "PyTorch", "ratio", "our compilation"]
+
+
+def main() -> None:
+    """Times both on each size."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sizes", nargs="+", default=("tiny", "base"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=10, help="of a round")
+    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    args = parser.parse_args()
+    common.use_malloc(args.malloc)
+    if "BERTJAX_DATA" not in os.environ:
+        sys.exit("error: set BERTJAX_DATA to the folder with multi30k")
+    print(f"{common.describe_machine()}; float32; {args.rounds} rounds of {args.updates} updates\n", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [compare(size, args.rounds, args.updates, Path(folder) / size) for size in args.sizes]
+    print("\n" + common.table(_HEADER, rows) + f"\n\nLoad average at the end {common.load_average()}")
+
+
+def compare(size: str, rounds: int, updates: int, folder: Path) -> list[str]:
+    """A row of the table: so many updates a round of ours, then of theirs with the same batches."""
+    from benchmarks.torch_translation import TorchTranslationStep
+
+    values = config_values(size)
+    settings, keys = build_all((TrainingConfig, translation.Config), values, "")
+    text = translation.preparation(keys, folder)
+    text.run()
+    task = translation.make(keys, text.folder, text.folder)
+    vocabulary = open_vocabularies(text.folder)[1]
+    sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), vocabulary.vocab_size)
+    model = build(EncoderDecoderConfig, {**values["model"], **sizes}, "model")
+    ours = common.OurTraining(task, settings, updates, _WARMUP)
+    theirs = TorchTranslationStep(model, values["optimizer"], values["label_smoothing"], vocabulary.bos_id)
+    theirs(next(batches(task, settings, 0)))
+
+    timed = list(itertools.islice(batches(task, settings, _WARMUP), rounds * updates))
+    targets = np.array([np.count_nonzero(batch["target_segment_ids"]) for batch in timed])
+    tokens = targets.reshape(rounds, updates).sum(axis=1)
+    places = statistics.mean(batch["labels"].size for batch in timed)
+    left = iter(timed)
+
+    def train_theirs() -> None:
+        for batch in itertools.islice(left, updates):
+            theirs(batch)
+
+    seconds = common.interleave({"ours": ours, "theirs": train_theirs}, rounds)
+    speeds = {name: [n / s for n, s in zip(tokens, times, strict=True)] for name, times in seconds.items()}
+    ratios = [a / b for a, b in zip(speeds["ours"], speeds["theirs"], strict=True)]
+    cells = [common.spread(speeds["ours"], 0), common.spread(speeds["theirs"], 0), common.spread(ratios, 2)]
+    label = f"{places:,.0f}, of which {targets.mean() / places:.0%} tokens"
+    row = [size, label, *cells, f"{ours.compile_seconds:.0f} s"]
+    print(row, flush=True)
+    return row
+
+
+def batches(task: translation.Translation, settings: TrainingConfig, start: int) -> Iterator[Batch]:
+    """Those that training takes from an update on."""
+    return task.batches("train", start, np.arange(settings.batch_size))
+
+
+def config_values(size: str) -> dict[str, Any]:
+    """The config of Multi30k at some size, with joint subwords."""
+    data = Path(os.environ["BERTJAX_DATA"]) / "multi30k"
+    config = get_config(size)
+    for side, language in (("source", "en"), ("target", "de")):
+        config.data[side] = str(data / f"train.{language}.gz")
+        config.data[f"valid_{side}"] = str(data / f"val.{language}")
+    config.data.update({"seq_len": 128, "vocab_size": 10_000})
+    config.batch_size = 32
+    config.num_steps = 10**6  # more than are made
+    return translation.resolve(json.loads(config.to_json()))
+
+
+if __name__ == "__main__":
+    main()
