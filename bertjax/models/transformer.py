@@ -120,12 +120,12 @@ class LayerAttention(NamedTuple):
 class LayerCache(NamedTuple):
     """What a layer keeps of the tokens before: keys and values, of places of its own and of the memory.
 
-    Heads come before places: the products go over memory as it lies.
+    Heads come before places, and keys lie across: so the products with a few queries go over memory as it lies.
     """
 
-    key: Array  # [B, N, P, D]
+    key: Array  # [B, N, D, P]
     value: Array  # [B, N, P, D]
-    memory_key: Array  # [B, N, M, D]
+    memory_key: Array  # [B, N, D, M]
     memory_value: Array  # [B, N, M, D]
 
 
@@ -183,9 +183,12 @@ class TransformerLayer(nn.Module):
 
     def start(self, memory: Float[Array, "B M H"], places: int) -> LayerCache:
         """Returns the cache of so many places, all empty, and of the memory's keys and values."""
-        key, value = (y.swapaxes(1, 2) for y in self.cross_attention.project(memory))
-        empty = jnp.zeros((*key.shape[:2], places, key.shape[-1]), key.dtype)
-        return LayerCache(empty, empty, key, value)
+        key, value = _laid_out(*self.cross_attention.project(memory))
+        rows, heads, size, _ = key.shape
+        empty_key, empty_value = (
+            jnp.zeros(shape, key.dtype) for shape in ((rows, heads, size, places), (rows, heads, places, size))
+        )
+        return LayerCache(empty_key, empty_value, key, value)
 
     def step(
         self,
@@ -209,13 +212,16 @@ class TransformerLayer(nn.Module):
         asked = {"deterministic": True, "return_attention": False}
 
         def attend(y: Array) -> tuple[Array, LayerCache]:
-            key, value = self.attention.project(y)
-            kept = cache._replace(key=_put(cache.key, key, place), value=_put(cache.value, value, place))
-            y, _ = self.attention.attend(y, kept.key.swapaxes(1, 2), kept.value.swapaxes(1, 2), mask, **asked)
+            key, value = _laid_out(*self.attention.project(y))
+            key = jax.lax.dynamic_update_slice_in_dim(cache.key, key, place, axis=3)
+            value = jax.lax.dynamic_update_slice_in_dim(cache.value, value, place, axis=2)
+            kept = cache._replace(key=key, value=value)
+            key, value = _in_order(key, value)
+            y, _ = self.attention.attend(y, key, value, mask, **asked)
             return y, kept
 
         def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
-            key, value = cache.memory_key.swapaxes(1, 2), cache.memory_value.swapaxes(1, 2)
+            key, value = _in_order(cache.memory_key, cache.memory_value)
             return self.cross_attention.attend(y, key, value, memory_mask, **asked)
 
         y, kept, _ = self._sublayers(x, attend, attend_to_memory, deterministic=True)
@@ -256,5 +262,15 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
     )
 
 
-def _put(places: Float[Array, "B N P D"], new: Float[Array, "B K N D"], first: Int[Array, ""]) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(places, new.swapaxes(1, 2), first, axis=2)
+def _laid_out(
+    key: Float[Array, "B P N D"], value: Float[Array, "B P N D"]
+) -> tuple[Float[Array, "B N D P"], Float[Array, "B N P D"]]:
+    """Keys and values as `LayerCache` has them."""
+    return key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
+
+
+def _in_order(
+    key: Float[Array, "B N D P"], value: Float[Array, "B N P D"]
+) -> tuple[Float[Array, "B P N D"], Float[Array, "B P N D"]]:
+    """The same as `MultiHeadAttention.attend` takes them."""
+    return key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
