@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError
+from bertjax.scoring.bootstrap import RESAMPLES, compare, interval, resampled_means
+
+
+def perl_draws(seed, size):
+    """drand48, step by step."""
+    state = (seed << 16) + 0x330E
+    for _ in range(size):
+        state = (0x5DEECE66D * state + 0xB) % 2**48
+        yield int(size * (state / 2**48))
+
+
+@pytest.mark.parametrize("size", [1, 7, 300])
+def test_draws_are_perls(size):
+    figures = np.eye(size)
+    means = resampled_means(figures)
+    assert means.shape == (RESAMPLES, size)
+    for seed in (0, 1, 999):
+        counts = np.bincount(list(perl_draws(seed, size)), minlength=size)
+        np.testing.assert_allclose(means[seed] * size, counts, atol=1e-9)
+
+
+@given(st.integers(0, 2**32), st.integers(100, 400))
+def test_means_spread_as_theory_says(seed, size):
+    figures = np.random.default_rng(seed).normal(5, 2, (size, 1))
+    means = resampled_means(figures)[:, 0]
+    assert means.std() == pytest.approx(figures.std() / size**0.5, rel=0.15)
+    assert means.mean() == pytest.approx(figures.mean(), abs=figures.std() / size**0.5 / 5)
+    low, high, middle = interval(means)
+    assert low < middle < high
+    assert (high - low) / (2 * 1.96) == pytest.approx(means.std(), rel=0.15)
+
+
+def test_interval_leaves_out_25_of_1000_on_each_side():
+    low, high, middle = interval(np.arange(1000.0)[::-1])
+    assert (low, high, middle) == (25.0, 974.0, 499.5)
+
+
+def test_comparison():
+    rng = np.random.default_rng(1)
+    theirs = rng.normal(30, 10, 400)
+    better = compare(theirs + rng.normal(1, 2, 400), theirs)
+    assert better.low < better.difference < better.high
+    assert better.low > 0
+    assert better.p == pytest.approx(1 / (RESAMPLES + 1))
+    same = compare(theirs + rng.normal(0, 2, 400), theirs)
+    assert same.low < 0 < same.high
+    assert same.p > 0.05
+    assert compare(theirs, theirs) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_sides_are_symmetric():
+    rng = np.random.default_rng(2)
+    ours, theirs = rng.normal(30, 10, (2, 50))
+    one, other = compare(ours, theirs), compare(theirs, ours)
+    assert other[:3] == pytest.approx((-one.difference, -one.high, -one.low))
+    assert other.p == one.p
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: resampled_means(np.zeros((0, 2))),
+            "resampling: got no documents; expected at least one. Fix: score some documents first.",
+        ),
+        (
+            lambda: compare(np.zeros(2), np.zeros(3)),
+            "comparison of two systems: got figures of 2 and 3 documents; expected the same documents in the same "
+            "order. Fix: score both systems on the same file.",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(UserError) as error:
+        call()
+    assert str(error.value) == message
