@@ -1,0 +1,150 @@
+"""The stemmer of ROUGE-1.5.5's option -m: irregular forms out of WordNet 2.0, and Porter's algorithm for the rest.
+
+It is the algorithm of Porter (1980, "An algorithm for suffix stripping") with two later endings, -bli and -logi, and
+a step of ROUGE's own: what step 4 leaves may lose -ment and then -ent as well. NLTK's stemmer differs in other places.
+
+The irregular forms are those of the database that ROUGE-1.5.5 was published with. One that was built anew, as most have
+to be, may hold another base for best, better, offer, involucra and testes: it depends on the order of a folder's files.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+_SHORTEST = 4  # shorter words stay as they are
+_VOWELS = "aeiou"
+
+# Steps 2 and 3: what stands in for an ending, if there is a syllable before it.
+_STEP_2 = {
+    "ational": "ate",
+    "tional": "tion",
+    "enci": "ence",
+    "anci": "ance",
+    "izer": "ize",
+    "bli": "ble",
+    "alli": "al",
+    "entli": "ent",
+    "eli": "e",
+    "ousli": "ous",
+    "ization": "ize",
+    "ation": "ate",
+    "ator": "ate",
+    "alism": "al",
+    "iveness": "ive",
+    "fulness": "ful",
+    "ousness": "ous",
+    "aliti": "al",
+    "iviti": "ive",
+    "biliti": "ble",
+    "logi": "log",
+}
+_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
+# Step 4: endings that go after two syllables.
+_STEP_4 = dict.fromkeys(
+    ["al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ou", "ism", "ate", "iti", "ous", "ive", "ize"],
+    "",
+)
+
+
+def stem(word: str) -> str:
+    """Returns what ROUGE-1.5.5 counts a word as, with its option -m.
+
+    >>> [stem(word) for word in ("children", "relational", "said", "sky", "ran")]
+    ['child', 'relat', 'say', 'sky', 'ran']
+
+    Args:
+      word: of the letters a to z and digits.
+    """
+    if len(word) < _SHORTEST:
+        return word
+    irregular = _irregular_forms()
+    return irregular[word] if word in irregular else porter(word)
+
+
+def porter(word: str) -> str:
+    """Returns the stem of a word of at least three letters by ROUGE's version of Porter's algorithm alone."""
+    word = _without_y(_without_past(_without_plural(word)))
+    word = _replaced(word, _STEP_2, 1)
+    word = _replaced(word, _STEP_3, 1)
+    return _without_e(_without_last_ending(word))
+
+
+@functools.cache
+def _irregular_forms() -> Mapping[str, str]:
+    """The words that Porter's algorithm would take elsewhere, each with what it counts as."""
+    lines = Path(__file__).with_name("rouge_exceptions.txt").read_text(encoding="ascii").splitlines()
+    pairs = (line.split() for line in lines if not line.startswith("#"))
+    return MappingProxyType({word: base for base, *words in pairs for word in words})
+
+
+def _without_plural(word: str) -> str:
+    """Step 1a."""
+    if word.endswith(("sses", "ies")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+
+
+def _without_past(word: str) -> str:
+    """Step 1b."""
+    if word.endswith("eed"):
+        return word[:-1] if _measure(word[:-3]) > 0 else word
+    ending = next((ending for ending in ("ed", "ing") if word.endswith(ending)), "")
+    rest = word[: len(word) - len(ending)]
+    if not ending or "v" not in _kinds(rest):
+        return word
+    if rest.endswith(("at", "bl", "iz")):
+        return rest + "e"
+    if rest[-2:-1] == rest[-1] and rest[-1] not in "aeiouylsz":
+        return rest[:-1]
+    return rest + "e" if _is_short(rest) else rest
+
+
+def _without_y(word: str) -> str:
+    """Step 1c."""
+    return word[:-1] + "i" if word.endswith("y") and "v" in _kinds(word[:-1]) else word
+
+
+def _without_last_ending(word: str) -> str:
+    """Step 4."""
+    word = _replaced(word, _STEP_4, 2)
+    word = _replaced(word, {"ment": ""}, 2)
+    if word.endswith("ent"):
+        return _replaced(word, {"ent": ""}, 2)
+    return word[:-3] if word.endswith(("sion", "tion")) and _measure(word[:-3]) > 1 else word
+
+
+def _without_e(word: str) -> str:
+    """Step 5."""
+    if word.endswith("e"):
+        rest = word[:-1]
+        measure = _measure(rest)
+        if measure > 1 or (measure == 1 and not _is_short(rest)):
+            word = rest
+    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word
+
+
+def _replaced(word: str, endings: Mapping[str, str], measure: int) -> str:
+    """Returns the word with its longest ending replaced, unless too little stands before that."""
+    ending = max((ending for ending in endings if word.endswith(ending)), key=len, default="")
+    rest = word[: len(word) - len(ending)]
+    return rest + endings[ending] if ending and _measure(rest) >= measure else word
+
+
+def _measure(word: str) -> int:
+    """Returns Porter's m: how often a consonant follows a vowel."""
+    return _kinds(word).count("vc")
+
+
+def _is_short(word: str) -> bool:
+    """Returns whether the word is consonants, one vowel and a consonant other than w, x and y, such as "hop"."""
+    kinds = _kinds(word)
+    return kinds.endswith("cvc") and kinds.count("v") == 1 and word[-1] not in "wxy"
+
+
+def _kinds(word: str) -> str:
+    """Returns "v" for each vowel and "c" for each consonant; y is a vowel after a consonant, digits are consonants."""
+    kinds = ""
+    for letter in word:
+        kinds += "v" if letter in _VOWELS or (letter == "y" and kinds.endswith("c")) else "c"
+    return kinds

@@ -1,0 +1,266 @@
+import doctest
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError, build
+from bertjax.scoring import rouge as scoring_rouge
+from bertjax.scoring import rouge_overlap, rouge_stemmer, rouge_words
+from bertjax.scoring.rouge import METRICS, RougeConfig, rouge, score, signature, summarize
+from tests.scoring.golden.rouge_summaries import make_up, read
+
+PLAIN = RougeConfig(flavor="rouge-1.5.5", stem=False, words=None)
+STEMMED = RougeConfig(flavor="rouge-1.5.5", stem=True, words=None)
+GOOGLE = RougeConfig(flavor="rouge-score", stem=True, words=None)
+# As many digits as the program prints.
+PRINTED = 5.1e-4
+
+# Few words, so that much is in common and there are several longest subsequences.
+SENTENCES = st.lists(st.lists(st.sampled_from("abc"), max_size=6).map(" ".join), max_size=4)
+SUMMARIES = st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=4)
+
+
+def read_golden(name):
+    return json.loads(Path(__file__).with_name("golden").joinpath(name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return read_golden("rouge.json")
+
+
+def f1(candidate, reference, config=PLAIN):
+    figures = rouge([candidate], [reference], config)
+    return {metric: figures[metric] for metric in METRICS}
+
+
+def test_golden_of_the_perl_program(golden):
+    assert len(golden["runs"]) == 4
+    for run in golden["runs"]:
+        config = RougeConfig(flavor="rouge-1.5.5", stem=run["stem"], words=run["words"])
+        scores = score(golden["candidates"], golden["references"], config)
+        assert set(run["documents"]) == set(scores)
+        for name, expected in run["documents"].items():
+            np.testing.assert_allclose(scores[name], expected, rtol=0, atol=1e-9, err_msg=name)
+        figures = summarize(scores, confidence=True)
+        assert set(figures) == set(scores) | set(run["averages"])
+        assert {name: figures[name] for name in run["averages"]} == pytest.approx(run["averages"], abs=PRINTED)
+
+
+def test_the_perl_programs_averages_on_real_summaries(data_folder, golden):
+    figures = rouge(*read(data_folder), STEMMED, confidence=True)
+    assert {name: figures[name] for name in golden["real"]} == pytest.approx(golden["real"], abs=PRINTED)
+
+
+def test_golden_of_googles_package(golden):
+    for run in read_golden("rouge_score.json"):
+        config = RougeConfig(flavor="rouge-score", stem=run["stem"], words=None)
+        scores = score(golden["candidates"], golden["references"], config)
+        assert set(run["documents"]) == set(scores)
+        for name, expected in run["documents"].items():
+            np.testing.assert_allclose(scores[name], expected, rtol=0, atol=1e-8, err_msg=name)
+
+
+def test_a_worked_example():
+    figures = rouge([["police kill the gunman"]], [["police killed the gunman"]], PLAIN)
+    # 3 of 4 words; of the bigrams "the gunman"; "police the gunman" is the sequence.
+    for name, value in (("rouge1", 75.0), ("rouge2", 100 / 3), ("rougeL", 75.0), ("rougeLsum", 75.0)):
+        for part in ("", "_precision", "_recall"):
+            assert figures[name + part] == pytest.approx(value, abs=PRINTED)
+    assert list(figures) == [metric + part for metric in METRICS for part in ("", "_precision", "_recall")]
+    assert rouge([["police kill the gunman"]], [["police killed the gunman"]], STEMMED)["rouge2"] == 100
+
+
+def test_precision_and_recall():
+    figures = rouge([["a b c d"]], [["a a c"]], PLAIN)
+    assert (figures["rouge1_precision"], figures["rouge1_recall"]) == (50.0, pytest.approx(200 / 3, abs=PRINTED))
+    assert figures["rouge1"] == pytest.approx(400 / 7, abs=2 * PRINTED)
+
+
+def test_summary_level_rouge_l_joins_what_sentences_have_in_common():
+    # Lin (2004), section 3.2: one reference sentence, two of the candidate; w1 w2 w3 w5 are found, of 5 and of 10.
+    figures = rouge([["w1 w2 w6 w7 w8", "w1 w3 w8 w9 w5"]], [["w1 w2 w3 w4 w5"]], PLAIN)
+    assert figures["rougeLsum_recall"] == 80.0
+    # A word of the candidate counts once only, which the article has otherwise.
+    assert figures["rougeLsum_precision"] == 40.0
+    # As one sequence: w1 w2 w3 w5.
+    assert figures["rougeL"] == figures["rougeLsum"]
+    swapped = rouge([["c d", "a b"]], [["a b c d"]], PLAIN)
+    assert (swapped["rougeL"], swapped["rougeLsum"]) == (50.0, 100.0)
+
+
+def test_words():
+    assert set(f1(["State-of-the-art U.S. café!"], ["state of the ART", "u s caf"]).values()) == {100.0}
+    # The sign of the kelvin is a letter k in Unicode's lower case only; other letters outside ASCII are none.
+    assert f1(["5 \u212a"], ["5 k"])["rouge1"] == pytest.approx(200 / 3, abs=PRINTED)
+    assert f1(["5 \u212a"], ["5 k"], GOOGLE)["rouge1"] == 100
+    assert f1(["東京"], ["東京"])["rouge1"] == 0
+
+
+def test_stems_are_those_of_the_flavor():
+    # Irregular forms, which only ROUGE-1.5.5 knows; and a word that stems to more than the rest of Porter's algorithm.
+    assert f1(["children went"], ["child go"], STEMMED)["rouge1"] == 100
+    assert f1(["children went"], ["child go"], GOOGLE)["rouge1"] == 0
+    assert f1(["hopping dogs"], ["hop dog"], GOOGLE)["rouge1"] == 100
+    # Three letters are left as they are.
+    assert f1(["was his"], ["wa hi"], STEMMED)["rouge1"] == f1(["was his"], ["wa hi"], GOOGLE)["rouge1"] == 0
+
+
+def test_flavors_without_stems_differ_in_rounding_alone():
+    sides = [[[s.encode("ascii", "replace").decode() for s in summary] for summary in side] for side in make_up(40)]
+    ours = score(*sides, PLAIN)
+    theirs = score(*sides, RougeConfig(flavor="rouge-score", stem=False, words=None))
+    for name, values in ours.items():
+        np.testing.assert_allclose(values, theirs[name], rtol=0, atol=2e-3)
+    assert any((ours[name] != theirs[name]).any() for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("words", "precision", "recall"),
+    [
+        (None, 3 / 6, 3 / 5),
+        (1, 1, 1),
+        (2, 2 / 3, 2 / 3),
+        (3, 2 / 4, 2 / 4),
+        (9, 3 / 6, 3 / 5),
+        ("reference", 2 / 5, 2 / 5),
+    ],
+)
+def test_a_limit_of_words(words, precision, recall):
+    config = RougeConfig(flavor="rouge-1.5.5", stem=False, words=words)
+    # "A-1," is one of the words that are limited, and two of those that are compared.
+    figures = rouge([["A-1, x", "y z d..."]], [["a-1 b", "c d?"]], config)
+    assert figures["rouge1_precision"] == pytest.approx(100 * precision, abs=PRINTED)
+    assert figures["rouge1_recall"] == pytest.approx(100 * recall, abs=PRINTED)
+
+
+def test_the_means_are_of_documents():
+    scores = score([["a"], ["b b"], []], [["a"], ["b c"], ["d"]], PLAIN)
+    assert scores["rouge1"].tolist() == [100, 50, 0]
+    assert summarize(scores)["rouge1"] == 50
+    assert summarize(scores, confidence=True)["rouge1"] == 50
+
+
+def test_confidence():
+    candidates, references = make_up(60)
+    figures = rouge(candidates, references, STEMMED, confidence=True)
+    for metric in METRICS:
+        low, high = figures[f"{metric}_low"], figures[f"{metric}_high"]
+        assert low < figures[metric] < high
+        assert low < figures[f"{metric}_resampled"] < high
+    assert rouge(candidates, references, STEMMED).items() <= figures.items()
+
+
+@given(SUMMARIES)
+def test_figures_hold_together(pairs):
+    candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
+    figures = score(candidates, references, PLAIN)
+    swapped = score(references, candidates, PLAIN)
+    for name, values in figures.items():
+        assert ((values >= 0) & (values <= 100)).all()
+        if name.startswith(("rouge1", "rouge2", "rougeL_")) or name == "rougeL":  # the union takes sides
+            other = {"precision": "recall", "recall": "precision"}
+            metric, _, part = name.partition("_")
+            assert (swapped[f"{metric}_{other[part]}" if part else metric] == values).all()
+    for metric in METRICS:
+        parts = np.minimum(*(figures[f"{metric}_{part}"] for part in ("precision", "recall")))
+        assert (figures[metric] >= parts - PRINTED).all()
+    assert (figures["rougeL"] <= figures["rouge1"]).all()
+    assert (figures["rougeLsum"] <= figures["rouge1"]).all()
+
+
+@given(SENTENCES)
+def test_a_summary_is_all_of_itself(sentences):
+    count = len("".join(sentences).replace(" ", ""))
+    figures = rouge([sentences], [sentences], PLAIN)
+    assert figures["rouge1"] == figures["rougeL"] == figures["rougeLsum"] == (100 if count else 0)
+    assert figures["rouge2"] == (100 if count > 1 else 0)
+
+
+@given(SUMMARIES, st.randoms(use_true_random=False))
+def test_the_order_of_documents_does_not_matter(pairs, rng):
+    order = rng.sample(range(len(pairs)), len(pairs))
+    candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
+    shuffled = score([candidates[i] for i in order], [references[i] for i in order], STEMMED)
+    for name, values in score(candidates, references, STEMMED).items():
+        assert (values[order] == shuffled[name]).all()
+
+
+@given(SUMMARIES, st.integers(1, 9))
+def test_a_limit_is_as_if_the_rest_were_not_there(pairs, limit):
+    def first(sentences):
+        words = [(number, word) for number, s in enumerate(sentences) for word in s.split()][:limit]
+        return [" ".join(word for i, word in words if i == number) for number in range(len(sentences))]
+
+    candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
+    config = RougeConfig(flavor="rouge-1.5.5", stem=False, words=limit)
+    limited = rouge(candidates, references, config)
+    assert limited == rouge([first(c) for c in candidates], [first(r) for r in references], PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("module", "examples"), [(scoring_rouge, 4), (rouge_words, 2), (rouge_stemmer, 1), (rouge_overlap, 1)]
+)
+def test_examples(module, examples):
+    assert doctest.testmod(module) == doctest.TestResults(failed=0, attempted=examples)
+
+
+@pytest.mark.parametrize("words", [None, 100, "reference"])
+def test_a_config_comes_from_plain_values(words):
+    values = {"flavor": "rouge-1.5.5", "stem": True, "words": words}
+    assert build(RougeConfig, values, "rouge").words == words
+
+
+def test_signatures():
+    assert signature(STEMMED) == "rouge-1.5.5|stem:yes|words:all"
+    assert signature(RougeConfig(flavor="rouge-score", stem=False, words="reference")) == (
+        "rouge-score|stem:no|words:reference"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: rouge([], [], PLAIN),
+            "scoring: got no documents; expected at least one. Fix: check the file that is evaluated on.",
+        ),
+        (
+            lambda: rouge([["a"], ["b"]], [["a"]], PLAIN),
+            "summaries: got 2 for the references of 1 documents; expected one for each document, in the same order. "
+            "Fix: summarize the whole file, and give the references of that file.",
+        ),
+        (
+            lambda: rouge([["a"], "a text"], [["a"], ["b"]], PLAIN),
+            "summary of document 1 (from 0): got a text; expected a list of sentences, which ROUGE-L depends on. "
+            "Fix: split it into sentences, or give a list of this one text.",
+        ),
+        (
+            lambda: rouge([["a"]], ["a text"], PLAIN),
+            "reference of document 0 (from 0): got a text; expected a list of sentences, which ROUGE-L depends on. "
+            "Fix: split it into sentences, or give a list of this one text.",
+        ),
+        (
+            lambda: RougeConfig(flavor="pyrouge", stem=True, words=None),
+            "flavor of ROUGE: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score. Fix: choose one of these.",
+        ),
+        (
+            lambda: RougeConfig(flavor="rouge-score", stem=True, words=0),
+            "limit of words for ROUGE: got 0; expected at least 1, 'reference', or None. "
+            "Fix: give None to count all words.",
+        ),
+        (
+            lambda: RougeConfig(flavor="rouge-score", stem=True, words="all"),
+            "limit of words for ROUGE: got 'all'; expected at least 1, 'reference', or None. "
+            "Fix: give None to count all words.",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(UserError) as error:
+        call()
+    assert str(error.value) == message

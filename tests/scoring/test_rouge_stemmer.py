@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.scoring.rouge_stemmer import porter, stem
+
+
+def test_golden_of_the_perl_program():
+    golden = json.loads(Path(__file__).with_name("golden").joinpath("rouge.json").read_text(encoding="utf-8"))
+    assert len(golden["stems"]) == 250
+    assert {word: stem(word) for word in golden["stems"]} == golden["stems"]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        # Examples of Porter (1980), step by step.
+        ("caresses", "caress"),
+        ("ponies", "poni"),
+        ("caress", "caress"),
+        ("cats", "cat"),
+        ("feed", "feed"),
+        ("agreed", "agre"),
+        ("plastered", "plaster"),
+        ("sing", "sing"),
+        ("motoring", "motor"),
+        ("conflated", "conflat"),
+        ("hopping", "hop"),
+        ("falling", "fall"),
+        ("hissing", "hiss"),
+        ("filing", "file"),
+        ("happy", "happi"),
+        ("sky", "sky"),
+        ("relational", "relat"),
+        ("rational", "ration"),
+        ("triplicate", "triplic"),
+        ("electricity", "electr"),
+        ("goodness", "good"),
+        ("replacement", "replac"),
+        ("adoption", "adopt"),
+        ("probate", "probat"),
+        ("rate", "rate"),
+        ("cease", "ceas"),
+        ("controll", "control"),
+        # Where a y is a vowel.
+        ("yellowing", "yellow"),
+        ("styling", "style"),
+        ("staying", "stai"),
+        # What ROUGE adds to step 4.
+        ("fundamental", "fundam"),
+        ("11ed", "11ed"),
+    ],
+)
+def test_porters_algorithm(word, expected):
+    assert porter(word) == expected
+
+
+def test_irregular_forms():
+    assert [stem(word) for word in ("children", "better", "said", "axes")] == ["child", "well", "say", "ax"]
+    # They are not stemmed on, so that a plural may differ from its singular; and words of three letters not at all.
+    assert [stem(word) for word in ("abaci", "abacus", "men", "was")] == ["abacus", "abacu", "men", "was"]
+
+
+@given(st.text("abeglnorsty1", min_size=4, max_size=12))
+def test_a_stem_is_never_longer_by_more_than_one_letter(word):
+    assert 1 <= len(porter(word)) <= len(word) + 1
