@@ -1,7 +1,7 @@
 """What all fine-tuning has in common: its config, lengths in epochs, and models and rows of BERT's three inputs."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -132,23 +132,27 @@ def apply(model: nn.Module, params: Params, batch: Batch, rng: jax.Array | None)
 
 
 def batch_specs(
-    batch_size: int, seq_len: int, of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
+    shapes: Iterable[tuple[int, int]], of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
 ) -> list[dict[str, jax.ShapeDtypeStruct]]:
-    """Shape and type of each field of a batch, for each bucket of lengths; see `Task.batch_specs`.
+    """Shape and type of each field of a batch; see `Task.batch_specs`.
 
     Args:
-      batch_size: its rows.
-      seq_len: the longest.
+      shapes: rows and lengths that a batch may have, see `shapes`.
       of_tokens: types of what tokens have beside BERT's inputs.
       of_rows: types of what rows have.
     """
     of_tokens = {**dict.fromkeys(_INPUTS, np.int32), **of_tokens}
     of_rows = {**of_rows, "weights": np.float32}
     return [
-        {name: jax.ShapeDtypeStruct((batch_size, length), kind) for name, kind in of_tokens.items()}
-        | {name: jax.ShapeDtypeStruct((batch_size,), kind) for name, kind in of_rows.items()}
-        for length in bucket_lengths(seq_len)
+        {name: jax.ShapeDtypeStruct(shape, kind) for name, kind in of_tokens.items()}
+        | {name: jax.ShapeDtypeStruct(shape[:1], kind) for name, kind in of_rows.items()}
+        for shape in shapes
     ]
+
+
+def shapes(batch_size: int, seq_len: int) -> list[tuple[int, int]]:
+    """As many rows of each bucket's length."""
+    return [(batch_size, length) for length in bucket_lengths(seq_len)]
 
 
 def example(rows: Sequence[Mapping[str, np.ndarray]], source: Any) -> Example:

@@ -193,7 +193,8 @@ class Classification:
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
         label = np.float32 if self._numeric else np.int32
-        return fine_tuning.batch_specs(self._config.batch_size, self._rows.seq_len, {}, {"labels": label})
+        shapes = fine_tuning.shapes(self._config.batch_size, self._rows.seq_len)
+        return fine_tuning.batch_specs(shapes, {}, {"labels": label})
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""

@@ -167,7 +167,8 @@ class QuestionAnswering:
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
         of_rows = {"start_positions": np.int32, "end_positions": np.int32}
-        return fine_tuning.batch_specs(self._config.batch_size, self._spans.seq_len, {}, of_rows)
+        shapes = fine_tuning.shapes(self._config.batch_size, self._spans.seq_len)
+        return fine_tuning.batch_specs(shapes, {}, of_rows)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""

@@ -275,7 +275,8 @@ class Tagging:
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
-        return fine_tuning.batch_specs(self._config.batch_size, self._rows.seq_len, _LABELS, {})
+        shapes = fine_tuning.shapes(self._config.batch_size, self._rows.seq_len)
+        return fine_tuning.batch_specs(shapes, _LABELS, {})
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""

@@ -8,7 +8,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
-from bertjax.fine_tuning import FineTuningConfig, batch_specs, example, model_configs, resolve_lengths
+from bertjax.fine_tuning import FineTuningConfig, batch_specs, example, model_configs, resolve_lengths, shapes
 from configs import parts
 from tests.tiny import check_told
 
@@ -91,7 +91,7 @@ def test_lengths_out_of_range(key, value, expected, fix):
 
 
 def test_the_shapes_of_batches():
-    specs = batch_specs(8, 30, {"tags": np.int32}, {"labels": np.float32})
+    specs = batch_specs(shapes(8, 30), {"tags": np.int32}, {"labels": np.float32})
     assert [spec["input_ids"].shape for spec in specs] == [(8, n) for n in (8, 12, 16, 24, 30)]
     for spec in specs:
         length = spec["input_ids"].shape[1]

@@ -118,6 +118,11 @@ class WordPiece:
         pieces = self._pieces
         return [[piece for word in self.words(text) for piece in pieces[word]] for text in texts]
 
+    def encode_words(self, words: Sequence[str]) -> list[int]:
+        """The ids of words as they stand, which are not normalized."""
+        pieces = self._pieces
+        return [piece for word in words for piece in pieces[word]]
+
     def encode_with_offsets(self, text: str) -> Pieces:
         """The ids that `encode_batch` gives for a text, and where in the text each came from."""
         words = self.words(text)
