@@ -5,6 +5,7 @@ python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --s
 python launch.py --mode=check --config=configs/bert_pretraining.py:tiny --workdir=runs/demo
 python launch.py --mode=evaluate --workdir=runs/demo
 python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
+python launch.py --mode=predict --workdir=runs/news --input=articles/ --output=summaries.html
 python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
 python launch.py --mode=report --workdir=runs/demo
 python launch.py --mode=export --workdir=runs/demo --output=FOLDER
@@ -37,6 +38,8 @@ _INPUT = flags.DEFINE_string("input", "-", "What to predict on; - is standard in
 _OUTPUT = flags.DEFINE_string(
     "output", "-", "A file for what the mode gives (- is standard output), or a folder/ to export to or for features."
 )
+_FORMATS = ("", "text", "jsonl", "html")
+_FORMAT = flags.DEFINE_enum("format", "", _FORMATS, "Of predictions; by default the task's, or as the output is named.")
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
     "final",
@@ -86,7 +89,8 @@ def _run(mode: str) -> bool:
     from bertjax.training import distributed, modes
 
     distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    request = modes.Request(mode, _WORKDIR.value, _INPUT.value, _OUTPUT.value, _CHECKPOINT.value, _picture())
+    names = _WORKDIR.value, _INPUT.value, _OUTPUT.value, _FORMAT.value, _CHECKPOINT.value
+    request = modes.Request(mode, *names, _picture(), _page)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     if _SEEDS.value is None:
         outcome = modes.run(request, given, _experiment)
@@ -109,6 +113,13 @@ def _picture() -> Any:
         draw_attention(path, drawn, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
 
     return draw
+
+
+def _page(records: Any) -> Any:
+    """The parts of a page that shows predictions."""
+    from bertjax.reporting import summaries
+
+    return summaries.page(records)
 
 
 def _experiment(name: str) -> Any:

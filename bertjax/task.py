@@ -149,6 +149,14 @@ class WritesText(Protocol):
 
 
 @runtime_checkable
+class ReadsFiles(Protocol):
+    """What a task has besides that predicts on files of several kinds, or on folders."""
+
+    def examples_of(self, path: str) -> Iterator[Example]:
+        """What is in them; what stands on standard input is read by `examples`."""
+
+
+@runtime_checkable
 class OfficialPredictions(Protocol):
     """What a task has besides if its field's scripts read predictions from one JSON object."""
 

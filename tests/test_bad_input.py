@@ -311,7 +311,8 @@ def test_a_bad_flag(train, flags, what, got, expected, fix):
         (["--config=configs/bert_pretraining.py"], "--config", "neither a size nor init_from", "a size", ":tiny"),
         ([], "--config", "none", "a file of configs/", "add --config="),
         (["--mode=predict"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),
-        (["--mode=evaluate"], "--workdir", "none", "folder for the run", "add --workdir="),
+        (["--mode=evaluate"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),
+        (["--mode=train"], "--workdir", "none", "folder for the run", "add --workdir="),
     ],
     ids=named,
 )

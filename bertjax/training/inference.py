@@ -168,11 +168,9 @@ class Inference:
         scores = self._task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
-    def records(self, lines: Iterable[str], start: int) -> Iterator[Mapping[str, Any]]:
-        """A record for each example in `lines`, in order, from number `start` on."""
-        predictor = Predictor(self._task, self._mesh)
-        examples = itertools.islice(self._task.examples(iter(lines)), start, None)
-        for example, outputs in predictor(self._params, examples):
+    def records(self, examples: Iterable[Example]) -> Iterator[Mapping[str, Any]]:
+        """A record for each example, in order."""
+        for example, outputs in Predictor(self._task, self._mesh)(self._params, examples):
             yield self._task.record(example, outputs)
 
     def attention(self, line: str) -> Iterator[Mapping[str, Attended]]:

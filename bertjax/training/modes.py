@@ -3,13 +3,25 @@
 import contextlib
 import dataclasses
 import enum
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
-from bertjax.task import Attended, Attends, HasTest, OfficialPredictions, Predicts, Task, WritesFolder, WritesText
+from bertjax.task import (
+    Attended,
+    Attends,
+    Example,
+    HasTest,
+    OfficialPredictions,
+    Predicts,
+    ReadsFiles,
+    Task,
+    WritesFolder,
+    WritesText,
+)
 from bertjax.training import check, distributed, inference, loop, metric_log, predictions, run_folder, streams
 from bertjax.training.config import InferenceConfig, TrainingConfig
 
@@ -33,20 +45,24 @@ class Request:
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
       output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
-        Predictions are a record a line: of JSON, but plain text for a task that makes text, unless the name ends in
-        .jsonl. They are in the field's official form, where it has one, if the name ends in .json; and in a folder, for
+        Predictions are in the field's official form, where it has one, if the name ends in .json; and in a folder, for
         a task that writes folders, if there is one of that name or the name ends in a slash.
+      form: of other predictions: "jsonl", a record a line; "text", a text a line; "html", a page. If it is "", the
+        output's name may end in .jsonl or .html, and otherwise it is text if that is what the task makes.
       checkpoint: see `checkpoints.restore_params`.
       draw: draws what the parts of an example looked at, which is given with the example's number from 1 on; None for
         no pictures.
+      render: makes the parts of a page of records.
     """
 
     mode: str
     workdir: str
     input: str
     output: str
+    form: str
     checkpoint: str
     draw: Callable[[int, Mapping[str, Attended]], None] | None
+    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]]
 
 
 @runtime_checkable
@@ -107,6 +123,10 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         return Outcome.DONE
 
     assert isinstance(module, Trainable)
+    if request.mode == "evaluate" and not request.workdir:
+        folder = Path(config["init_from"])
+        _write_record(request, _evaluated(request, module.make(experiment, folder, folder), settings, None))
+        return Outcome.DONE
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if request.mode in ("train", "check"):
         loop.check(rehearsal, settings)
@@ -129,10 +149,18 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     if request.mode == "check":
         record = check.overfit_one_batch(task, settings)
     else:
-        record = inference.Inference(task, settings, workdir, request.checkpoint).evaluate()
+        record = _evaluated(request, task, settings, workdir)
+    _write_record(request, record)
+    return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def _evaluated(request: Request, task: Task, settings: TrainingConfig, workdir: Path | None) -> dict[str, float]:
+    return inference.Inference(task, settings, workdir, request.checkpoint).evaluate()
+
+
+def _write_record(request: Request, record: Mapping[str, Any]) -> None:
     with streams.open_output(request.output, distributed.is_first_process()) as output:
         output.write(streams.json_line(record))
-    return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
 
 
 def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
@@ -177,23 +205,35 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
     if request.mode == "export":
         runner.export(Path(request.output))
         return
-    lines = track(streams.read_lines(request.input), "predicting", "lines")
-    if request.draw:
-        lines = _drawn(request, task, runner)
+    examples = _examples(request, task, runner)
     if isinstance(task, OfficialPredictions) and request.output.endswith(".json"):
         with streams.open_output(request.output, distributed.is_first_process()) as output:
-            output.write(streams.json_line(task.official(runner.records(lines, 0))))
+            output.write(streams.json_line(task.official(runner.records(examples))))
         return
     if isinstance(task, WritesFolder) and (request.output.endswith("/") or Path(request.output).is_dir()):
         folder = task.open_folder(Path(request.output))
         with folder if distributed.is_first_process() else contextlib.nullcontext(lambda record: None) as take:
-            for record in runner.records(lines, 0):
+            for record in runner.records(examples):
                 take(record)
         return
-    made_of = predictions.fingerprint(config, runner.checkpoint, request.input)
+    form = request.form or {".jsonl": "jsonl", ".html": "html"}.get(Path(request.output).suffix, "")
+    if form == "html":
+        with streams.open_output(request.output, distributed.is_first_process()) as output:
+            output.writelines(request.render(runner.records(examples)))
+        return
+    write_line = _line_writer(task, form)
+    made_of = predictions.fingerprint({**config, "form": form}, runner.checkpoint, request.input)
     with predictions.open_lines(request.output, distributed.is_first_process(), made_of) as (output, done):
-        for record in runner.records(lines, done):
-            output.write(_line(task, record, request.output))
+        for record in runner.records(itertools.islice(examples, done, None)):
+            output.write(write_line(record))
+
+
+def _examples(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[Example]:
+    """What the input has to predict on."""
+    if isinstance(task, ReadsFiles) and request.input != "-":
+        return track(task.examples_of(request.input), "predicting", "examples")
+    lines = _drawn(request, task, runner) if request.draw else streams.read_lines(request.input)
+    return track(task.examples(lines), "predicting", "examples")
 
 
 def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[str]:
@@ -208,11 +248,14 @@ def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Ite
         yield line
 
 
-def _line(task: Predicts, record: Mapping[str, Any], output: str) -> str:
-    """A record as a line: of text, if that is what the task makes, or of JSON."""
-    if isinstance(task, WritesText) and not output.endswith(".jsonl"):
-        return task.line(record) + "\n"
-    return streams.json_line(record)
+def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str]:
+    """What makes a line of a record: text, if that is what the task makes and nothing else is asked for, or JSON."""
+    if form == "text" and not isinstance(task, WritesText):
+        fix = "leave out --format, or set it to jsonl"
+        raise UserError("--format=text", got="a task whose records are no texts", expected="one that writes", fix=fix)
+    if isinstance(task, WritesText) and form != "jsonl":
+        return lambda record: task.line(record) + "\n"
+    return streams.json_line
 
 
 def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
@@ -225,7 +268,7 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
             expected="a file of configs/ to train with, or --workdir of a run, whose config is read from it",
             fix="add --config=configs/bert_pretraining.py:tiny" if is_new else "leave out --config, or --workdir",
         )
-    if request.mode in (*_NEW, "evaluate") and not request.workdir:
+    if request.mode in _NEW and not request.workdir:
         raise UserError("--workdir", got="none", expected="a folder for the run", fix="add --workdir=runs/NAME")
     if request.mode == "export" and request.output == "-":
         raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")

@@ -144,8 +144,8 @@ def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
     command = ["--mode=predict", f"--workdir={workdir}", f"--input={source}", f"--output={target}"]
     records = inference.Inference.records
 
-    def interrupted(self, lines, start):
-        for number, record in enumerate(records(self, lines, start)):
+    def interrupted(self, examples):
+        for number, record in enumerate(records(self, examples)):
             if number == 3:
                 raise KeyboardInterrupt
             yield record
