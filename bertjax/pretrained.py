@@ -1,4 +1,6 @@
-"""What `init_from` names: a run of ours, a Hugging Face folder or a checkpoint of Google's, told by what is there."""
+"""What `init_from` names, told by what is there: a run of ours, a Hugging Face folder, a checkpoint of Google's or of
+PreSumm's.
+"""
 
 import json
 import logging
@@ -6,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import traverse_util
 
 from bertjax import checkpoints
 from bertjax.data.tokenizers import WordPiece
-from bertjax.errors import UserError
-from bertjax.interop import bert_tensors, google, huggingface
+from bertjax.errors import UserError, choice
+from bertjax.interop import bert_tensors, google, huggingface, presumm
 from bertjax.task import Params
 
 _log = logging.getLogger(__name__)
@@ -30,19 +34,30 @@ _MODEL_KEYS = (
     "norm",
     "direction",
 )
+# The same of BertSum's scorers; an experiment without one has no use for them.
+_SCORER_KEYS: dict[str, tuple[str, ...]] = {
+    "classifier": (),
+    "transformer": ("scorer_layers", "scorer_heads", "scorer_intermediate"),
+    "rnn": ("rnn_compat",),
+}
+# The vocabulary that PreSumm's and BertSum's models are made for, bert-base-uncased's, has so many tokens.
+_UNCASED_SIZE = 30522
 
 
 class Pretrained(NamedTuple):
     """What a folder says of its model."""
 
-    model: Mapping[str, Any]  # sizes and options: fields of `BertConfig`
+    model: Mapping[str, Any]  # sizes and options: fields of `BertConfig`, and of `BertSumConfig` if it has a scorer
     lowercase: bool | None  # the vocabulary's casing; None if nothing tells it
     labels: tuple[str, ...]  # of a classifier's classes; none if it has no names for them
     config: Mapping[str, Any]  # of a run of ours, else empty
 
 
 def describe(folder: Path) -> Pretrained:
-    """Reads what a folder says of its model, without its weights. Raises UserError if it holds none."""
+    """Reads what a folder, or a file of PreSumm's, says of its model. Raises UserError if it holds none."""
+    if presumm.is_checkpoint(folder):
+        model = presumm.describe(folder)
+        return Pretrained(_chosen(model), True if model["vocab_size"] == _UNCASED_SIZE else None, (), {})
     if checkpoints.has_checkpoint(folder):
         run = json.loads((folder / "config.json").read_text())
         tokenizer = WordPiece.load(folder)
@@ -51,28 +66,39 @@ def describe(folder: Path) -> Pretrained:
     inside = huggingface.model_folder(folder)
     if (inside / huggingface.CONFIG_FILE).exists():
         labels = huggingface.read_labels(folder) or ()
-        return Pretrained(_chosen(huggingface.read_config(folder)), WordPiece.load(inside).lowercase, labels, {})
+        model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
+        return Pretrained(_chosen(model), WordPiece.load(inside).lowercase, labels, {})
     if google.find(folder):
         return Pretrained(_chosen(google.read_config(folder)), google.lowercase(folder), (), {})
     raise UserError(
         f"config key init_from={folder}",
         got="no checkpoint, config.json or bert_config.json" if folder.exists() else "no such folder",
-        expected="a run of ours, a folder with config.json, weights and vocabulary, or a checkpoint of google-research",
+        expected="a run of ours, a folder with config.json, weights and vocabulary, a checkpoint of google-research, "
+        "or a .pt of PreSumm",
         fix="correct the path",
     )
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], *, extends_positions: bool = False) -> dict[str, Any]:
     """Fills in the sizes, the casing and the vocabulary that `init_from` determines.
 
+    Args:
+      config: the whole of it.
+      extends_positions: whether `model.max_positions` may be above what the folder has; see `extend_positions`.
     Raises:
-      UserError: no size is given at all, or one that contradicts the folder.
+      UserError: no size is given at all, or one that contradicts the folder; no vocabulary for a file of PreSumm's.
     """
     model, data = dict(config["model"]), dict(config["data"])
     if config["init_from"]:
         found = describe(Path(config["init_from"]))
-        values = {f"model.{key}": value for key, value in found.model.items()}
-        values["data.vocab_file"] = config["init_from"]
+        known = {key: value for key, value in found.model.items() if key in _MODEL_KEYS or key in model}
+        if extends_positions:
+            known["max_positions"] = max(known["max_positions"], model["max_positions"] or 0)
+        values = {f"model.{key}": value for key, value in known.items()}
+        if presumm.is_checkpoint(config["init_from"]):
+            _check_vocabulary(config["init_from"], data.get("vocab_file"))
+        else:
+            values["data.vocab_file"] = config["init_from"]
         if found.lowercase is not None:
             values["data.lowercase"] = found.lowercase
         for name, value in values.items():
@@ -104,22 +130,36 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "model": model, "data": data}
 
 
-def warm_start(params: Params, folder: Path, afresh: Sequence[str] = ()) -> Params:
+def warm_start(params: Params, folder: Path, afresh: Sequence[str] = (), positions: str = "") -> Params:
     """Puts a folder's weights in place of parameters, and says which modules it has none for.
 
     Args:
       params: the fresh parameters of a model that has BERT as `bert`.
       folder: as `describe` takes it.
       afresh: modules that start afresh even if the folder has weights of that name.
+      positions: how to fill a position table that is longer than the folder's, see `extend_positions`; "" for an error
+        if it is.
     Raises:
       UserError: weights that are missing, damaged, or of other shapes.
     """
     wanted = {name: tree for name, tree in params.items() if name not in afresh}
+    if positions:
+        learned = min(describe(folder).model["max_positions"], len(_positions(params)))
+        wanted = _with_positions(wanted, _rows(_positions(wanted), jnp.arange(learned)))
+        started = {**params, **_load(wanted, folder, afresh)}
+        return extend_positions(started, len(_positions(params)), positions)
+    return {**params, **_load(wanted, folder, afresh)}
+
+
+def _load(wanted: Params, folder: Path, afresh: Sequence[str]) -> Params:
+    """The parameters that a folder has in place of those that are wanted."""
     if checkpoints.has_checkpoint(folder):
         found, paths = checkpoints.restore_shared(folder, wanted)
         missing = tuple(dict.fromkeys(path.rsplit("/", 1)[0] for path in paths))
     else:
-        if (huggingface.model_folder(folder) / huggingface.CONFIG_FILE).exists():
+        if presumm.is_checkpoint(folder):
+            loaded, report = presumm.load(folder, wanted)
+        elif (huggingface.model_folder(folder) / huggingface.CONFIG_FILE).exists():
             loaded, report = huggingface.load(folder, wanted)
         else:
             loaded, report = bert_tensors.assemble(google.read_tensors(folder), wanted, str(folder))
@@ -127,8 +167,61 @@ def warm_start(params: Params, folder: Path, afresh: Sequence[str] = ()) -> Para
         found, missing = traverse_util.unflatten_dict(leaves), report.missing
     for name in (*missing, *afresh):
         _log.warning("%s has no weights of %s for this task, which starts afresh", folder, name)
-    return {**params, **found}
+    return dict(found)
+
+
+def extend_positions(params: Params, max_positions: int, how: str) -> Params:
+    """Returns parameters of a model that has BERT as `bert` with a position table of so many rows.
+
+    Args:
+      params: with a table of fewer rows, or as many.
+      max_positions: how many there are to be.
+      how: "repeat_last", as PreSumm does: all new rows are copies of the last. "tile": they are copies of the old ones,
+        again and again, so that attention to near-by tokens works at any position from the start (as Longformer
+        begins: Beltagy et al. 2020, section 5).
+    Raises:
+      UserError: another way, or a table that is longer already.
+    """
+    choice(how, ("repeat_last", "tile"), "positions")
+    table, rows = _positions(params), jnp.arange(max_positions)
+    if len(table) > max_positions:
+        raise UserError(
+            "config key model.max_positions",
+            got=max_positions,
+            expected=f"at least the {len(table)} that there are",
+            fix="raise it; a model may be used for shorter rows as it is",
+        )
+    return _with_positions(
+        params, _rows(table, jnp.minimum(rows, len(table) - 1) if how == "repeat_last" else rows % len(table))
+    )
+
+
+def _positions(params: Params) -> Any:
+    return params["bert"]["embeddings"]["position_embeddings"]
+
+
+def _with_positions(params: Params, table: Any) -> Params:
+    embeddings = {**params["bert"]["embeddings"], "position_embeddings": table}
+    return {**params, "bert": {**params["bert"], "embeddings": embeddings}}
+
+
+def _rows(table: Any, rows: jax.Array) -> jax.Array:
+    # Compiled, so that a table which is spread over processes can be indexed.
+    return jax.jit(lambda table: table[rows])(table)
+
+
+def _check_vocabulary(init_from: str, vocab_file: str | None) -> None:
+    if not vocab_file:
+        raise UserError(
+            "config key data.vocab_file",
+            got=f"no value, and no vocabulary in {init_from}",
+            expected="the vocabulary of bert-base-uncased, which PreSumm's models are made for",
+            fix="set --config.data.vocab_file=vocab.txt",
+        )
 
 
 def _chosen(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: model[key] for key in _MODEL_KEYS}
+    """What of a model's fields has to be the same; where some are not known, those that are."""
+    scorer = model.get("scorer")
+    keys = _MODEL_KEYS if scorer is None else (*_MODEL_KEYS, "scorer", *_SCORER_KEYS[scorer])
+    return {key: model[key] for key in keys if key in model}

@@ -1,10 +1,11 @@
 """Our parameters of BERT and its heads from, and to, tensors under the names that Hugging Face `transformers` gives.
 
-Nothing here knows of files: whatever format tensors come from, they pass through these names.
+BertSum's scorers, which transformers does not have, go by the names of PreSumm. Nothing here knows of files: whatever
+format tensors come from, they pass through these names.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,12 +32,35 @@ _MODULES = {
     "next_sentence": "cls.seq_relationship",
     "classifier": "classifier",
     "qa_outputs": "qa_outputs",
+    "scorer/linear": "ext_layer.linear1",
+    "scorer/output": "ext_layer.wo",
+    "scorer/final_norm": "ext_layer.layer_norm",
+    "scorer/layers/attention/query": "ext_layer.transformer_inter.{}.self_attn.linear_query",
+    "scorer/layers/attention/key": "ext_layer.transformer_inter.{}.self_attn.linear_keys",
+    "scorer/layers/attention/value": "ext_layer.transformer_inter.{}.self_attn.linear_values",
+    "scorer/layers/attention/output": "ext_layer.transformer_inter.{}.self_attn.final_linear",
+    "scorer/layers/attention_norm": "ext_layer.transformer_inter.{}.layer_norm",
+    "scorer/layers/intermediate": "ext_layer.transformer_inter.{}.feed_forward.w_1",
+    "scorer/layers/output": "ext_layer.transformer_inter.{}.feed_forward.w_2",
+    "scorer/layers/output_norm": "ext_layer.transformer_inter.{}.feed_forward.layer_norm",
+    # Here {} is the direction, and * is "weight" or "bias".
+    "scorer/lstm/cells/input": "ext_layer.rnn.hidden{}.0.*_ih",
+    "scorer/lstm/cells/recurrent": "ext_layer.rnn.hidden{}.0.*_hh",
+    "scorer/lstm/cells/input_norm": "ext_layer.rnn.hidden{}.0.ln_ih",
+    "scorer/lstm/cells/recurrent_norm": "ext_layer.rnn.hidden{}.0.ln_hh",
+    "scorer/lstm/cells/cell_norm": "ext_layer.rnn.hidden{}.0.ln_ho",
 }
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}  # a table's leaf is NAME.weight
-# What weights may lack, and what may be left of them; the last has no counterpart of theirs.
-HEADS = ("bert/pooler", "masked_lm", "next_sentence", "classifier", "qa_outputs", "lstm")
+# What weights may lack, and what may be left of them; `lstm` has no counterpart of theirs.
+HEADS = ("bert/pooler", "masked_lm", "next_sentence", "classifier", "qa_outputs", "lstm", "scorer")
 _TENSORS_OF_HEADS = {
     f"{theirs}.{leaf}" for ours, theirs in _MODULES.items() if ours.startswith(HEADS) for leaf in ("weight", "bias")
+}
+# What tells BertSum's scorers apart.
+_SCORERS = {
+    "ext_layer.linear1.": "classifier",
+    "ext_layer.transformer_inter.": "transformer",
+    "ext_layer.rnn.": "rnn",
 }
 # Second names of one tensor, which some versions of transformers also wrote.
 _ALIASES = {
@@ -101,14 +125,15 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
       the parameters, without the modules that are missing; and which these are, and which tensors are left over.
     Raises:
       UserError: a tensor of the encoder is missing, or one of a head of which another is there; one has another
-        shape than `like` says; one is left over that belongs to no head known here.
+        shape than `like` says; one is left over that belongs to no head known here; a scorer of another kind.
     """
     slots, left = _slots(like), dict(tensors)
+    _check_scorer(slots, left, source)
     missing = [head for head in HEADS if _is_missing(head, slots, left)]
     params = {
         path: take(left, slot, source) for path, slot in slots.items() if not any(_is_in(path, m) for m in missing)
     }
-    unknown = sorted(left.keys() - _TENSORS_OF_HEADS)
+    unknown = sorted(name for name in left if not _is_of_unused_head(name, slots))
     if unknown:
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
         fix = "give a BERT with one of the usual heads, and its sizes"
@@ -139,6 +164,12 @@ def disassemble(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def heads_of(params: Mapping[str, Any]) -> set[str]:
     """Returns the modules beside the encoder that parameters have, of `HEADS`."""
     return {head for head in HEADS if any(_is_in(path, head) for path in _flat(params))}
+
+
+def scorer_of(names: Iterable[str]) -> str | None:
+    """Returns which of BertSum's scorers has tensors of such names; None if none does."""
+    names = tuple(names)
+    return next((kind for prefix, kind in _SCORERS.items() if any(name.startswith(prefix) for name in names)), None)
 
 
 def as_float32(array: np.ndarray, what: str) -> np.ndarray:
@@ -195,7 +226,8 @@ def _slot(path: str, shape: tuple[int, ...]) -> Slot:
         refuse("config key model.norm", "pre", "post, the only one of Hugging Face's BERT")
     if _is_in(path, "lstm"):
         return Slot((), shape, False, False)
-    name = f"{_MODULES[module]}.{_LEAVES.get(leaf, f'{leaf}.weight')}"
+    theirs, of_leaf = _MODULES[module], _LEAVES.get(leaf, f"{leaf}.weight")
+    name = theirs.replace("*", of_leaf) if "*" in theirs else f"{theirs}.{of_leaf}"
     stacked, transposed = "{}" in name, leaf == "kernel"
     names = tuple(name.format(layer) for layer in range(shape[0])) if stacked else (name,)
     shape = shape[1:] if stacked else shape
@@ -204,6 +236,21 @@ def _slot(path: str, shape: tuple[int, ...]) -> Slot:
 
 def _is_in(path: str, module: str) -> bool:
     return path.startswith(f"{module}/")
+
+
+def _check_scorer(slots: Mapping[str, Slot], tensors: Mapping[str, Any], source: str) -> None:
+    """Raises UserError if both the model and the weights have a scorer, and not the same."""
+    wanted, found = scorer_of(name for slot in slots.values() for name in slot.names), scorer_of(tensors)
+    if wanted and found and wanted != found:
+        fix = f"set --config.model.scorer={found}"
+        raise UserError(f"{source}: scorer", got=found, expected=f"{wanted}, which model.scorer is", fix=fix)
+
+
+def _is_of_unused_head(name: str, slots: Mapping[str, Slot]) -> bool:
+    """Whether a tensor that is left over belongs to a head that the model does without."""
+    if name.startswith("ext_layer."):  # of a scorer all is needed, or nothing
+        return not any(_is_in(path, "scorer") for path in slots)
+    return name in _TENSORS_OF_HEADS
 
 
 def _is_missing(head: str, slots: Mapping[str, Slot], tensors: Mapping[str, Any]) -> bool:

@@ -50,6 +50,8 @@ _ARCHITECTURES = {
     "BertForSequenceClassification": {"bert/pooler", "classifier"},
     "BertForTokenClassification": {"classifier"},
     "BertForQuestionAnswering": {"qa_outputs"},
+    # None of theirs: they open it as a BertModel, of which it has all but the pooler.
+    "BertSum": {"scorer"},
 }
 # A way to pool of sentence-transformers: our name for it, if we have it.
 _POOLINGS = {
@@ -173,6 +175,7 @@ def save(
     config: BertConfig,
     architecture: str,
     labels: Sequence[str] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes config.json and model.safetensors, which `from_pretrained` of transformers opens.
 
@@ -183,8 +186,10 @@ def save(
       params: of our class of that name; of `Bert` with its pooler for "BertModel".
       config: its configuration.
       architecture: the class that opens it, one of `BertModel`, `BertForPreTraining`, `BertForMaskedLM`,
-        `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering`.
+        `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering`; or "BertSum", which
+        `BertModel` opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
+      more: further keys of config.json.
     Raises:
       UserError: an option that transformers' BERT does not have.
     """
@@ -193,7 +198,7 @@ def save(
     tensors = disassemble(params)
     found = heads_of(params)
     assert found == _ARCHITECTURES[architecture], f"{architecture} with {found}"
-    values = _config_json(config, architecture)
+    values = {**_config_json(config, architecture), **(more or {})}
     if "classifier.bias" in tensors:
         values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
     if architecture == "BertModel":

@@ -25,6 +25,21 @@ class Function:
     call: Callable[..., object]
 
 
+@dataclasses.dataclass(frozen=True)
+class InertClass:
+    """A class that a pickle may name, and have instances of that do nothing; the class itself is never looked up."""
+
+    name: str
+
+
+@dataclasses.dataclass(eq=False)
+class Inert:
+    """What is in the place of an instance: whatever it was made and filled with is dropped but its attributes."""
+
+    name: str
+    attributes: dict[str, Any]
+
+
 def load(
     file: io.BytesIO, where: str, allowed: Mapping[str, object], persistent_load: Callable[[object], object]
 ) -> object:
@@ -33,11 +48,11 @@ def load(
     Args:
       file: of at most MAX_PICKLE_BYTES.
       where: its name, for messages.
-      allowed: by dotted name, what a pickle may refer to: a `Function`, or a value without behavior.
+      allowed: by dotted name, what a pickle may refer to: a `Function`, an `InertClass`, or a value without behavior.
       persistent_load: makes an object of a persistent id, which it checks.
     Returns:
-      dicts with keys of str and int, lists, tuples, numbers, strings, None, values of `allowed`, and what
-      `persistent_load` and the functions return. Containers may hold themselves.
+      dicts with keys of str and int, lists, tuples, numbers, strings, None, values of `allowed`, what
+      `persistent_load` and the functions return, and `Inert`. Containers may hold themselves.
     Raises:
       UserError: a damaged pickle; a name or an opcode that is not allowed.
     """
@@ -118,6 +133,8 @@ class _Machine:
         self._top(list).extend(values)
 
     def update(self, items: list[Any]) -> None:
+        if self._is_inert():
+            return
         target = self._top(dict)
         if len(items) % 2:
             raise self._broken("a key without a value")
@@ -132,20 +149,37 @@ class _Machine:
             raise refusal(self._where, f"{name}", "no names but " + ", ".join(self._allowed))
         self.push(self._allowed[name])
 
+    def make(self, _: None) -> None:
+        arguments, kind = self.pop(), self.pop()
+        if not isinstance(kind, InertClass) or type(arguments) is not tuple:
+            got = f"opcode NEWOBJ for {type(kind).__name__} with {type(arguments).__name__}"
+            raise refusal(self._where, got)
+        self.push(Inert(kind.name, {}))
+
     def call(self, _: None) -> None:
         arguments, function = self.pop(), self.pop()
+        if isinstance(function, InertClass) and type(arguments) is tuple:
+            self.push(Inert(function.name, {}))
+            return
         if not isinstance(function, Function) or type(arguments) is not tuple:
             got = f"a call of {type(function).__name__} with {type(arguments).__name__}"
             raise refusal(self._where, got, "calls of functions with tuples")
         self.push(function.call(*arguments))
 
     def set_state(self, _: None) -> None:
+        state = self.pop()
+        if self._is_inert():
+            if type(state) is dict:
+                self._stack[-1].attributes = state
+            return
         # The state of an OrderedDict is its attributes, such as a state dict's _metadata.
-        self.pop()
         self._top(dict)
 
     def find_persistent(self, _: None) -> None:
         self.push(self._persistent_load(self.pop()))
+
+    def _is_inert(self) -> bool:
+        return bool(self._stack) and isinstance(self._stack[-1], Inert)
 
     def _top(self, kind: type) -> Any:
         self.push(value := self.pop())
@@ -187,6 +221,7 @@ _OPCODES: dict[str, Callable[[_Machine, Any], None]] = {
     "GLOBAL": lambda machine, argument: machine.find(argument.replace(" ", ".", 1)),
     "STACK_GLOBAL": lambda machine, _: machine.find(_dotted(machine)),
     "REDUCE": _Machine.call,
+    "NEWOBJ": _Machine.make,
     "BUILD": _Machine.set_state,
     "BINPERSID": _Machine.find_persistent,
 }

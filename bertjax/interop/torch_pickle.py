@@ -6,7 +6,7 @@ in torch/serialization.py.
 
 import dataclasses
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Shaped, UInt8
 
 from bertjax.errors import UserError
 from bertjax.interop.reading import damaged, map_bytes, num_elements, shown
-from bertjax.interop.restricted_pickle import MAX_PICKLE_BYTES, Function, load, refusal
+from bertjax.interop.restricted_pickle import MAX_PICKLE_BYTES, Function, InertClass, load, refusal
 from bertjax.interop.stored_zip import StoredZip
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -54,36 +54,44 @@ def read_tensors(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     Raises:
       UserError: as `read`; a file that has anything but tensors by name.
     """
-    path = Path(path)
-    values = read(path)
+    return state_dict(read(path), Path(path), f"{path}")
+
+
+def state_dict(values: object, path: Path, where: str) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Returns a part of what `read` found in a file if it is a state dict; else raises UserError about `where`."""
     fix = "save model.state_dict() alone with torch.save"
     if not isinstance(values, dict):
-        raise UserError(f"{path}", got=type(values).__name__, expected="a dict of tensors", fix=fix)
+        raise UserError(where, got=type(values).__name__, expected="a dict of tensors", fix=fix)
     for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
             got = type(value).__name__ if isinstance(name, str) else "a name that is a number"
-            raise UserError(f"{path}: {shown(name)}", got=got, expected="a tensor by name", fix=fix)
+            raise UserError(f"{where}: {shown(name)}", got=got, expected="a tensor by name", fix=fix)
     size, limit = sum(value.nbytes for value in values.values()), _MAX_SHARING * path.stat().st_size
     if size > limit:
-        raise damaged(path, f"tensors of {size} bytes", f"at most {limit}, {_MAX_SHARING} times the file")
+        raise damaged(where, f"tensors of {size} bytes", f"at most {limit}, {_MAX_SHARING} times the file")
     return values
 
 
-def read(path: str | Path) -> Any:
+def read(path: str | Path, inert: Sequence[str] = ()) -> Any:
     """Returns what was saved: numpy arrays, read-only, in nested dicts, lists and tuples of plain values.
 
     Storages of zip archives stay in the file's memory map.
 
+    Args:
+      path: the file.
+      inert: dotted names of classes whose instances may be there as well, each as a `restricted_pickle.Inert`.
     Raises:
-      UserError: a file that is missing or damaged; one that names anything but tensors of float32, float16,
-        bfloat16, int64 or uint8 in plain containers; one that claims more memory than it has.
+      UserError: a file that is missing or damaged; one that names anything but these classes and tensors of float32,
+        float16, bfloat16, int64 or uint8 in plain containers; one that claims more memory than it has.
     """
     path = Path(path)
     content = map_bytes(path)
-    return _read_zip(path, content) if content[:4].tobytes() == b"PK\3\4" else _read_legacy(path, content)
+    classes: dict[str, object] = {name: InertClass(name) for name in inert}
+    is_zip = content[:4].tobytes() == b"PK\3\4"
+    return _read_zip(path, content, classes) if is_zip else _read_legacy(path, content, classes)
 
 
-def _read_zip(path: Path, content: UInt8[np.ndarray, " N"]) -> object:
+def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object]) -> object:
     archive = StoredZip(path, content)
     roots = [name.removesuffix("/data.pkl") for name in archive.names if name.endswith("/data.pkl")]
     if len(roots) != 1 or "/" in roots[0]:
@@ -107,10 +115,10 @@ def _read_zip(path: Path, content: UInt8[np.ndarray, " N"]) -> object:
     pickled = archive.read(f"{root}/data.pkl")
     if pickled.size > MAX_PICKLE_BYTES:
         raise damaged(where, f"{pickled.size} bytes", f"at most {MAX_PICKLE_BYTES}")
-    return _Loader(where, find).load(io.BytesIO(pickled.tobytes()))
+    return _Loader(where, find, classes).load(io.BytesIO(pickled.tobytes()))
 
 
-def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"]) -> object:
+def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object]) -> object:
     """Reads five pickles (magic number, version, machine, object, keys of storages) and the storages after them."""
     where = f"{path}"
     file = io.BytesIO(content[:MAX_PICKLE_BYTES].tobytes())
@@ -128,7 +136,7 @@ def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"]) -> object:
             raise damaged(where, f"storage {shown(key)} with two types or sizes", "one of each")
         return storages[key]
 
-    loader = _Loader(where, find)
+    loader = _Loader(where, find, classes)
     for expected in (_MAGIC, _PROTOCOL):
         number = loader.load(file)
         if type(number) is not int or number != expected:
@@ -158,11 +166,13 @@ def _fill(arrays: list[Shaped[np.ndarray, "_"]], content: UInt8[np.ndarray, " N"
 class _Loader:
     """Loads pickles of tensors, with `find` to give the storage of a key, a type and a number of elements.
 
-    Everything that comes from the pickle has its type checked before it is used, even in `==`, which arrays answer
-    with arrays.
+    `classes` are inert ones that may be there, by name. Everything that comes from the pickle has its type checked
+    before it is used, even in `==`, which arrays answer with arrays.
     """
 
-    def __init__(self, where: str, find: Callable[[str, _StorageType, int], _Storage]) -> None:
+    def __init__(
+        self, where: str, find: Callable[[str, _StorageType, int], _Storage], classes: Mapping[str, object]
+    ) -> None:
         self._where = where
         self._find = find
         self._allowed = {
@@ -171,6 +181,7 @@ class _Loader:
             "torch._utils._rebuild_tensor_v2": Function(self._tensor_v2),
             "torch._utils._rebuild_parameter": Function(self._parameter),
             **_STORAGE_TYPES,
+            **classes,
         }
 
     def load(self, file: io.BytesIO) -> object:

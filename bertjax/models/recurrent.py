@@ -1,4 +1,5 @@
-"""Recurrent layers: LSTM (Hochreiter and Schmidhuber 1997) and GRU (Cho et al. 2014), in both directions or one.
+"""Recurrent layers: LSTM (Hochreiter and Schmidhuber 1997), with norms too (Ba et al. 2016), and GRU (Cho et al.
+2014), in both directions or one.
 
 Shapes: B batch, S or T length, I input size, U units of a direction, D = 2 directions, G gates.
 """
@@ -10,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int, Shaped
+
+from bertjax.models.attention import Dense
 
 
 class BiRNNOutput(NamedTuple):
@@ -51,6 +54,73 @@ class BiLSTM(nn.Module):
 
         zeros = jnp.zeros((2, rows, units))
         return _read(step, (zeros, zeros), _input_gates(x, input_kernel, bias), segment_ids)
+
+
+class LayerNormLSTMCell(nn.Module):
+    """A step of an LSTM with norms (Ba et al. 2016) over all gates of the input, all of the state, and the new cell.
+
+    Parameters: `input` [I, GU], `recurrent` [U, GU], `input_norm`, `recurrent_norm` [GU], `cell_norm` [U]; the gates in
+    the order input, forget, output, cell, as in BertSum's `rnn.py`. Kernels start by Glorot and Bengio (2010).
+    """
+
+    units: int
+
+    def setup(self) -> None:
+        """Makes the parts."""
+        init = nn.initializers.xavier_uniform()
+        self.input, self.recurrent = (Dense(4 * self.units, init, "float32") for _ in range(2))
+        self.input_norm, self.recurrent_norm, self.cell_norm = (
+            nn.LayerNorm(epsilon=1e-5, use_fast_variance=False) for _ in range(3)
+        )
+
+    def __call__(self, x: Float[Array, "*n I"], state: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Returns the state after one input."""
+        return self.step(self.read(x), state)
+
+    def read(self, x: Float[Array, "*n I"]) -> Float[Array, "*n GU"]:
+        """The input's part of the gates, which needs no state."""
+        return self.input_norm(self.input(x.astype(jnp.float32)))
+
+    def step(self, gates: Float[Array, "B GU"], state: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Returns hidden state and cell [B, U] after an input, from those before it."""
+        hidden, cell = state
+        gates = gates + self.recurrent_norm(self.recurrent(hidden))
+        let_in, keep, let_out, new = jnp.split(gates, 4, axis=-1)
+        cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(let_in) * jnp.tanh(new)
+        return jax.nn.sigmoid(let_out) * jnp.tanh(self.cell_norm(cell)), cell
+
+
+class LayerNormBiLSTM(nn.Module):
+    """One layer of LSTM cells with norms, in both directions, in float32.
+
+    Parameters: `cells`, a LayerNormLSTMCell's with a leading axis of the two directions on each.
+    """
+
+    units: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B S I"], segment_ids: Int[Array, "B S"]) -> BiRNNOutput:
+        """Reads each row in both directions; arguments as those of `BiLSTM`."""
+        cell, zeros = LayerNormLSTMCell(self.units, parent=None), jnp.zeros((2, x.shape[0], self.units))
+
+        def init(key: Array) -> Any:
+            return cell.init(key, x[:, 0], (zeros[0], zeros[0]))["params"]
+
+        cells = self.param("cells", lambda key: jax.vmap(init)(jax.random.split(key)))
+
+        def each(method: str, *arguments: Any, axes: int | None = 0) -> Any:
+            def one(params: Any, *arguments: Any) -> Any:
+                return cell.apply({"params": params}, *arguments, method=method)
+
+            return jax.vmap(one, (0, *(axes for _ in arguments)))(cells, *arguments)
+
+        gates = each("read", x.swapaxes(0, 1), axes=None)
+        return _read(
+            lambda state, gates: each("step", gates, state),
+            (zeros, zeros),
+            _both_ways(gates[0], gates[1]),
+            segment_ids,
+        )
 
 
 class BiGRU(nn.Module):
@@ -130,7 +200,7 @@ def _input_gates(
 def _read(
     step: Callable[[Any, Array], Any],
     state: tuple[Array, ...],
-    gates: Float[Array, "S D B G U"],
+    gates: Float[Array, "S D B *gates"],
     segment_ids: Int[Array, "B S"],
 ) -> BiRNNOutput:
     """Sends states [D, B, U], of which the first is what comes out, through all steps, padding changing nothing."""

@@ -133,11 +133,13 @@ class TransformerLayer(nn.Module):
     """Self-attention, attention to a memory if `cross`, a feed-forward network; each with dropout, residual and norm.
 
     Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`; if `cross` also
-    `cross_attention` and `cross_attention_norm`.
+    `cross_attention` and `cross_attention_norm`. With `bare_input`, a layer of a pre-norm stack attends to its input as
+    it comes, and does nothing with `attention_norm`.
     """
 
     config: TransformerConfig
     cross: bool
+    bare_input: bool = False
 
     def setup(self) -> None:
         """Makes the parts."""
@@ -240,12 +242,14 @@ class TransformerLayer(nn.Module):
             y = self.activation_drop(activate(self.config, self.intermediate(y)), deterministic=deterministic)
             return self.output(y), None
 
-        def residual(x: Array, sublayer: Callable[[Array], tuple[Array, Any]], norm: nn.Module) -> tuple[Array, Any]:
+        def residual(
+            x: Array, sublayer: Callable[[Array], tuple[Array, Any]], norm: Callable[[Array], Array]
+        ) -> tuple[Array, Any]:
             y, along = sublayer(norm(x) if self.config.norm == "pre" else x)
             x = x + self.drop(y, deterministic=deterministic)
             return (x if self.config.norm == "pre" else norm(x)), along
 
-        x, own = residual(x, attend, self.attention_norm)
+        x, own = residual(x, attend, (lambda x: x) if self.bare_input else self.attention_norm)
         x, cross = residual(x, attend_to_memory, self.cross_attention_norm) if self.cross else (x, None)
         x, _ = residual(x, feed_forward, self.output_norm)
         return x, own, cross

@@ -8,9 +8,13 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.interop import restricted_pickle
-from bertjax.interop.restricted_pickle import Function
+from bertjax.interop.restricted_pickle import Function, Inert, InertClass
 
-ALLOWED = {"ours.join": Function(lambda *arguments: ("joined", arguments)), "ours.kind": "a kind"}
+ALLOWED = {
+    "ours.join": Function(lambda *arguments: ("joined", arguments)),
+    "ours.kind": "a kind",
+    "ours.Thing": InertClass("ours.Thing"),
+}
 
 
 def load(content):
@@ -46,6 +50,22 @@ def test_functions_values_and_persistent_ids():
     assert load(b"K\x05Q.") == ("persistent", 5)
 
 
+@pytest.mark.parametrize(
+    ("content", "attributes"),
+    [
+        (b"cours\nThing\n)\x81.", {}),
+        (b"cours\nThing\nK\x01\x85R.", {}),
+        (b"cours\nThing\n)\x81}X\x01\x00\x00\x00aK\x01sb.", {"a": 1}),
+        (b"cours\nThing\n)\x81K\x01K\x02\x86b.", {}),  # a state in parts, as of a class with slots
+        (b"cours\nThing\n)\x81(](K\x01eK\x02u.", {}),  # items, whose keys may be anything
+    ],
+)
+def test_inert_classes_make_things_that_do_nothing(content, attributes):
+    found = load(content)
+    assert isinstance(found, Inert)
+    assert (found.name, found.attributes) == ("ours.Thing", attributes)
+
+
 def test_the_state_of_an_ordered_dict_is_dropped():
     assert load(b"}}X\x01\x00\x00\x00aK\x01sb.") == {}
 
@@ -59,7 +79,7 @@ def test_pickles_one_after_another():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"cos\nsystem\n.", r"os\.system; expected no names but ours\.join, ours\.kind\. Fix: if you trust"),
+        (b"cos\nsystem\n.", r"os\.system; expected no names but ours\.join, ours\.kind, ours\.Thing\. Fix: if you"),
         (b"\x8c\x02os\x8c\x06system\x93.", r"os\.system;"),
         (b"cours\njoin.__globals__\n.", r"ours\.join\.__globals__"),
         (b"cours\njoin\n}b.", "contents or state for a value of type Function; expected dict"),
@@ -74,7 +94,13 @@ def test_pickles_one_after_another():
         (b"}\x88K\x01s.", "a key of type bool"),
         (b"(ios\nsystem\n.", "opcode INST 'os system'"),
         (b"(cours\njoin\no.", "opcode OBJ"),
-        (b"cours\njoin\n)\x81.", "opcode NEWOBJ"),
+        (b"cours\njoin\n)\x81.", "opcode NEWOBJ for Function with tuple"),
+        (b"cours\nkind\n)\x81.", "opcode NEWOBJ for str with tuple"),
+        (b"cours\nThing\n]\x81.", "opcode NEWOBJ for InertClass with list"),
+        (b"cours\nThing\n]R.", "a call of InertClass with list"),
+        (b"cours\nThing\n}b.", "contents or state for a value of type InertClass; expected dict"),
+        (b"cours\nThing\n)\x81K\x01a.", "contents or state for a value of type Inert; expected list"),
+        (b"cours\nThing\n)\x81)R.", "a call of Inert with tuple"),
         (b"cours\njoin\n)}\x92.", "opcode NEWOBJ_EX"),
         (b"\x82\xf0.", "opcode EXT1 240"),
         (b"Pid\n.", "opcode PERSID 'id'"),

@@ -1,0 +1,209 @@
+"""Checkpoints of PreSumm and of BertSum (`model_step_N.pt`), in, without torch and without running what they name; and
+folders of ours with the same tensors, in and out.
+
+>>> values = presumm.describe("model_step_18000.pt")  # fields of BertConfig and of BertSumConfig
+>>> shapes = jax.eval_shape(init, jax.random.key(0), ids, ids, ids, positions, mask)["params"]  # of `BertSum.init`
+>>> params, report = presumm.load("model_step_18000.pt", shapes)
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Shaped
+
+from bertjax.errors import UserError
+from bertjax.interop import huggingface, json_files, torch_pickle
+from bertjax.interop.bert_tensors import Report, assemble, canonical, refuse, scorer_of
+from bertjax.interop.restricted_pickle import Inert
+from bertjax.models.bert import BertConfig
+from bertjax.models.bertsum import BertSumConfig
+from bertjax.models.sinusoids import sinusoids
+
+# What their checkpoints hold beside tensors: the optimizers themselves, and the options of the command line.
+_INERT = (
+    "argparse.Namespace",
+    "collections.defaultdict",
+    "__builtin__.dict",
+    "builtins.dict",
+    "models.optimizers.Optimizer",
+    "models.optimizers.MultipleOptimizer",
+    *(f"torch.optim.{name}" for name in ("adam.Adam", "sgd.SGD", "adagrad.Adagrad", "adadelta.Adadelta")),
+)
+# What all BERTs in there have, and no checkpoint says: those of pytorch-pretrained-bert and pytorch-transformers.
+_FIXED = {"norm_eps": 1e-12, "activation": "gelu", "norm": "post", "direction": "both"}
+# Fields of BertConfig that are the rows of a matrix, which has as many columns as the hidden size.
+_TABLES = {
+    "vocab_size": "bert.embeddings.word_embeddings.weight",
+    "max_positions": "bert.embeddings.position_embeddings.weight",
+    "type_vocab_size": "bert.embeddings.token_type_embeddings.weight",
+    "intermediate_size": "bert.encoder.layer.0.intermediate.dense.weight",
+}
+# Constants: each layer's mask over what comes later, and sinusoids, which are stored in float32.
+_MASK = re.compile(r"decoder\.transformer_layers\.\d+\.mask")
+_SINUSOIDS = re.compile(r"(ext_layer|decoder)\.pos_emb\.pe")
+_ROUNDING = 1e-3
+# Of PreSumm's abstractive models.
+_DECODER = ("decoder.", "generator.")
+_KEY = "bertsum"  # of config.json
+
+
+class _Checkpoint(NamedTuple):
+    tensors: dict[str, np.ndarray]  # as `canonical` gives them, but for the decoder's
+    options: Mapping[str, Any]  # of the command line
+
+
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether a path is that of a file that may be a checkpoint of theirs, by its name."""
+    return Path(path).suffix == ".pt" and Path(path).is_file()
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Returns the fields of BertConfig and, if there is a scorer, of BertSumConfig that a checkpoint determines.
+
+    The number of heads stands in no checkpoint: it is what the code takes for the encoder that the options name, and is
+    left out where that cannot be. Published scorers of the kind "rnn" were trained with `rnn_compat`.
+
+    Raises:
+      UserError: as `load`.
+    """
+    tensors, options = _read(Path(path))
+    rows = {}
+    for field, name in _TABLES.items():
+        if name not in tensors or tensors[name].ndim != 2:
+            raise _no_bert(Path(path), f"no matrix {name}")
+        rows[field], hidden_size = tensors[name].shape
+    sizes = {**rows, "hidden_size": hidden_size, "num_layers": _count(r"bert\.encoder\.layer\.(\d+)\.", tensors)}
+    return {**sizes, **_num_heads(options, hidden_size, Path(path)), **_FIXED, **_scorer(tensors, options, Path(path))}
+
+
+def load(path: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
+    """Reads weights as parameters: nested dicts of float32 numpy arrays. The optimizer's state is left alone.
+
+    Args:
+      path: of a checkpoint, extractive or abstractive; of both formats that torch has had.
+      like: the parameters wanted, or their shapes: of `BertSum`, or of any model that has BERT as `bert`.
+    Returns:
+      the parameters, without the modules that the checkpoint lacks; and which these are.
+    Raises:
+      UserError: a file that is missing or damaged, or names what no such checkpoint has; a tensor that is missing,
+        unknown, of another shape or type; a scorer of another kind.
+    """
+    tensors, _ = _read(Path(path))
+    of_decoder = tuple(sorted(name for name in tensors if name.startswith(_DECODER)))
+    for name in of_decoder:
+        del tensors[name]
+    params, report = assemble(tensors, like, f"{path}")
+    return params, report._replace(unused=(*report.unused, *of_decoder))
+
+
+def save(folder: str | Path, params: Mapping[str, Any], config: BertConfig, head: BertSumConfig) -> None:
+    """Writes config.json and model.safetensors: BERT as transformers has it, and the scorer as PreSumm names it.
+
+    `huggingface.load` reads all of it; `BertModel.from_pretrained` of transformers reads the encoder, and says what it
+    has no use for. Each file takes its name only once complete.
+
+    Args:
+      folder: made if needed; other files in it, such as vocab.txt, are left alone.
+      params: of `BertSum`.
+      config: the configuration of its BERT.
+      head: that of its scorer.
+    Raises:
+      UserError: an option that transformers' BERT does not have.
+    """
+    huggingface.save(folder, params, config, "BertSum", more={_KEY: dataclasses.asdict(head)})
+
+
+def read_head(folder: str | Path) -> dict[str, Any]:
+    """Returns the fields of BertSumConfig that a folder of `save` has; none if it is another's.
+
+    Raises:
+      UserError: no readable config.json, or a field missing or of another type.
+    """
+    path = huggingface.model_folder(folder) / huggingface.CONFIG_FILE
+    values = json_files.read_json(path, dict)
+    if _KEY not in values:
+        return {}
+    if not isinstance(values[_KEY], dict):
+        refuse(f"{path}: {_KEY}", values[_KEY], "an object with the scorer's options")
+    fields = {field.name: (field.name, field.type) for field in dataclasses.fields(BertSumConfig)}
+    found = json_files.fields(values[_KEY], fields, path)  # type: ignore[arg-type]
+    return dataclasses.asdict(BertSumConfig(**found))
+
+
+def _read(path: Path) -> _Checkpoint:
+    values = torch_pickle.read(path, _INERT)
+    if not isinstance(values, dict) or "model" not in values:
+        got = "keys " + ", ".join(map(str, values)) if isinstance(values, dict) else type(values).__name__
+        raise _no_bert(path, got[:200])
+    tensors = _renamed(torch_pickle.state_dict(values["model"], path, f"{path}: model"), path)
+    options = values.get("opt")
+    return _Checkpoint(canonical(tensors, f"{path}"), options.attributes if isinstance(options, Inert) else {})
+
+
+def _renamed(tensors: Mapping[str, Shaped[np.ndarray, "..."]], path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The tensors under the names that ours have, without constants.
+
+    BertSum calls `encoder` what PreSumm calls `ext_layer`.
+    """
+    result = {}
+    for original, array in tensors.items():
+        name = re.sub(r"^bert\.model\.", "bert.", re.sub(r"^encoder\.", "ext_layer.", original))
+        if _SINUSOIDS.fullmatch(name):
+            _check_sinusoids(array, f"{path}: {original}")
+        elif not _MASK.fullmatch(name):
+            result[name] = array
+    return result
+
+
+def _check_sinusoids(array: Shaped[np.ndarray, "..."], what: str) -> None:
+    if array.ndim != 3 or len(array) != 1 or array.shape[2] % 2:
+        refuse(what, f"shape {array.shape}", "shape (1, positions, hidden size)")
+    _, length, size = array.shape
+    difference = np.abs(array[0] - sinusoids(length, size, "interleaved")).max(initial=0)
+    if not difference <= _ROUNDING:
+        refuse(what, f"numbers up to {difference:.2g} away from them", "sinusoids, sine and cosine in turns")
+
+
+def _count(pattern: str, tensors: Mapping[str, Any]) -> int:
+    """How many layers there are."""
+    return len({found[1] for name in tensors if (found := re.match(pattern, name))})
+
+
+def _num_heads(options: Mapping[str, Any], hidden_size: int, path: Path) -> dict[str, int]:
+    """BERT-Base and BERT-Large have heads of 64; "baseline" is an encoder of PreSumm's or BertSum's own."""
+    if "encoder" in options and options["encoder"] == "baseline":
+        is_extractive = "task" in options and options["task"] == "ext"
+        return (
+            json_files.fields(options, {"num_heads": ("ext_heads", int)}, path) if is_extractive else {"num_heads": 8}
+        )
+    return {} if hidden_size % 64 else {"num_heads": hidden_size // 64}
+
+
+def _scorer(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    kind = scorer_of(tensors)
+    if kind is None:
+        return {}
+    found: dict[str, Any] = {"scorer": kind}
+    if kind == "rnn":
+        found["rnn_compat"] = True
+    if kind == "transformer":
+        layer = r"ext_layer\.transformer_inter\.(\d+)\."
+        inner = [len(array) for name, array in tensors.items() if re.match(layer + r"feed_forward\.w_1\.bias", name)]
+        found |= {"scorer_layers": _count(layer, tensors), **({"scorer_intermediate": inner[0]} if inner else {})}
+        key = "ext_heads" if "ext_heads" in options else "heads"  # PreSumm's and BertSum's
+        if key in options:
+            found |= json_files.fields(options, {"scorer_heads": (key, int)}, path)
+    return found
+
+
+def _no_bert(path: Path, got: str) -> UserError:
+    return UserError(
+        f"{path}",
+        got=got,
+        expected="a checkpoint of PreSumm or BertSum: model, opt and optim, with BERT in the model",
+        fix="give a model_step_N.pt of theirs; other weights come as folders of transformers",
+    )

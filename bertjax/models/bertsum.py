@@ -1,0 +1,209 @@
+"""BERTSUM (Liu 2019; Liu and Lapata 2019, section 3): which sentences of a document belong into its summary.
+
+A document is one row with a [CLS] before each of its sentences; what BERT makes of these goes through a scorer, as the
+code of BertSum and of PreSumm has it.
+
+Shapes: B batch, S length, E sentences, H hidden size.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Float32, Int
+
+from bertjax.errors import choice
+from bertjax.models.attention import Dense, make_mask
+from bertjax.models.bert import Bert, BertConfig, take_positions
+from bertjax.models.dropout import Dropout
+from bertjax.models.encoder import run_layers, stacked_init
+from bertjax.models.recurrent import LayerNormBiLSTM
+from bertjax.models.sinusoids import sinusoids
+from bertjax.models.transformer import TransformerConfig, TransformerLayer, check_value, layer_norm
+
+SCORERS = ("classifier", "transformer", "rnn")
+
+
+@dataclasses.dataclass(frozen=True)
+class BertSumConfig:
+    """What is on top of BERT.
+
+    Attributes:
+      scorer: "classifier", a linear layer for each sentence alone; "transformer", the one that PreSumm has, over all
+        sentences of a document; "rnn", BertSum's LSTM over them, of as many units in both directions together as
+        BERT's hidden size: its output is added to its input. The rest is for one of them each.
+      scorer_layers: of the Transformer; 2 in both papers.
+      scorer_heads: of the Transformer; 8.
+      scorer_intermediate: of the Transformer; 2048.
+      scorer_dropout: of Transformer and LSTM; .1.
+      rnn_compat: whether the LSTM computes what BertSum's code does: each sentence gets the two final states, not its
+        own, and padding is read like sentences, so that scores depend on what else is in the batch. Published weights
+        were trained with that.
+
+    Raises:
+      UserError: a value out of range.
+    """
+
+    scorer: str
+    scorer_layers: int
+    scorer_heads: int
+    scorer_intermediate: int
+    scorer_dropout: float
+    rnn_compat: bool
+
+    def __post_init__(self) -> None:
+        choice(self.scorer, SCORERS, "model.scorer")
+        for key in ("scorer_layers", "scorer_heads", "scorer_intermediate"):
+            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        check_value(0 <= self.scorer_dropout < 1, "scorer_dropout", self.scorer_dropout, "at least 0 and below 1")
+
+
+class BertSum(nn.Module):
+    """BERT, and a scorer of its sentences.
+
+    Parameters: `bert`, without a pooler; `scorer`, which is a Classifier, a SentenceTransformer or a SentenceLSTM.
+    """
+
+    config: BertConfig
+    head: BertSumConfig
+
+    def setup(self) -> None:
+        """Makes the parts. Raises UserError if the scorer does not fit BERT."""
+        config, head = self.config, self.head
+        self.bert = Bert(config, use_pooler=False)
+        self.scorer = _make_scorer(config, head)
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        cls_positions: Int[Array, "B E"],
+        sentence_mask: Int[Array, "B E"] | Bool[Array, "B E"],
+        *,
+        deterministic: bool,
+    ) -> Float32[Array, "B E"]:
+        """Returns the logit of each sentence; what stands at padding means nothing.
+
+        Args:
+          input_ids: the tokens.
+          token_type_ids: 0 and 1 in turns, sentence by sentence ("interval segments").
+          segment_ids: 1 at tokens, 0 at padding.
+          cls_positions: the [CLS] of each sentence; any place of the row at padding.
+          sentence_mask: 1 at sentences, 0 at padding, which comes last.
+          deterministic: no dropout.
+        """
+        hidden = self.bert(
+            input_ids, token_type_ids, segment_ids, deterministic=deterministic, return_attention=False
+        ).hidden
+        mask = (sentence_mask != 0).astype(jnp.int32)
+        sentences = jnp.where(mask[..., None] != 0, take_positions(hidden, cls_positions), 0)
+        logits: Array = self.scorer(sentences, mask, deterministic=deterministic)
+        return logits
+
+
+def probabilities(
+    logits: Float32[Array, "B E"], sentence_mask: Int[Array, "B E"] | Bool[Array, "B E"]
+) -> Float32[Array, "B E"]:
+    """Returns the scores as BertSum and PreSumm have them: between 0 and 1, and 0 at padding."""
+    return jnp.where(sentence_mask != 0, jax.nn.sigmoid(logits), 0)
+
+
+class Classifier(nn.Module):
+    """A linear layer. Parameters: `linear` [H, 1]."""
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], *, deterministic: bool
+    ) -> Float32[Array, "B E"]:
+        """Returns the logit of each sentence, for itself alone."""
+        return _logit("linear", x)
+
+
+class SentenceTransformer(nn.Module):
+    """A pre-norm Transformer over the sentences, of which the first layer attends to its input as it comes.
+
+    Sinusoids are added to what BERT says, with neither scale nor dropout. Parameters: `layers`, as `Encoder`'s, with
+    the norm that the first one makes no use of; `final_norm`, `output` [H, 1].
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], *, deterministic: bool
+    ) -> Float32[Array, "B E"]:
+        """Returns the logit of each sentence, given all of its document."""
+        config = self.config
+        layer = TransformerLayer(config, cross=False, parent=None)
+        stacked = self.param("layers", stacked_init(layer, config.num_layers))
+        x = x + jnp.asarray(sinusoids(x.shape[1], x.shape[2], "interleaved"), x.dtype)
+        for part, rows in ((layer.clone(bare_input=True), slice(0, 1)), (layer, slice(1, None))):
+            key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
+            x, _, _ = run_layers(
+                part,
+                jax.tree.map(lambda leaf, rows=rows: leaf[rows], stacked),
+                x,
+                (make_mask(mask, "both"),),
+                key,
+                deterministic=deterministic,
+                return_attention=False,
+                return_layers=False,
+            )
+        return _logit("output", layer_norm(config, "final_norm")(x))
+
+
+class SentenceLSTM(nn.Module):
+    """An LSTM with norms over the sentences, added to its input. Parameters: `lstm`, `output` [H, 1]."""
+
+    units: int  # of each direction: half of H
+    dropout: float
+    compat: bool  # as `BertSumConfig.rnn_compat`
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], *, deterministic: bool
+    ) -> Float32[Array, "B E"]:
+        """Returns the logit of each sentence, given all of its document."""
+        read = LayerNormBiLSTM(self.units, name="lstm")(x, jnp.ones_like(mask) if self.compat else mask)
+        states = jnp.broadcast_to(read.final[:, None], x.shape) if self.compat else read.hidden
+        return _logit("output", Dropout(self.dropout)(states, deterministic=deterministic) + x)
+
+
+def _make_scorer(config: BertConfig, head: BertSumConfig) -> nn.Module:
+    if head.scorer == "classifier":
+        return Classifier()
+    if head.scorer == "transformer":
+        return SentenceTransformer(_layers_config(config, head))
+    even = config.hidden_size % 2 == 0
+    check_value(even, "hidden_size", config.hidden_size, "an even number with model.scorer=rnn")
+    return SentenceLSTM(config.hidden_size // 2, head.scorer_dropout, head.rnn_compat)
+
+
+def _layers_config(config: BertConfig, head: BertSumConfig) -> TransformerConfig:
+    """The options of PreSumm's `ExtTransformerEncoder`; the ways to compute are BERT's."""
+    fits = config.hidden_size % head.scorer_heads == 0
+    check_value(fits, "scorer_heads", head.scorer_heads, f"a divisor of model.hidden_size={config.hidden_size}")
+    return TransformerConfig(
+        hidden_size=config.hidden_size,
+        num_layers=head.scorer_layers,
+        num_heads=head.scorer_heads,
+        intermediate_size=head.scorer_intermediate,
+        dropout=head.scorer_dropout,
+        attention_dropout=head.scorer_dropout,
+        attention_backend="xla",  # a document has few sentences
+        activation_dropout=head.scorer_dropout,
+        activation="gelu_tanh",
+        norm="pre",
+        norm_eps=1e-6,
+        initializer="xavier_uniform",
+        initializer_range=config.initializer_range,
+        dtype=config.dtype,
+        scan_layers=config.scan_layers,
+        remat=config.remat,
+    )
+
+
+def _logit(name: str, x: Float[Array, "B E H"]) -> Float32[Array, "B E"]:
+    return Dense(1, nn.initializers.xavier_uniform(), "float32", name=name)(x)[..., 0]

@@ -1,0 +1,455 @@
+"""Checkpoints of PreSumm and BertSum: the golden ones, which their own code wrote, and ones made by hand of those."""
+
+import functools
+import json
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import pretrained
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError, build_all
+from bertjax.interop import huggingface, presumm, torch_pickle
+from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.bertsum import BertSum, BertSumConfig
+from bertjax.models.sinusoids import sinusoids
+from tests.interop.test_torch_pickle import ATTACKS, extension, name, plain, storage, tensor, text, write_zip
+from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, read, shapes
+
+assert extension  # a fixture
+
+FIXED = {
+    "vocab_size": 37,
+    "hidden_size": 12,
+    "max_positions": 40,
+    "type_vocab_size": 2,
+    "intermediate_size": 14,
+    "norm_eps": 1e-12,
+    "activation": "gelu",
+    "norm": "post",
+    "direction": "both",
+}
+DESCRIBED = {
+    "transformer": {"num_layers": 2, "scorer_layers": 2, "scorer_heads": 4, "scorer_intermediate": 10},
+    "classifier": {"num_layers": 1},
+    "rnn": {"num_layers": 1, "rnn_compat": True},
+}
+
+
+@functools.cache
+def tensors(scorer):
+    """What their code saved of a model."""
+    return torch_pickle.read(GOLDEN / f"{scorer}.pt", presumm._INERT)["model"]
+
+
+def options(**values):
+    """The opcodes of an argparse.Namespace."""
+    return name("argparse.Namespace") + b")\x81" + plain(values) + b"b"
+
+
+def write(folder, model, opt=b"N", optim=b"N"):
+    """Saves tensors as a trainer does; `opt` and `optim` are opcodes."""
+    entries = {f"data/{i}": np.ascontiguousarray(array).tobytes() for i, array in enumerate(model.values())}
+    pickled = b"\x80\x02}(" + text("model") + b"}("
+    for i, (key, array) in enumerate(model.items()):
+        kind = {"float32": "Float", "uint8": "Byte", "int64": "Long"}[array.dtype.name]
+        stored = storage(str(i), f"torch.{kind}Storage", array.size)
+        strides = tuple(stride // array.itemsize for stride in np.ascontiguousarray(array).strides)
+        pickled += text(key) + tensor(0, array.shape, strides, stored)
+    pickled += b"u" + text("opt") + opt + text("optim") + optim + b"u."
+    return write_zip(folder, pickled, entries).rename(folder / "model_step_1.pt")
+
+
+def like(scorer, **changes):
+    """The shapes of the model that a golden file is of, and those changed."""
+    values = {**ABSENT, **presumm.describe(GOLDEN / f"{scorer}.pt"), **CHOICES, **changes}
+    return shapes(BertSum(*build_all((BertConfig, BertSumConfig), values, "model")))
+
+
+def equal(tree, other):
+    jax.tree.map(np.testing.assert_array_equal, tree, other)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_what_a_checkpoint_says(scorer):
+    assert presumm.describe(GOLDEN / f"{scorer}.pt") == {**FIXED, "scorer": scorer, **DESCRIBED[scorer]}
+
+
+def test_each_tensor_comes_to_its_place():
+    """Names that only differ by a number or a direction are not mixed up."""
+    _, params = read(GOLDEN / "transformer.pt")
+    theirs = tensors("transformer")
+    for layer in range(2):
+        ours = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["scorer"]["layers"])
+        prefix = f"ext_layer.transformer_inter.{layer}"
+        np.testing.assert_array_equal(
+            ours["attention"]["key"]["kernel"], theirs[f"{prefix}.self_attn.linear_keys.weight"].T
+        )
+        np.testing.assert_array_equal(ours["attention_norm"]["scale"], theirs[f"{prefix}.layer_norm.weight"])
+        np.testing.assert_array_equal(ours["output_norm"]["bias"], theirs[f"{prefix}.feed_forward.layer_norm.bias"])
+    _, params = read(GOLDEN / "rnn.pt")
+    for direction in range(2):
+        ours = jax.tree.map(lambda leaf, direction=direction: leaf[direction], params["scorer"]["lstm"]["cells"])
+        prefix = f"encoder.rnn.hidden{direction}.0"
+        np.testing.assert_array_equal(ours["input"]["kernel"], tensors("rnn")[f"{prefix}.weight_ih"].T)
+        np.testing.assert_array_equal(ours["recurrent"]["bias"], tensors("rnn")[f"{prefix}.bias_hh"])
+        np.testing.assert_array_equal(ours["cell_norm"]["scale"], tensors("rnn")[f"{prefix}.ln_ho.weight"])
+
+
+def test_what_is_left_is_told():
+    _, report = presumm.load(GOLDEN / "transformer.pt", like("transformer"))
+    assert report == ((), ("bert.pooler.dense.bias", "bert.pooler.dense.weight"))
+
+
+def test_files_made_by_hand_are_as_theirs(tmp_path):
+    path = write(tmp_path, tensors("transformer"), options(ext_heads=4))
+    assert presumm.describe(path) == presumm.describe(GOLDEN / "transformer.pt")
+    equal(presumm.load(path, like("transformer")), presumm.load(GOLDEN / "transformer.pt", like("transformer")))
+
+
+@pytest.mark.parametrize(
+    ("opt", "expected"),
+    [
+        (options(ext_heads=4), {"scorer_heads": 4}),
+        (options(heads=2, encoder="transformer"), {"scorer_heads": 2}),
+        (options(encoder="bert", task="ext"), {}),
+        (options(encoder="baseline", task="ext", ext_heads=6), {"num_heads": 6, "scorer_heads": 6}),
+        (options(encoder="baseline", task="abs"), {"num_heads": 8}),
+        (b"N", {}),
+        (plain({"heads": 3}), {}),
+    ],
+)
+def test_what_options_say(tmp_path, opt, expected):
+    found = presumm.describe(write(tmp_path, tensors("transformer"), opt))
+    assert {key: value for key, value in found.items() if key.endswith("heads")} == expected
+
+
+def test_options_of_another_type(tmp_path):
+    with pytest.raises(UserError, match=r"model_step_1.pt: ext_heads: got '4'; expected a value of type int"):
+        presumm.describe(write(tmp_path, tensors("transformer"), options(ext_heads="4")))
+
+
+def test_heads_of_64_as_in_published_models(tmp_path):
+    model = {
+        key: np.zeros((128, 128), np.float32) if array.ndim == 2 else array for key, array in tensors("rnn").items()
+    }
+    assert presumm.describe(write(tmp_path, model))["num_heads"] == 2
+
+
+def test_a_scorer_of_another_kind():
+    for scorer in SCORERS:
+        other = like("rnn" if scorer != "rnn" else "transformer", num_layers=1)
+        with pytest.raises(UserError) as error:
+            presumm.load(GOLDEN / f"{scorer}.pt", other)
+        wanted = "rnn" if scorer != "rnn" else "transformer"
+        message = f"{scorer}.pt: scorer: got {scorer}; expected {wanted}, which model.scorer is. Fix: set --config"
+        assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"scorer_layers": 1},
+            r"tensors: got 16 unknown: ext_layer.transformer_inter.1.feed_forward.layer_norm.bias, ",
+        ),
+        (
+            {"scorer_layers": 3},
+            r"ext_layer.transformer_inter.2.self_attn.linear_\w+.\w+: got no such tensor; expected sh",
+        ),
+        ({"scorer_intermediate": 9}, r"ext_layer.*feed_forward.w_\d.\w+: got \(.*10.*\); expected shape \(.*9.*\)"),
+        ({"num_layers": 1}, r"tensors: got 16 unknown: bert.encoder.layer.1"),
+        ({"vocab_size": 38}, r"bert.*word_embeddings.weight: got \(37, 12\); expected shape \(38, 12\)"),
+    ],
+)
+def test_a_model_of_other_sizes(changes, message):
+    with pytest.raises(UserError, match=rf"transformer.pt: {message}"):
+        presumm.load(GOLDEN / "transformer.pt", like("transformer", **changes))
+
+
+def without(key):
+    return {name: array for name, array in tensors("transformer").items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (without("ext_layer.wo.bias"), r"pt: ext_layer.wo.bias: got no such tensor"),
+        (without("bert.model.embeddings.LayerNorm.bias"), r"bert.embeddings.LayerNorm.bias: got no such tensor"),
+        ({**tensors("transformer"), "extra.weight": np.zeros(3, np.float32)}, "tensors: got 1 unknown: extra.weight"),
+        (
+            {**tensors("transformer"), "ext_layer.wo.weight": np.zeros((1, 12), np.int64)},
+            "ext_layer.wo.weight: got int64; expected float32, float16 or bfloat16",
+        ),
+        (
+            {**tensors("transformer"), "ext_layer.pos_emb.pe": np.zeros((1, 16, 12), np.float32)},
+            "ext_layer.pos_emb.pe: got numbers up to 1 away from them; expected sinusoids",
+        ),
+        (
+            {**tensors("transformer"), "ext_layer.pos_emb.pe": np.zeros((16, 12), np.float32)},
+            r"ext_layer.pos_emb.pe: got shape \(16, 12\); expected shape \(1, positions, hidden size\)",
+        ),
+        (
+            {**tensors("transformer"), "ext_layer.pos_emb.pe": np.full((1, 16, 12), np.nan, np.float32)},
+            "ext_layer.pos_emb.pe: got numbers up to nan away from them",
+        ),
+    ],
+)
+def test_tensors_that_are_wrong(tmp_path, model, message):
+    with pytest.raises(UserError, match=message):
+        presumm.load(write(tmp_path, model), like("transformer"))
+
+
+@pytest.mark.parametrize(
+    "key", ["bert.model.embeddings.word_embeddings.weight", "bert.model.encoder.layer.0.intermediate.dense.weight"]
+)
+def test_what_has_no_bert_is_not_described(tmp_path, key):
+    message = rf"got no matrix {key.replace('model.', '')}; expected a checkpoint of PreSumm or BertSum"
+    for model in (without(key), {**without(key), key: np.zeros(5, np.float32)}):
+        with pytest.raises(UserError, match=message):
+            presumm.describe(write(tmp_path, model))
+
+
+@pytest.mark.parametrize(
+    ("pickled", "got"),
+    [
+        (b"]" + tensor() + b"a.", "list"),
+        (b"}" + text("state_dict") + tensor() + b"s.", "keys state_dict"),
+        (b"}" + text("model") + tensor() + b"s.", "ndarray"),
+        (b"}" + text("model") + plain({"a": 1}) + b"s.", "int"),
+    ],
+)
+def test_other_files_of_torch(tmp_path, pickled, got):
+    with pytest.raises(UserError, match=rf"weights.bin.*: got {got}; expected a"):
+        presumm.describe(write_zip(tmp_path, pickled))
+
+
+def test_abstractive_models_give_their_encoder(tmp_path):
+    decoder = {
+        "decoder.embeddings.weight": np.zeros((37, 12), np.float32),
+        "decoder.pos_emb.pe": sinusoids(20, 12, "interleaved")[None],
+        "decoder.transformer_layers.0.mask": np.zeros((1, 50, 50), np.uint8),
+        "generator.0.bias": np.zeros(37, np.float32),
+    }
+    encoder = {key: array for key, array in tensors("transformer").items() if key.startswith("bert.")}
+    path = write(tmp_path, {**encoder, **decoder})
+    assert "scorer" not in presumm.describe(path)
+    params, report = presumm.load(path, like("transformer"))
+    assert report.missing == ("scorer",)
+    assert set(report.unused) >= {"decoder.embeddings.weight", "generator.0.bias"}
+    assert not any("mask" in name or "pos_emb" in name for name in report.unused)
+    equal(params["bert"], presumm.load(GOLDEN / "transformer.pt", like("transformer"))[0]["bert"])
+
+
+def test_a_plain_bert_from_a_summarizer():
+    config = with_positions(40)[0].config
+    ids = jnp.zeros((1, 1), jnp.int32)
+    init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
+    params, report = presumm.load(GOLDEN / "rnn.pt", jax.eval_shape(init, jax.random.key(0), ids, ids, ids)["params"])
+    np.testing.assert_array_equal(params["pooler"]["kernel"], tensors("rnn")["bert.model.pooler.dense.weight"].T)
+    assert "ext_layer.rnn.hidden0.0.weight_ih" in report.unused
+
+
+@pytest.mark.parametrize("place", ["model", "opt", "optim"])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_runs(tmp_path, attack, place, extension):
+    """In the place of the model, among the options, and deep in an optimizer."""
+    make, named = ATTACKS[attack]
+    canary = tmp_path / "canary"
+    code = re.sub(rb"^\x80[\x02\x04](\x95.{8})?", b"", make(str(canary)), flags=re.DOTALL)[:-1]
+    optimizer = name("models.optimizers.Optimizer") + b")\x81}" + text("optimizer") + b"%bsb"
+    wrapped = {"model": b"%b", "opt": name("argparse.Namespace") + b")\x81}" + text("a") + b"%bsb", "optim": optimizer}
+    pickled = b"\x80\x04}" + text(place) + wrapped[place] % code + b"s."
+    path = write_zip(tmp_path, pickled).rename(tmp_path / "a.pt")
+    for read_it in (presumm.describe, lambda path: presumm.load(path, {}), pretrained.describe):
+        with pytest.raises(UserError, match=rf"a.pt.*: got .*{named}.*; expected .*Fix: if you trust its source"):
+            read_it(path)
+    assert not canary.exists()
+
+
+def test_their_classes_are_never_looked_up(tmp_path):
+    """Not even what is tolerated: an optimizer with state by parameter, made by a call or filled with anything."""
+    state = (
+        name("collections.defaultdict") + name("__builtin__.dict") + b"\x85R(" + tensor() + plain({"step": 1}) + b"u"
+    )
+    adam = name("torch.optim.adam.Adam") + b")\x81}" + text("state") + state + b"sb"
+    optim = name("models.optimizers.Optimizer") + b")\x81}" + text("optimizer") + adam + b"sb"
+    path = write(tmp_path, {"a": np.zeros((2, 3), np.float32)}, options(a=[1]), optim)
+    before = set(sys.modules)
+    found = torch_pickle.read(path, presumm._INERT)
+    assert not {"torch", "models", "models.optimizers"} & (set(sys.modules) - before)
+    assert (found["opt"].name, found["opt"].attributes) == ("argparse.Namespace", {"a": [1]})
+    assert found["optim"].attributes["optimizer"].attributes["state"].attributes == {}
+    with pytest.raises(UserError, match=r"got argparse.Namespace; expected no names but"):
+        torch_pickle.read(path)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_there_and_back(tmp_path, scorer):
+    model, params = read(GOLDEN / f"{scorer}.pt")
+    presumm.save(tmp_path, params, model.config, model.head)
+    loaded, report = huggingface.load(tmp_path, shapes(model))
+    assert report == ((), ())
+    equal(loaded, params)
+    assert presumm.read_head(tmp_path) == {
+        key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")
+    }
+    # Tensors have the names that PreSumm gives them, and transformers.
+    renamed = {re.sub("^encoder", "ext_layer", key.replace("bert.model.", "bert.")) for key in tensors(scorer)}
+    renamed -= {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "ext_layer.pos_emb.pe"}
+    assert set(huggingface.read_tensors(tmp_path)) == renamed
+
+
+def test_folders_of_others_have_no_scorer(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert presumm.read_head(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], r"config.json: bertsum: got \[\]; expected an object with the scorer's options"),
+        ({"scorer": "rnn"}, r"config.json: scorer_layers: got no value; expected a value of type int"),
+    ],
+)
+def test_damaged_options_of_a_scorer(tmp_path, values, message):
+    (tmp_path / "config.json").write_text(json.dumps({"bertsum": values}))
+    with pytest.raises(UserError, match=message):
+        presumm.read_head(tmp_path)
+
+
+def config(path, **changes):
+    """What `pretrained.resolve` looks at, with nothing set but what is given."""
+    model = {**dict.fromkeys([*FIXED, "num_layers", "num_heads", "scorer", *ABSENT]), **changes}
+    return {"experiment": "bertsum_ext", "init_from": str(path), "model": model, "data": {"vocab_file": "vocab.txt"}}
+
+
+def resolved(path, lowercase=True, **changes):
+    given = config(path, **changes)
+    return pretrained.resolve({**given, "data": {**given["data"], "lowercase": lowercase}})
+
+
+def test_init_from_a_checkpoint():
+    path, absent = GOLDEN / "transformer.pt", {"rnn_compat": False}
+    found = resolved(path, num_heads=3, **absent)
+    expected = {**FIXED, "scorer": "transformer", **DESCRIBED["transformer"], "num_heads": 3, **absent}
+    assert found["model"] == expected
+    assert found["data"]["vocab_file"] == "vocab.txt"
+    with pytest.raises(UserError, match=r"model\.scorer: got classifier; expected transformer, as in init_from"):
+        resolved(path, num_heads=3, scorer="classifier")
+    with pytest.raises(UserError, match=r"model\.num_heads is not set"):
+        resolved(path, **absent)
+    with pytest.raises(UserError, match=r"data\.lowercase: got no value"):
+        resolved(path, lowercase=None, num_heads=3, **absent)
+
+
+def test_a_checkpoint_has_no_vocabulary():
+    given = {**config(GOLDEN / "rnn.pt"), "data": {"vocab_file": "", "lowercase": True}}
+    with pytest.raises(
+        UserError, match=r"data\.vocab_file: got no value, and no vocabulary in .*rnn.pt; .*Fix: set --con"
+    ):
+        pretrained.resolve(given)
+
+
+def test_the_published_vocabulary_is_uncased(tmp_path):
+    words = np.zeros((30522, 12), np.float32)
+    model = {**tensors("rnn"), "bert.model.embeddings.word_embeddings.weight": words}
+    assert pretrained.describe(write(tmp_path, model)).lowercase is True
+    assert pretrained.describe(GOLDEN / "rnn.pt").lowercase is None
+
+
+def test_an_experiment_without_scorer():
+    found = pretrained.resolve(
+        {**config(GOLDEN / "rnn.pt"), "model": {"num_heads": 3}, "data": {"vocab_file": "a", "lowercase": True}}
+    )
+    assert found["model"] == {**FIXED, "num_layers": 1, "num_heads": 3}
+
+
+def fresh(model):
+    init = jax.jit(functools.partial(model.init, deterministic=True))
+    return init(jax.random.key(0), *(jnp.zeros((1, 1), jnp.int32),) * 5)["params"]
+
+
+def test_a_warm_start_from_a_checkpoint():
+    model, params = read(GOLDEN / "rnn.pt")
+    equal(pretrained.warm_start(fresh(model), GOLDEN / "rnn.pt"), params)
+
+
+def test_a_warm_start_from_a_folder_of_ours(tmp_path):
+    model, params = read(GOLDEN / "rnn.pt")
+    presumm.save(tmp_path, params, model.config, model.head)
+    WordPiece([*SPECIALS, *map(str, range(32))], lowercase=True).save(tmp_path)
+    assert pretrained.describe(tmp_path).model == {
+        **FIXED, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True
+    }  # fmt: skip
+    equal(pretrained.warm_start(fresh(model), tmp_path), params)
+
+
+@pytest.mark.parametrize("how", ["repeat_last", "tile"])
+def test_more_positions(how):
+    longer, _ = with_positions(90)
+    params = pretrained.warm_start(fresh(longer), GOLDEN / "rnn.pt", positions=how)
+    _, published = read(GOLDEN / "rnn.pt")
+    old = published["bert"]["embeddings"]["position_embeddings"]
+    rows = np.minimum(np.arange(90), 39) if how == "repeat_last" else np.arange(90) % 40
+    np.testing.assert_array_equal(params["bert"]["embeddings"]["position_embeddings"], old[rows])
+    equal(params["scorer"], published["scorer"])
+    with pytest.raises(UserError, match=r"position_embeddings.weight: got \(40, 12\); expected shape \(90, 12\)"):
+        pretrained.warm_start(fresh(longer), GOLDEN / "rnn.pt")
+
+
+def with_positions(max_positions):
+    """The model of a golden file, and its options, with a longer table."""
+    values = {**ABSENT, **presumm.describe(GOLDEN / "rnn.pt"), **CHOICES, "max_positions": max_positions}
+    return BertSum(*build_all((BertConfig, BertSumConfig), values, "model")), values
+
+
+def test_more_positions_than_the_checkpoint_s_are_asked_for():
+    given = {"num_heads": 3, "rnn_compat": True, "max_positions": 90, "scorer_layers": 1, "scorer_heads": 1}
+    given |= {"scorer_intermediate": 1}
+    with pytest.raises(UserError, match=r"model\.max_positions: got 90; expected 40, as in init_from"):
+        resolved(GOLDEN / "rnn.pt", **given)
+    tree = {**config(GOLDEN / "rnn.pt", **given), "data": {"vocab_file": "a", "lowercase": True}}
+    assert pretrained.resolve(tree, extends_positions=True)["model"]["max_positions"] == 90
+    tree["model"]["max_positions"] = None
+    assert pretrained.resolve(tree, extends_positions=True)["model"]["max_positions"] == 40
+
+
+def test_extending_positions():
+    params = {"bert": {"embeddings": {"position_embeddings": jnp.arange(3.0)[:, None], "a": 1}, "b": 2}, "c": 3}
+    longer = pretrained.extend_positions(params, 5, "repeat_last")
+    assert longer["bert"]["embeddings"].pop("position_embeddings")[:, 0].tolist() == [0, 1, 2, 2, 2]
+    assert longer == {"bert": {"embeddings": {"a": 1}, "b": 2}, "c": 3}
+    table = pretrained.extend_positions(params, 8, "tile")["bert"]["embeddings"]["position_embeddings"]
+    assert table[:, 0].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert params["bert"]["embeddings"]["position_embeddings"].shape == (3, 1)
+    with pytest.raises(UserError, match=r"max_positions: got 2; expected at least the 3 that there are"):
+        pretrained.extend_positions(params, 2, "tile")
+    with pytest.raises(UserError, match=r"positions: got 'zeros'; expected one of repeat_last, tile"):
+        pretrained.extend_positions(params, 5, "zeros")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_transformers_opens_the_encoder(tmp_path, scorer):
+    import torch
+    import transformers
+
+    model, params = read(GOLDEN / f"{scorer}.pt")
+    presumm.save(tmp_path, params, model.config, model.head)
+    opened, info = transformers.BertModel.from_pretrained(
+        tmp_path, output_loading_info=True, attn_implementation="eager", add_pooling_layer=False
+    )
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    assert all(key.startswith("ext_layer.") for key in info["unexpected_keys"])
+    batch = np.load(GOLDEN / "documents.npz")
+    ids, types, tokens = (batch[key][:5] for key in ("input_ids", "token_type_ids", "segment_ids"))
+    with torch.no_grad():
+        theirs = opened.eval()(*(torch.tensor(x).long() for x in (ids, tokens, types))).last_hidden_state.numpy()
+    bert = Bert(model.config, use_pooler=False)
+    ours = bert.apply({"params": params["bert"]}, ids, types, tokens, deterministic=True, return_attention=False)
+    np.testing.assert_allclose(ours.hidden[tokens == 1], theirs[tokens == 1], atol=2e-5)

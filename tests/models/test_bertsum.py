@@ -1,0 +1,327 @@
+"""BertSum's scorers: against plain NumPy, and what must not change a score."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+from jax.sharding import PartitionSpec as P
+
+from bertjax.errors import UserError, build
+from bertjax.models.bertsum import SCORERS, BertSum, BertSumConfig, probabilities
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.training.sharding import MeshConfig, make_mesh, tree_shardings
+from tests.models.test_fine_tuning import CONFIG
+
+VALUES = {
+    "scorer": "transformer",
+    "scorer_layers": 3,
+    "scorer_heads": 3,
+    "scorer_intermediate": 20,
+    "scorer_dropout": 0.1,
+    "rnn_compat": False,
+}
+HEAD = BertSumConfig(**VALUES)
+CASES = [*SCORERS, "rnn_compat"]
+FAITHFUL = list(SCORERS)  # to which padding is nothing
+
+LENGTHS, SENTENCES = (10, 6, 8), (4, 1, 3)
+REAL = np.arange(10) < np.array(LENGTHS)[:, None]
+MASK = np.arange(4) < np.array(SENTENCES)[:, None]
+
+
+def head(case):
+    return dataclasses.replace(HEAD, scorer=case.removesuffix("_compat"), rnn_compat=case.endswith("_compat"))
+
+
+def batch(padding=0):
+    """Documents of 4, 1 and 3 sentences, with some numbers in the padding's place."""
+    random = np.random.default_rng(0)
+    starts = np.array([[0, 3, 4, 8], [0, 0, 0, 0], [0, 2, 5, 0]])
+    return {
+        "input_ids": jnp.asarray(np.where(REAL, random.integers(1, 31, REAL.shape), padding), jnp.int32),
+        "token_type_ids": jnp.asarray(np.where(REAL, np.arange(10) // 3 % 2, padding and 1), jnp.int32),
+        "segment_ids": jnp.asarray(REAL, jnp.int32),
+        "cls_positions": jnp.asarray(np.where(MASK, starts, padding), jnp.int32),
+        "sentence_mask": jnp.asarray(MASK, jnp.int32),
+    }
+
+
+def make(case):
+    return BertSum(CONFIG, head(case))
+
+
+@functools.cache
+def init(case):
+    """Parameters with nothing left at 0 or 1."""
+    variables = jax.jit(functools.partial(make(case).init, deterministic=True))(jax.random.key(0), **batch())
+    leaves, tree = jax.tree.flatten(variables)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, variables, inputs, key=None):
+    rngs = {} if key is None else {"dropout": key}
+    return model.apply(variables, **inputs, deterministic=key is None, rngs=rngs)
+
+
+def run(case, variables, inputs, key=None):
+    return apply(make(case), variables, inputs, key)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def score(case, variables, sentences, mask):
+    """The scorer alone."""
+    return make(case).apply(variables, method=lambda model: model.scorer(sentences, mask, deterministic=True))
+
+
+def random_sentences(seed=0):
+    x = np.random.default_rng(seed).standard_normal((3, 4, CONFIG.hidden_size)).astype(np.float32)
+    return np.where(MASK[..., None], x, 0)
+
+
+def check_scores(case, reference):
+    """Compares the scorer with a function of one document without padding, in float64."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), init(case)["params"]["scorer"])
+    ours = score(case, init(case), random_sentences(), jnp.asarray(MASK, jnp.int32))
+    for row, count in enumerate(SENTENCES):
+        x = reference(params, random_sentences()[row, :count].astype(np.float64))
+        last = params["linear" if case == "classifier" else "output"]
+        np.testing.assert_allclose(ours[row, :count], affine(last, x)[:, 0], atol=2e-5)
+
+
+def affine(params, x):
+    return x @ params["kernel"] + params["bias"]
+
+
+def norm(params, x, eps):
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + eps) * params["scale"] + params["bias"]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def attend(params, x):
+    query, key, value = (affine(params[name], x).reshape(len(x), 3, 4) for name in ("query", "key", "value"))
+    weights = np.exp(np.einsum("SND,TND->NST", query, key) / 2)
+    weights /= weights.sum(-1, keepdims=True)
+    return affine(params["output"], np.einsum("NST,TND->SND", weights, value).reshape(x.shape))
+
+
+def feed_forward(params, x):
+    y = affine(params["intermediate"], norm(params["output_norm"], x, 1e-6))
+    y = 0.5 * y * (1 + np.tanh((2 / np.pi) ** 0.5 * (y + 0.044715 * y**3)))
+    return affine(params["output"], y)
+
+
+def transformer(params, x):
+    angles = np.arange(len(x))[:, None] / 10_000 ** (np.arange(6) / 6)
+    x[:, 0::2] += np.sin(angles)
+    x[:, 1::2] += np.cos(angles)
+    for number in range(3):
+        layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
+        x = x + attend(layer["attention"], norm(layer["attention_norm"], x, 1e-6) if number else x)
+        x = x + feed_forward(layer, x)
+    return norm(params["final_norm"], x, 1e-6)
+
+
+def directions(params, x):
+    """The states [S, U] of both directions, in order of place, and the final ones."""
+    states = []
+    for direction in range(2):
+        cell = jax.tree.map(lambda leaf, direction=direction: leaf[direction], params["lstm"]["cells"])
+        hidden, memory, found = np.zeros(6), np.zeros(6), []
+        for y in x if direction == 0 else x[::-1]:
+            gates = norm(cell["input_norm"], affine(cell["input"], y), 1e-5)
+            gates = gates + norm(cell["recurrent_norm"], affine(cell["recurrent"], hidden), 1e-5)
+            let_in, keep, let_out, new = np.split(gates, 4)
+            memory = sigmoid(keep) * memory + sigmoid(let_in) * np.tanh(new)
+            hidden = sigmoid(let_out) * np.tanh(norm(cell["cell_norm"], memory, 1e-5))
+            found.append(hidden)
+        states.append(found)
+    forward, reverse = states
+    return np.concatenate([forward, reverse[::-1]], axis=1), np.concatenate([forward[-1], reverse[-1]])
+
+
+def test_the_classifier_matches_numpy():
+    check_scores("classifier", lambda params, x: x)
+
+
+def test_the_transformer_matches_numpy():
+    check_scores("transformer", transformer)
+
+
+def test_the_lstm_matches_numpy():
+    check_scores("rnn", lambda params, x: directions(params, x)[0] + x)
+
+
+def test_the_published_lstm_matches_numpy():
+    """All sentences get the two final states, of a document that the padding belongs to."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), init("rnn_compat")["params"]["scorer"])
+    x = random_sentences()
+    ours = score("rnn_compat", init("rnn_compat"), x, jnp.asarray(MASK, jnp.int32))
+    for row in range(3):
+        _, final = directions(params, x[row].astype(np.float64))
+        np.testing.assert_allclose(ours[row], affine(params["output"], final + x[row])[:, 0], atol=2e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_stands_at_padding_changes_nothing(case):
+    ours, other = run(case, init(case), batch()), run(case, init(case), batch(padding=5))
+    assert np.ptp(ours[0]) > 1e-2 or case == "rnn_compat"
+    np.testing.assert_array_equal(ours[MASK], other[MASK])
+
+
+@pytest.mark.parametrize("case", FAITHFUL)
+def test_a_document_scores_alike_in_any_batch(case):
+    together, inputs = run(case, init(case), batch()), batch()
+    of_sentences = ("cls_positions", "sentence_mask")
+    for row, length, count in ((1, 6, 1), (2, 8, 3)):
+        sizes = {name: count if name in of_sentences else length for name in inputs}
+        alone = {name: array[row : row + 1, : sizes[name]] for name, array in inputs.items()}
+        np.testing.assert_allclose(run(case, init(case), alone)[0], together[row, :count], atol=2e-5)
+    wider = {name: jnp.pad(x, ((2, 1), (0, 5 * (name in of_sentences)))) for name, x in inputs.items()}
+    np.testing.assert_allclose(run(case, init(case), wider)[2:5, :4][MASK], together[MASK], atol=2e-5)
+
+
+def test_published_lstm_scores_depend_on_the_padding():
+    """Which is why it is an option."""
+    sentences, wider = random_sentences()[1:2, :1], random_sentences()[1:2]
+    one = score("rnn_compat", init("rnn_compat"), sentences, jnp.ones((1, 1), jnp.int32))
+    four = score("rnn_compat", init("rnn_compat"), wider, jnp.asarray(MASK[1:2], jnp.int32))
+    assert abs(one[0, 0] - four[0, 0]) > 1e-3
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradient_of(case, variables, inputs):
+    def loss(variables):
+        scores = probabilities(run(case, variables, inputs), inputs["sentence_mask"])
+        return jnp.sum(scores * jnp.arange(1, 5)), scores
+
+    return jax.grad(loss, has_aux=True)(variables)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_of_padding_score_0_and_have_finite_gradients(case):
+    gradient, scores = gradient_of(case, init(case), {name: jnp.zeros_like(x) for name, x in batch().items()})
+    assert not np.asarray(scores).any()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_parameter_gets_a_gradient_but_the_norm_that_is_skipped(case):
+    gradient, _ = gradient_of(case, init(case), batch())
+    for path, leaf in traverse_util.flatten_dict(gradient["params"], sep="/").items():
+        if "scorer/layers/attention_norm" in path:
+            assert np.abs(leaf).max(1).astype(bool).tolist() == [False, True, True]
+        elif not path.endswith("key/bias"):  # which shifts all scores of a query alike
+            assert np.abs(leaf).max() > 0, path
+
+
+@pytest.mark.parametrize("case", ["transformer", "rnn"])
+def test_dropout_is_random_and_can_be_had_again(case):
+    first, again, other = (run(case, init(case), batch(), jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other)[MASK].max() > 1e-4
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_one_layer_and_unrolled_layers(scan):
+    config, one = dataclasses.replace(CONFIG, scan_layers=scan), dataclasses.replace(HEAD, scorer_layers=1)
+    variables = jax.tree.map(jnp.asarray, init("transformer"))
+    ours = apply(BertSum(config, HEAD), variables, batch())
+    np.testing.assert_allclose(ours[MASK], run("transformer", variables, batch())[MASK], atol=1e-5)
+    layers = jax.tree.map(lambda leaf: leaf[:1], variables["params"]["scorer"]["layers"])
+    params = {**variables["params"], "scorer": {**variables["params"]["scorer"], "layers": layers}}
+    assert np.isfinite(apply(BertSum(config, one), {"params": params}, batch())).all()
+
+
+def test_the_norm_that_is_skipped_is_there():
+    """Published files have it, and so must those that we write."""
+    layers = init("transformer")["params"]["scorer"]["layers"]
+    assert layers["attention_norm"]["scale"].shape == (3, 12)
+
+
+def test_initial_parameters():
+    config = dataclasses.replace(CONFIG, hidden_size=48)
+    for scorer in SCORERS:
+        model = BertSum(config, dataclasses.replace(HEAD, scorer=scorer))
+        initialize = jax.jit(functools.partial(model.init, deterministic=True))
+        params = initialize(jax.random.key(0), **batch())["params"]["scorer"]
+        for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
+            if path.endswith("kernel"):
+                limit = (6 / (leaf.shape[-2] + leaf.shape[-1])) ** 0.5
+                assert 0.9 * limit < np.abs(leaf).max() <= limit * (1 + 1e-6), path
+            else:
+                assert np.unique(leaf).tolist() == [1.0 if path.endswith("scale") else 0.0], path
+
+
+def test_probabilities():
+    logits = jnp.array([[0.0, 2.0, 30.0]])
+    np.testing.assert_allclose(probabilities(logits, jnp.array([[1, 1, 0]])), [[0.5, 0.880797, 0]], rtol=1e-5)
+    np.testing.assert_allclose(probabilities(logits, jnp.array([[True, True, False]]))[0, 2], 0)
+
+
+def test_a_boolean_mask_will_do():
+    inputs = {**batch(), "sentence_mask": jnp.asarray(MASK)}
+    np.testing.assert_array_equal(
+        run("transformer", init("transformer"), inputs), run("transformer", init("transformer"), batch())
+    )
+
+
+def test_bfloat16_gives_float32_logits():
+    config = dataclasses.replace(CONFIG, dtype="bfloat16")
+    for scorer in SCORERS:
+        model = BertSum(config, dataclasses.replace(HEAD, scorer=scorer))
+        logits = apply(model, init(scorer), batch())
+        assert logits.dtype == jnp.float32
+        np.testing.assert_allclose(logits[MASK], run(scorer, init(scorer), batch())[MASK], atol=0.2)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_a_tensor_axis_splits_what_it_splits_in_bert(scorer):
+    config = dataclasses.replace(CONFIG, hidden_size=128, num_heads=2)
+    model = BertSum(config, dataclasses.replace(HEAD, scorer=scorer, scorer_heads=2, scorer_intermediate=512))
+    params = jax.eval_shape(functools.partial(model.init, deterministic=True), jax.random.key(0), **batch())["params"]
+    mesh = make_mesh(MeshConfig(4, 1, 2), jax.devices())
+    specs = jax.tree.map(lambda sharding: sharding.spec, tree_shardings(params["scorer"], mesh, TENSOR_RULES))
+    flat = traverse_util.flatten_dict(specs, sep="/")
+    split = {path: spec for path, spec in flat.items() if "tensor" in spec}
+    if scorer != "transformer":
+        assert split == {}
+        return
+    assert split["layers/attention/query/kernel"] == P(None, None, "tensor")
+    assert split["layers/attention/output/kernel"] == P(None, "tensor", None)
+    assert split["layers/intermediate/kernel"] == P(None, None, "tensor")
+    assert split["layers/output/kernel"] == P(None, "tensor", None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("scorer", "lstm", r"model\.scorer: got 'lstm'; expected one of classifier, transformer, rnn. Fix: choose"),
+        ("scorer_layers", 0, r"model\.scorer_layers: got 0; expected at least 1. Fix: change --config.model.scorer_la"),
+        ("scorer_heads", 0, r"model\.scorer_heads: got 0; expected at least 1"),
+        ("scorer_intermediate", -1, r"model\.scorer_intermediate: got -1; expected at least 1"),
+        ("scorer_dropout", 1.0, r"model\.scorer_dropout: got 1.0; expected at least 0 and below 1"),
+        ("rnn_compat", "yes", r"model\.rnn_compat: got 'yes' \(str\); expected a value of type bool"),
+    ],
+)
+def test_bad_options(key, value, message):
+    with pytest.raises(UserError, match=message):
+        build(BertSumConfig, {**VALUES, key: value}, "model")
+
+
+def test_scorers_that_do_not_fit():
+    heads = dataclasses.replace(HEAD, scorer_heads=5)
+    with pytest.raises(UserError, match=r"model\.scorer_heads: got 5; expected a divisor of model.hidden_size=12"):
+        BertSum(CONFIG, heads).init(jax.random.key(0), **batch(), deterministic=True)
+    odd, rnn = dataclasses.replace(CONFIG, hidden_size=15), dataclasses.replace(HEAD, scorer="rnn")
+    with pytest.raises(UserError, match=r"model\.hidden_size: got 15; expected an even number with model.scorer=rnn"):
+        BertSum(odd, rnn).init(jax.random.key(0), **batch(), deterministic=True)
