@@ -1,0 +1,202 @@
+"""Articles with their summaries, as sentences: what extractive and abstractive summarization read."""
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from bertjax.data import article_formats, docstring_summaries, documentation, sentences
+from bertjax.data.article_formats import ArticleFormat, Stored
+from bertjax.data.lines import BadRows, RowError
+from bertjax.data.splits import check_split
+from bertjax.errors import UserError, choice
+
+_log = logging.getLogger(__name__)
+
+_DOCUMENTATION = "documentation"
+_KEYS = {"train": "source", "valid": "valid_source", "test": "test_source"}
+
+
+def _as_it_is(line: str) -> list[str]:
+    return [line]
+
+
+# What makes sentences of a line. Of the kept libraries that were measured on news, none found more of the sentences
+# that summaries were made of than Punkt with our lists (`sentences`): so there is no second one to choose.
+_SPLITTERS: dict[str, Callable[[str], list[str]]] = {"punkt": sentences.split, "lines": _as_it_is}
+
+
+@dataclasses.dataclass(frozen=True)
+class ArticlesConfig(ArticleFormat):
+    """Which articles to read.
+
+    A source is `documentation` (the embedded default, see `docstring_summaries`), or what `article_formats.read` takes:
+    paths, globs and folders of .txt, .story, .jsonl and .json files, `.gz` or not, or `tfds:cnn_dailymail:train`.
+
+    Attributes:
+      source: articles to train on.
+      valid_source: held-out articles; empty to hold out some of those to train on.
+      test_source: articles to test on; empty for none.
+      valid_fraction: which fraction is held out if `valid_source` is empty: articles of one text on one side, and
+        docstrings of one module.
+      splitter: what makes sentences of the lines of an article: "punkt", or "lines" where each line is a sentence.
+        Summaries always have one a line, and lists of sentences are left as they are.
+      on_bad_row: "stop" at a bad article, or "skip" and count it.
+    """
+
+    source: str
+    valid_source: str
+    test_source: str
+    valid_fraction: float
+    splitter: str
+    on_bad_row: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        choice(self.splitter, tuple(_SPLITTERS), "data.splitter")
+
+
+class Article(NamedTuple):
+    """An article as it was written. It has one sentence or more, none of them empty or with outer spaces."""
+
+    id: str
+    sentences: tuple[str, ...]
+    summary: tuple[str, ...] | None  # its sentences; None if the source has none
+    gold: tuple[int, ...] | None  # numbers of the sentences that someone chose, ascending; None if the source has none
+    where: str  # "file:line" (or the like), for messages
+
+
+class Articles:
+    """The articles of one split, read anew each time.
+
+    Attributes:
+      bad_rows: how many were left out in the last reading.
+    """
+
+    def __init__(self, config: ArticlesConfig, split: str, seed: int, needs_summary: bool) -> None:
+        """Args: which articles; "train", "valid" or "test"; what draws those held out; whether each has a summary.
+
+        Raises:
+          UserError: a source that is not given, is not there, or has no summaries although it needs them.
+        """
+        self._config, self._split, self._seed, self._needs_summary = config, split, seed, needs_summary
+        self.bad_rows = 0
+        self._is_divided = split != "test" and not config.valid_source
+        if self._is_divided:
+            check_split(config.valid_source, config.valid_fraction)
+        name = _KEYS["train" if self._is_divided else split]
+        self._key, self._source = f"data.{name}", getattr(config, name)
+        self._check_source()
+
+    def articles(self) -> Iterator[Article]:
+        """Yields the articles, in order.
+
+        Raises:
+          UserError: a source that cannot be read; a bad article, with file and line; or no article at all. Bad are,
+            besides those of `article_formats.read`, articles without a letter.
+        """
+        bad_rows = BadRows(self._config.on_bad_row)
+        count = 0
+        for group, article in self._all_articles(bad_rows):
+            if not self._is_divided or self._is_held_out(group) == (self._split == "valid"):
+                count += 1
+                yield article
+        self.bad_rows = bad_rows.count
+        if not count:
+            raise UserError(
+                f"config key {self._key}={self._source}",
+                got=f"no articles for the split {self._split} ({bad_rows.count} bad ones left out)",
+                expected="at least one",
+                fix="check that the source is the one meant, give more articles, or change data.valid_fraction; "
+                "config.data.on_bad_row=stop tells of the first bad article",
+            )
+        _log.info("read %s of %s: %d articles, %d left out", self._split, self._source, count, bad_rows.count)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns a JSON-able description of what is read, which tells nothing of its place and time."""
+        is_documentation = self._source == _DOCUMENTATION
+        text = documentation.fingerprint() if is_documentation else article_formats.fingerprint(self._source, self._key)
+        read = [field.name for field in dataclasses.fields(ArticleFormat)]
+        return {
+            "split": [self._split, self._config.valid_fraction, self._seed] if self._is_divided else [self._split],
+            "text": text,
+            **{key: getattr(self._config, key) for key in (*read, "splitter", "on_bad_row")},
+        }
+
+    def _check_source(self) -> None:
+        if not self._source:
+            fix = f"set --config.{self._key}=FILE"
+            raise UserError(f"config key {self._key}", got="nothing", expected="articles to read", fix=fix)
+        if self._source == _DOCUMENTATION:
+            return
+        if not article_formats.has_summaries(self._source, self._key) and self._needs_summary:
+            raise UserError(
+                f"config key {self._key}={self._source}",
+                got="plain text, which has no summaries",
+                expected="articles with their summaries: .story, .jsonl or .json files, or tfds:NAME[:SPLIT]",
+                fix="give such files; --mode=predict summarizes plain text",
+            )
+
+    def _all_articles(self, bad_rows: BadRows) -> Iterator[tuple[str, Article]]:
+        """Yields the articles of both sides, each with a text: those of one text are on one side."""
+        if self._source == _DOCUMENTATION:
+            for name, module, body, summary in docstring_summaries.docstrings():
+                yield module, Article(name, body, (summary,), None, name)
+            return
+        stored = article_formats.read(self._source, self._key, self._config, self._needs_summary, bad_rows)
+        for article in bad_rows.sift(map(partial(_split, splitter=self._config.splitter), stored)):
+            yield "\n".join(article.sentences), article
+
+    def _is_held_out(self, group: str) -> bool:
+        salt = self._seed.to_bytes(16, "little")
+        digest = hashlib.blake2b(group.encode("utf-8"), digest_size=8, salt=salt).digest()
+        return int.from_bytes(digest, "little") < self._config.valid_fraction * 2**64
+
+
+def parse(texts: Iterable[str], layout: str, splitter: str) -> Iterator[Article]:
+    """Yields the articles in lines of text that is to be summarized.
+
+    Args:
+      texts: the lines, without or with their ends.
+      layout: "file", all lines are one article, or "line", an article a line.
+      splitter: as in `ArticlesConfig`.
+    Raises:
+      UserError: an article without a letter, with its line.
+    """
+    numbered: Iterable[tuple[int, Sequence[str]]] = enumerate(([text] for text in texts), start=1)
+    if layout == "file":
+        numbered = [(1, list(texts))]
+    for number, lines in numbered:
+        where = f"input line {number}"
+        body = tuple(filter(None, map(str.strip, lines)))
+        found = _sentences(body, splitter)
+        if fault := _fault(found):
+            raise UserError(where, got=fault, expected="an article", fix="complete or delete it")
+        yield Article(str(number), found, None, None, where)
+
+
+def _split(stored: Stored, splitter: str) -> Article:
+    """Returns the article with its sentences."""
+    found = stored.body if stored.is_split else _sentences(stored.body, splitter)
+    if fault := _fault(found):
+        raise RowError(stored.where, fault, "an article", "complete or delete it")
+    if stored.gold is not None and len(found) != len(stored.body):
+        expected = "sentences that are parted already, so that their numbers mean the same"
+        fix = "set --config.data.splitter=lines, or empty data.gold_field"
+        raise RowError(stored.where, "numbers of sentences of an article that is still to be split", expected, fix)
+    return Article(stored.id, found, stored.summary, stored.gold, stored.where)
+
+
+def _sentences(body: Iterable[str], splitter: str) -> tuple[str, ...]:
+    return tuple(sentence for line in body for sentence in _SPLITTERS[splitter](line))
+
+
+def _fault(found: Iterable[str]) -> str:
+    """What keeps sentences from being an article; "" if nothing."""
+    found = list(found)
+    if not found:
+        return "an empty article"
+    return "" if any(map(str.isalpha, "".join(found))) else "an article without a letter"

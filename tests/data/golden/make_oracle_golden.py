@@ -1,0 +1,53 @@
+"""Makes oracle.json with the sentences that the published code chooses; or compares with it on real articles.
+
+    python -m tests.data.golden.make_oracle_golden PATH/TO/BertSum
+    python -m tests.data.golden.make_oracle_golden PATH/TO/PreSumm --verify DATA_FOLDER
+
+DATA_FOLDER holds the sets named below. PreSumm's and BertSum's greedy searches are the same; BertSum has
+`combination_selection` as well.
+"""
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from benchmarks.oracle import FIRST_SENTENCES, NUM_SENTENCES, PRESUMM, as_words, published, read
+from bertjax.data.oracle import oracle
+
+GOLDEN = Path(__file__).with_name("oracle.json")
+SETS = {"bbc_news_summary": "punkt", "cnn_dailymail_small": "punkt", "sumpubmed_small": "lines"}
+# Short words of few kinds, so that there are many equal scores; and what is stripped, or told apart by case alone.
+WORDS = [*"abcdefg", "A", "B", "a-b", "c.", "don't", "1,000", "£5", "é", "naïve", "--", "'", "\u2019", "\x1c", "e\xa0f"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repository", type=Path)
+    parser.add_argument("--verify", type=Path, metavar="DATA_FOLDER")
+    arguments = parser.parse_args()
+    functions = published(arguments.repository)
+    if arguments.verify:
+        for name, splitter in SETS.items():
+            files = ",".join(str(arguments.verify / name / f"{split}.jsonl.gz") for split in ("train", "valid", "test"))
+            texts = read(files, splitter)
+            theirs = [functions["greedy_selection"](*text, NUM_SENTENCES) for text in as_words(texts)]
+            picks = [(oracle(*text, PRESUMM), tuple(sorted(found))) for text, found in zip(texts, theirs, strict=True)]
+            print(f"{name}: {sum(one != other for one, other in picks)} of {len(picks)} articles differ")
+        return
+    GOLDEN.write_text(json.dumps([case(functions, random.Random(seed)) for seed in range(60)], ensure_ascii=True))
+
+
+def case(functions, rng: random.Random) -> dict[str, object]:
+    sides = [[sentence(rng) for _ in range(rng.randint(1, most))] for most in (9, 3)]
+    words = as_words([sides])[0]
+    found = {name: functions[f"{name}_selection"](*words, NUM_SENTENCES) for name in ("greedy", "combination")}
+    return {"sentences": sides[0][:FIRST_SENTENCES], "summary": sides[1], **found}
+
+
+def sentence(rng: random.Random) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(rng.choice((1, 2, 4, 8))))
+
+
+if __name__ == "__main__":
+    main()

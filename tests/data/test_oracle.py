@@ -1,0 +1,134 @@
+"""The oracle against the published code's choices, against itself without shortcuts, and on worked examples."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data import oracle as oracles
+from bertjax.data.oracle import OracleConfig, oracle, oracle_score
+from bertjax.errors import UserError
+
+# See golden/make_oracle_golden.py.
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "oracle.json").read_text())
+
+
+def config(**changes):
+    """PreSumm's."""
+    values = {
+        "method": "greedy",
+        "counts": "sets",
+        "ngrams": (1, 2),
+        "stem": False,
+        "lowercase": False,
+        "num_sentences": 3,
+        "first_sentences": 100,
+    }
+    return OracleConfig(**{**values, **changes})
+
+
+@pytest.mark.parametrize("number", range(len(GOLDEN)))
+def test_the_published_choices(number):
+    case = GOLDEN[number]
+    assert list(oracle(case["sentences"], case["summary"], config())) == sorted(case["greedy"])
+    # BertSum's looks at one sentence more, and says (0, 0) where it finds nothing.
+    best = oracle(case["sentences"], case["summary"], config(method="combination", num_sentences=4))
+    assert list(best) == [n for n in case["combination"] if case["combination"] != [0, 0]]
+
+
+def test_a_worked_example():
+    # F1 of words and of pairs: the first has 3/3 and 3/5, 2/2 and 2/4; the third adds 2 words, and 1 pair of 1.
+    sentences = ["the cat sat", "the dog", "on mats", "a mat"]
+    summary = ["the cat sat", "on mats"]
+    assert oracle(sentences, summary, config()) == (0, 2)
+    both = oracle_score((0, 2), sentences, summary, config())
+    assert both == pytest.approx(1 + 2 * 3 / 7)  # the pair "sat on" is in the summary alone
+    assert oracle(sentences, summary, config(num_sentences=1)) == (0,)
+    assert oracle(sentences, summary, config(first_sentences=2)) == (0,)
+
+
+def test_what_is_compared():
+    # Case counts, unless it is told not to; signs are stripped, and letters beyond ASCII with them.
+    assert oracle(["THE CAT", "c a t"], ["the cat"], config()) == ()
+    assert oracle(["THE CAT", "c a t"], ["the cat"], config(lowercase=True)) == (0,)
+    assert oracle(["x", "“t-h'e” càt."], ["the, ct"], config()) == (1,)
+    # A hyphen parts words in ROUGE.
+    hyphen = ["the-cat", "thecat"]
+    assert oracle(hyphen, ["the cat"], config(counts="counts")) == (0,)
+    assert oracle(hyphen, ["the-cat"], config()) == (0,)  # the first of equal ones
+    assert oracle(["nothing", "cats running"], ["a cat runs"], config(counts="counts")) == ()
+    assert oracle(["nothing", "cats running"], ["a cats runs"], config(counts="counts", stem=True)) == (1,)
+    assert oracle(["nothing", "cats running"], ["running it"], config(counts="counts", stem=True)) == (1,)
+
+
+def test_sets_and_counts_differ_where_words_come_again():
+    sentences, summary = ["a a a a", "a b"], ["a a a a"]
+    assert oracle(sentences, summary, config(num_sentences=1)) == (0,)
+    assert oracle_score((0,), sentences, summary, config()) == pytest.approx(2)
+    assert oracle_score((1,), sentences, summary, config()) == pytest.approx(2 / 3)
+    assert oracle_score((1,), sentences, summary, config(counts="counts", ngrams=(1,))) == pytest.approx(2 / 6)
+    # Bigrams go on from one sentence to the next in PreSumm's summaries alone.
+    assert oracle_score((0,), ["a b"], ["a", "b"], config()) == pytest.approx(2)
+    assert oracle_score((0, 1), ["a", "b"], ["a b"], config()) == pytest.approx(1)
+    assert oracle_score((0,), ["a b"], ["a", "b"], config(counts="counts")) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("method", ["greedy", "combination"])
+@pytest.mark.parametrize("counts", ["sets", "counts"])
+@pytest.mark.parametrize(
+    ("sentences", "summary"),
+    [([], ["a"]), (["a"], []), (["a", ""], ["--"]), (["--", "a"], ["b"]), ([""], [""]), ([], [])],
+)
+def test_nothing_in_common(method, counts, sentences, summary):
+    assert oracle(sentences, summary, config(method=method, counts=counts)) == ()
+
+
+words = st.sampled_from(["a", "b", "c", "d", "e", "A", "a.", "b-", "é", "a\n", "\u2003", "\x1d"])
+text = st.lists(st.lists(words, max_size=9).map(" ".join), max_size=9)
+
+
+@given(text, text, st.integers(1, 5), st.booleans())
+def test_the_shortcuts_change_nothing(sentences, summary, num_sentences, lowercase):
+    given_ = config(num_sentences=num_sentences, lowercase=lowercase)
+    plain = oracles._sets_score(*oracles._clean_words(sentences, summary, lowercase))
+    assert oracle(sentences, summary, given_) == oracles._greedy(plain, len(sentences), num_sentences)
+
+
+@given(text, text, st.sampled_from(["sets", "counts"]), st.integers(1, 3))
+def test_all_combinations_are_never_worse_than_greedy(sentences, summary, counts, num_sentences):
+    scores = []
+    for method in ("greedy", "combination"):
+        given_ = config(method=method, counts=counts, num_sentences=num_sentences)
+        chosen = oracle(sentences, summary, given_)
+        assert len(chosen) <= num_sentences
+        assert list(chosen) == sorted(set(chosen))
+        scores.append(oracle_score(chosen, sentences, summary, given_))
+    assert scores[1] >= scores[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "best"}, r"data\.oracle\.method: got 'best'; expected one of greedy, combination"),
+        ({"counts": "bags"}, r"data\.oracle\.counts: got 'bags'; expected one of sets, counts"),
+        ({"num_sentences": 0}, r"data\.oracle\.num_sentences: got 0; expected at least 1\. Fix: change --config"),
+        ({"first_sentences": -1}, r"data\.oracle\.first_sentences: got -1; expected at least 0"),
+        ({"ngrams": ()}, r"data\.oracle\.ngrams: got \(\); expected numbers from 1"),
+        ({"ngrams": (0,)}, r"data\.oracle\.ngrams: got \(0,\)"),
+    ],
+)
+def test_wrong_configs(changes, message):
+    with pytest.raises(UserError, match=message):
+        config(**changes)
+
+
+def test_rouge_2_of_published_choices(data_folder):
+    # Found upstream by a search for the best ROUGE-2 F1, stemmed.
+    rouge_2 = config(counts="counts", ngrams=(2,), stem=True)
+    with gzip.open(data_folder / "cnn_dailymail_small" / "oracle_sample.jsonl.gz", "rt", encoding="utf-8") as rows:
+        for row in map(json.loads, rows):
+            found = oracle_score(row["oracle_ids"], row["article_sentences"], row["summary_sentences"], rouge_2)
+            assert found == pytest.approx(row["oracle_rouge2_f1"], abs=1e-5)

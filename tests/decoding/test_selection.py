@@ -1,0 +1,135 @@
+"""Sentences chosen by their scores: PreSumm's rules, the others, and why each sentence was passed over."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.decoding.selection import Refusal, SelectionConfig, lead_scores, oracle_scores, select
+from bertjax.errors import UserError
+
+
+def config(**changes):
+    """PreSumm's."""
+    values = {"num_sentences": 3, "word_budget": 0, "threshold": None, "block_ngrams": 3, "order": "score"}
+    return SelectionConfig(**{**values, **changes})
+
+
+SENTENCES = ["the cat sat here", "and the cat sat", "a dog", "a dog", "it was all", "The cat sat down too"]
+SCORES = np.array([0.9, 0.8, 0.1, 0.1, 0.3, 0.2])
+
+
+def test_presumms_rules():
+    # The second repeats the first; what is written otherwise, or too short for three words in a row, does not.
+    chosen, refused = select(SCORES, SENTENCES, config())
+    assert chosen == (0, 4, 5)
+    assert refused == (Refusal(1, "block_ngrams", 0, ("the", "cat", "sat")),)
+
+
+def test_equal_scores_come_in_the_order_of_the_article():
+    scores = np.full(40, 0.5, np.float32)
+    assert select(scores, ["x y"] * 40, config(num_sentences=40)).chosen == tuple(range(40))
+
+
+def test_the_order_of_the_article():
+    assert select(SCORES[::-1], SENTENCES, config(order="score")).chosen == (5, 4, 1)
+    assert select(SCORES[::-1], SENTENCES, config(order="document")).chosen == (1, 4, 5)
+
+
+def test_a_budget_of_words_is_filled_up_by_shorter_sentences():
+    chosen, refused = select(SCORES, SENTENCES, config(word_budget=6, block_ngrams=0))
+    assert chosen == (0, 2)
+    assert [(refusal.sentence, refusal.reason) for refusal in refused] == [
+        (number, "word_budget") for number in (1, 4, 5, 3)
+    ]
+
+
+def test_a_threshold():
+    chosen, refused = select(SCORES, SENTENCES, config(threshold=0.3, num_sentences=0, block_ngrams=0))
+    assert chosen == (0, 1, 4)
+    assert refused == tuple(Refusal(number, "threshold", None, ()) for number in (5, 2, 3))
+
+
+def test_the_sentence_that_blocks_is_the_first_that_had_the_words():
+    sentences = ["a b c d", "x b c y", "q b c d"]
+    chosen, refused = select(np.array([3.0, 2.0, 1.0]), sentences, config(block_ngrams=2, num_sentences=5))
+    assert chosen == (0,)
+    assert refused == (Refusal(1, "block_ngrams", 0, ("b", "c")), Refusal(2, "block_ngrams", 0, ("b", "c")))
+
+
+def test_lead_and_oracle_go_the_same_way():
+    assert select(lead_scores(6), SENTENCES, config(block_ngrams=0)).chosen == (0, 1, 2)
+    assert select(lead_scores(6), SENTENCES, config()).chosen == (0, 2, 3)
+    unlimited = config(num_sentences=0, threshold=0.0, block_ngrams=0)
+    assert select(oracle_scores((5, 1), 6), SENTENCES, unlimited).chosen == (1, 5)
+    assert select(oracle_scores((), 6), SENTENCES, config()).chosen == ()
+
+
+def test_sentences_without_scores_are_not_chosen():
+    assert select(SCORES[:1], SENTENCES, config()).chosen == (0,)
+    assert select(np.zeros(0), [], config()).chosen == ()
+
+
+def test_scores_that_are_no_numbers():
+    with pytest.raises(UserError, match=r"scores of sentences: got NaN for sentence 1; expected numbers\. Fix: take"):
+        select(np.array([0.5, np.nan]), ["a", "b"], config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"order": "length"}, r"selection\.order: got 'length'; expected one of score, document"),
+        ({"num_sentences": -1}, r"selection\.num_sentences: got -1; expected at least 0\. Fix: set --config\.sel"),
+        ({"word_budget": -1}, r"selection\.word_budget: got -1"),
+        ({"block_ngrams": -3}, r"selection\.block_ngrams: got -3"),
+        ({"num_sentences": 0}, r"got no limit at all; expected a limit: otherwise .*selection\.num_sentences=3"),
+    ],
+)
+def test_wrong_configs(changes, message):
+    with pytest.raises(UserError, match=message):
+        config(**changes)
+
+
+def trigrams(sentence, n):
+    words = sentence.split()
+    return {tuple(words[start : start + n]) for start in range(len(words) - n + 1)}
+
+
+articles = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from("abc"), max_size=6).map(" ".join),
+        st.sampled_from([-np.inf, -1.0, 0.0, 0.25, 0.5, 1.0]),
+    ),
+    max_size=9,
+)
+
+
+@given(articles, st.integers(0, 4), st.integers(0, 9), st.sampled_from([None, 0.0, 0.5]), st.integers(0, 4))
+def test_every_rule_holds_and_every_sentence_is_accounted_for(article, most, budget, threshold, n):
+    if not (most or budget or threshold is not None):
+        most = 1
+    sentences = [sentence for sentence, _ in article]
+    scores = np.array([score for _, score in article])
+    limits = config(num_sentences=most, word_budget=budget, threshold=threshold, block_ngrams=n)
+    chosen, refused = select(scores, sentences, limits)
+    for one, other in itertools.combinations(chosen, 2):
+        assert scores[one] >= scores[other]
+        assert not (n and trigrams(sentences[one], n) & trigrams(sentences[other], n))
+    assert not budget or sum(len(sentences[i].split()) for i in chosen) <= budget
+    assert all(scores[i] > -np.inf and (threshold is None or scores[i] >= threshold) for i in chosen)
+    seen = [*chosen, *(refusal.sentence for refusal in refused)]
+    assert len(set(seen)) == len(seen)
+    is_full = most and len(chosen) == most
+    assert is_full or len(seen) == len(scores)
+    assert not most or len(chosen) <= most
+    # What was not looked at is no better than what was chosen.
+    unseen = set(range(len(scores))) - set(seen)
+    assert not unseen or max(scores[list(unseen)]) <= min(scores[i] for i in chosen)
+    for number, reason, blocked_by, ngram in refused:
+        assert (reason == "block_ngrams") == (blocked_by in chosen) == bool(ngram)
+        if ngram:
+            assert ngram in trigrams(sentences[number], n) & trigrams(sentences[blocked_by], n)
+    in_order = select(scores, sentences, config(**{**vars(limits), "order": "document"}))
+    assert in_order == (tuple(sorted(chosen)), refused)
