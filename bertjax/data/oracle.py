@@ -23,7 +23,7 @@ _SPACES = b"\t\v\f\r\x1c\x1d\x1e\x1f"  # what str.split parts words at, but for 
 _TO_SPACES = bytes.maketrans(_SPACES, b" " * len(_SPACES))
 _DELETED = bytes(set(range(128)) - set(_KEPT + _SPACES + b" \n"))
 _ROUGE_WORD = re.compile(r"[a-z0-9]+")
-_STEMMED_FROM = 4  # letters, as in ROUGE-1.5.5
+_STEMMED_FROM = 4  # letters, as in ROUGE-1.5.5 and rouge-score
 _EPSILON = 1e-8  # PreSumm's, against division by zero
 _SLACK = 1e-9  # more than rounding can make of a bound
 
@@ -39,8 +39,8 @@ class OracleConfig:
       counts: "sets", F1 of ROUGE-1 and of ROUGE-2 together, of sets of n-grams, which do not go beyond a sentence in
         the article and do in the summary (PreSumm); or "counts", F1 as ROUGE has it, n-grams counted as often as they
         come and none beyond a sentence, lower-cased, words being runs of letters and digits.
-      ngrams: of "counts": the n of the ROUGE-n that are added up.
-      stem: of "counts": whether words of four letters or more are stemmed (Porter), as by `-m` of ROUGE-1.5.5.
+      ngrams: the n of the ROUGE-n that are added up; (1, 2) with "sets".
+      stem: of "counts": whether words of four letters or more are stemmed, by NLTK's Porter as in rouge-score.
       lowercase: of "sets": whether case makes no difference. PreSumm lower-cases afterwards, if at all (False).
       num_sentences: the most that are chosen (3).
       first_sentences: only so many of an article are looked at; 0 for all. (100; BertSum: 0.)
@@ -64,6 +64,8 @@ class OracleConfig:
             ("num_sentences", self.num_sentences >= 1, "at least 1"),
             ("first_sentences", self.first_sentences >= 0, "at least 0, for all"),
             ("ngrams", bool(self.ngrams) and min(self.ngrams) >= 1, "numbers from 1, such as (1, 2)"),
+            ("ngrams", self.counts == "counts" or self.ngrams == (1, 2), "(1, 2) with data.oracle.counts=sets"),
+            ("stem", self.counts == "counts" or not self.stem, "False with data.oracle.counts=sets"),
         )
         for key, good, expected in checks:
             if not good:

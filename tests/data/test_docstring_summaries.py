@@ -79,4 +79,3 @@ def test_this_pythons_docstrings():
     assert len({entry.name for entry in found}) == len(found)
     assert len({entry.module for entry in found}) > 100
     assert all(len(entry.sentences) >= 3 and entry.summary not in entry.sentences for entry in found)
-    assert found == docstring_summaries.docstrings.__wrapped__()

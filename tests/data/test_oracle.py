@@ -118,6 +118,8 @@ def test_all_combinations_are_never_worse_than_greedy(sentences, summary, counts
         ({"first_sentences": -1}, r"data\.oracle\.first_sentences: got -1; expected at least 0"),
         ({"ngrams": ()}, r"data\.oracle\.ngrams: got \(\); expected numbers from 1"),
         ({"ngrams": (0,)}, r"data\.oracle\.ngrams: got \(0,\)"),
+        ({"ngrams": (2,)}, r"data\.oracle\.ngrams: got \(2,\); expected \(1, 2\) with data\.oracle\.counts=sets"),
+        ({"stem": True}, r"data\.oracle\.stem: got True; expected False with data\.oracle\.counts=sets"),
     ],
 )
 def test_wrong_configs(changes, message):
