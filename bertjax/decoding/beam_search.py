@@ -143,7 +143,9 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
     num = config.num_beams * (1 if config.stopping == "presumm" else 2)
     # Two more of each beam, as padding and the end token may have to be left out.
     values, tokens = top_k(allowed, min(num + 2, logits.shape[-1]))
-    normalizers = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    # The largest is known already, if none was left out: a pass over all logits less.
+    largest = values[..., :1] if allowed is logits else jnp.max(logits, axis=-1, keepdims=True)
+    normalizers = largest + jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1, keepdims=True))
     log_probabilities = so_far[..., None] + (values - normalizers)
     is_early = (index < rules.min_lengths)[:, None, None]
     is_banned = (tokens == rules.pad_id) | ((tokens == rules.eos_id) & is_early)
