@@ -117,6 +117,14 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     fix="leave it out, and name no model after the config file",
                 )
         model |= found
+        for key in ("vocab_file", "target_vocab_file"):
+            if config["data"][key]:
+                raise UserError(
+                    f"config key data.{key}",
+                    got=config["data"][key],
+                    expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
+                    fix="leave it out",
+                )
     missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
     if missing:
         raise UserError(

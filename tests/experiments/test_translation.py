@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 from pathlib import Path
 
 import jax
@@ -283,6 +284,22 @@ def test_each_variant_makes_a_task(variant):
 def test_what_does_not_fit_is_told(tmp_path, overrides, told):
     with pytest.raises(UserError, match=told):
         task_of(tmp_path, **overrides)
+
+
+def test_a_vocabulary_of_another_run(run, tmp_path):
+    """It is refused beside weights, and found out when it has taken the place of a run's own."""
+    workdir, _ = run
+    given = ["--config=configs/translation.py", f"--config.init_from={workdir}", f"--workdir={tmp_path / 'new'}"]
+    outcome = tiny.run(*given, f"--config.data.vocab_file={workdir}")
+    assert "data.vocab_file" in outcome.error and "expected none, as the vocabularies are those of" in outcome.error
+    other, _ = task_of(tmp_path / "other", data__vocab_size=60)
+    stolen = tmp_path / "stolen"
+    shutil.copytree(workdir, stolen)
+    other.save_vocabulary(stolen)
+    source = tmp_path / "in.txt"
+    source.write_text("cat.\n")
+    outcome = tiny.run("--mode=predict", f"--workdir={stolen}", f"--input={source}")
+    assert "expected arrays with the names and shapes of this run's model" in outcome.error
 
 
 def test_files_that_do_not_fit_are_told(tmp_path):
