@@ -44,7 +44,7 @@ _CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
     "final",
     "What to evaluate, predict with or export: latest, best, a step, the mean of several (last:5, best:3), or final, "
-    "what the run's config names as checkpoint.final.",
+    "what the run's config names as checkpoint.final; to evaluate, also the mean figures of several (each:best:3).",
 )
 _PLOT = flags.DEFINE_string(
     "plot", "", "With --mode=predict: a picture (.svg, .png) of what the words of each input looked at; needs [report]."

@@ -119,6 +119,10 @@ def test_the_latest_and_the_best_checkpoint_are_kept(home):
     assert json.loads(outcome.stdout)["valid/masked_lm_loss"] == pytest.approx(losses[best], rel=1e-5)
     by_number = tiny.run("--mode=evaluate", f"--workdir={run}", f"--checkpoint={best}")
     assert by_number.stdout == outcome.stdout
+    latest = tiny.run("--mode=evaluate", f"--workdir={run}", "--checkpoint=latest")
+    each = tiny.run("--mode=evaluate", f"--workdir={run}", "--checkpoint=each:last:2")
+    both = [json.loads(one.stdout)["valid/masked_lm_loss"] for one in (outcome, latest)]
+    assert json.loads(each.stdout)["valid/masked_lm_loss"] == pytest.approx(sum(both) / 2, rel=1e-6)
 
 
 def test_the_same_command_again_does_nothing(home):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from bertjax.checkpoints import find_steps
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
 from bertjax.task import (
@@ -49,7 +50,7 @@ class Request:
         a task that writes folders, if there is one of that name or the name ends in a slash.
       form: of other predictions: "jsonl", a record a line; "text", a text a line; "html", a page. If it is "", the
         output's name may end in .jsonl or .html, and otherwise it is text if that is what the task makes.
-      checkpoint: see `checkpoints.restore_params`.
+      checkpoint: see `checkpoints.restore_params`; to evaluate, "each:" before that of several.
       draw: draws what the parts of an example looked at, which is given with the example's number from 1 on; None for
         no pictures.
       render: makes the parts of a page of records.
@@ -155,7 +156,11 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
 
 
 def _evaluated(request: Request, task: Task, settings: TrainingConfig, workdir: Path | None) -> dict[str, float]:
-    return inference.Inference(task, settings, workdir, request.checkpoint).evaluate()
+    """The figures of a checkpoint, or the means of those of each of several, as PreSumm has them of its three best."""
+    which, _, several = request.checkpoint.partition("each:")
+    names = [which] if workdir is None or not several else list(map(str, find_steps(workdir, several)))
+    records = [inference.Inference(task, settings, workdir, name).evaluate() for name in names]
+    return {name: sum(record[name] for record in records) / len(records) for name in records[0]}
 
 
 def _write_record(request: Request, record: Mapping[str, Any]) -> None:
