@@ -451,5 +451,6 @@ def test_transformers_opens_the_encoder(tmp_path, scorer):
     with torch.no_grad():
         theirs = opened.eval()(*(torch.tensor(x).long() for x in (ids, tokens, types))).last_hidden_state.numpy()
     bert = Bert(model.config, use_pooler=False)
-    ours = bert.apply({"params": params["bert"]}, ids, types, tokens, deterministic=True, return_attention=False)
+    inputs = (jnp.asarray(x) for x in (ids, types, tokens))
+    ours = bert.apply({"params": params["bert"]}, *inputs, deterministic=True, return_attention=False)
     np.testing.assert_allclose(ours.hidden[tokens == 1], theirs[tokens == 1], atol=2e-5)
