@@ -34,7 +34,8 @@ _MODEL_KEYS = (
     "norm",
     "direction",
 )
-# The same of BertSum's scorers; an experiment without one has no use for them.
+# The same of BertSum's scorers and of its decoder; an experiment without has no use for them.
+_DECODER_KEYS = ("decoder_layers", "decoder_heads", "decoder_intermediate")
 _SCORER_KEYS: dict[str, tuple[str, ...]] = {
     "classifier": (),
     "transformer": ("scorer_layers", "scorer_heads", "scorer_intermediate"),
@@ -47,7 +48,7 @@ _UNCASED_SIZE = 30522
 class Pretrained(NamedTuple):
     """What a folder says of its model."""
 
-    model: Mapping[str, Any]  # sizes and options: fields of `BertConfig`, and of `BertSumConfig` if it has a scorer
+    model: Mapping[str, Any]  # sizes and options: fields of `BertConfig`, and of `BertSumConfig` or `BertSumAbsConfig`
     lowercase: bool | None  # the vocabulary's casing; None if nothing tells it
     labels: tuple[str, ...]  # of a classifier's classes; none if it has no names for them
     config: Mapping[str, Any]  # of a run of ours, else empty
@@ -223,5 +224,5 @@ def _check_vocabulary(init_from: str, vocab_file: str | None) -> None:
 def _chosen(model: Mapping[str, Any]) -> dict[str, Any]:
     """What of a model's fields has to be the same; where some are not known, those that are."""
     scorer = model.get("scorer")
-    keys = _MODEL_KEYS if scorer is None else (*_MODEL_KEYS, "scorer", *_SCORER_KEYS[scorer])
-    return {key: model[key] for key in keys if key in model}
+    of_scorer = () if scorer is None else ("scorer", *_SCORER_KEYS[scorer])
+    return {key: model[key] for key in (*_MODEL_KEYS, *of_scorer, *_DECODER_KEYS) if key in model}

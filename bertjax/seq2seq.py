@@ -65,7 +65,7 @@ def apply(
       model: whose methods are those of `EncoderDecoder`.
       params: its parameters.
       batch: `input_ids`, `segment_ids` [B, S]; `labels`, `target_segment_ids` [B, T]; where rows are packed,
-        `position_ids` and `target_position_ids` too.
+        `position_ids` and `target_position_ids` too; `token_type_ids` if the model takes them.
       start_id: what the decoder is fed first.
       rng: for dropout.
       return_attention: whether to return the weights.
@@ -78,6 +78,7 @@ def apply(
         batch["target_segment_ids"],
         source_positions=batch.get("position_ids"),
         target_positions=batch.get("target_position_ids"),
+        **_token_types(batch),
         deterministic=rng is None,
         return_attention=return_attention,
         rngs={} if rng is None else {"dropout": rng},
@@ -105,22 +106,28 @@ def loss(
 
 
 def write(
-    model: nn.Module, params: Params, batch: Batch, config: DecodingConfig, ids: TargetIds
+    model: nn.Module,
+    params: Params,
+    batch: Batch,
+    config: DecodingConfig,
+    ids: TargetIds,
+    continues: Bool[Array, " V"] | None = None,
 ) -> Mapping[str, Array]:
     """The `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n]; T follows from S.
 
     Args:
       model, params: as for `apply`.
-      batch: `input_ids`, `segment_ids` [B, S].
+      batch: `input_ids`, `segment_ids` [B, S]; `token_type_ids` if the model takes them.
       config: how they are searched for.
       ids: special tokens.
+      continues: which ids continue the word before them; see `beam_search`.
     """
     variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
     # Caches need not be longer than what the longest row may get.
     most = math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
-    memory = model.apply(variables, sources, segments, deterministic=True, method="encode")
+    memory = model.apply(variables, sources, segments, **_token_types(batch), deterministic=True, method="encode")
     cache = model.apply(variables, memory, config.num_beams, config.max_length, method="start")
 
     def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
@@ -136,6 +143,10 @@ def write(
         config=config,
         eos_id=ids.end,
         pad_id=ids.pad,
-        continues=None,
+        continues=continues,
     )
     return {"ids": found.ids, "lengths": found.lengths, "scores": found.scores}
+
+
+def _token_types(batch: Batch) -> dict[str, Any]:
+    return {"token_type_ids": batch["token_type_ids"]} if "token_type_ids" in batch else {}

@@ -1,7 +1,7 @@
 """Our parameters of BERT and its heads from, and to, tensors under the names that Hugging Face `transformers` gives.
 
-BertSum's scorers, which transformers does not have, go by the names of PreSumm. Nothing here knows of files: whatever
-format tensors come from, they pass through these names.
+BertSum's scorers and decoder, which transformers does not have, go by the names of PreSumm. Nothing here
+knows of files: whatever format tensors come from, they pass through these names.
 """
 
 import re
@@ -49,23 +49,52 @@ _MODULES = {
     "scorer/lstm/cells/input_norm": "ext_layer.rnn.hidden{}.0.ln_ih",
     "scorer/lstm/cells/recurrent_norm": "ext_layer.rnn.hidden{}.0.ln_hh",
     "scorer/lstm/cells/cell_norm": "ext_layer.rnn.hidden{}.0.ln_ho",
+    "decoder/final_norm": "decoder.layer_norm",
+    "decoder/layers/attention/query": "decoder.transformer_layers.{}.self_attn.linear_query",
+    "decoder/layers/attention/key": "decoder.transformer_layers.{}.self_attn.linear_keys",
+    "decoder/layers/attention/value": "decoder.transformer_layers.{}.self_attn.linear_values",
+    "decoder/layers/attention/output": "decoder.transformer_layers.{}.self_attn.final_linear",
+    "decoder/layers/attention_norm": "decoder.transformer_layers.{}.layer_norm_1",
+    "decoder/layers/cross_attention/query": "decoder.transformer_layers.{}.context_attn.linear_query",
+    "decoder/layers/cross_attention/key": "decoder.transformer_layers.{}.context_attn.linear_keys",
+    "decoder/layers/cross_attention/value": "decoder.transformer_layers.{}.context_attn.linear_values",
+    "decoder/layers/cross_attention/output": "decoder.transformer_layers.{}.context_attn.final_linear",
+    "decoder/layers/cross_attention_norm": "decoder.transformer_layers.{}.layer_norm_2",
+    "decoder/layers/intermediate": "decoder.transformer_layers.{}.feed_forward.w_1",
+    "decoder/layers/output": "decoder.transformer_layers.{}.feed_forward.w_2",
+    "decoder/layers/output_norm": "decoder.transformer_layers.{}.feed_forward.layer_norm",
 }
+# Parameters that are no module's.
+_TENSORS = {"target_embeddings": "decoder.embeddings.weight", "bias": "generator.0.bias"}
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}  # a table's leaf is NAME.weight
 # What weights may lack, and what may be left of them; `lstm` has no counterpart of theirs.
-HEADS = ("bert/pooler", "masked_lm", "next_sentence", "classifier", "qa_outputs", "lstm", "scorer")
+HEADS = (
+    "bert/pooler",
+    "masked_lm",
+    "next_sentence",
+    "classifier",
+    "qa_outputs",
+    "lstm",
+    "scorer",
+    "decoder",
+    *_TENSORS,
+)
 _TENSORS_OF_HEADS = {
     f"{theirs}.{leaf}" for ours, theirs in _MODULES.items() if ours.startswith(HEADS) for leaf in ("weight", "bias")
 }
-# What tells BertSum's scorers apart.
+# The beginnings of all names of BertSum's heads. Such a head is needed whole, or not at all.
+_WHOLE_HEADS = {"ext_layer.": "scorer", "decoder.": "decoder", "generator.": "decoder"}
+# What tells its scorers apart.
 _SCORERS = {
     "ext_layer.linear1.": "classifier",
     "ext_layer.transformer_inter.": "transformer",
     "ext_layer.rnn.": "rnn",
 }
-# Second names of one tensor, which some versions of transformers also wrote.
+# Second names of one tensor, which some versions also wrote.
 _ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "generator.0.weight": "decoder.embeddings.weight",  # PreSumm's
 }
 
 
@@ -221,6 +250,8 @@ def _slot(path: str, shape: tuple[int, ...]) -> Slot:
     >>> _slot("bert/encoder/layers/output/kernel", (2, 3072, 768)).names[0]
     'bert.encoder.layer.0.output.dense.weight'
     """
+    if path in _TENSORS:
+        return Slot((_TENSORS[path],), shape, False, False)
     module, leaf = path.rsplit("/", 1)
     if module == "bert/encoder/final_norm":
         refuse("config key model.norm", "pre", "post, the only one of Hugging Face's BERT")
@@ -235,7 +266,7 @@ def _slot(path: str, shape: tuple[int, ...]) -> Slot:
 
 
 def _is_in(path: str, module: str) -> bool:
-    return path.startswith(f"{module}/")
+    return path == module or path.startswith(f"{module}/")
 
 
 def _check_scorer(slots: Mapping[str, Slot], tensors: Mapping[str, Any], source: str) -> None:
@@ -248,8 +279,9 @@ def _check_scorer(slots: Mapping[str, Slot], tensors: Mapping[str, Any], source:
 
 def _is_of_unused_head(name: str, slots: Mapping[str, Slot]) -> bool:
     """Whether a tensor that is left over belongs to a head that the model does without."""
-    if name.startswith("ext_layer."):  # of a scorer all is needed, or nothing
-        return not any(_is_in(path, "scorer") for path in slots)
+    for prefix, head in _WHOLE_HEADS.items():
+        if name.startswith(prefix):
+            return not any(_is_in(path, head) for path in slots)
     return name in _TENSORS_OF_HEADS
 
 

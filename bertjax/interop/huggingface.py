@@ -50,8 +50,9 @@ _ARCHITECTURES = {
     "BertForSequenceClassification": {"bert/pooler", "classifier"},
     "BertForTokenClassification": {"classifier"},
     "BertForQuestionAnswering": {"qa_outputs"},
-    # None of theirs: they open it as a BertModel, of which it has all but the pooler.
+    # None of theirs: they open these as a BertModel, of which there is all but the pooler.
     "BertSum": {"scorer"},
+    "BertSumAbs": {"decoder", "target_embeddings", "bias"},
 }
 # A way to pool of sentence-transformers: our name for it, if we have it.
 _POOLINGS = {
@@ -186,8 +187,8 @@ def save(
       params: of our class of that name; of `Bert` with its pooler for "BertModel".
       config: its configuration.
       architecture: the class that opens it, one of `BertModel`, `BertForPreTraining`, `BertForMaskedLM`,
-        `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering`; or "BertSum", which
-        `BertModel` opens.
+        `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering`; or "BertSum" or
+        "BertSumAbs", which `BertModel` opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: further keys of config.json.
     Raises:

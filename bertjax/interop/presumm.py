@@ -8,9 +8,9 @@ folders of ours with the same tensors, in and out.
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from jaxtyping import Shaped
@@ -21,6 +21,7 @@ from bertjax.interop.bert_tensors import Report, assemble, canonical, refuse, sc
 from bertjax.interop.restricted_pickle import Inert
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum import BertSumConfig
+from bertjax.models.bertsum_abs import BertSumAbsConfig
 from bertjax.models.sinusoids import sinusoids
 
 # What their checkpoints hold beside tensors: the optimizers themselves, and the options of the command line.
@@ -46,13 +47,12 @@ _TABLES = {
 _MASK = re.compile(r"decoder\.transformer_layers\.\d+\.mask")
 _SINUSOIDS = re.compile(r"(ext_layer|decoder)\.pos_emb\.pe")
 _ROUNDING = 1e-3
-# Of PreSumm's abstractive models.
-_DECODER = ("decoder.", "generator.")
-_KEY = "bertsum"  # of config.json
+# What is on top of BERT: the class of ours, and the key of config.json with its options.
+_HEADS = {BertSumConfig: ("BertSum", "bertsum"), BertSumAbsConfig: ("BertSumAbs", "bertsum_abs")}
 
 
 class _Checkpoint(NamedTuple):
-    tensors: dict[str, np.ndarray]  # as `canonical` gives them, but for the decoder's
+    tensors: dict[str, np.ndarray]  # as `canonical` gives them
     options: Mapping[str, Any]  # of the command line
 
 
@@ -62,7 +62,7 @@ def is_checkpoint(path: str | Path) -> bool:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Returns the fields of BertConfig and, if there is a scorer, of BertSumConfig that a checkpoint determines.
+    """Returns the fields of BertConfig, and of BertSumConfig or BertSumAbsConfig, that a checkpoint determines.
 
     The number of heads stands in no checkpoint: it is what the code takes for the encoder that the options name, and is
     left out where that cannot be. Published scorers of the kind "rnn" were trained with `rnn_compat`.
@@ -77,7 +77,8 @@ def describe(path: str | Path) -> dict[str, Any]:
             raise _no_bert(Path(path), f"no matrix {name}")
         rows[field], hidden_size = tensors[name].shape
     sizes = {**rows, "hidden_size": hidden_size, "num_layers": _count(r"bert\.encoder\.layer\.(\d+)\.", tensors)}
-    return {**sizes, **_num_heads(options, hidden_size, Path(path)), **_FIXED, **_scorer(tensors, options, Path(path))}
+    sizes |= _num_heads(options, hidden_size, Path(path))
+    return {**sizes, **_FIXED, **_scorer(tensors, options, Path(path)), **_decoder(tensors, options, Path(path))}
 
 
 def load(path: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
@@ -85,53 +86,52 @@ def load(path: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Rep
 
     Args:
       path: of a checkpoint, extractive or abstractive; of both formats that torch has had.
-      like: the parameters wanted, or their shapes: of `BertSum`, or of any model that has BERT as `bert`.
+      like: the parameters wanted, or their shapes: of `BertSum`, `BertSumAbs`, or any model that has BERT as `bert`.
     Returns:
       the parameters, without the modules that the checkpoint lacks; and which these are.
     Raises:
       UserError: a file that is missing or damaged, or names what no such checkpoint has; a tensor that is missing,
         unknown, of another shape or type; a scorer of another kind.
     """
-    tensors, _ = _read(Path(path))
-    of_decoder = tuple(sorted(name for name in tensors if name.startswith(_DECODER)))
-    for name in of_decoder:
-        del tensors[name]
-    params, report = assemble(tensors, like, f"{path}")
-    return params, report._replace(unused=(*report.unused, *of_decoder))
+    return assemble(_read(Path(path)).tensors, like, f"{path}")
 
 
-def save(folder: str | Path, params: Mapping[str, Any], config: BertConfig, head: BertSumConfig) -> None:
-    """Writes config.json and model.safetensors: BERT as transformers has it, and the scorer as PreSumm names it.
+def save(
+    folder: str | Path, params: Mapping[str, Any], config: BertConfig, head: BertSumConfig | BertSumAbsConfig
+) -> None:
+    """Writes config.json and model.safetensors: BERT as transformers has it, and what is on top as PreSumm names it.
 
     `huggingface.load` reads all of it; `BertModel.from_pretrained` of transformers reads the encoder, and says what it
     has no use for. Each file takes its name only once complete.
 
     Args:
       folder: made if needed; other files in it, such as vocab.txt, are left alone.
-      params: of `BertSum`.
+      params: of `BertSum` or `BertSumAbs`.
       config: the configuration of its BERT.
-      head: that of its scorer.
+      head: that of what is on top.
     Raises:
       UserError: an option that transformers' BERT does not have.
     """
-    huggingface.save(folder, params, config, "BertSum", more={_KEY: dataclasses.asdict(head)})
+    architecture, key = _HEADS[type(head)]
+    huggingface.save(folder, params, config, architecture, more={key: dataclasses.asdict(head)})
 
 
 def read_head(folder: str | Path) -> dict[str, Any]:
-    """Returns the fields of BertSumConfig that a folder of `save` has; none if it is another's.
+    """Returns the fields of BertSumConfig or BertSumAbsConfig that a folder of `save` has; none if it is another's.
 
     Raises:
       UserError: no readable config.json, or a field missing or of another type.
     """
     path = huggingface.model_folder(folder) / huggingface.CONFIG_FILE
     values = json_files.read_json(path, dict)
-    if _KEY not in values:
-        return {}
-    if not isinstance(values[_KEY], dict):
-        refuse(f"{path}: {_KEY}", values[_KEY], "an object with the scorer's options")
-    fields = {field.name: (field.name, field.type) for field in dataclasses.fields(BertSumConfig)}
-    found = json_files.fields(values[_KEY], fields, path)  # type: ignore[arg-type]
-    return dataclasses.asdict(BertSumConfig(**found))
+    for head, (_, key) in _HEADS.items():
+        if key in values:
+            if not isinstance(values[key], dict):
+                refuse(f"{path}: {key}", values[key], "an object with options")
+            hints = get_type_hints(head)
+            fields = json_files.fields(values[key], {name: (name, hints[name]) for name in hints}, path)
+            return dataclasses.asdict(head(**fields))
+    return {}
 
 
 def _read(path: Path) -> _Checkpoint:
@@ -191,13 +191,28 @@ def _scorer(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path:
     if kind == "rnn":
         found["rnn_compat"] = True
     if kind == "transformer":
-        layer = r"ext_layer\.transformer_inter\.(\d+)\."
-        inner = [len(array) for name, array in tensors.items() if re.match(layer + r"feed_forward\.w_1\.bias", name)]
-        found |= {"scorer_layers": _count(layer, tensors), **({"scorer_intermediate": inner[0]} if inner else {})}
-        key = "ext_heads" if "ext_heads" in options else "heads"  # PreSumm's and BertSum's
-        if key in options:
-            found |= json_files.fields(options, {"scorer_heads": (key, int)}, path)
+        sizes = _layers("ext_layer.transformer_inter", tensors, "scorer")
+        return {**found, **sizes, **_heads(options, ("ext_heads", "heads"), "scorer_heads", path)}
     return found
+
+
+def _decoder(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    sizes = _layers("decoder.transformer_layers", tensors, "decoder")
+    return {**sizes, **_heads(options, ("dec_heads",), "decoder_heads", path)} if sizes else {}
+
+
+def _layers(prefix: str, tensors: Mapping[str, np.ndarray], field: str) -> dict[str, int]:
+    """How many layers there are, and the size of their feed-forward networks."""
+    pattern = re.compile(rf"{prefix}\.\d+\.feed_forward\.w_1\.bias")
+    inner = [len(array) for name, array in tensors.items() if pattern.fullmatch(name)]
+    count = _count(rf"{prefix}\.(\d+)\.", tensors)
+    return {f"{field}_layers": count, f"{field}_intermediate": inner[0]} if inner else {}
+
+
+def _heads(options: Mapping[str, Any], keys: Sequence[str], field: str, path: Path) -> dict[str, int]:
+    """What the options say under the first of the keys that they have: PreSumm's and BertSum's differ."""
+    key = next((key for key in keys if key in options), None)
+    return {} if key is None else json_files.fields(options, {field: (key, int)}, path)
 
 
 def _no_bert(path: Path, got: str) -> UserError:

@@ -16,6 +16,7 @@ from bertjax.errors import UserError, build_all
 from bertjax.interop import huggingface, presumm, torch_pickle
 from bertjax.models.bert import Bert, BertConfig
 from bertjax.models.bertsum import BertSum, BertSumConfig
+from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.sinusoids import sinusoids
 from tests.interop.test_torch_pickle import ATTACKS, extension, name, plain, storage, tensor, text, write_zip
 from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, read, shapes
@@ -245,6 +246,41 @@ def test_abstractive_models_give_their_encoder(tmp_path):
     equal(params["bert"], presumm.load(GOLDEN / "transformer.pt", like("transformer"))[0]["bert"])
 
 
+def abstractive(path):
+    """A fresh model of one decoder layer, with the encoder of a golden file."""
+    values = {**presumm.describe(path), **CHOICES, "decoder_layers": 1, "decoder_heads": 2, "decoder_intermediate": 5}
+    keys = [*BertConfig.__dataclass_fields__, *BertSumAbsConfig.__dataclass_fields__]
+    values = {**values, "decoder_dropout": 0.0}
+    configs = build_all((BertConfig, BertSumAbsConfig), {key: values[key] for key in keys}, "model")
+    ids = (jnp.zeros((1, 1), jnp.int32),) * 4
+    model = BertSumAbs(*configs)
+    return model, model.init(jax.random.key(0), *ids, deterministic=True, return_attention=False)["params"]
+
+
+def test_an_abstractive_model_starts_from_an_extractive_one(caplog):
+    """BERTSUMEXTABS takes the encoder alone."""
+    _, params = abstractive(GOLDEN / "rnn.pt")
+    started = pretrained.warm_start(params, GOLDEN / "rnn.pt")
+    told = [message.split(" has no weights of ")[1].split(" ")[0] for message in caplog.messages]
+    assert sorted(told) == ["bias", "decoder", "target_embeddings"]
+    equal(started["bert"], presumm.load(GOLDEN / "rnn.pt", like("rnn"))[0]["bert"])
+    equal(started["decoder"], params["decoder"])
+
+
+def test_a_decoder_of_another_size(tmp_path):
+    model, params = abstractive(GOLDEN / "rnn.pt")
+    presumm.save(tmp_path, params, model.config, model.head)
+    found = huggingface.read_tensors(tmp_path)
+    extra = {key.replace("layers.0", "layers.1"): array for key, array in found.items() if "decoder.trans" in key}
+    path = write(tmp_path, {**found, **extra}, options(dec_heads=2))
+    found = presumm.describe(path)
+    assert {key: value for key, value in found.items() if key.startswith("decoder")} == {
+        "decoder_layers": 2, "decoder_heads": 2, "decoder_intermediate": 5
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"got 26 unknown: decoder.transformer_layers.1.context_attn.final_linear.bias"):
+        presumm.load(path, params)
+
+
 def test_a_plain_bert_from_a_summarizer():
     config = with_positions(40)[0].config
     ids = jnp.zeros((1, 1), jnp.int32)
@@ -312,7 +348,7 @@ def test_folders_of_others_have_no_scorer(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([], r"config.json: bertsum: got \[\]; expected an object with the scorer's options"),
+        ([], r"config.json: bertsum: got \[\]; expected an object with options"),
         ({"scorer": "rnn"}, r"config.json: scorer_layers: got no value; expected a value of type int"),
     ],
 )

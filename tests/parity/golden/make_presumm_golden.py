@@ -203,12 +203,16 @@ def run_alone(model, batch):
     return scores
 
 
-def write(folder, name, made, seed, batch, legacy=False):
-    """Writes NAME.pt as the trainer does, after an update, with scores and gradients of these weights; returns them."""
+def write(folder, name, made, seed, batch, legacy, updated):
+    """Writes NAME.pt as the trainer does, with scores and gradients of these weights; returns them.
+
+    After an update, the file has a state of Adam as well.
+    """
     model, options, optimizer = made
     randomize(model, seed)
-    run(model, batch)
-    optimizer.step()
+    if updated:
+        run(model, batch)
+        optimizer.step()
     saved = {"model": model.state_dict(), "opt": options, "optim": optimizer}
     if "ext_layer.pos_emb.pe" in saved["model"]:  # 5000 rows
         saved["model"]["ext_layer.pos_emb.pe"] = saved["model"]["ext_layer.pos_emb.pe"][:, :16].clone()
@@ -231,10 +235,10 @@ def main():
     batch = make_documents(values.seed)
     np.savez_compressed(values.output / "documents.npz", **batch)
     open_code(values.presumm, PATCHES)
-    write(values.output, "transformer", make_presumm(), values.seed + 1, batch, legacy=True)
+    write(values.output, "transformer", make_presumm(), values.seed + 1, batch, legacy=True, updated=True)
     open_code(values.bertsum, PATCHES)
-    write(values.output, "classifier", make_bertsum("classifier"), values.seed + 2, batch)
-    weights = write(values.output, "rnn", make_bertsum("rnn"), values.seed + 3, batch, legacy=True)
+    write(values.output, "classifier", make_bertsum("classifier"), values.seed + 2, batch, legacy=False, updated=True)
+    weights = write(values.output, "rnn", make_bertsum("rnn"), values.seed + 3, batch, legacy=True, updated=False)
     open_code(values.bertsum, {**PATCHES, "rnn.py": PATCHES["rnn.py"] + AS_MEANT})
     model, _, _ = make_bertsum("rnn")
     model.load_state_dict(weights)

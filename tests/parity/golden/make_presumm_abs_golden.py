@@ -1,0 +1,171 @@
+"""Makes presumm_abs/ beside this file with PreSumm's own code: a small BertSumAbs, its scores, gradient and summaries.
+
+Usage: python tests/parity/golden/make_presumm_abs_golden.py PRESUMM [--output FOLDER] [--seed N]
+
+As make_presumm_golden.py, which says what it takes. The model is trained for some seconds to copy words of its source,
+so that what a beam search finds depends on the source, and is long enough to repeat itself.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from make_presumm_golden import OPTIONS, PATCHES, SIZES, open_code
+
+GOLDEN = Path(__file__).with_name("presumm_abs")
+PAD, BOS, EOS, CLS, SEP, FIRST_WORD, FIRST_PIECE, VOCAB = 0, 1, 2, 4, 5, 6, 26, 37
+DOCUMENTS, SOURCE, TARGET, HIDDEN = 50, 24, 16, 16
+VALUES = {
+    **OPTIONS,
+    "task": "abs",
+    "share_emb": False,
+    "use_bert_emb": False,
+    "dec_dropout": 0.2,
+    "dec_layers": 2,
+    "dec_hidden_size": HIDDEN,
+    "dec_heads": 4,
+    "dec_ff_size": 14,
+    "warmup_steps_bert": 20000,
+    "warmup_steps_dec": 10000,
+    "alpha": 0.95,
+    "beam_size": 5,
+    "min_length": 4,
+    "max_length": 20,
+    "block_trigram": True,
+}
+# The decoder's mask, which is stored with each of its layers, takes 25 MB; pyrouge is not needed; today's torch makes
+# floats of quotients.
+PATCHES = {
+    **PATCHES,
+    "decoder.py": [("MAX_SIZE = 5000", "MAX_SIZE = 32")],
+    "utils.py": [("from others import pyrouge\n", "")],
+    "predictor.py": [("topk_ids.div(vocab_size)", "topk_ids.div(vocab_size, rounding_mode='floor')")],
+}
+
+
+class Vocabulary:
+    """Words of which none is another's beginning; those from FIRST_PIECE on continue a word."""
+
+    def __init__(self):
+        self.ids_to_tokens = [f"w{i:02}" if i < FIRST_PIECE else f"##p{i:02}" for i in range(VOCAB)]
+
+
+def make_model():
+    """The model, its options and its two optimizers."""
+    import pytorch_transformers
+    from models.model_builder import AbsSummarizer, build_optim_bert, build_optim_dec
+
+    config = pytorch_transformers.BertConfig(
+        **{**SIZES, "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": 2}
+    )
+    pytorch_transformers.BertModel.from_pretrained = classmethod(lambda cls, *args, **kwargs: cls(config))
+    options = argparse.Namespace(**VALUES)
+    model = AbsSummarizer(options, "cpu", None)
+    return model, options, [build_optim_bert(options, model, None), build_optim_dec(options, model, None)]
+
+
+def make_documents(rows, seed):
+    """Two sentences of words, the second often the first once more; the summary has the words of both."""
+    random = np.random.default_rng(seed)
+    batch = {name: np.zeros((rows, SOURCE), np.int32) for name in ("input_ids", "segment_ids", "token_type_ids")}
+    batch["target_ids"] = np.zeros((rows, TARGET + 2), np.int32)
+    for row in range(rows):
+        first = random.integers(FIRST_WORD, VOCAB, random.integers(3, 9))
+        second = first if random.random() < 0.6 else random.integers(FIRST_WORD, VOCAB, random.integers(3, 9))
+        source = [CLS, *first, SEP, CLS, *second, SEP]
+        batch["input_ids"][row, : len(source)] = source
+        batch["segment_ids"][row, : len(source)] = 1
+        batch["token_type_ids"][row, len(first) + 2 : len(source)] = 1
+        target = [BOS, *[*first, *second][:TARGET], EOS]
+        batch["target_ids"][row, : len(target)] = target
+    return batch
+
+
+def log_probabilities(model, batch):
+    """Of each word of the vocabulary after each target token but the last."""
+    source, segments, types, target = (
+        torch.from_numpy(batch[name]).long() for name in ("input_ids", "segment_ids", "token_type_ids", "target_ids")
+    )
+    decoded, _ = model(source, target, types, None, segments.byte(), None, None)
+    return model.generator(decoded), target[:, 1:]
+
+
+def loss_of(model, batch):
+    """The sum of the negative log-likelihoods."""
+    scores, labels = log_probabilities(model, batch)
+    return torch.nn.functional.nll_loss(scores.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="sum")
+
+
+def train(model, seed):
+    """Some hundred updates, without dropout; after more of them rounding errors are as large as what is tested."""
+    torch.manual_seed(seed)
+    model.eval()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(300):
+        batch = make_documents(32, 1000 * (seed + 1) + step)
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        (loss / 200).backward()
+        optimizer.step()
+    print(f"loss of the last batch: {loss.item() / (batch['target_ids'][:, 1:] != PAD).sum():.3f} a token")
+    with torch.no_grad():
+        model.generator[0].bias[[PAD, BOS]] = -30  # these two are never written by ours, or count as a word there
+
+
+def summarize(model, options, batch):
+    """Ids of the best hypotheses up to the first end token, and their scores."""
+    from models.predictor import build_predictor
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = argparse.Namespace(**{**vars(options), "model_path": folder})
+        predictor = build_predictor(options, Vocabulary(), {"BOS": BOS, "EOS": EOS}, model)
+        documents = argparse.Namespace(
+            src=torch.from_numpy(batch["input_ids"]).long(),
+            segs=torch.from_numpy(batch["token_type_ids"]).long(),
+            mask_src=torch.from_numpy(batch["segment_ids"]).byte(),
+            batch_size=DOCUMENTS,
+        )
+        found = predictor.translate_batch(documents)
+    ids = np.zeros((DOCUMENTS, options.max_length), np.int32)
+    for row, (prediction,) in enumerate(found["predictions"]):
+        words = prediction.tolist()
+        words = words[: words.index(EOS) + 1] if EOS in words else words
+        ids[row, : len(words)] = words
+    return ids, np.array([score.item() for (score,) in found["scores"]], np.float32)
+
+
+def main():
+    """Writes all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("presumm", type=Path)
+    parser.add_argument("--output", type=Path, default=GOLDEN)
+    parser.add_argument("--seed", type=int, default=0)
+    values = parser.parse_args()
+    values.output.mkdir(parents=True, exist_ok=True)
+    open_code(values.presumm, PATCHES)
+    torch.manual_seed(values.seed)
+    model, options, optimizers = make_model()
+    train(model, values.seed)
+    saved = {"model": model.state_dict(), "opt": options, "optims": optimizers}
+    saved["model"]["decoder.pos_emb.pe"] = saved["model"]["decoder.pos_emb.pe"][:, :16].clone()  # of 5000 rows
+    torch.save(saved, values.output / "model.pt", _use_new_zipfile_serialization=False)
+    batch = make_documents(DOCUMENTS, values.seed)
+    np.savez_compressed(values.output / "documents.npz", **batch)
+    model.zero_grad()
+    loss_of(model, batch).backward()
+    gradient = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+    torch.save({"model": gradient}, values.output / "gradient.pt", _use_new_zipfile_serialization=False)
+    with torch.no_grad():
+        scores, _ = log_probabilities(model, {name: array[:8] for name, array in batch.items()})
+    expected = {"log_probabilities": scores.numpy()}
+    for blocks in (True, False):
+        options.block_trigram = blocks
+        name = "blocked" if blocks else "free"
+        expected[f"{name}_ids"], expected[f"{name}_scores"] = summarize(model, options, batch)
+    np.savez_compressed(values.output / "expected.npz", **expected)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Our BertSumAbs against PreSumm's own code: its checkpoint, what it expects of each word, gradients, and summaries.
+
+The golden files are made by golden/make_presumm_abs_golden.py; see test_presumm.py.
+"""
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import seq2seq
+from bertjax.decoding.config import DecodingConfig
+from bertjax.errors import build_all
+from bertjax.interop import presumm
+from bertjax.models.bert import BertConfig
+from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
+from bertjax.models.losses import cross_entropy
+from bertjax.seq2seq import TargetIds
+from tests.parity.test_bert import distance
+from tests.parity.test_presumm import CHOICES
+
+GOLDEN = Path(__file__).with_name("golden") / "presumm_abs"
+FIRST_PIECE = 26
+IDS = TargetIds(start=1, end=2, pad=0)
+# The beam search of PreSumm, with the golden lengths.
+DECODING = DecodingConfig(
+    max_length=20,
+    max_ratio=0.0,
+    max_extra=20,
+    min_ratio=0.0,
+    min_extra=4,
+    num_beams=5,
+    n_best=1,
+    length_penalty="gnmt",
+    alpha=0.95,
+    count_eos=True,
+    block_ngrams=3,
+    force_eos=False,
+    stopping="presumm",
+)
+
+
+def read(path):
+    """The model that a checkpoint is of, and its parameters."""
+    choices = {key: value for key, value in CHOICES.items() if not key.startswith("scorer")}
+    values = {**presumm.describe(path), **choices, "num_heads": 2, "decoder_dropout": 0.0}
+    model = BertSumAbs(*build_all((BertConfig, BertSumAbsConfig), values, "model"))
+    params, report = presumm.load(path, shapes(model))
+    assert report == ((), ("bert.pooler.dense.bias", "bert.pooler.dense.weight"))
+    return model, params
+
+
+@functools.cache
+def shapes(model):
+    ids = jnp.zeros((1, 1), jnp.int32)
+    init = functools.partial(model.init, deterministic=True, return_attention=False)
+    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+
+
+def documents(folder):
+    """Inputs as `bertjax.seq2seq` takes them."""
+    found = {name: jnp.asarray(array) for name, array in np.load(folder / "documents.npz").items()}
+    labels = found.pop("target_ids")[:, 1:]
+    return {**found, "labels": labels, "target_segment_ids": jnp.asarray(labels != 0, jnp.int32)}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params, batch):
+    """The log-probabilities of all words, and the gradient of the targets' negative log-likelihood, summed."""
+
+    def loss(params):
+        logits = seq2seq.apply(model, params, batch, IDS.start, None, return_attention=False).logits
+        return jnp.sum(cross_entropy(logits, batch["labels"]) * batch["target_segment_ids"]), jax.nn.log_softmax(logits)
+
+    gradient, scores = jax.grad(loss, has_aux=True)(params)
+    return scores, gradient
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def write(model, params, batch, config):
+    continues = jnp.arange(model.config.vocab_size) >= FIRST_PIECE
+    return seq2seq.write(model, params, batch, config, IDS, continues)
+
+
+def check(folder):
+    model, params = read(folder / "model.pt")
+    batch, expected = documents(folder), np.load(folder / "expected.npz")
+    scores, gradient = run(model, params, batch)
+    # Of the end token on: PreSumm's targets have one that is fed, too, but means nothing.
+    real = np.asarray(batch["target_segment_ids"][:8], bool)
+    difference = np.abs(scores[:8] - expected["log_probabilities"])[real].max()
+    print(f"max abs difference of log-probabilities {difference:.1e}")
+    assert expected["log_probabilities"][real].std() > 1
+    assert difference <= 2e-5
+    theirs, _ = presumm.load(folder / "gradient.pt", shapes(model))
+    print(f"relative distance of gradients {distance(gradient, theirs):.1e}")
+    assert distance(gradient, theirs) <= 1e-5
+    for name, config in configs().items():
+        found = write(model, params, batch, config)
+        same = (np.asarray(found["ids"][:, 0]) == expected[f"{name}_ids"]).all(1)
+        print(f"{name}: {same.sum()} of {len(same)} summaries alike")
+        assert same.all()
+        np.testing.assert_allclose(found["scores"][:, 0], expected[f"{name}_scores"], atol=2e-5)
+    return expected
+
+
+def configs():
+    values = {field: getattr(DECODING, field) for field in DECODING.__dataclass_fields__}
+    return {"blocked": DECODING, "free": DecodingConfig(**{**values, "block_ngrams": 0})}
+
+
+def test_golden():
+    expected = check(GOLDEN)
+    # Summaries differ, end where they like, and blocking matters.
+    assert len(np.unique(expected["blocked_ids"], axis=0)) == 50
+    assert len(set((expected["blocked_ids"] != 0).sum(1))) > 4
+    assert (expected["blocked_ids"] != expected["free_ids"]).any(1).sum() > 10
+
+
+def test_there_and_back(tmp_path):
+    from bertjax.interop import huggingface
+
+    model, params = read(GOLDEN / "model.pt")
+    presumm.save(tmp_path, params, model.config, model.head)
+    loaded, report = huggingface.load(tmp_path, shapes(model))
+    assert report == ((), ())
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    assert build_all((BertSumAbsConfig,), presumm.read_head(tmp_path), "") == (model.head,)
+
+
+@pytest.mark.slow
+def test_live(tmp_path):
+    if "BERTJAX_PRESUMM" not in os.environ:
+        pytest.skip("BERTJAX_PRESUMM does not name an interpreter and the clones of PreSumm and BertSum")
+    python, clone, _ = os.environ["BERTJAX_PRESUMM"].split()
+    script = GOLDEN.with_name("make_presumm_abs_golden.py")
+    subprocess.run([python, script, clone, "--output", tmp_path, "--seed", "100"], check=True)
+    check(tmp_path)
