@@ -94,7 +94,7 @@ def resolve(config: Mapping[str, Any], *, extends_positions: bool = False) -> di
         found = describe(Path(config["init_from"]))
         known = {key: value for key, value in found.model.items() if key in _MODEL_KEYS or key in model}
         if extends_positions:
-            known["max_positions"] = max(known["max_positions"], model["max_positions"] or 0)
+            known["max_positions"] = max(known["max_positions"], model.get("max_positions") or 0)
         values = {f"model.{key}": value for key, value in known.items()}
         if presumm.is_checkpoint(config["init_from"]):
             _check_vocabulary(config["init_from"], data.get("vocab_file"))

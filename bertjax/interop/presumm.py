@@ -18,6 +18,7 @@ from jaxtyping import Shaped
 from bertjax.errors import UserError
 from bertjax.interop import huggingface, json_files, torch_pickle
 from bertjax.interop.bert_tensors import Report, assemble, canonical, refuse, scorer_of
+from bertjax.interop.reading import shown
 from bertjax.interop.restricted_pickle import Inert
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum import BertSumConfig
@@ -138,7 +139,7 @@ def _read(path: Path) -> _Checkpoint:
     values = torch_pickle.read(path, _INERT)
     if not isinstance(values, dict) or "model" not in values:
         got = "keys " + ", ".join(map(str, values)) if isinstance(values, dict) else type(values).__name__
-        raise _no_bert(path, got[:200])
+        raise _no_bert(path, shown(got))
     tensors = _renamed(torch_pickle.state_dict(values["model"], path, f"{path}: model"), path)
     options = values.get("opt")
     return _Checkpoint(canonical(tensors, f"{path}"), options.attributes if isinstance(options, Inert) else {})
@@ -160,7 +161,7 @@ def _renamed(tensors: Mapping[str, Shaped[np.ndarray, "..."]], path: Path) -> di
 
 
 def _check_sinusoids(array: Shaped[np.ndarray, "..."], what: str) -> None:
-    if array.ndim != 3 or len(array) != 1 or array.shape[2] % 2:
+    if array.ndim != 3 or len(array) != 1 or array.shape[2] % 2 or not array.size:
         refuse(what, f"shape {array.shape}", "shape (1, positions, hidden size)")
     _, length, size = array.shape
     difference = np.abs(array[0] - sinusoids(length, size, "interleaved")).max(initial=0)
@@ -175,12 +176,14 @@ def _count(pattern: str, tensors: Mapping[str, Any]) -> int:
 
 def _num_heads(options: Mapping[str, Any], hidden_size: int, path: Path) -> dict[str, int]:
     """BERT-Base and BERT-Large have heads of 64; "baseline" is an encoder of PreSumm's or BertSum's own."""
-    if "encoder" in options and options["encoder"] == "baseline":
-        is_extractive = "task" in options and options["task"] == "ext"
-        return (
-            json_files.fields(options, {"num_heads": ("ext_heads", int)}, path) if is_extractive else {"num_heads": 8}
-        )
+    if _is(options, "encoder", "baseline"):
+        return _heads(options, ("ext_heads",), "num_heads", path) if _is(options, "task", "ext") else {"num_heads": 8}
     return {} if hidden_size % 64 else {"num_heads": hidden_size // 64}
+
+
+def _is(options: Mapping[str, Any], key: str, value: str) -> bool:
+    # Of what comes from a file an array, too, may be compared.
+    return isinstance(options.get(key), str) and options[key] == value
 
 
 def _scorer(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -212,7 +215,11 @@ def _layers(prefix: str, tensors: Mapping[str, np.ndarray], field: str) -> dict[
 def _heads(options: Mapping[str, Any], keys: Sequence[str], field: str, path: Path) -> dict[str, int]:
     """What the options say under the first of the keys that they have: PreSumm's and BertSum's differ."""
     key = next((key for key in keys if key in options), None)
-    return {} if key is None else json_files.fields(options, {field: (key, int)}, path)
+    if key is None:
+        return {}
+    if type(options[key]) is not int:
+        refuse(f"{path}: opt.{key}", type(options[key]).__name__, "an int")
+    return {field: options[key]}
 
 
 def _no_bert(path: Path, got: str) -> UserError:

@@ -129,9 +129,20 @@ def test_what_options_say(tmp_path, opt, expected):
     assert {key: value for key, value in found.items() if key.endswith("heads")} == expected
 
 
-def test_options_of_another_type(tmp_path):
-    with pytest.raises(UserError, match=r"model_step_1.pt: ext_heads: got '4'; expected a value of type int"):
-        presumm.describe(write(tmp_path, tensors("transformer"), options(ext_heads="4")))
+@pytest.mark.parametrize(
+    ("opt", "got"),
+    [
+        (plain("4"), "str"),
+        (plain(True), "bool"),
+        (tensor(stored=storage("0", size=6)), "ndarray"),
+        (b"]" * 10_000 + b"a" * 9_999, "list"),  # deeper than the stack
+    ],
+)
+def test_options_of_another_type(tmp_path, opt, got):
+    model = {"first": np.zeros(6, np.float32), **tensors("transformer")}
+    opt = name("argparse.Namespace") + b")\x81}(" + text("encoder") + opt + text("ext_heads") + opt + b"ub"
+    with pytest.raises(UserError, match=rf"model_step_1.pt: opt.ext_heads: got {got}; expected an int"):
+        presumm.describe(write(tmp_path, model, opt))
 
 
 def test_heads_of_64_as_in_published_models(tmp_path):
@@ -193,6 +204,10 @@ def without(key):
         (
             {**tensors("transformer"), "ext_layer.pos_emb.pe": np.zeros((16, 12), np.float32)},
             r"ext_layer.pos_emb.pe: got shape \(16, 12\); expected shape \(1, positions, hidden size\)",
+        ),
+        (
+            {**tensors("transformer"), "ext_layer.pos_emb.pe": np.zeros((1, 2**40, 0), np.float32)},
+            r"ext_layer.pos_emb.pe: got shape \(1, 1099511627776, 0\)",
         ),
         (
             {**tensors("transformer"), "ext_layer.pos_emb.pe": np.full((1, 16, 12), np.nan, np.float32)},

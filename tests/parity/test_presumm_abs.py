@@ -102,10 +102,13 @@ def check(folder):
     assert distance(gradient, theirs) <= 1e-5
     for name, config in configs().items():
         found = write(model, params, batch, config)
+        # Where trigrams block all beams of a document PreSumm goes on with noise, and ours as if they blocked none.
+        is_alive = expected[f"{name}_scores"] > -1e9
         same = (np.asarray(found["ids"][:, 0]) == expected[f"{name}_ids"]).all(1)
-        print(f"{name}: {same.sum()} of {len(same)} summaries alike")
-        assert same.all()
-        np.testing.assert_allclose(found["scores"][:, 0], expected[f"{name}_scores"], atol=2e-5)
+        print(f"{name}: {same[is_alive].sum()} of {is_alive.sum()} summaries alike")
+        assert is_alive.sum() >= 45
+        assert same[is_alive].all()
+        np.testing.assert_allclose(found["scores"][is_alive, 0], expected[f"{name}_scores"][is_alive], atol=2e-5)
     return expected
 
 
@@ -116,6 +119,7 @@ def configs():
 
 def test_golden():
     expected = check(GOLDEN)
+    assert expected["blocked_scores"].min() > -1e9
     # Summaries differ, end where they like, and blocking matters.
     assert len(np.unique(expected["blocked_ids"], axis=0)) == 50
     assert len(set((expected["blocked_ids"] != 0).sum(1))) > 4
