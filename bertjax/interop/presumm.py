@@ -207,7 +207,7 @@ def _decoder(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path
 def _layers(prefix: str, tensors: Mapping[str, np.ndarray], field: str) -> dict[str, int]:
     """How many layers there are, and the size of their feed-forward networks."""
     pattern = re.compile(rf"{prefix}\.\d+\.feed_forward\.w_1\.bias")
-    inner = [len(array) for name, array in tensors.items() if pattern.fullmatch(name)]
+    inner = [array.size for name, array in tensors.items() if pattern.fullmatch(name)]
     count = _count(rf"{prefix}\.(\d+)\.", tensors)
     return {f"{field}_layers": count, f"{field}_intermediate": inner[0]} if inner else {}
 
