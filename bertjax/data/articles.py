@@ -179,6 +179,21 @@ def parse(texts: Iterable[str], layout: str, splitter: str) -> Iterator[Article]
         yield Article(str(number), found, None, None, where)
 
 
+def read(source: str, key: str, config: ArticlesConfig) -> Iterator[Article]:
+    """Yields the articles of files or of a TFDS dataset, with summaries or without.
+
+    Args:
+      source: as `article_formats.read` takes it.
+      key: the config key or flag that names it, for messages.
+      config: how it is read.
+    Raises:
+      UserError: a source that cannot be read, or a bad article.
+    """
+    bad_rows = BadRows(config.on_bad_row)
+    stored = article_formats.read(source, key, config, False, bad_rows)
+    yield from bad_rows.sift(map(partial(_split, splitter=config.splitter), stored))
+
+
 def _split(stored: Stored, splitter: str) -> Article:
     """Returns the article with its sentences."""
     found = stored.body if stored.is_split else _sentences(stored.body, splitter)

@@ -10,6 +10,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
@@ -81,6 +82,7 @@ class BertSum(nn.Module):
         segment_ids: Int[Array, "B S"],
         cls_positions: Int[Array, "B E"],
         sentence_mask: Int[Array, "B E"] | Bool[Array, "B E"],
+        first_sentences: Int[Array, " B"] | None = None,
         *,
         deterministic: bool,
     ) -> Float32[Array, "B E"]:
@@ -92,6 +94,8 @@ class BertSum(nn.Module):
           segment_ids: 1 at tokens, 0 at padding.
           cls_positions: the [CLS] of each sentence; any place of the row at padding.
           sentence_mask: 1 at sentences, 0 at padding, which comes last.
+          first_sentences: the number in its document of each row's first sentence, where rows are parts of documents;
+            None for 0. The Transformer knows sentences by their numbers.
           deterministic: no dropout.
         """
         hidden = self.bert(
@@ -99,8 +103,16 @@ class BertSum(nn.Module):
         ).hidden
         mask = (sentence_mask != 0).astype(jnp.int32)
         sentences = jnp.where(mask[..., None] != 0, take_positions(hidden, cls_positions), 0)
-        logits: Array = self.scorer(sentences, mask, deterministic=deterministic)
+        first = jnp.zeros(len(input_ids), jnp.int32) if first_sentences is None else first_sentences
+        logits: Array = self.scorer(sentences, mask, first, deterministic=deterministic)
         return logits
+
+
+def first_places(flags: Int[Array, "B S"], count: int) -> Int[Array, "B {count}"]:
+    """Returns where the first `count` flags of each row are, in order; after them, a place without one."""
+    length = flags.shape[1]
+    values, _ = jax.lax.top_k(jnp.where(flags != 0, length - jnp.arange(length), 0), count)
+    return jnp.where(values > 0, length - values, length - 1)
 
 
 def probabilities(
@@ -115,7 +127,7 @@ class Classifier(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], *, deterministic: bool
+        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], first: Int[Array, " B"], *, deterministic: bool
     ) -> Float32[Array, "B E"]:
         """Returns the logit of each sentence, for itself alone."""
         return _logit("linear", x)
@@ -132,13 +144,13 @@ class SentenceTransformer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], *, deterministic: bool
+        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], first: Int[Array, " B"], *, deterministic: bool
     ) -> Float32[Array, "B E"]:
         """Returns the logit of each sentence, given all of its document."""
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
-        x = x + jnp.asarray(sinusoids(x.shape[1], x.shape[2], "interleaved"), x.dtype)
+        x = x + _numbers(first, *x.shape[1:]).astype(x.dtype)
         for part, rows in ((layer.clone(bare_input=True), slice(0, 1)), (layer, slice(1, None))):
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
             x, _, _ = run_layers(
@@ -163,7 +175,7 @@ class SentenceLSTM(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], *, deterministic: bool
+        self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], first: Int[Array, " B"], *, deterministic: bool
     ) -> Float32[Array, "B E"]:
         """Returns the logit of each sentence, given all of its document."""
         read = LayerNormBiLSTM(self.units, name="lstm")(x, jnp.ones_like(mask) if self.compat else mask)
@@ -179,6 +191,15 @@ def _make_scorer(config: BertConfig, head: BertSumConfig) -> nn.Module:
     even = config.hidden_size % 2 == 0
     check_value(even, "hidden_size", config.hidden_size, "an even number with model.scorer=rnn")
     return SentenceLSTM(config.hidden_size // 2, head.scorer_dropout, head.rnn_compat)
+
+
+def _numbers(first: Int[Array, " B"], count: int, size: int) -> Float32[Array, "B {count} {size}"]:
+    """The sinusoids of `count` numbers from `first` on: those from 0 on, turned by the angles of `first`."""
+    sines, cosines = np.moveaxis(sinusoids(count, size, "interleaved").reshape(count, -1, 2), -1, 0)
+    angles = first[:, None, None] / 10_000.0 ** (np.arange(size // 2) * 2 / size)
+    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    turned = sines * cosine + cosines * sine, cosines * cosine - sines * sine
+    return jnp.stack(turned, axis=-1).reshape(len(first), count, size)
 
 
 def _layers_config(config: BertConfig, head: BertSumConfig) -> TransformerConfig:

@@ -1,0 +1,118 @@
+"""The articles of a run, what is to be learned of them, and the vocabulary that they are encoded with."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.data import oracle, wordpiece_trainer
+from bertjax.data.article_limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.articles import Articles, ArticlesConfig
+from bertjax.data.given_text import VocabularyConfig, given_vocabulary
+from bertjax.data.oracle import OracleConfig
+from bertjax.data.tokenizers import WordPiece
+from bertjax.errors import UserError
+from bertjax.progress import track
+
+# Articles are held out by their texts alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedVocabularyConfig(VocabularyConfig):
+    """Which vocabulary.
+
+    Attributes:
+      vocab_size: of one that is trained on the articles, where neither `vocab_file` nor `init_from` gives one.
+    """
+
+    vocab_size: int
+
+
+@functools.lru_cache(maxsize=3)
+def read(config: ArticlesConfig, limits: ArticleLimits, labels: OracleConfig, split: str) -> tuple[LimitedArticle, ...]:
+    """What is taken of the articles of a split; those out of limits are left out of "train" alone.
+
+    Sentences to choose are those that the source names, and otherwise the oracle's.
+
+    Raises:
+      UserError: whatever is wrong with them, or none is left.
+    """
+    texts = Articles(config, split, _SPLIT_SEED, needs_summary=True)
+    found = []
+    for article in track(texts.articles(), f"labeling articles, {split}", "articles"):
+        assert article.summary is not None
+        gold = article.gold
+        if gold is None:
+            gold = oracle.oracle(article.sentences, article.summary, labels)
+        limited = limit(article, gold, limits, drops=split == "train")
+        if limited is not None:
+            found.append(limited)
+    if not found:
+        raise UserError(
+            "config keys data.limits",
+            got=f"limits that leave nothing of the split {split}",
+            expected="articles of more sentences and words than that",
+            fix="lower data.limits.min_sentences, min_words or min_summary_words",
+        )
+    return tuple(found)
+
+
+def splits(config: ArticlesConfig) -> tuple[str, ...]:
+    """Those that there are."""
+    return ("train", "valid", "test") if config.test_source else ("train", "valid")
+
+
+@dataclasses.dataclass(frozen=True)
+class ArticleText:
+    """What a run reads: articles as they stand, and a vocabulary, which may have to be trained on them.
+
+    Attributes:
+      folder: where the vocabulary is kept.
+      articles: which articles.
+      vocabulary: which vocabulary.
+    """
+
+    folder: Path
+    articles: ArticlesConfig
+    vocabulary: TrainedVocabularyConfig
+
+    @property
+    def fingerprint(self) -> str:
+        """What the rows and their encoding depend on."""
+        texts = [Articles(self.articles, split, _SPLIT_SEED, True).fingerprint() for split in splits(self.articles)]
+        config = self.vocabulary
+        is_given = bool(config.vocab_file)
+        vocabulary: Any = given(config).vocab if is_given else config.vocab_size
+        return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
+
+    def run(self) -> None:
+        """Puts the vocabulary into the folder."""
+        if self.vocabulary.vocab_file:
+            given(self.vocabulary).save(self.folder)
+        elif not (self.folder / "vocab.txt").exists():
+            self._trained().save(self.folder)
+
+    def _trained(self) -> WordPiece:
+        texts = Articles(self.articles, "train", _SPLIT_SEED, needs_summary=True).articles()
+        sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
+        counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
+        vocab = wordpiece_trainer.train(counts, self.vocabulary.vocab_size)
+        return WordPiece(vocab, self.vocabulary.lowercase)
+
+
+def given(config: VocabularyConfig) -> WordPiece:
+    """The vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
+    return given_vocabulary(Path(config.vocab_file), config.lowercase)
+
+
+def subtree(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of `config.data` that has keys of its own. Raises UserError if there is none."""
+    found = data.get(name)
+    if not isinstance(found, Mapping):
+        raise UserError(f"config key data.{name}", got=found, expected="keys and values", fix="leave it as it is")
+    return found

@@ -1,0 +1,394 @@
+"""Summaries made of an article's own sentences (Liu 2019; Liu and Lapata 2019, section 3)."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from bertjax import fine_tuning, pretrained
+from bertjax.data import article_rows, article_text, articles
+from bertjax.data.article_limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.article_rows import ArticleRow, ArticleRowsConfig, with_labels
+from bertjax.data.article_text import ArticleText, TrainedVocabularyConfig
+from bertjax.data.articles import Article, ArticlesConfig
+from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.given_text import given_vocabulary
+from bertjax.data.oracle import OracleConfig
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.decoding.selection import Selection, SelectionConfig, lead_scores, oracle_scores, select
+from bertjax.errors import build, build_all, choice
+from bertjax.fine_tuning import FineTuningConfig
+from bertjax.interop import presumm
+from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.scoring import bootstrap, rouge
+from bertjax.scoring.rouge import RougeConfig
+from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Rows as RowIndices
+
+_OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
+_OF_ROWS = {"first_sentences": np.int32}
+_SHORTEST = 3  # tokens of a sentence: [CLS], a piece, [SEP]
+_SHOWN = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(FineTuningConfig):
+    """The keys of the config that this experiment reads.
+
+    Attributes:
+      positions: what positions that the model in `init_from` does not have begin as, see
+        `pretrained.extend_positions`.
+      loss_reduction: "mean" over the sentences of a batch, or their "sum", as the published code.
+      selection: fields of `SelectionConfig`.
+      match_reference: in scoring, for comparisons at equal length: as many "sentences" as the reference has, or at most
+        as many "words", in place of `selection`'s; "" for neither.
+      rouge: fields of `RougeConfig`.
+    """
+
+    positions: str
+    loss_reduction: str
+    selection: Mapping[str, Any]
+    match_reference: str
+    rouge: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        choice(self.positions, ("tile", "repeat_last"), "positions")
+        choice(self.loss_reduction, ("mean", "sum"), "loss_reduction")
+        choice(self.match_reference, ("", "sentences", "words"), "match_reference")
+
+
+class _Data(NamedTuple):
+    """What `config.data` says."""
+
+    articles: ArticlesConfig
+    rows: ArticleRowsConfig
+    vocabulary: TrainedVocabularyConfig
+    limits: ArticleLimits
+    oracle: OracleConfig
+
+
+def _data(data: Mapping[str, Any]) -> _Data:
+    parts = {name: article_text.subtree(data, name) for name in ("limits", "oracle")}
+    rest = {key: value for key, value in data.items() if key not in parts}
+    texts, rows, vocabulary = build_all((ArticlesConfig, ArticleRowsConfig, TrainedVocabularyConfig), rest, "data")
+    return _Data(
+        texts,
+        rows,
+        vocabulary,
+        build(ArticleLimits, parts["limits"], "data.limits"),
+        build(OracleConfig, parts["oracle"], "data.oracle"),
+    )
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, and lengths in updates where there is a vocabulary to count rows with.
+
+    Raises:
+      UserError: contradictions, and whatever is wrong with the articles.
+    """
+    config = pretrained.resolve(config, extends_positions=True)
+    data, count = _data(config["data"]), 1
+    if data.vocabulary.vocab_file and config["num_steps"] is None and data.articles.source:
+        count = len(_training_rows(data, _key(article_text.given(data.vocabulary))).lengths)
+    return fine_tuning.resolve_lengths(config, count)
+
+
+@functools.lru_cache(maxsize=1)
+def _training_rows(data: _Data, key: tuple[tuple[str, ...], bool]) -> Rows:
+    """The rows of all articles; `resolve` counts them before the task trains on them."""
+    tokenizer = WordPiece(*key)
+    return Rows(
+        with_labels(row, article.labels)
+        for article in article_text.read(data.articles, data.limits, data.oracle, "train")
+        for row in article_rows.rows(article.sentences, tokenizer, data.rows)
+    )
+
+
+def _key(tokenizer: WordPiece) -> tuple[tuple[str, ...], bool]:
+    """What a tokenizer can be made of again."""
+    return tokenizer.vocab, tokenizer.lowercase
+
+
+def preparation(config: Config, workdir: Path) -> ArticleText:
+    """The articles that training needs; their vocabulary is kept in the run's folder."""
+    data = _data(config.data)
+    return ArticleText(workdir / "data", data.articles, data.vocabulary)
+
+
+def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Summarization":
+    """The task.
+
+    Args:
+      config: its settings.
+      vocab_dir: a folder with the vocabulary, or a checkpoint that has none and leaves it to the config; without it
+        the special tokens stand in, and nothing more than the settings can be checked.
+      prepared: any folder if the task is to train or to be scored; without it the articles are not read.
+    """
+    vocabulary = _data(config.data).vocabulary
+    if vocab_dir is None:
+        tokenizer = WordPiece(SPECIALS, lowercase=True)
+    elif presumm.is_checkpoint(vocab_dir):
+        tokenizer = article_text.given(vocabulary)
+    else:
+        tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase)
+    return Summarization(config, tokenizer, reads=prepared is not None)
+
+
+class _Source(NamedTuple):
+    """What the rows of an example have been made of."""
+
+    article: LimitedArticle
+    rows: Sequence[ArticleRow]
+
+
+class Summarization:
+    """See `bertjax.task.Task`."""
+
+    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
+        """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
+        self._config, self._tokenizer, self._data = config, tokenizer, _data(config.data)
+        self._model_config, self._head = fine_tuning.model_configs(config, BertSumConfig, tokenizer.vocab_size)
+        check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
+        self._model = BertSum(self._model_config, self._head)
+        self._selection = build(SelectionConfig, config.selection, "selection")
+        self._rouge = build(RougeConfig, config.rouge, "rouge")
+        self._lengths = bucket_lengths(self._data.rows.seq_len)
+        self._sizes = budget_sizes(self._lengths, config.batch_size)
+        self._train: BucketedBatches | None = None
+        self._scored: dict[str, list[LimitedArticle]] = {}
+        if reads:
+            rows = _training_rows(self._data, _key(tokenizer))
+            self._train = BucketedBatches(rows, self._lengths, self._sizes, config.seed)
+            self._scored = {split: list(self._read(split)) for split in article_text.splits(self._data.articles)[1:]}
+
+    def _read(self, split: str) -> Sequence[LimitedArticle]:
+        return article_text.read(self._data.articles, self._data.limits, self._data.oracle, split)
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Task.init`."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self._model.init(rng, ids, ids, ids, ids, ids, deterministic=True)["params"]
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Task.warm_start`."""
+        if not self._config.init_from:
+            return params
+        return pretrained.warm_start(params, Path(self._config.init_from), positions=self._config.positions)
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """See `Task.partition_rules`."""
+        return TENSOR_RULES
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `Task.batch_specs`."""
+        return fine_tuning.batch_specs(zip(self._sizes, self._lengths, strict=True), _OF_TOKENS, _OF_ROWS)
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Task.batches`."""
+        assert self._train, "a task that has read no articles only predicts"
+        return self._train.training(start, rows) if split == "train" else iter(())
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The sentences: those that a row owns, so that each counts once; or 1, for a sum."""
+        number = jnp.maximum(jnp.sum(batch["label_weights"]), 1)
+        return {"sentences": number if self._config.loss_reduction == "mean" else jnp.ones_like(number)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The binary cross-entropy of each sentence's label; see `Task.loss`."""
+        shortest = _SHORTEST + self._data.limits.min_words
+        logits, positions = self._logits(params, batch, batch["input_ids"].shape[1] // shortest + 1, rng)
+        labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "label_weights"))
+        each = optax.sigmoid_binary_cross_entropy(logits, labels)
+        metrics = {
+            "tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(())),
+            "accuracy": (jnp.sum(((logits > 0) == (labels > 0)) * weights), jnp.sum(weights)),
+        }
+        return {"sentences": jnp.sum(each * weights)}, metrics
+
+    def _logits(
+        self, params: Params, batch: Batch, count: int, rng: jax.Array | None
+    ) -> tuple[Float[Array, "B E"], Array]:
+        """Those of the first `count` sentences of each row, and the places of their [CLS]."""
+        positions = first_places(batch["sentence_starts"], count)
+        logits: Any = self._model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["segment_ids"],
+            positions,
+            jnp.take_along_axis(batch["sentence_starts"], positions, axis=1),
+            batch["first_sentences"],
+            deterministic=rng is None,
+            rngs={} if rng is None else {"dropout": rng},
+        )
+        return logits, positions
+
+    def baselines(self) -> Mapping[str, float]:
+        """What the first sentences score, and those of the oracle, chosen by the same rules but for repetition."""
+        figures: dict[str, float] = {}
+        for split, found in self._scored.items():
+            for name, scores in (("lead", _lead), ("oracle", _oracle)):
+                texts = [self._summary(article, scores(article), block=False) for article in found]
+                values = rouge.rouge(texts, _references(found), self._rouge)
+                figures |= {f"{split}/{name}_{metric}": values[metric] for metric in _SHOWN}
+        return figures
+
+    def held_out(self) -> Iterator[Example]:
+        """See `Task.held_out`; an article each."""
+        return map(self._example, self._scored["valid"])
+
+    def tested(self) -> Iterator[Example]:
+        """See `HasTest.tested`."""
+        return map(self._example, self._scored.get("test", ()))
+
+    def score_names(self) -> Sequence[str]:
+        """ROUGE F1 with its 95 % interval, by how much it is above that of the first sentences, and the loss."""
+        intervals = [f"{name}{end}" for name in _SHOWN for end in ("", "_low", "_high")]
+        return (*intervals, *(f"over_lead{end}" for end in ("", "_low", "_high", "_p")), "loss")
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `score_names`; `over_lead` is of rougeLsum, by a paired bootstrap. The loss is that of an article."""
+        found = [example.source.article for example, _ in results]
+        logits = [_merged(example, outputs) for example, outputs in results]
+        pairs = list(zip(found, logits, strict=True))
+        ours, lead = (
+            rouge.score(texts, _references(found), self._rouge)
+            for texts in (
+                [self._summary(article, _probabilities(scores)) for article, scores in pairs],
+                [self._summary(article, _lead(article), block=False) for article in found],
+            )
+        )
+        figures = rouge.summarize(ours, confidence=True)
+        over = bootstrap.compare(ours["rougeLsum"], lead["rougeLsum"])
+        return {
+            **{name: figures[name] for name in self.score_names() if name in figures},
+            **dict(zip(("over_lead", "over_lead_low", "over_lead_high", "over_lead_p"), over, strict=True)),
+            "loss": float(np.mean([_loss(scores, article.labels) for article, scores in pairs])),
+        }
+
+    def _summary(self, article: LimitedArticle, scores: np.ndarray, *, block: bool = True) -> list[str]:
+        """The sentences of a summary, for comparison with the reference."""
+        rules, reference = self._selection, article.article.summary
+        assert reference is not None
+        if self._config.match_reference == "sentences":
+            rules = dataclasses.replace(rules, num_sentences=len(reference), word_budget=0)
+        elif self._config.match_reference == "words":
+            words = sum(len(sentence.split()) for sentence in reference)
+            rules = dataclasses.replace(rules, num_sentences=0, word_budget=words)
+        if not block:
+            rules = dataclasses.replace(rules, block_ngrams=0)
+        texts = _texts(article)
+        return [texts[i] for i in _select(scores, texts, rules).chosen]
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """An article in all lines, or one in each: see `ArticleFormat.layout`."""
+        for article in articles.parse(lines, self._data.articles.layout, self._data.articles.splitter):
+            yield self._example(self._limited(article))
+
+    def examples_of(self, path: str) -> Iterator[Example]:
+        """The articles of files or of a folder, with summaries or without; see `article_formats.read`."""
+        for article in articles.read(path, "--input", self._data.articles):
+            yield self._example(self._limited(article))
+
+    def _limited(self, article: Article) -> LimitedArticle:
+        found = limit(article, article.gold or (), self._data.limits, drops=False)
+        assert found is not None
+        return found
+
+    def _example(self, article: LimitedArticle) -> Example:
+        rows = article_rows.rows(article.sentences, self._tokenizer, self._data.rows)
+        return fine_tuning.example([row.inputs for row in rows], _Source(article, rows))
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Task.predict_lengths`."""
+        return self._lengths
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The logits of the sentences of each row, [B, E]."""
+        logits, _ = self._logits(params, batch, batch["input_ids"].shape[1] // _SHORTEST + 1, None)
+        return {"logits": logits}
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The summary; for each sentence of the article its score, null if it is out of limits; who was passed over."""
+        article, logits = example.source.article, _merged(example, outputs)
+        selected = _select(_probabilities(logits), _texts(article), self._selection)
+        scores: list[float | None] = [None] * len(article.article.sentences)
+        for number, score in zip(article.numbers, _probabilities(logits).tolist(), strict=True):
+            scores[number] = None if score == -np.inf else round(score, 6)
+        positions = [article.numbers[i] for i in selected.chosen]
+        record = {
+            "id": article.article.id,
+            "summary": [article.article.sentences[i] for i in positions],
+            "positions": positions,
+            "sentences": list(article.article.sentences),
+            "scores": scores,
+            "refused": [
+                {
+                    "position": article.numbers[each.sentence],
+                    "reason": each.reason,
+                    "blocked_by": None if each.blocked_by is None else article.numbers[each.blocked_by],
+                    "ngram": " ".join(each.ngram),
+                }
+                for each in selected.refused
+            ],
+        }
+        return record if article.summary is None else {**record, "reference": list(article.article.summary or ())}
+
+    def line(self, record: Mapping[str, Any]) -> str:
+        """What a file of summaries has of a record."""
+        return " ".join(record["summary"])
+
+    def export(self, params: Params, folder: Path) -> None:
+        """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with the scorer and the vocabulary."""
+        presumm.save(folder, params, self._model_config, self._head)
+        self._tokenizer.save(folder)
+
+    def save_vocabulary(self, folder: Path) -> None:
+        """See `Task.save_vocabulary`."""
+        self._tokenizer.save(folder)
+
+
+def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
+    """The logit of each sentence that was taken, -inf for those that no row shows."""
+    article, rows = example.source
+    return article_rows.merged(rows, [output["logits"] for output in outputs], len(article.sentences))
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    """Those of the sentences that have a logit; -inf for the others."""
+    return np.where(np.isfinite(logits), 1 / (1 + np.exp(-logits)), -np.inf)
+
+
+def _loss(logits: np.ndarray, labels: Sequence[int]) -> float:
+    """The sum over the sentences that have a score."""
+    known = np.isfinite(logits)
+    return float(np.sum(np.logaddexp(0, logits[known]) - logits[known] * np.array(labels)[known]))
+
+
+def _select(scores: np.ndarray, texts: Sequence[str], rules: SelectionConfig) -> Selection:
+    return select(scores, [text.lower() for text in texts], rules)
+
+
+def _texts(article: LimitedArticle) -> list[str]:
+    """The sentences that were taken, uncut."""
+    return [article.article.sentences[number] for number in article.numbers]
+
+
+def _lead(article: LimitedArticle) -> np.ndarray:
+    return lead_scores(len(article.numbers))
+
+
+def _oracle(article: LimitedArticle) -> np.ndarray:
+    return oracle_scores(np.flatnonzero(article.labels).tolist(), len(article.numbers))
+
+
+def _references(found: Iterable[LimitedArticle]) -> list[Sequence[str]]:
+    return [article.article.summary or () for article in found]
