@@ -2,6 +2,7 @@
 
 The measure and the greedy search are those of PreSumm (Liu and Lapata 2019, `greedy_selection` in `data_builder.py`,
 after Nallapati et al. 2017), and give the same sentences; the exhaustive search is BertSum's `combination_selection`.
+Where summaries are made of their articles' own sentences, these can be had word for word.
 """
 
 import dataclasses
@@ -35,14 +36,16 @@ class OracleConfig:
     Attributes:
       method: "greedy", the best sentence to add, until there are enough or none makes it better (PreSumm); or
         "combination", the best of all sets of sentences, of equal ones the smallest and first. With 100 sentences that
-        is 170,000 sets of 3. BertSum's takes up to one more than it is told: 3 there is `num_sentences` 4 here.
+        is 170,000 sets of 3. BertSum's takes up to one more than it is told: 3 there is `num_sentences` 4 here. Or
+        "verbatim", the first sentence that is the same as one of the summary, white space aside, for each of these; no
+        words are compared then, so `counts` to `lowercase` are as PreSumm has them.
       counts: "sets", F1 of ROUGE-1 and of ROUGE-2 together, of sets of n-grams, which do not go beyond a sentence in
         the article and do in the summary (PreSumm); or "counts", F1 as ROUGE has it, n-grams counted as often as they
         come and none beyond a sentence, lower-cased, words being runs of letters and digits.
       ngrams: the n of the ROUGE-n that are added up; (1, 2) with "sets".
       stem: of "counts": whether words of four letters or more are stemmed, by NLTK's Porter as in rouge-score.
       lowercase: of "sets": whether case makes no difference. PreSumm lower-cases afterwards, if at all (False).
-      num_sentences: the most that are chosen (3).
+      num_sentences: the most that are chosen (3); of "verbatim" the first of the article.
       first_sentences: only so many of an article are looked at; 0 for all. (100; BertSum: 0.)
 
     Raises:
@@ -58,14 +61,17 @@ class OracleConfig:
     first_sentences: int
 
     def __post_init__(self) -> None:
-        choice(self.method, ("greedy", "combination"), "data.oracle.method")
+        choice(self.method, ("greedy", "combination", "verbatim"), "data.oracle.method")
         choice(self.counts, ("sets", "counts"), "data.oracle.counts")
+        compares = self.method != "verbatim"
         checks = (
             ("num_sentences", self.num_sentences >= 1, "at least 1"),
             ("first_sentences", self.first_sentences >= 0, "at least 0, for all"),
             ("ngrams", bool(self.ngrams) and min(self.ngrams) >= 1, "numbers from 1, such as (1, 2)"),
             ("ngrams", self.counts == "counts" or self.ngrams == (1, 2), "(1, 2) with data.oracle.counts=sets"),
             ("stem", self.counts == "counts" or not self.stem, "False with data.oracle.counts=sets"),
+            ("counts", compares or self.counts == "sets", "sets with data.oracle.method=verbatim"),
+            ("lowercase", compares or not self.lowercase, "False with data.oracle.method=verbatim"),
         )
         for key, good, expected in checks:
             if not good:
@@ -84,6 +90,8 @@ def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfi
       config: how.
     """
     sentences = sentences[: config.first_sentences or len(sentences)]
+    if config.method == "verbatim":
+        return _verbatim(sentences, summary)[: config.num_sentences]
     if config.counts == "counts":
         score = _counts_score(sentences, summary, config)
     else:
@@ -102,6 +110,15 @@ def oracle_score(
     if config.counts == "counts":
         return _counts_score(sentences, summary, config)(tuple(chosen))
     return _sets_score(*_clean_words(sentences, summary, config.lowercase))(tuple(chosen))
+
+
+def _verbatim(sentences: Sequence[str], summary: Sequence[str]) -> tuple[int, ...]:
+    """The sentences that a summary is made of, each where it comes first."""
+    wanted = {" ".join(sentence.split()) for sentence in summary} - {""}
+    places: dict[str, int] = {}
+    for i, sentence in enumerate(sentences):
+        places.setdefault(" ".join(sentence.split()), i)
+    return tuple(sorted(places[text] for text in wanted if text in places))
 
 
 def _greedy(score: _Score, count: int, num_sentences: int) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The oracle against the published code's choices, against itself without shortcuts, and on worked examples."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from bertjax.data import oracle as oracles
 from bertjax.data.oracle import OracleConfig, oracle, oracle_score
+from bertjax.data.sentences import split as split_sentences
 from bertjax.errors import UserError
 
 # See golden/make_oracle_golden.py.
@@ -76,6 +78,17 @@ def test_sets_and_counts_differ_where_words_come_again():
     assert oracle_score((0,), ["a b"], ["a", "b"], config(counts="counts")) == pytest.approx(1)
 
 
+def test_sentences_that_stand_in_the_summary_word_for_word():
+    sentences = ["It rained.", "A dog  ran.", "It rained.", "", "a dog ran.", "A\u00a0cat sat.", "Ran."]
+    summary = ["A cat\nsat.", " It rained. ", "A dog ran.", "It rained.", "Nothing else did.", " "]
+    verbatim = config(method="verbatim", num_sentences=100, first_sentences=0)
+    assert oracle(sentences, summary, verbatim) == (0, 1, 5)
+    assert oracle(sentences, summary, dataclasses.replace(verbatim, num_sentences=2)) == (0, 1)
+    assert oracle(sentences, summary, dataclasses.replace(verbatim, first_sentences=5)) == (0, 1)
+    assert oracle(sentences, ["It rained", "a"], verbatim) == ()
+    assert oracle([], [], verbatim) == ()
+
+
 @pytest.mark.parametrize("method", ["greedy", "combination"])
 @pytest.mark.parametrize("counts", ["sets", "counts"])
 @pytest.mark.parametrize(
@@ -112,7 +125,7 @@ def test_all_combinations_are_never_worse_than_greedy(sentences, summary, counts
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "best"}, r"data\.oracle\.method: got 'best'; expected one of greedy, combination"),
+        ({"method": "best"}, r"data\.oracle\.method: got 'best'; expected one of greedy, combination, verbatim\."),
         ({"counts": "bags"}, r"data\.oracle\.counts: got 'bags'; expected one of sets, counts"),
         ({"num_sentences": 0}, r"data\.oracle\.num_sentences: got 0; expected at least 1\. Fix: change --config"),
         ({"first_sentences": -1}, r"data\.oracle\.first_sentences: got -1; expected at least 0"),
@@ -120,11 +133,33 @@ def test_all_combinations_are_never_worse_than_greedy(sentences, summary, counts
         ({"ngrams": (0,)}, r"data\.oracle\.ngrams: got \(0,\)"),
         ({"ngrams": (2,)}, r"data\.oracle\.ngrams: got \(2,\); expected \(1, 2\) with data\.oracle\.counts=sets"),
         ({"stem": True}, r"data\.oracle\.stem: got True; expected False with data\.oracle\.counts=sets"),
+        (
+            {"method": "verbatim", "counts": "counts"},
+            r"data\.oracle\.counts: got counts; expected sets with data\.oracle\.method=verbatim",
+        ),
+        (
+            {"method": "verbatim", "lowercase": True},
+            r"data\.oracle\.lowercase: got True; expected False with data\.oracle\.method=verbatim",
+        ),
+        ({"method": "verbatim", "ngrams": (1,)}, r"data\.oracle\.ngrams: got \(1,\)"),
     ],
 )
 def test_wrong_configs(changes, message):
     with pytest.raises(UserError, match=message):
         config(**changes)
+
+
+def test_published_summaries_are_made_of_sentences(data_folder):
+    verbatim = config(method="verbatim", num_sentences=1000, first_sentences=0)
+    found = wanted = 0
+    with gzip.open(data_folder / "bbc_news_summary" / "test.jsonl.gz", "rt", encoding="utf-8") as rows:
+        for row in map(json.loads, rows):
+            article = [s for line in row["article"].split("\n") if line.strip() for s in split_sentences(line.strip())]
+            summary = row["summary"].split("\n")
+            chosen = oracle(article, summary, verbatim)
+            assert {" ".join(article[i].split()) for i in chosen} <= {" ".join(text.split()) for text in summary}
+            found, wanted = found + len(chosen), wanted + len(set(summary))
+    assert found > 0.995 * wanted
 
 
 def test_rouge_2_of_published_choices(data_folder):
