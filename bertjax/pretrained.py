@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -80,11 +81,14 @@ def describe(folder: Path) -> Pretrained:
     )
 
 
-def resolve(config: Mapping[str, Any], *, extends_positions: bool = False) -> dict[str, Any]:
+def resolve(
+    config: Mapping[str, Any], *, extends_positions: bool = False, otherwise: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Fills in the sizes, the casing and the vocabulary that `init_from` determines.
 
     Args:
       config: the whole of it.
+      otherwise: what keys of `model` become that neither the config nor the folder gives a value.
       extends_positions: whether `model.max_positions` may be above what the folder has; see `extend_positions`.
     Raises:
       UserError: no size is given at all, or one that contradicts the folder; no vocabulary for a file of PreSumm's.
@@ -113,6 +117,7 @@ def resolve(config: Mapping[str, Any], *, extends_positions: bool = False) -> di
                     fix="leave it out, and name no size after the config file",
                 )
             subtree[key] = value
+    model |= {key: value for key, value in otherwise.items() if model[key] in (None, "")}
     missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
     if missing:
         raise UserError(

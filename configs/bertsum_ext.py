@@ -7,20 +7,20 @@
     python launch.py --mode=predict --config=configs/bertsum_ext.py:presumm --config.init_from=bertext_cnndm.pt \\
         --config.data.vocab_file=vocab.txt --input=tokenized.txt
     python launch.py --mode=evaluate --config=configs/bertsum_ext.py --config.init_from=runs/news \\
-        --config.data.source=train.jsonl --config.data.valid_source=valid.jsonl --config.selection.block_ngrams=0
+        --config.data.valid_source=valid.jsonl --config.selection.block_ngrams=0
 
 Behind the colon, separated by commas: a size; a scorer; `presumm`.
 
 - Sizes: tiny, mini, small, medium, base, large, from fresh weights; with a vocabulary in `data.vocab_file`, or else one
   that is trained on the articles. Without a size, `init_from` gives it: a Hugging Face folder, a checkpoint of
   Google's, a run of ours, or a .pt of PreSumm's or BertSum's.
-- Scorers: classifier (the default), transformer (of PreSumm), rnn (of BertSum).
+- Scorers: classifier, transformer (of PreSumm), rnn (of BertSum). Without one, that of `init_from`, or a classifier.
 - `presumm` trains and selects as the published code does: sums of losses, Adam at 2e-3 min(s^-.5, s 10000^-1.5) for
   50,000 updates, articles cut at 512 tokens, words between spaces, sentences in the order of their scores.
 
 Articles are files of .jsonl, .story, .txt, BertSum's .json, or `tfds:cnn_dailymail`; what is learned is the oracle's
-choice unless they name their own. Without `data.source` they are docstrings of Python's standard library, whose first
-lines are the summaries.
+choice unless they name their own. With a size and no `data.source` they are docstrings of Python's standard library,
+whose first lines are the summaries.
 
 Predictions are texts, a line each; with --format=jsonl, or where the output's name ends so, records with positions and
 scores of all sentences, and what was passed over and why; with --format=html, a page that shows them.
@@ -46,12 +46,15 @@ def get_config(variant: str = "") -> ConfigDict:
     config.experiment = "bertsum_ext"
     parts.fine_tuning(config, size)
     del config.model.classifier_dropout, config.model.lstm_size
-    config.model.scorer = scorer or "classifier"
+    config.model.scorer = scorer or ("classifier" if size else "")
     config.model.scorer_layers = 2
     config.model.scorer_heads = 8
     config.model.scorer_intermediate = 2048
-    config.model.scorer_dropout = 0.1
     config.model.rnn_compat = False
+    if not size:  # what `init_from` fills in, or these values if it has another scorer or none
+        of_scorer = ("scorer_layers", "scorer_heads", "scorer_intermediate", "rnn_compat")
+        config.model.update({key: placeholder(type(config.model[key])) for key in of_scorer})
+    config.model.scorer_dropout = 0.1
     config.batch_size = 8
     config.positions = "tile"
     config.loss_reduction = "mean"
@@ -81,7 +84,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 def _data(size: str) -> ConfigDict:
     data = ConfigDict()
-    data.source = "documentation"
+    data.source = "documentation" if size else ""
     data.valid_source = ""
     data.test_source = ""
     data.valid_fraction = 0.1

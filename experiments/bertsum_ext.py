@@ -22,7 +22,8 @@ from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_s
 from bertjax.data.given_text import given_vocabulary
 from bertjax.data.oracle import OracleConfig
 from bertjax.data.tokenizers import SPECIALS, WordPiece
-from bertjax.decoding.selection import Selection, SelectionConfig, lead_scores, oracle_scores, select
+from bertjax.decoding import selection
+from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import build, build_all, choice
 from bertjax.fine_tuning import FineTuningConfig
 from bertjax.interop import presumm
@@ -36,6 +37,14 @@ from bertjax.task import Rows as RowIndices
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
 _SHORTEST = 3  # tokens of a sentence: [CLS], a piece, [SEP]
+# Where neither the config nor `init_from` says.
+_SCORER = {
+    "scorer": "classifier",
+    "scorer_layers": 2,
+    "scorer_heads": 8,
+    "scorer_intermediate": 2048,
+    "rnn_compat": False,
+}
 _SHOWN = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
@@ -48,8 +57,7 @@ class Config(FineTuningConfig):
         `pretrained.extend_positions`.
       loss_reduction: "mean" over the sentences of a batch, or their "sum", as the published code.
       selection: fields of `SelectionConfig`.
-      match_reference: in scoring, for comparisons at equal length: as many "sentences" as the reference has, or at most
-        as many "words", in place of `selection`'s; "" for neither.
+      match_reference: in scoring, for comparisons at equal length, see `selection.matched`; "" for none.
       rouge: fields of `RougeConfig`.
     """
 
@@ -62,7 +70,7 @@ class Config(FineTuningConfig):
     def __post_init__(self) -> None:
         choice(self.positions, ("tile", "repeat_last"), "positions")
         choice(self.loss_reduction, ("mean", "sum"), "loss_reduction")
-        choice(self.match_reference, ("", "sentences", "words"), "match_reference")
+        choice(self.match_reference, selection.MATCHES, "match_reference")
 
 
 class _Data(NamedTuple):
@@ -74,15 +82,17 @@ class _Data(NamedTuple):
     limits: ArticleLimits
     oracle: OracleConfig
 
+    @property
+    def labeled(self) -> tuple[ArticlesConfig, ArticleLimits, OracleConfig]:
+        """What articles with their labels depend on."""
+        return self.articles, self.limits, self.oracle
+
 
 def _data(data: Mapping[str, Any]) -> _Data:
     parts = {name: article_text.subtree(data, name) for name in ("limits", "oracle")}
     rest = {key: value for key, value in data.items() if key not in parts}
-    texts, rows, vocabulary = build_all((ArticlesConfig, ArticleRowsConfig, TrainedVocabularyConfig), rest, "data")
     return _Data(
-        texts,
-        rows,
-        vocabulary,
+        *build_all((ArticlesConfig, ArticleRowsConfig, TrainedVocabularyConfig), rest, "data"),
         build(ArticleLimits, parts["limits"], "data.limits"),
         build(OracleConfig, parts["oracle"], "data.oracle"),
     )
@@ -94,27 +104,29 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: contradictions, and whatever is wrong with the articles.
     """
-    config = pretrained.resolve(config, extends_positions=True)
+    config = pretrained.resolve(config, extends_positions=True, otherwise=_SCORER)
     data, count = _data(config["data"]), 1
     if data.vocabulary.vocab_file and config["num_steps"] is None and data.articles.source:
-        count = len(_training_rows(data, _key(article_text.given(data.vocabulary))).lengths)
+        size = max(1, config["batch_size"])
+        count = size * _batches(data, article_text.given(data.vocabulary), size, config["seed"]).steps_per_epoch
     return fine_tuning.resolve_lengths(config, count)
 
 
+def _batches(data: _Data, tokenizer: WordPiece, batch_size: int, seed: int) -> BucketedBatches:
+    lengths = bucket_lengths(data.rows.seq_len)
+    rows = _training_rows(data, (tokenizer.vocab, tokenizer.lowercase))
+    return BucketedBatches(rows, lengths, budget_sizes(lengths, batch_size), seed)
+
+
 @functools.lru_cache(maxsize=1)
-def _training_rows(data: _Data, key: tuple[tuple[str, ...], bool]) -> Rows:
+def _training_rows(data: _Data, vocabulary: tuple[tuple[str, ...], bool]) -> Rows:
     """The rows of all articles; `resolve` counts them before the task trains on them."""
-    tokenizer = WordPiece(*key)
+    tokenizer = WordPiece(*vocabulary)
     return Rows(
         with_labels(row, article.labels)
-        for article in article_text.read(data.articles, data.limits, data.oracle, "train")
+        for article in article_text.read(*data.labeled, "train")
         for row in article_rows.rows(article.sentences, tokenizer, data.rows)
     )
-
-
-def _key(tokenizer: WordPiece) -> tuple[tuple[str, ...], bool]:
-    """What a tokenizer can be made of again."""
-    return tokenizer.vocab, tokenizer.lowercase
 
 
 def preparation(config: Config, workdir: Path) -> ArticleText:
@@ -130,7 +142,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Summ
       config: its settings.
       vocab_dir: a folder with the vocabulary, or a checkpoint that has none and leaves it to the config; without it
         the special tokens stand in, and nothing more than the settings can be checked.
-      prepared: any folder if the task is to train or to be scored; without it the articles are not read.
+      prepared: any folder if the task is to train or to be scored; without it no articles are read.
     """
     vocabulary = _data(config.data).vocabulary
     if vocab_dir is None:
@@ -162,15 +174,13 @@ class Summarization:
         self._rouge = build(RougeConfig, config.rouge, "rouge")
         self._lengths = bucket_lengths(self._data.rows.seq_len)
         self._sizes = budget_sizes(self._lengths, config.batch_size)
-        self._train: BucketedBatches | None = None
-        self._scored: dict[str, list[LimitedArticle]] = {}
-        if reads:
-            rows = _training_rows(self._data, _key(tokenizer))
-            self._train = BucketedBatches(rows, self._lengths, self._sizes, config.seed)
-            self._scored = {split: list(self._read(split)) for split in article_text.splits(self._data.articles)[1:]}
+        splits = article_text.splits(self._data.articles)[1:] if reads else ()
+        self._scored = {split: article_text.read(*self._data.labeled, split) for split in splits}
 
-    def _read(self, split: str) -> Sequence[LimitedArticle]:
-        return article_text.read(self._data.articles, self._data.limits, self._data.oracle, split)
+    @functools.cached_property
+    def _train(self) -> BucketedBatches:
+        """The rows to train on, which are not read to be scored."""
+        return _batches(self._data, self._tokenizer, self._config.batch_size, self._config.seed)
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
@@ -193,7 +203,6 @@ class Summarization:
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
-        assert self._train, "a task that has read no articles only predicts"
         return self._train.training(start, rows) if split == "train" else iter(())
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
@@ -232,11 +241,11 @@ class Summarization:
         return logits, positions
 
     def baselines(self) -> Mapping[str, float]:
-        """What the first sentences score, and those of the oracle, chosen by the same rules but for repetition."""
+        """What the first sentences score, and those of the oracle: as many, but with no rules for their scores."""
         figures: dict[str, float] = {}
         for split, found in self._scored.items():
             for name, scores in (("lead", _lead), ("oracle", _oracle)):
-                texts = [self._summary(article, scores(article), block=False) for article in found]
+                texts = [self._summary(article, scores(article), ours=False) for article in found]
                 values = rouge.rouge(texts, _references(found), self._rouge)
                 figures |= {f"{split}/{name}_{metric}": values[metric] for metric in _SHOWN}
         return figures
@@ -263,7 +272,7 @@ class Summarization:
             rouge.score(texts, _references(found), self._rouge)
             for texts in (
                 [self._summary(article, _probabilities(scores)) for article, scores in pairs],
-                [self._summary(article, _lead(article), block=False) for article in found],
+                [self._summary(article, _lead(article), ours=False) for article in found],
             )
         )
         figures = rouge.summarize(ours, confidence=True)
@@ -274,19 +283,14 @@ class Summarization:
             "loss": float(np.mean([_loss(scores, article.labels) for article, scores in pairs])),
         }
 
-    def _summary(self, article: LimitedArticle, scores: np.ndarray, *, block: bool = True) -> list[str]:
+    def _summary(self, article: LimitedArticle, scores: np.ndarray, *, ours: bool = True) -> list[str]:
         """The sentences of a summary, for comparison with the reference."""
-        rules, reference = self._selection, article.article.summary
-        assert reference is not None
-        if self._config.match_reference == "sentences":
-            rules = dataclasses.replace(rules, num_sentences=len(reference), word_budget=0)
-        elif self._config.match_reference == "words":
-            words = sum(len(sentence.split()) for sentence in reference)
-            rules = dataclasses.replace(rules, num_sentences=0, word_budget=words)
-        if not block:
-            rules = dataclasses.replace(rules, block_ngrams=0)
-        texts = _texts(article)
-        return [texts[i] for i in _select(scores, texts, rules).chosen]
+        assert article.article.summary is not None
+        rules, texts = (
+            selection.matched(self._selection, article.article.summary, self._config.match_reference),
+            _texts(article),
+        )
+        return [texts[i] for i in _select(scores, texts, rules if ours else selection.plain(rules)).chosen]
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """An article in all lines, or one in each: see `ArticleFormat.layout`."""
@@ -363,18 +367,18 @@ def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
 
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:
-    """Those of the sentences that have a logit; -inf for the others."""
-    return np.where(np.isfinite(logits), 1 / (1 + np.exp(-logits)), -np.inf)
+    """Those of the sentences that have a logit; -inf for the others. What is no number stays so."""
+    return np.where(logits == -np.inf, -np.inf, 1 / (1 + np.exp(-logits)))
 
 
 def _loss(logits: np.ndarray, labels: Sequence[int]) -> float:
     """The sum over the sentences that have a score."""
-    known = np.isfinite(logits)
+    known = logits != -np.inf
     return float(np.sum(np.logaddexp(0, logits[known]) - logits[known] * np.array(labels)[known]))
 
 
-def _select(scores: np.ndarray, texts: Sequence[str], rules: SelectionConfig) -> Selection:
-    return select(scores, [text.lower() for text in texts], rules)
+def _select(scores: np.ndarray, texts: Sequence[str], rules: SelectionConfig) -> selection.Selection:
+    return selection.select(scores, [text.lower() for text in texts], rules)
 
 
 def _texts(article: LimitedArticle) -> list[str]:
@@ -383,11 +387,11 @@ def _texts(article: LimitedArticle) -> list[str]:
 
 
 def _lead(article: LimitedArticle) -> np.ndarray:
-    return lead_scores(len(article.numbers))
+    return selection.lead_scores(len(article.numbers))
 
 
 def _oracle(article: LimitedArticle) -> np.ndarray:
-    return oracle_scores(np.flatnonzero(article.labels).tolist(), len(article.numbers))
+    return selection.oracle_scores(np.flatnonzero(article.labels).tolist(), len(article.numbers))
 
 
 def _references(found: Iterable[LimitedArticle]) -> list[Sequence[str]]:

@@ -261,7 +261,50 @@ def test_text_that_is_not_ascii_comes_back_as_it_was(home):
     assert '"é 東京 [MASK]"' in outcome.stdout
 
 
+@pytest.mark.parametrize(
+    ("form", "got", "expected", "fix"),
+    [
+        ("text", "a task whose records are no texts", "one that writes", "leave out --format, or set it to jsonl"),
+        ("html", "records of text, masks, is_next", "articles whose sentences are scored", "set it to jsonl"),
+    ],
+)
+def test_a_form_that_a_task_does_not_have(home, tmp_path, form, got, expected, fix):
+    flags = [f"--workdir={home / 'run'}", f"--output={tmp_path / 'out'}", f"--format={form}"]
+    outcome = tiny.run("--mode=predict", *flags, stdin=b"a [MASK]\n")
+    tiny.check_told(outcome.error, what=f"--format={form}", got=got, expected=expected, fix=fix)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_form_that_there_is_not(home):
+    outcome = tiny.run("--mode=predict", f"--workdir={home / 'run'}", "--format=pdf")
+    tiny.check_told(outcome.error, what="flags", got="'pdf'|pdf", expected="launch.py", fix="correct")
+
+
+def test_records_are_what_is_written_if_so_asked(home):
+    run = f"--workdir={home / 'run'}"
+    assert predict(run, "--format=jsonl", stdin="a [MASK]") == predict(run, stdin="a [MASK]")
+
+
 # Published weights.
+
+
+def test_published_weights_are_evaluated_without_a_run(home, published, tmp_path):
+    arguments = from_folder(home, published, tmp_path / "run")
+    arguments = [argument for argument in arguments if not argument.startswith("--workdir")]
+    outcome = tiny.run("--mode=evaluate", *arguments)
+    assert outcome.status is None, outcome.status
+    scores = json.loads(outcome.stdout)
+    assert {name: scores[name] for name in scores_of(home / "run", 6)} == pytest.approx(
+        scores_of(home / "run", 6), 1e-4
+    )
+    nowhere = [argument for argument in arguments if not argument.startswith("--config.data.prepared_dir")]
+    tiny.check_told(
+        tiny.run("--mode=evaluate", *nowhere).error,
+        what="config key data.prepared_dir",
+        got="none, and no --workdir",
+        expected="a folder for the prepared text",
+        fix="set --config.data.prepared_dir=FOLDER",
+    )
 
 
 def from_folder(home: Path, folder: Path, workdir: Path, **overrides: object) -> list[str]:

@@ -161,6 +161,36 @@ def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
     return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
+def write_articles(folder: Path, count: int = 60, length: int = 6) -> dict[str, object]:
+    """Articles whose summaries are those two of their sentences in which someone sings, and a vocabulary.
+
+    A sentence has 7 words and a full stop: 10 tokens.
+
+    Args:
+      folder: for the two.
+      count: how many.
+      length: sentences of each.
+    Returns:
+      the keys of the config that name the two.
+    """
+    rng = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ({"id": f"a{number}", **_article(rng, length)} for number in range(count))
+    (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "articles.jsonl"), "data.vocab_file": str(folder / "vocabulary")}
+
+
+def _article(rng: random.Random, length: int) -> dict[str, list[str]]:
+    others = [word for word in _WORDS if word != "sings"]
+    words = [rng.choices(others, k=7) for _ in range(length)]
+    chosen = sorted(rng.sample(range(length), 2))
+    for number in chosen:
+        words[number][rng.randrange(7)] = "sings"
+    texts = [" ".join(sentence).capitalize() + "." for sentence in words]
+    return {"article": texts, "summary": [texts[number] for number in chosen]}
+
+
 def values(text: Path, **overrides: object) -> dict[str, object]:
     """What shrinks the tiny config of pretraining; keys of `overrides` are dotted names with "__" for the dots."""
     shrunk = {

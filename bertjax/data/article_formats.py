@@ -111,7 +111,7 @@ def find_files(source: str, key: str) -> list[Path]:
     for path in paths:
         if _kind(path) in (".pt", ".tar", ".tgz", ".zip"):
             raise UserError(
-                f"config key {key}={path}",
+                f"{lines.named(key)}={path}",
                 got="a file of tensors, or an archive",
                 expected="text: .txt, .story, .jsonl or .json",
                 fix="name the text that it was made from, or unpack it",

@@ -16,10 +16,12 @@ from bertjax.data.given_text import VocabularyConfig, given_vocabulary
 from bertjax.data.oracle import OracleConfig
 from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError
+from bertjax.files import completed
 from bertjax.progress import track
 
 # Articles are held out by their texts alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
+_DONE = "vocabulary_of"  # a file with the fingerprint of what the vocabulary was made for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +93,14 @@ class ArticleText:
         return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
 
     def run(self) -> None:
-        """Puts the vocabulary into the folder."""
-        if self.vocabulary.vocab_file:
-            given(self.vocabulary).save(self.folder)
-        elif not (self.folder / "vocab.txt").exists():
-            self._trained().save(self.folder)
+        """Puts the vocabulary into the folder, unless that has been done."""
+        done, fingerprint = self.folder / _DONE, self.fingerprint
+        if done.exists() and done.read_text() == fingerprint:
+            return
+        vocabulary = given(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
+        vocabulary.save(self.folder)
+        with completed(done) as path:
+            path.write_text(fingerprint)
 
     def _trained(self) -> WordPiece:
         texts = Articles(self.articles, "train", _SPLIT_SEED, needs_summary=True).articles()

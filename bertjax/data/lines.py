@@ -178,12 +178,17 @@ def parse_json(text: str, where: str) -> Any:
         raise UserError(where, got=got, expected=_JSON, fix="correct the file") from None
 
 
+def named(key: str) -> str:
+    """Returns how a message names a config key, or a --flag."""
+    return key if key.startswith("--") else f"config key {key}"
+
+
 def find_files(source: str, key: str, also: str = "") -> list[Path]:
     """Returns the files of comma-separated paths and globs (`**` too); those of a glob come in sorted order.
 
     Args:
       source: the paths and globs.
-      key: the config key that named them, for messages.
+      key: the config key or --flag that named them, for messages.
       also: what else the key can name, for messages.
     Raises:
       UserError: an empty name, a path that is no regular file, a glob that matches none, a file named twice.
@@ -191,17 +196,17 @@ def find_files(source: str, key: str, also: str = "") -> list[Path]:
     parts = [part.strip() for part in source.split(",")]
     if not all(parts):
         raise UserError(
-            f"config key {key}",
+            named(key),
             got=f"{source!r}, with an empty name",
             expected=f"paths or globs separated by commas{_or(also)}",
-            fix=f"name the files, for example --config.{key}=folder/*.txt",
+            fix=f"name the files, for example {key if key.startswith('--') else f'--config.{key}'}=folder/*.txt",
         )
     paths = [path for part in parts for path in _matches(part, key, also)]
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
             raise UserError(
-                f"config key {key}={source}",
+                f"{named(key)}={source}",
                 got=f"{path} twice",
                 expected="each file once",
                 fix="remove the repetition, or the glob that also matches it",
@@ -268,10 +273,10 @@ def _matches(part: str, key: str, also: str) -> list[Path]:
         raise _unreadable(path, error) from None
     if stat.S_ISDIR(mode):
         fix = f"name its files, for example {path / '*.txt'} or {path / '**' / '*.txt'}"
-        raise UserError(f"config key {key}={part}", got="a folder", expected="files", fix=fix)
+        raise UserError(f"{named(key)}={part}", got="a folder", expected="files", fix=fix)
     if not stat.S_ISREG(mode):
         got, fix = "something that is not a regular file", "copy its content to a file"
-        raise UserError(f"config key {key}={part}", got=got, expected="files", fix=fix)
+        raise UserError(f"{named(key)}={part}", got=got, expected="files", fix=fix)
     return [path]
 
 
@@ -281,7 +286,7 @@ def _globbed(part: str, key: str, also: str) -> list[Path]:
     files = [name for name in names if not Path(name).is_dir()]
     if not files:
         raise UserError(
-            f"config key {key}={part}",
+            f"{named(key)}={part}",
             got="a pattern that matches no file" if has_magic(part) else "a path that does not exist",
             expected=f"files seen from {Path.cwd()}{_or(also)}",
             fix="correct the path",

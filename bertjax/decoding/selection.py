@@ -13,7 +13,9 @@ from jaxtyping import Float
 
 from bertjax.errors import UserError, choice
 
+MATCHES = ("", "sentences", "words")
 _NEVER = -np.inf
+_LEAD = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,31 @@ class SelectionConfig:
                 expected="a limit: otherwise the summary is the article",
                 fix="for example selection.num_sentences=3",
             )
+
+
+def matched(config: SelectionConfig, reference: Sequence[str], how: str) -> SelectionConfig:
+    """Returns the rules for a summary as long as a reference: its limits in place of theirs, the threshold's too.
+
+    Args:
+      config: the rules.
+      reference: its sentences.
+      how: "sentences", as many; "words", at most as many; or "", which leaves the rules as they are.
+    """
+    if how == "sentences":
+        return dataclasses.replace(config, num_sentences=len(reference), word_budget=0, threshold=None)
+    if how == "words":
+        words = sum(len(sentence.split()) for sentence in reference)
+        return dataclasses.replace(config, num_sentences=0, word_budget=words, threshold=None)
+    return config
+
+
+def plain(config: SelectionConfig) -> SelectionConfig:
+    """Returns the rules for `lead_scores` and `oracle_scores`, which no threshold fits: as long, without blocking.
+
+    Three sentences at most, as published, where a threshold is the only limit.
+    """
+    number = config.num_sentences or (0 if config.word_budget else _LEAD)
+    return dataclasses.replace(config, num_sentences=number, threshold=None, block_ngrams=0)
 
 
 class Refusal(NamedTuple):

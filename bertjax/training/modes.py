@@ -125,8 +125,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
 
     assert isinstance(module, Trainable)
     if request.mode == "evaluate" and not request.workdir:
-        folder = Path(config["init_from"])
-        _write_record(request, _evaluated(request, module.make(experiment, folder, folder), settings, None))
+        _write_record(request, _evaluated(request, _published(module, experiment, config), settings, None))
         return Outcome.DONE
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if request.mode in ("train", "check"):
@@ -153,6 +152,20 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         record = _evaluated(request, task, settings, workdir)
     _write_record(request, record)
     return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def _published(module: Trainable, experiment: Any, config: Mapping[str, Any]) -> Task:
+    """The task of the weights and the vocabulary in `init_from`, with its text."""
+    folder = Path(config["init_from"])
+    if "prepared_dir" not in config["data"]:
+        return module.make(experiment, folder, folder)
+    if not config["data"]["prepared_dir"]:
+        got, expected = "none, and no --workdir", "a folder for the prepared text"
+        fix = "set --config.data.prepared_dir=FOLDER"
+        raise UserError("config key data.prepared_dir", got=got, expected=expected, fix=fix)
+    text = module.preparation(experiment, Path())
+    distributed.on_first_process(text.run)
+    return module.make(experiment, text.folder, text.folder)
 
 
 def _evaluated(request: Request, task: Task, settings: TrainingConfig, workdir: Path | None) -> dict[str, float]:
@@ -235,7 +248,7 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
 
 def _examples(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[Example]:
     """What the input has to predict on."""
-    if isinstance(task, ReadsFiles) and request.input != "-":
+    if isinstance(task, ReadsFiles) and request.input != "-" and not request.draw:
         return track(task.examples_of(request.input), "predicting", "examples")
     lines = _drawn(request, task, runner) if request.draw else streams.read_lines(request.input)
     return track(task.examples(lines), "predicting", "examples")

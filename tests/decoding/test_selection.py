@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.decoding.selection import Refusal, SelectionConfig, lead_scores, oracle_scores, select
+from bertjax.decoding.selection import (
+    Refusal,
+    SelectionConfig,
+    lead_scores,
+    matched,
+    oracle_scores,
+    plain,
+    select,
+)
 from bertjax.errors import UserError
 
 
@@ -57,6 +65,21 @@ def test_the_sentence_that_blocks_is_the_first_that_had_the_words():
     chosen, refused = select(np.array([3.0, 2.0, 1.0]), sentences, config(block_ngrams=2, num_sentences=5))
     assert chosen == (0,)
     assert refused == (Refusal(1, "block_ngrams", 0, ("b", "c")), Refusal(2, "block_ngrams", 0, ("b", "c")))
+
+
+def test_as_long_as_a_reference():
+    rules, reference = config(num_sentences=3, word_budget=9, threshold=0.5), ["a b c", "d e", "f g", "h"]
+    assert matched(rules, reference, "") is rules
+    assert matched(rules, reference, "sentences") == config(num_sentences=4, word_budget=0, threshold=None)
+    assert matched(rules, reference, "words") == config(num_sentences=0, word_budget=8, threshold=None)
+
+
+def test_rules_for_scores_that_are_no_probabilities():
+    assert plain(config(threshold=0.5)) == config(num_sentences=3, block_ngrams=0)
+    assert plain(config(num_sentences=0, word_budget=9)) == config(num_sentences=0, word_budget=9, block_ngrams=0)
+    only = config(num_sentences=0, threshold=0.5)
+    assert select(lead_scores(6), SENTENCES, plain(only)).chosen == (0, 1, 2)
+    assert select(oracle_scores((4, 5), 6), SENTENCES, plain(only)).chosen == (4, 5)
 
 
 def test_lead_and_oracle_go_the_same_way():
