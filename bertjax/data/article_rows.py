@@ -90,7 +90,7 @@ def with_labels(row: ArticleRow, labels: Sequence[int]) -> dict[str, np.ndarray]
 
 
 def merged(
-    found: Sequence[ArticleRow], scores: Sequence[Float[np.ndarray, " n"]], count: int
+    found: Sequence[ArticleRow], scores: Sequence[Float[np.ndarray, " _"]], count: int
 ) -> Float[np.ndarray, " {count}"]:
     """The scores of an article's sentences, each from the row that owns it; -inf for those that no row shows.
 

@@ -1,0 +1,123 @@
+"""What is learned of a run's articles, and the vocabulary that they are encoded with."""
+
+import json
+
+import pytest
+
+from bertjax.data import article_text
+from bertjax.data.article_limits import ArticleLimits
+from bertjax.data.article_text import ArticleText, TrainedVocabularyConfig, read, splits, subtree
+from bertjax.data.articles import ArticlesConfig
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+from tests.data.test_oracle import config as oracle_config
+
+LIMITS = ArticleLimits(2, 100, 1, 200, 2, 500)
+SENTENCES = ["the cat sat", "a dog ran off", "no", "it rained all day"]
+
+
+def articles(folder, count=20, **changes):
+    """Articles whose summary is their second sentence, but for the last, which is too short to be learned from."""
+    rows = [{"article": [*SENTENCES, f"{i} times again"], "summary": SENTENCES[1:2]} for i in range(count)]
+    path = folder / "articles.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"article": ["too short"], "summary": ["a b"]}]))
+    values = {
+        "layout": "file",
+        "article_field": "article",
+        "summary_field": "summary",
+        "gold_field": "",
+        "gold_as": "numbers",
+        "source": str(path),
+        "valid_source": str(path),
+        "test_source": "",
+        "valid_fraction": 0.5,
+        "splitter": "lines",
+        "on_bad_row": "stop",
+    }
+    return ArticlesConfig(**{**values, **changes})
+
+
+def text(folder, vocab_size=30, vocab_file="", lowercase=True, **changes):
+    vocabulary = TrainedVocabularyConfig(vocab_file, lowercase, vocab_size)
+    return ArticleText(folder / "data", articles(folder, **changes), vocabulary)
+
+
+def vocabulary(prepared):
+    prepared.run()
+    return WordPiece.load(prepared.folder).vocab
+
+
+def test_what_is_taken_of_articles(tmp_path):
+    found = read(articles(tmp_path), LIMITS, oracle_config(), "train")
+    assert len(found) == 20
+    assert found[0].numbers == (0, 1, 3, 4) and found[0].labels == (0, 1, 0, 0)
+    held_out = read(articles(tmp_path), LIMITS, oracle_config(), "valid")
+    assert len(held_out) == 21 and held_out[-1].sentences == ("too short",)  # of which none is left out
+
+
+def test_sentences_that_the_source_names_come_before_the_oracle_s(tmp_path):
+    path = tmp_path / "named.jsonl"
+    path.write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[1:2], "ids": [2, 3]}) + "\n")
+    named = articles(tmp_path, source=str(path), gold_field="ids")
+    assert read(named, LIMITS, oracle_config(), "train")[0].labels == (0, 0, 1)
+
+
+def test_limits_that_leave_nothing(tmp_path):
+    with pytest.raises(
+        UserError, match=r"data\.limits: got limits that leave nothing of the split train; .*lower data"
+    ):
+        read(articles(tmp_path), ArticleLimits(9, 100, 1, 200, 2, 500), oracle_config(), "train")
+
+
+def test_the_splits(tmp_path):
+    assert splits(articles(tmp_path)) == ("train", "valid")
+    assert splits(articles(tmp_path, test_source="a.jsonl")) == ("train", "valid", "test")
+
+
+def test_a_vocabulary_is_trained_once_for_what_it_depends_on(tmp_path, monkeypatch):
+    first = vocabulary(text(tmp_path))
+    assert len(first) == 30 and first[:5] == tuple(SPECIALS)
+    with monkeypatch.context() as patch:
+        patch.setattr(ArticleText, "_trained", lambda self: pytest.fail("trained again"))
+        assert vocabulary(text(tmp_path)) == first
+    assert len(vocabulary(text(tmp_path, vocab_size=40))) == 40  # what a run left that did not begin is made anew
+    other = text(tmp_path, vocab_size=40, count=9)
+    assert vocabulary(other) != first
+
+
+def test_a_vocabulary_that_is_given(tmp_path):
+    given = tmp_path / "vocab.txt"
+    given.write_text("\n".join([*SPECIALS, "a", "the"]) + "\n")
+    assert vocabulary(text(tmp_path, vocab_file=str(given))) == (*SPECIALS, "a", "the")
+    given.write_text("\n".join([*SPECIALS, "a", "cat"]) + "\n")
+    assert vocabulary(text(tmp_path, vocab_file=str(given))) == (*SPECIALS, "a", "cat")
+    with pytest.raises(UserError, match=r"none\.txt"):
+        text(tmp_path, vocab_file=str(tmp_path / "none.txt")).run()
+
+
+def test_the_fingerprint_tells_what_rows_depend_on(tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[:1]}) + "\n")
+    before = text(tmp_path).fingerprint
+    assert text(tmp_path).fingerprint == before
+    changed = [
+        text(tmp_path, vocab_size=31),
+        text(tmp_path, lowercase=False),
+        text(tmp_path, splitter="punkt"),
+        text(tmp_path, valid_source=""),
+        text(tmp_path, test_source=str(tmp_path / "test.jsonl")),
+    ]
+    found = {before, *(each.fingerprint for each in changed)}
+    assert len(found) == 6
+    assert text(tmp_path, count=3).fingerprint not in found
+
+
+def test_a_part_of_the_config_that_is_no_tree():
+    assert subtree({"limits": {"a": 1}}, "limits") == {"a": 1}
+    for data in ({}, {"limits": 3}):
+        with pytest.raises(UserError, match=r"config key data\.limits: got .*; expected keys and values"):
+            subtree(data, "limits")
+
+
+@pytest.fixture(autouse=True)
+def _read_anew():
+    article_text.read.cache_clear()

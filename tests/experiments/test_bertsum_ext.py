@@ -1,0 +1,621 @@
+"""Extractive summarization, from articles with summaries to summaries of new text."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.checkpoints import restore_params
+from bertjax.data import docstring_summaries
+from bertjax.errors import UserError, build_all
+from bertjax.training.config import TrainingConfig
+from configs import bertsum_ext as config_file
+from experiments import bertsum_ext
+from tests import tiny
+from tests.parity.test_presumm import GOLDEN
+from tests.parity.test_presumm import read as read_golden
+
+SIZES = {
+    "model.num_layers": 1,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_positions": 24,
+    "model.scorer_layers": 2,
+    "model.scorer_heads": 2,
+    "model.scorer_intermediate": 16,
+}
+# Two sentences a row.
+ROWS = {"data.seq_len": 24, "data.window_overlap": 0}
+SMALL = {
+    **SIZES,
+    **ROWS,
+    "num_steps": 120,
+    "batch_size": 8,
+    "log_every": 30,
+    "evaluate_every": 60,
+    "checkpoint.save_every": 60,
+    "checkpoint.keep": 2,
+    "model.initializer_range": 0.1,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.scorer_dropout": 0.0,
+    "optimizer.learning_rate": 5e-3,
+    "optimizer.warmup_steps": 5,
+    "data.valid_fraction": 0.2,
+    "selection.num_sentences": 2,
+}
+FIGURES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+CONFIG = "--config=configs/bertsum_ext.py"
+# Those that a model that has learned takes: 1 and 4, though each repeats three words of the other.
+SENTENCES = [
+    "The dog sees the big red tree.",
+    "A cat sings and the old dog runs.",
+    "It is.",
+    "The bird likes a small red fish.",
+    "The small river sings and the old cat sleeps.",
+    "A big dog finds the red house.",
+]
+
+
+def flags(values):
+    return [f"--config.{key}={value}" for key, value in values.items()]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def done(*command, stdin=""):
+    outcome = tiny.run(*map(str, command), stdin=stdin.encode())
+    assert outcome.status is None, outcome.status
+    return outcome
+
+
+def predict(*command, stdin=""):
+    return [
+        json.loads(line) for line in done("--mode=predict", "--format=jsonl", *command, stdin=stdin).stdout.splitlines()
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that has learned to choose sentences in which someone sings."""
+    folder = tmp_path_factory.mktemp("bertsum_ext")
+    values = {**SMALL, **tiny.write_articles(folder, count=120)}
+    command = [f"{CONFIG}:tiny", f"--workdir={folder / 'run'}", *flags(values)]
+    done(*command)
+    return folder / "run", command
+
+
+def resolved(variant="tiny", **overrides):
+    tree = config_file.get_config(variant)
+    sizes = {key: value for key, value in SMALL.items() if variant or key not in SIZES}
+    tree.update_from_flattened_dict({**sizes, **overrides})
+    return bertsum_ext.resolve(json.loads(tree.to_json_best_effort()))
+
+
+def task_of(folder, variant="tiny", **overrides):
+    """A task with its articles, as training has it."""
+    articles = {} if "data.source" in overrides else tiny.write_articles(folder)
+    if overrides.get("init_from"):
+        del articles["data.vocab_file"]
+    _, experiment = build_all((TrainingConfig, bertsum_ext.Config), resolved(variant, **{**articles, **overrides}), "")
+    bertsum_ext.make(experiment, None, None)
+    text = bertsum_ext.preparation(experiment, folder)
+    text.run()
+    return bertsum_ext.make(experiment, text.folder, text.folder)
+
+
+def write_rows(folder, *rows, name="rows.jsonl"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def results_of(task, logit):
+    """Each held-out example with outputs in which a sentence's logit is a function of its label."""
+    results = []
+    for example in task.held_out():
+        article, rows = example.source
+        outputs = []
+        for row in rows:
+            logits = np.full(40, 99.0, np.float32)  # what stands after the sentences means nothing
+            logits[: len(row.shows)] = [logit(article.labels[i]) for i in row.shows]
+            outputs.append({"logits": logits})
+        results.append((example, outputs))
+    return results
+
+
+# Training, and what is scored.
+
+
+def test_a_run_learns_and_beats_the_first_sentences(run):
+    workdir, _ = run
+    metrics = lines_of(workdir / "metrics.jsonl")
+    baselines, *trained = metrics
+    assert baselines.keys() == {"step", *(f"valid/{who}_{name}" for who in ("lead", "oracle") for name in FIGURES)}
+    assert all(baselines[f"valid/oracle_{name}"] == 100 for name in FIGURES)
+    assert all(20 < baselines[f"valid/lead_{name}"] < 70 for name in FIGURES)
+    losses = [line["train/loss"] for line in trained if "train/loss" in line]
+    assert losses[0] > 0.4 and losses[-1] < 0.1
+    scores = [line for line in trained if "valid/rouge1" in line]
+    assert [line["step"] for line in scores] == [60, 120]
+    last = scores[-1]
+    assert last["valid/rougeLsum"] > 95 and last["valid/loss"] < 0.3
+    assert last["valid/over_lead"] == pytest.approx(last["valid/rougeLsum"] - baselines["valid/lead_rougeLsum"])
+    assert last["valid/over_lead_low"] > 20 and last["valid/over_lead_p"] < 0.01
+    for name in FIGURES:
+        assert last[f"valid/{name}_low"] <= last[f"valid/{name}"] <= last[f"valid/{name}_high"]
+
+
+def test_scores_come_back_and_others_need_no_run_of_their_own(run):
+    workdir, command = run
+    metrics = lines_of(workdir / "metrics.jsonl")
+    again = json.loads(done("--mode=evaluate", f"--workdir={workdir}").stdout)
+    assert again == pytest.approx({k: v for k, v in {**metrics[0], **metrics[-1]}.items() if k != "step"}, rel=1e-4)
+    source = next(flag for flag in command if flag.startswith("--config.data.source="))
+    published = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS), source, "--config.data.valid_fraction=0.2"]
+    same = done("--mode=evaluate", *published, "--config.selection.num_sentences=2").stdout
+    assert json.loads(same) == pytest.approx(again, rel=1e-6)
+    one = json.loads(done("--mode=evaluate", *published, "--config.selection.num_sentences=1").stdout)
+    assert one["valid/rougeLsum"] < 80 and one["valid/oracle_rougeLsum"] < 80
+    assert one["valid/loss"] == pytest.approx(again["valid/loss"])
+
+
+def test_what_is_scored_needs_no_articles_to_train_on(run, tmp_path):
+    workdir, _ = run
+    values = {**ROWS, "init_from": workdir, "data.valid_source": tiny.write_articles(tmp_path, 9)["data.source"]}
+    values["data.test_source"] = values["data.valid_source"]
+    scores = json.loads(done("--mode=evaluate", CONFIG, *flags(values)).stdout)
+    for name in ("rouge1", "over_lead_p", "loss"):
+        assert scores[f"valid/{name}"] == scores[f"test/{name}"]
+    assert scores["test/lead_rouge1"] == scores["valid/lead_rouge1"]
+
+
+def test_a_finished_run_stays_and_one_that_was_stopped_goes_on(run, tmp_path):
+    workdir, command = run
+    copy = shutil.copytree(workdir, tmp_path / "run")
+    command = [flag if not flag.startswith("--workdir") else f"--workdir={copy}" for flag in command]
+    before = (copy / "metrics.jsonl").read_text()
+    done(*command)
+    assert (copy / "metrics.jsonl").read_text() == before
+    shutil.rmtree(copy / "checkpoints" / "120")
+    assert "resuming after step 60" in done(*command).stderr
+    again, last = (lines_of(folder / "metrics.jsonl")[-1] for folder in (copy, workdir))
+    assert again == pytest.approx(last, rel=1e-4)
+
+
+def test_figures_of_right_and_wrong_choices(tmp_path):
+    task = task_of(tmp_path)
+    right = task.score(results_of(task, lambda label: 30 if label else -30))
+    assert set(right) == set(task.score_names())
+    assert all(right[name] == 100 for name in FIGURES) and right["loss"] < 1e-9
+    wrong = task.score(results_of(task, lambda label: -1.0 if label else 1.0))
+    assert wrong["rouge2"] < 30 and wrong["over_lead"] < 0
+    assert wrong["loss"] == pytest.approx(6 * np.log1p(np.e))
+    with pytest.raises(UserError, match=r"scores of sentences: got NaN for sentence 0"):
+        task.score(results_of(task, lambda label: np.nan))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"match_reference": "sentences", "selection.num_sentences": 1}, 14),
+        ({"match_reference": "sentences", "selection.num_sentences": 0, "selection.threshold": 0.999}, 14),
+        ({"match_reference": "words", "selection.num_sentences": 6}, 14),
+        ({"selection.num_sentences": 6}, 42),
+        ({"selection.num_sentences": 0, "selection.word_budget": 30}, 28),
+        ({"selection.num_sentences": 0, "selection.threshold": 0.5}, 14),
+    ],
+)
+def test_lengths_of_what_is_scored(tmp_path, overrides, words):
+    """The oracle's are never longer than it has sentences, and the first sentences are three where nothing says."""
+    task = task_of(tmp_path, **{"selection.block_ngrams": 0, **overrides})
+    article = next(task.held_out()).source.article
+    scores = np.where(article.labels, 0.9, 0.4)
+
+    def length(scores, **options):
+        return sum(len(sentence.split()) for sentence in task._summary(article, scores, **options))
+
+    lead, oracle = bertsum_ext._lead(article), bertsum_ext._oracle(article)
+    assert length(scores) == words
+    assert length(lead, ours=False) == (21 if words == 14 and "match_reference" not in overrides else words)
+    assert length(oracle, ours=False) == min(words, 14)
+
+
+def test_every_sentence_is_learned_once(tmp_path):
+    """Whatever windows share, and none of what fills up a batch."""
+    task = task_of(tmp_path, **{"model.max_positions": 40, "data.seq_len": 40, "data.window_overlap": 20})
+    articles = 60 - len(list(task.held_out()))
+    epoch = task.batches("train", 0, np.arange(8))
+    batches = [next(epoch) for _ in range(task._train.steps_per_epoch)]
+    assert sum(batch["label_weights"].sum() for batch in batches) == 6 * articles
+    assert sum(batch["labels"].sum() for batch in batches) == 2 * articles
+    assert sum(batch["sentence_starts"].sum() for batch in batches) > 6 * articles
+    assert any((batch["weights"] == 0).any() for batch in batches)
+    for batch in batches:
+        assert not batch["label_weights"][batch["weights"] == 0].any()
+        assert task.denominators(batch)["sentences"] == batch["label_weights"].sum()
+    source = {**tiny.write_articles(tmp_path), "data.seq_len": 40, "data.window_overlap": 20}
+    epochs = resolved(**source, num_steps=None, num_epochs=3.0)
+    assert epochs["num_steps"] == 3 * len(batches)
+
+
+@pytest.mark.parametrize("scorer", ["classifier", "transformer", "rnn"])
+def test_the_loss_is_a_sum_over_sentences(tmp_path, scorer):
+    task = task_of(tmp_path, f"tiny,{scorer}")
+    batch = jax.tree.map(jnp.asarray, next(task.batches("train", 0, np.arange(8))))
+    params = jax.jit(task.init)(jax.random.key(0))
+    weights = batch["label_weights"]
+    loss = jax.jit(lambda weights: task.loss(params, batch | {"label_weights": weights}, None))
+    sums, metrics = loss(weights)
+    parts = [loss(weights * jnp.eye(8)[i][:, None])[0]["sentences"] for i in range(8)]
+    np.testing.assert_allclose(sums["sentences"], sum(parts), rtol=1e-5)
+    assert metrics["accuracy"][1] == weights.sum() == task.denominators(batch)["sentences"] == 16
+    assert metrics["tokens"] == ((batch["segment_ids"] != 0).sum(), 1)
+    assert 0.3 < sums["sentences"] / 16 < 3
+    summed = task_of(tmp_path, f"tiny,{scorer}", loss_reduction="sum")
+    assert summed.denominators(batch) == {"sentences": 1}
+    assert task.denominators({"label_weights": jnp.zeros((8, 24))}) == {"sentences": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scorer", ["transformer", "rnn"])
+def test_other_scorers_learn(tmp_path, scorer):
+    values = {**SMALL, **tiny.write_articles(tmp_path, count=120), "num_steps": 180, "evaluate_every": 180}
+    done(f"{CONFIG}:tiny,{scorer}", f"--workdir={tmp_path / 'run'}", *flags(values))
+    assert lines_of(tmp_path / "run" / "metrics.jsonl")[-1]["valid/over_lead_low"] > 20
+    records = predict(f"--workdir={tmp_path / 'run'}", stdin="\n".join(SENTENCES))
+    assert records[0]["positions"][0] in (1, 4)
+
+
+# Prediction.
+
+
+def test_what_is_told_of_an_article(run):
+    workdir, _ = run
+    (record,) = predict(
+        f"--workdir={workdir}", stdin=" ".join(SENTENCES[:3]) + "\n\n" + "  ".join(SENTENCES[3:]) + "\n"
+    )
+    assert record.keys() == {"id", "summary", "positions", "sentences", "scores", "refused"}
+    assert record["sentences"] == SENTENCES
+    assert record["summary"] == [record["sentences"][i] for i in record["positions"]]
+    # The best first; the other one repeats "sings and the"; the third is too short to be scored.
+    best, second = sorted((1, 4), key=lambda i: -record["scores"][i])
+    assert record["scores"][best] >= record["scores"][second] > 0.9
+    assert record["positions"] == sorted([best, record["positions"][0] + record["positions"][1] - best])
+    (refusal,) = [each for each in record["refused"] if each["position"] == second]
+    assert refusal == {"position": second, "reason": "block_ngrams", "blocked_by": best, "ngram": "sings and the"}
+    assert [score is None for score in record["scores"]] == [i == 2 for i in range(6)]
+
+
+def test_predictions_as_text_as_rows_and_as_a_page(run, tmp_path):
+    workdir, _ = run
+    text = "\n".join(SENTENCES)
+    record = predict(f"--workdir={workdir}", stdin=text)[0]
+    line = " ".join(record["summary"]) + "\n"
+    command = ["--mode=predict", f"--workdir={workdir}"]
+    assert done(*command, stdin=text).stdout == line
+    for name, more in (("a.txt", []), ("a.out", []), ("b.jsonl", ["--format=text"])):
+        assert done(*command, *more, f"--output={tmp_path / name}", stdin=text).stdout == ""
+        assert (tmp_path / name).read_text() == line
+    done(*command, f"--output={tmp_path / 'a.jsonl'}", stdin=text)
+    assert lines_of(tmp_path / "a.jsonl") == [record]
+    done(*command, f"--output={tmp_path / 'a.html'}", stdin=text)
+    page = (tmp_path / "a.html").read_text()
+    assert page == done(*command, "--format=html", stdin=text).stdout
+    assert page.startswith("<!doctype html>") and "repeats “sings and the” of sentence" in page
+
+
+def test_files_of_all_kinds(run, tmp_path):
+    workdir, _ = run
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one.txt").write_text("\n".join(SENTENCES))
+    (tmp_path / "a" / "three.story").write_text(" ".join(SENTENCES) + "\n\n@highlight\n\nA cat sings\n")
+    (tmp_path / "a" / "two.story").write_text(" ".join(SENTENCES))
+    write_rows(tmp_path / "a", {"id": 7, "article": SENTENCES, "summary": "A cat.\nIt sings."}, {"article": SENTENCES})
+    records = predict(f"--workdir={workdir}", f"--input={tmp_path / 'a'}")
+    assert [record["id"] for record in records] == [
+        "one.txt",
+        "7",
+        f"{tmp_path / 'a' / 'rows.jsonl'}:2",
+        "three.story",
+        "two.story",
+    ]
+    assert [record.get("reference") for record in records] == [
+        None,
+        ["A cat.", "It sings."],
+        None,
+        ["A cat sings"],
+        None,
+    ]
+    for record in records:
+        assert record["sentences"] == SENTENCES and record["positions"] == records[0]["positions"]
+        np.testing.assert_allclose(np.array(record["scores"], float), np.array(records[0]["scores"], float), atol=2e-5)
+    (tmp_path / "lines.txt").write_text("\n".join([" ".join(SENTENCES), SENTENCES[0]]))
+    outcome = done(
+        "--mode=predict",
+        CONFIG,
+        *flags({**ROWS, "init_from": workdir, "data.layout": "line"}),
+        f"--input={tmp_path / 'lines.txt'}",
+    )
+    assert len(outcome.stdout.splitlines()) == 2 and outcome.stdout.endswith(SENTENCES[0] + "\n")
+
+
+def test_scores_do_not_depend_on_the_batch_or_on_padding(run, tmp_path):
+    """Of articles of one row or many, together and each alone."""
+    workdir, _ = run
+    rng = np.random.default_rng(0)
+    articles = [[SENTENCES[i] for i in rng.choice((0, 1, 3, 4, 5), count)] for count in (1, 2, 3, 9, 30, 4, 1)]
+    articles[1] = ["sings " * 30, SENTENCES[1]]
+    rows = [{"article": article} for article in articles]
+    together = predict(f"--workdir={workdir}", f"--input={write_rows(tmp_path, *rows)}")
+    for number in (0, 1, 3, 4):
+        (alone,) = predict(f"--workdir={workdir}", f"--input={write_rows(tmp_path, rows[number], name='one.jsonl')}")
+        np.testing.assert_allclose(alone["scores"], together[number]["scores"], atol=2e-5)
+        assert alone["positions"] == together[number]["positions"]
+    assert all(score is not None for record in together for score in record["scores"])
+
+
+def test_articles_that_are_cut_have_no_scores_after_that(run):
+    workdir, _ = run
+    published = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS)]
+    text = "\n".join(SENTENCES)
+    (cut,) = predict(*published, "--config.data.long_articles=cut", stdin=text)
+    assert [score is None for score in cut["scores"]] == [False, False, True, False, True, True]
+    assert set(cut["positions"]) <= {0, 1, 3}
+    (whole,) = predict(*published, stdin=text)
+    assert [score is None for score in whole["scores"]] == [False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "text", ["A cat sings.", "Yes. No.\nIt is.", "no end of a sentence at all", "3 4 a\n", "a\u200b \u200b"]
+)
+def test_short_articles(run, text):
+    workdir, _ = run
+    (record,) = predict(f"--workdir={workdir}", stdin=text)
+    assert None not in record["scores"]
+    assert len(record["positions"]) == min(2, len(record["sentences"]))
+
+
+@pytest.mark.parametrize("end", [".", ""])
+def test_an_article_of_a_megabyte(run, tmp_path, end):
+    """With sentences, and without an end of any, which is broken up all the same."""
+    workdir, _ = run
+    path = tmp_path / "long.txt"
+    text = " ".join(["The small old river and the big red house of a dog" + end] * 20_000)
+    path.write_text(text)
+    (record,) = predict(f"--workdir={workdir}", f"--input={path}")
+    assert " ".join(record["sentences"]) == text and len(text) > 1e6
+    assert sum(score is not None for score in record["scores"]) == min(len(record["sentences"]), 1000)
+    assert len(record["positions"]) == 1  # the others repeat it
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "got"),
+    [
+        ("", "input line 1", "an empty article"),
+        (" \n\n", "input line 1", "an empty"),
+        ("12 | 3\n", "", "without a letter"),
+    ],
+)
+def test_what_is_no_article(run, text, what, got):
+    workdir, _ = run
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=text.encode())
+    tiny.check_told(outcome.error, what=what, got=got, expected="an article", fix="complete or delete")
+
+
+def test_inputs_that_cannot_be_read(run, tmp_path):
+    workdir, _ = run
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "model.pt").write_bytes(b"PK")
+    for name, what, got in (
+        ("none.txt", "^--input=", "does not exist"),
+        ("empty.txt", "empty.txt:1", "a file without text"),
+        ("model.pt", "^--input=", "a file of tensors"),
+    ):
+        outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / name}")
+        tiny.check_told(outcome.error, what=what, got=got, expected="", fix="")
+    (tmp_path / "a.txt").write_text(SENTENCES[0])
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / 'a.txt'}", "--plot=a.svg")
+    tiny.check_told(outcome.error, what="--plot", got="without pictures", expected="translation", fix="leave it out")
+
+
+# What `init_from` names.
+
+
+def test_an_export_predicts_the_same(run, tmp_path):
+    workdir, _ = run
+    text = "\n".join(SENTENCES)
+    done("--mode=export", f"--workdir={workdir}", f"--output={tmp_path / 'exported'}")
+    published = [
+        CONFIG,
+        f"--config.init_from={tmp_path / 'exported'}",
+        *flags(ROWS),
+        "--config.selection.num_sentences=2",
+    ]
+    assert predict(*published, stdin=text) == predict(f"--workdir={workdir}", stdin=text)
+    bare = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS), "--config.data.interval_segments=False"]
+    assert predict(*bare, stdin=text)[0]["scores"] != predict(*published, stdin=text)[0]["scores"]
+
+
+def test_the_scorer_of_another_kind_is_a_contradiction(run):
+    workdir, _ = run
+    outcome = tiny.run("--mode=predict", f"{CONFIG}:rnn", f"--config.init_from={workdir}", *flags(ROWS))
+    tiny.check_told(
+        outcome.error, what="config key model.scorer", got="rnn", expected="classifier, as in", fix="leave it"
+    )
+
+
+def test_weights_without_a_scorer_begin_with_a_classifier(run, tmp_path, caplog):
+    """Those that a plain BERT leaves open."""
+    workdir, _ = run
+    done("--mode=export", f"--workdir={workdir}", f"--output={tmp_path / 'exported'}")
+    config = json.loads((tmp_path / "exported" / "config.json").read_text())
+    del config["bertsum"]
+    (tmp_path / "exported" / "config.json").write_text(json.dumps(config))
+    values = {"init_from": str(tmp_path / "exported"), **ROWS}
+    assert resolved("", **values)["model"]["scorer"] == "classifier"
+    model = resolved("transformer", **{**values, **dict.fromkeys(SIZES)})["model"]
+    assert (model["scorer"], model["scorer_layers"], model["scorer_heads"]) == ("transformer", 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [("tile", lambda i: i % 24), ("repeat_last", lambda i: np.minimum(i, 23))]
+)
+def test_positions_beyond_those_of_the_weights(run, tmp_path, how, expected):
+    workdir, _ = run
+    values = {"init_from": str(workdir), "positions": how, "model.max_positions": 1024, "data.seq_len": 1024}
+    task = task_of(tmp_path, "", **values)
+    params = task.warm_start(jax.jit(task.init)(jax.random.key(0)))
+    before = restore_params(workdir, "latest", None)["bert"]["embeddings"]["position_embeddings"]
+    after = params["bert"]["embeddings"]["position_embeddings"]
+    np.testing.assert_array_equal(after, before[expected(np.arange(1024))])
+    (example,) = task.examples(iter(["The cat sees the old dog."] * 100))
+    assert [len(row["input_ids"]) for row in example.rows] == [900]
+    with pytest.raises(UserError, match=r"model\.max_positions: got 16; expected 24, as in init_from"):
+        resolved("", **{**values, "model.max_positions": 16})
+    with pytest.raises(UserError, match=r"data\.seq_len: got 1024; expected 8 to model\.max_positions=24"):
+        task_of(tmp_path, "", **{**values, "model.max_positions": None})
+
+
+@pytest.fixture
+def golden_vocabulary(tmp_path):
+    """A vocabulary as large as that of the checkpoints made by PreSumm's code."""
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny._WORDS, *map(str, range(11))]))
+    assert len(path.read_text().split()) == 37
+    return path
+
+
+@pytest.mark.parametrize("scorer", ["classifier", "transformer", "rnn"])
+def test_checkpoints_of_presumm_summarize(golden_vocabulary, tmp_path, scorer):
+    values = {"init_from": GOLDEN / f"{scorer}.pt", "data.vocab_file": golden_vocabulary, "data.lowercase": True}
+    values |= {"model.num_heads": 3, "data.seq_len": 40, "data.window_overlap": 10}  # which stand in no file
+    (record,) = predict(f"{CONFIG}:presumm", *flags(values), stdin="\n".join(SENTENCES[:4]))
+    found = np.array([score for score in record["scores"] if score is not None])
+    assert len(found) == 3 and (found > 0).all() and (found < 1).all() and np.ptp(found) > 1e-4
+    assert record["positions"][0] == record["scores"].index(found.max())  # in the order of scores
+    if scorer == "rnn":  # which reads the padding
+        return
+    model, params = read_golden(GOLDEN / f"{scorer}.pt")
+    words = [SENTENCES[i].lower().split() for i in (0, 1, 3)]  # between spaces: what ends in a full stop is unknown
+    vocabulary = golden_vocabulary.read_text().split()
+    ids = [[2, *(vocabulary.index(word) if word in vocabulary else 1 for word in each), 3] for each in words]
+    starts = np.cumsum([0, *map(len, ids[:-1])])
+    types = [i % 2 for i, each in enumerate(ids) for _ in each]
+    inputs = [np.concatenate(ids), types, np.ones_like(types), starts, np.ones_like(starts)]
+    apply = jax.jit(lambda *inputs: model.apply({"params": params}, *inputs, deterministic=True))
+    logits = apply(*(jnp.asarray(x)[None] for x in inputs))
+    np.testing.assert_allclose(found, jax.nn.sigmoid(logits[0]), atol=2e-5)
+
+
+def test_a_checkpoint_of_presumm_needs_its_vocabulary(golden_vocabulary):
+    values = {"init_from": GOLDEN / "transformer.pt", "data.lowercase": True, "model.num_heads": 3}
+    outcome = tiny.run("--mode=predict", CONFIG, *flags(values))
+    tiny.check_told(
+        outcome.error, what="data.vocab_file", got="no value", expected="bert-base-uncased", fix="vocab.txt"
+    )
+    values["data.vocab_file"] = golden_vocabulary
+    del values["data.lowercase"]
+    outcome = tiny.run("--mode=predict", CONFIG, *flags(values))
+    tiny.check_told(outcome.error, what="data.lowercase", got="no value", expected="uncased", fix="True or False")
+
+
+def test_a_checkpoint_with_code_in_it_runs_nothing(golden_vocabulary, tmp_path):
+    torch = pytest.importorskip("torch")
+
+    class Evil:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"model": {}, "opt": Evil(), "optim": None}, tmp_path / "evil.pt")
+    values = {"init_from": tmp_path / "evil.pt", "data.vocab_file": golden_vocabulary, "data.lowercase": True}
+    outcome = tiny.run("--mode=predict", CONFIG, *flags(values))
+    assert "evil.pt" in outcome.error and not (tmp_path / "ran").exists()
+
+
+# What is learned from.
+
+
+def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch):
+    texts = [
+        docstring_summaries.Summarized(
+            f"m{i}.py#0", f"m{i}", tuple(SENTENCES[:2] + SENTENCES[3:]), f"Sees tree {i} red old."
+        )
+        for i in range(40)
+    ]
+    monkeypatch.setattr(docstring_summaries, "docstrings", lambda: tuple(texts))
+    monkeypatch.setattr("bertjax.data.documentation.fingerprint", lambda: {})
+    task = task_of(tmp_path, **{"data.source": "documentation", "data.vocab_size": 90})
+    vocabulary = (tmp_path / "data" / "vocab.txt").read_text()
+    assert task._tokenizer.vocab_size == 90 and "\ncat\n" in vocabulary
+    assert task._train.rows.lengths.max() <= 24
+    again = task_of(tmp_path, **{"data.source": "documentation", "data.vocab_size": 80})
+    assert again._tokenizer.vocab_size == 80  # not that of another config, left by a run that did not begin
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"positions": "zeros"}, r"positions: got 'zeros'; expected one of tile, repeat_last"),
+        ({"loss_reduction": "max"}, r"loss_reduction: got 'max'; expected one of mean, sum"),
+        ({"match_reference": "letters"}, r"match_reference: got 'letters'; expected one of , sentences, words"),
+        ({"selection.num_sentences": 0}, r"selection\.\{num_sentences,.*got no limit at all"),
+        ({"rouge.flavor": "rouge"}, r"flavor of ROUGE: got 'rouge'"),
+        ({"model.scorer": "lstm"}, r"model\.scorer: got 'lstm'"),
+        ({"data.seq_len": 4, "data.window_overlap": 0}, r"data\.seq_len: got 4; expected 8 to"),
+        (
+            {"data.source": ""},
+            r"data\.source: got nothing; expected articles to read\. Fix: set --config\.data\.source",
+        ),
+        ({"data.limits.min_sentences": 7}, r"data\.limits: got limits that leave nothing of the split train"),
+        ({"data.oracle": 3}, None),
+    ],
+)
+def test_wrong_configs(tmp_path, overrides, message):
+    values = {**tiny.write_articles(tmp_path), **overrides}
+    if message is None:
+        tree = {**resolved(**tiny.write_articles(tmp_path)), "num_steps": None}
+        with pytest.raises(UserError, match=r"data\.oracle: got 3; expected keys and values"):
+            bertsum_ext.resolve({**tree, "data": {**tree["data"], **{"oracle": 3}}})
+        return
+    with pytest.raises(UserError, match=message):
+        next(task_of(tmp_path, **values).batches("train", 0, np.arange(8)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.jsonl",
+            '{"article": ["A b c d e f."], "summary": []}',
+            r"a\.jsonl:1: got an empty summary in field 'summary'",
+        ),
+        ("a.jsonl", '{"article": ["A b c d e f."]}', r"a\.jsonl:1: got a row without field 'summary'"),
+        ("a.story", "A b c d e f.\n", r"a\.story:\d: got a story without @highlight"),
+        ("a.txt", "A b c d e f.\n", r"data\.source=.*got plain text, which has no summaries"),
+    ],
+)
+def test_articles_that_nothing_can_be_learned_from(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content + "\n")
+    values = {**tiny.write_articles(tmp_path), "data.source": str(tmp_path / name)}
+    with pytest.raises(UserError, match=message):
+        task_of(tmp_path / "run", **values)
+
+
+def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):
+    rows = [{"article": SENTENCES, "summary": SENTENCES[1], "chosen": [0, 2, 5]} for _ in range(30)]
+    source = write_rows(tmp_path, *({**row, "article": [*SENTENCES, f"Number {i}."]} for i, row in enumerate(rows)))
+    values = {**tiny.write_articles(tmp_path), "data.source": source, "data.gold_field": "chosen"}
+    with caplog.at_level(logging.INFO):
+        task = task_of(tmp_path, **values)
+    article = next(task.held_out()).source.article
+    assert (article.numbers, article.labels) == ((0, 1, 3, 4, 5), (1, 0, 0, 0, 1))
+    assert task_of(tmp_path, **{**values, "data.gold_field": ""})._scored["valid"][0].labels == (0, 1, 0, 0, 0)
