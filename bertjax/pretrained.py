@@ -117,7 +117,7 @@ def resolve(
                     fix="leave it out, and name no size after the config file",
                 )
             subtree[key] = value
-    model |= {key: value for key, value in otherwise.items() if model[key] in (None, "")}
+    model |= {key: value for key, value in otherwise.items() if key in model and model[key] in (None, "")}
     missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
     if missing:
         raise UserError(

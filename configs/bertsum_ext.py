@@ -2,6 +2,7 @@
 
     python launch.py --config=configs/bertsum_ext.py --workdir=runs/news --config.init_from=BERT_FOLDER \\
         --config.data.source=train.jsonl --config.data.valid_source=valid.jsonl --config.data.test_source=test.jsonl
+    python launch.py --config=configs/bertsum_ext.py:tiny --workdir=runs/demo
     python launch.py --mode=predict --workdir=runs/news --input=article.txt
     python launch.py --mode=predict --workdir=runs/news --input=articles/ --output=summaries.html
     python launch.py --mode=predict --config=configs/bertsum_ext.py:presumm --config.init_from=bertext_cnndm.pt \\

@@ -14,13 +14,12 @@ from jaxtyping import Array, Float
 
 from bertjax import fine_tuning, pretrained
 from bertjax.data import article_rows, article_text, articles
-from bertjax.data.article_limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.article_limits import LimitedArticle, limit
 from bertjax.data.article_rows import ArticleRow, ArticleRowsConfig, with_labels
-from bertjax.data.article_text import ArticleText, TrainedVocabularyConfig
+from bertjax.data.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
 from bertjax.data.articles import Article, ArticlesConfig
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
 from bertjax.data.given_text import given_vocabulary
-from bertjax.data.oracle import OracleConfig
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
@@ -77,25 +76,14 @@ class _Data(NamedTuple):
     """What `config.data` says."""
 
     articles: ArticlesConfig
+    labels: LabelsConfig
     rows: ArticleRowsConfig
     vocabulary: TrainedVocabularyConfig
-    limits: ArticleLimits
-    oracle: OracleConfig
-
-    @property
-    def labeled(self) -> tuple[ArticlesConfig, ArticleLimits, OracleConfig]:
-        """What articles with their labels depend on."""
-        return self.articles, self.limits, self.oracle
 
 
 def _data(data: Mapping[str, Any]) -> _Data:
-    parts = {name: article_text.subtree(data, name) for name in ("limits", "oracle")}
-    rest = {key: value for key, value in data.items() if key not in parts}
-    return _Data(
-        *build_all((ArticlesConfig, ArticleRowsConfig, TrainedVocabularyConfig), rest, "data"),
-        build(ArticleLimits, parts["limits"], "data.limits"),
-        build(OracleConfig, parts["oracle"], "data.oracle"),
-    )
+    parts = ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig
+    return _Data(*build_all(parts, data, "data"))
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +112,7 @@ def _training_rows(data: _Data, vocabulary: tuple[tuple[str, ...], bool]) -> Row
     tokenizer = WordPiece(*vocabulary)
     return Rows(
         with_labels(row, article.labels)
-        for article in article_text.read(*data.labeled, "train")
+        for article in article_text.read(data.articles, data.labels, "train")
         for row in article_rows.rows(article.sentences, tokenizer, data.rows)
     )
 
@@ -174,8 +162,9 @@ class Summarization:
         self._rouge = build(RougeConfig, config.rouge, "rouge")
         self._lengths = bucket_lengths(self._data.rows.seq_len)
         self._sizes = budget_sizes(self._lengths, config.batch_size)
-        splits = article_text.splits(self._data.articles)[1:] if reads else ()
-        self._scored = {split: article_text.read(*self._data.labeled, split) for split in splits}
+        texts = self._data.articles
+        splits = article_text.splits(texts)[1:] if reads else ()
+        self._scored = {split: article_text.read(texts, self._data.labels, split) for split in splits}
 
     @functools.cached_property
     def _train(self) -> BucketedBatches:
@@ -212,7 +201,7 @@ class Summarization:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The binary cross-entropy of each sentence's label; see `Task.loss`."""
-        shortest = _SHORTEST + self._data.limits.min_words
+        shortest = _SHORTEST + self._data.labels.limits.min_words
         logits, positions = self._logits(params, batch, batch["input_ids"].shape[1] // shortest + 1, rng)
         labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "label_weights"))
         each = optax.sigmoid_binary_cross_entropy(logits, labels)
@@ -303,7 +292,7 @@ class Summarization:
             yield self._example(self._limited(article))
 
     def _limited(self, article: Article) -> LimitedArticle:
-        found = limit(article, article.gold or (), self._data.limits, drops=False)
+        found = limit(article, article.gold or (), self._data.labels.limits, drops=False)
         assert found is not None
         return found
 

@@ -5,7 +5,6 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,21 @@ class TrainedVocabularyConfig(VocabularyConfig):
     vocab_size: int
 
 
+@dataclasses.dataclass(frozen=True)
+class LabelsConfig:
+    """What is to be learned of articles.
+
+    Attributes:
+      limits: what is taken of them.
+      oracle: which sentences are chosen.
+    """
+
+    limits: ArticleLimits
+    oracle: OracleConfig
+
+
 @functools.lru_cache(maxsize=3)
-def read(config: ArticlesConfig, limits: ArticleLimits, labels: OracleConfig, split: str) -> tuple[LimitedArticle, ...]:
+def read(config: ArticlesConfig, labels: LabelsConfig, split: str) -> tuple[LimitedArticle, ...]:
     """What is taken of the articles of a split; those out of limits are left out of "train" alone.
 
     Sentences to choose are those that the source names, and otherwise the oracle's.
@@ -50,8 +62,8 @@ def read(config: ArticlesConfig, limits: ArticleLimits, labels: OracleConfig, sp
         assert article.summary is not None
         gold = article.gold
         if gold is None:
-            gold = oracle.oracle(article.sentences, article.summary, labels)
-        limited = limit(article, gold, limits, drops=split == "train")
+            gold = oracle.oracle(article.sentences, article.summary, labels.oracle)
+        limited = limit(article, gold, labels.limits, drops=split == "train")
         if limited is not None:
             found.append(limited)
     if not found:
@@ -113,11 +125,3 @@ class ArticleText:
 def given(config: VocabularyConfig) -> WordPiece:
     """The vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
     return given_vocabulary(Path(config.vocab_file), config.lowercase)
-
-
-def subtree(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of `config.data` that has keys of its own. Raises UserError if there is none."""
-    found = data.get(name)
-    if not isinstance(found, Mapping):
-        raise UserError(f"config key data.{name}", got=found, expected="keys and values", fix="leave it as it is")
-    return found

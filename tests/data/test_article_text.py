@@ -6,13 +6,13 @@ import pytest
 
 from bertjax.data import article_text
 from bertjax.data.article_limits import ArticleLimits
-from bertjax.data.article_text import ArticleText, TrainedVocabularyConfig, read, splits, subtree
+from bertjax.data.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig, read, splits
 from bertjax.data.articles import ArticlesConfig
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.test_oracle import config as oracle_config
 
-LIMITS = ArticleLimits(2, 100, 1, 200, 2, 500)
+LABELS = LabelsConfig(ArticleLimits(2, 100, 1, 200, 2, 500), oracle_config())
 SENTENCES = ["the cat sat", "a dog ran off", "no", "it rained all day"]
 
 
@@ -48,10 +48,10 @@ def vocabulary(prepared):
 
 
 def test_what_is_taken_of_articles(tmp_path):
-    found = read(articles(tmp_path), LIMITS, oracle_config(), "train")
+    found = read(articles(tmp_path), LABELS, "train")
     assert len(found) == 20
     assert found[0].numbers == (0, 1, 3, 4) and found[0].labels == (0, 1, 0, 0)
-    held_out = read(articles(tmp_path), LIMITS, oracle_config(), "valid")
+    held_out = read(articles(tmp_path), LABELS, "valid")
     assert len(held_out) == 21 and held_out[-1].sentences == ("too short",)  # of which none is left out
 
 
@@ -59,14 +59,14 @@ def test_sentences_that_the_source_names_come_before_the_oracle_s(tmp_path):
     path = tmp_path / "named.jsonl"
     path.write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[1:2], "ids": [2, 3]}) + "\n")
     named = articles(tmp_path, source=str(path), gold_field="ids")
-    assert read(named, LIMITS, oracle_config(), "train")[0].labels == (0, 0, 1)
+    assert read(named, LABELS, "train")[0].labels == (0, 0, 1)
 
 
 def test_limits_that_leave_nothing(tmp_path):
     with pytest.raises(
         UserError, match=r"data\.limits: got limits that leave nothing of the split train; .*lower data"
     ):
-        read(articles(tmp_path), ArticleLimits(9, 100, 1, 200, 2, 500), oracle_config(), "train")
+        read(articles(tmp_path), LabelsConfig(ArticleLimits(9, 100, 1, 200, 2, 500), LABELS.oracle), "train")
 
 
 def test_the_splits(tmp_path):
@@ -109,13 +109,6 @@ def test_the_fingerprint_tells_what_rows_depend_on(tmp_path):
     found = {before, *(each.fingerprint for each in changed)}
     assert len(found) == 6
     assert text(tmp_path, count=3).fingerprint not in found
-
-
-def test_a_part_of_the_config_that_is_no_tree():
-    assert subtree({"limits": {"a": 1}}, "limits") == {"a": 1}
-    for data in ({}, {"limits": 3}):
-        with pytest.raises(UserError, match=r"config key data\.limits: got .*; expected keys and values"):
-            subtree(data, "limits")
 
 
 @pytest.fixture(autouse=True)

@@ -576,16 +576,10 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
             r"data\.source: got nothing; expected articles to read\. Fix: set --config\.data\.source",
         ),
         ({"data.limits.min_sentences": 7}, r"data\.limits: got limits that leave nothing of the split train"),
-        ({"data.oracle": 3}, None),
     ],
 )
 def test_wrong_configs(tmp_path, overrides, message):
     values = {**tiny.write_articles(tmp_path), **overrides}
-    if message is None:
-        tree = {**resolved(**tiny.write_articles(tmp_path)), "num_steps": None}
-        with pytest.raises(UserError, match=r"data\.oracle: got 3; expected keys and values"):
-            bertsum_ext.resolve({**tree, "data": {**tree["data"], **{"oracle": 3}}})
-        return
     with pytest.raises(UserError, match=message):
         next(task_of(tmp_path, **values).batches("train", 0, np.arange(8)))
 

@@ -11,8 +11,9 @@ from flax import traverse_util
 from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError, build
-from bertjax.models.bertsum import SCORERS, BertSum, BertSumConfig, probabilities
+from bertjax.models.bertsum import SCORERS, BertSum, BertSumConfig, _numbers, first_places, probabilities
 from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.models.sinusoids import sinusoids
 from bertjax.training.sharding import MeshConfig, make_mesh, tree_shardings
 from tests.models.test_fine_tuning import CONFIG
 
@@ -74,9 +75,10 @@ def run(case, variables, inputs, key=None):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def score(case, variables, sentences, mask):
+def score(case, variables, sentences, mask, first=None):
     """The scorer alone."""
-    return make(case).apply(variables, method=lambda model: model.scorer(sentences, mask, deterministic=True))
+    first = jnp.zeros(len(mask), jnp.int32) if first is None else first
+    return make(case).apply(variables, method=lambda model: model.scorer(sentences, mask, first, deterministic=True))
 
 
 def random_sentences(seed=0):
@@ -169,6 +171,36 @@ def test_the_published_lstm_matches_numpy():
     for row in range(3):
         _, final = directions(params, x[row].astype(np.float64))
         np.testing.assert_allclose(ours[row], affine(params["output"], final + x[row])[:, 0], atol=2e-5)
+
+
+def test_the_places_of_the_first_sentences():
+    flags = jnp.array([[1, 0, 0, 1, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0], [0] * 8])
+    assert first_places(flags, 2).tolist() == [[0, 3], [1, 2], [7, 7]]
+    assert first_places(flags, 4).tolist() == [[0, 3, 5, 7], [1, 2, 7, 7], [7] * 4]
+
+
+def test_the_sentences_of_a_part_have_the_numbers_of_the_whole():
+    """Those that a long document counts, to the end of what float32 can tell."""
+    table = sinusoids(3000, CONFIG.hidden_size, "interleaved")
+    first = jnp.array([0, 7, 2990])
+    numbers = _numbers(first, 4, CONFIG.hidden_size)
+    for row, start in enumerate(first.tolist()):
+        np.testing.assert_allclose(numbers[row], table[start : start + 4], atol=5e-4 if start > 100 else 1e-6)
+    mask, x = jnp.asarray(MASK, jnp.int32), random_sentences()
+    shifted = np.where(MASK[..., None], x + numbers - table[:4], 0).astype(np.float32)
+    ours = score("transformer", init("transformer"), x, mask, first)
+    np.testing.assert_allclose(ours[MASK], score("transformer", init("transformer"), shifted, mask)[MASK], atol=2e-5)
+    for case in ("classifier", "rnn"):
+        np.testing.assert_array_equal(score(case, init(case), x, mask, first), score(case, init(case), x, mask))
+
+
+def test_a_document_begins_with_its_first_sentence_unless_told():
+    one, other = ({**batch(), "first_sentences": jnp.array(numbers)} for numbers in ([0, 0, 0], [0, 5, 0]))
+    variables = init("transformer")
+    whole = run("transformer", variables, batch())
+    np.testing.assert_array_equal(run("transformer", variables, one)[MASK], whole[MASK])
+    changed = np.abs(run("transformer", variables, other) - whole) > 1e-4
+    assert changed[1, 0] and not changed[::2][MASK[::2]].any()
 
 
 @pytest.mark.parametrize("case", CASES)
