@@ -106,3 +106,45 @@ def fine_tuning(config: ConfigDict, size: str) -> None:
         "keep_best": 1,
         "final": "latest",
     }
+
+
+def articles(size: str) -> ConfigDict:
+    """Articles to summarize, as rows of BERT's."""
+    data = ConfigDict()
+    data.source = "documentation" if size else ""
+    data.valid_source = ""
+    data.test_source = ""
+    data.valid_fraction = 0.1
+    data.layout = "file"
+    data.article_field = "article"
+    data.summary_field = "summary"
+    data.gold_field = ""
+    data.gold_as = "numbers"
+    data.splitter = "punkt"
+    data.on_bad_row = "stop"
+    data.limits = {
+        "min_sentences": 3,
+        "max_sentences": 1000,
+        "min_words": 5,
+        "max_words": 200,
+        "min_summary_words": 5,
+        "max_summary_words": 500,
+    }
+    data.oracle = {
+        "method": "greedy",
+        "counts": "sets",
+        "ngrams": (1, 2),
+        "stem": False,
+        "lowercase": False,
+        "num_sentences": 3,
+        "first_sentences": 0,
+    }
+    data.seq_len = 512
+    data.long_articles = "windows"
+    data.window_overlap = 128
+    data.interval_segments = True
+    data.words = "bert"
+    data.vocab_file = ""
+    data.vocab_size = 8192
+    data.lowercase = True if size else placeholder(bool)
+    return data

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,24 +12,22 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax import fine_tuning, pretrained
-from bertjax.data import article_rows, article_text, articles
-from bertjax.data.article_limits import LimitedArticle, limit
-from bertjax.data.article_rows import ArticleRow, ArticleRowsConfig, with_labels
-from bertjax.data.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
-from bertjax.data.articles import Article, ArticlesConfig
+from bertjax import fine_tuning, pretrained, summarization
+from bertjax.data import article_rows, article_text
+from bertjax.data.article_limits import LimitedArticle
+from bertjax.data.article_rows import ArticleRow, with_labels
+from bertjax.data.article_text import ArticleText
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
-from bertjax.data.given_text import given_vocabulary
-from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.data.tokenizers import WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
-from bertjax.errors import build, build_all, choice
+from bertjax.errors import build, choice
 from bertjax.fine_tuning import FineTuningConfig
 from bertjax.interop import presumm
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
 from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
+from bertjax.summarization import ArticleData
 from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
@@ -44,7 +42,6 @@ _SCORER = {
     "scorer_intermediate": 2048,
     "rnn_compat": False,
 }
-_SHOWN = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,20 +69,6 @@ class Config(FineTuningConfig):
         choice(self.match_reference, selection.MATCHES, "match_reference")
 
 
-class _Data(NamedTuple):
-    """What `config.data` says."""
-
-    articles: ArticlesConfig
-    labels: LabelsConfig
-    rows: ArticleRowsConfig
-    vocabulary: TrainedVocabularyConfig
-
-
-def _data(data: Mapping[str, Any]) -> _Data:
-    parts = ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig
-    return _Data(*build_all(parts, data, "data"))
-
-
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in what `init_from` determines, and lengths in updates where there is a vocabulary to count rows with.
 
@@ -93,34 +76,33 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
       UserError: contradictions, and whatever is wrong with the articles.
     """
     config = pretrained.resolve(config, extends_positions=True, otherwise=_SCORER)
-    data, count = _data(config["data"]), 1
+    data, count = ArticleData.of(config["data"]), 1
     if data.vocabulary.vocab_file and config["num_steps"] is None and data.articles.source:
         size = max(1, config["batch_size"])
         count = size * _batches(data, article_text.given(data.vocabulary), size, config["seed"]).steps_per_epoch
     return fine_tuning.resolve_lengths(config, count)
 
 
-def _batches(data: _Data, tokenizer: WordPiece, batch_size: int, seed: int) -> BucketedBatches:
+def _batches(data: ArticleData, tokenizer: WordPiece, batch_size: int, seed: int) -> BucketedBatches:
     lengths = bucket_lengths(data.rows.seq_len)
     rows = _training_rows(data, (tokenizer.vocab, tokenizer.lowercase))
     return BucketedBatches(rows, lengths, budget_sizes(lengths, batch_size), seed)
 
 
 @functools.lru_cache(maxsize=1)
-def _training_rows(data: _Data, vocabulary: tuple[tuple[str, ...], bool]) -> Rows:
+def _training_rows(data: ArticleData, vocabulary: tuple[tuple[str, ...], bool]) -> Rows:
     """The rows of all articles; `resolve` counts them before the task trains on them."""
     tokenizer = WordPiece(*vocabulary)
     return Rows(
         with_labels(row, article.labels)
-        for article in article_text.read(data.articles, data.labels, "train")
+        for article in data.read("train")
         for row in article_rows.rows(article.sentences, tokenizer, data.rows)
     )
 
 
 def preparation(config: Config, workdir: Path) -> ArticleText:
     """The articles that training needs; their vocabulary is kept in the run's folder."""
-    data = _data(config.data)
-    return ArticleText(workdir / "data", data.articles, data.vocabulary)
+    return ArticleData.of(config.data).text(workdir, ())
 
 
 def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Summarization":
@@ -128,17 +110,10 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Summ
 
     Args:
       config: its settings.
-      vocab_dir: a folder with the vocabulary, or a checkpoint that has none and leaves it to the config; without it
-        the special tokens stand in, and nothing more than the settings can be checked.
+      vocab_dir: see `ArticleData.tokenizer`; without it nothing more than the settings can be checked.
       prepared: any folder if the task is to train or to be scored; without it no articles are read.
     """
-    vocabulary = _data(config.data).vocabulary
-    if vocab_dir is None:
-        tokenizer = WordPiece(SPECIALS, lowercase=True)
-    elif presumm.is_checkpoint(vocab_dir):
-        tokenizer = article_text.given(vocabulary)
-    else:
-        tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase)
+    tokenizer = ArticleData.of(config.data).tokenizer(vocab_dir, ())
     return Summarization(config, tokenizer, reads=prepared is not None)
 
 
@@ -154,7 +129,7 @@ class Summarization:
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
-        self._config, self._tokenizer, self._data = config, tokenizer, _data(config.data)
+        self._config, self._tokenizer, self._data = config, tokenizer, ArticleData.of(config.data)
         self._model_config, self._head = fine_tuning.model_configs(config, BertSumConfig, tokenizer.vocab_size)
         check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
         self._model = BertSum(self._model_config, self._head)
@@ -162,9 +137,7 @@ class Summarization:
         self._rouge = build(RougeConfig, config.rouge, "rouge")
         self._lengths = bucket_lengths(self._data.rows.seq_len)
         self._sizes = budget_sizes(self._lengths, config.batch_size)
-        texts = self._data.articles
-        splits = article_text.splits(texts)[1:] if reads else ()
-        self._scored = {split: article_text.read(texts, self._data.labels, split) for split in splits}
+        self._scored = self._data.scored() if reads else {}
 
     @functools.cached_property
     def _train(self) -> BucketedBatches:
@@ -231,13 +204,7 @@ class Summarization:
 
     def baselines(self) -> Mapping[str, float]:
         """What the first sentences score, and those of the oracle: as many, but with no rules for their scores."""
-        figures: dict[str, float] = {}
-        for split, found in self._scored.items():
-            for name, scores in (("lead", _lead), ("oracle", _oracle)):
-                texts = [self._summary(article, scores(article), ours=False) for article in found]
-                values = rouge.rouge(texts, _references(found), self._rouge)
-                figures |= {f"{split}/{name}_{metric}": values[metric] for metric in _SHOWN}
-        return figures
+        return summarization.baselines(self._scored, self._rules, self._rouge)
 
     def held_out(self) -> Iterator[Example]:
         """See `Task.held_out`; an article each."""
@@ -248,53 +215,28 @@ class Summarization:
         return map(self._example, self._scored.get("test", ()))
 
     def score_names(self) -> Sequence[str]:
-        """ROUGE F1 with its 95 % interval, by how much it is above that of the first sentences, and the loss."""
-        intervals = [f"{name}{end}" for name in _SHOWN for end in ("", "_low", "_high")]
-        return (*intervals, *(f"over_lead{end}" for end in ("", "_low", "_high", "_p")), "loss")
+        """Those of `summarization.figures`, and the loss."""
+        return (*summarization.FIGURES, "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`; `over_lead` is of rougeLsum, by a paired bootstrap. The loss is that of an article."""
-        found = [example.source.article for example, _ in results]
-        logits = [_merged(example, outputs) for example, outputs in results]
-        pairs = list(zip(found, logits, strict=True))
-        ours, lead = (
-            rouge.score(texts, _references(found), self._rouge)
-            for texts in (
-                [self._summary(article, _probabilities(scores)) for article, scores in pairs],
-                [self._summary(article, _lead(article), ours=False) for article in found],
-            )
-        )
-        figures = rouge.summarize(ours, confidence=True)
-        over = bootstrap.compare(ours["rougeLsum"], lead["rougeLsum"])
-        return {
-            **{name: figures[name] for name in self.score_names() if name in figures},
-            **dict(zip(("over_lead", "over_lead_low", "over_lead_high", "over_lead_p"), over, strict=True)),
-            "loss": float(np.mean([_loss(scores, article.labels) for article, scores in pairs])),
-        }
+        """See `summarization.figures`. The loss is that of an article, summed over its sentences."""
+        pairs = [(example.source.article, _merged(example, outputs)) for example, outputs in results]
+        summaries = [summarization.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
+        figures = summarization.figures(summaries, [article for article, _ in pairs], self._rules, self._rouge)
+        return {**figures, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
 
-    def _summary(self, article: LimitedArticle, scores: np.ndarray, *, ours: bool = True) -> list[str]:
-        """The sentences of a summary, for comparison with the reference."""
+    def _rules(self, article: LimitedArticle) -> SelectionConfig:
+        """Those of a summary that is compared with the reference."""
         assert article.article.summary is not None
-        rules, texts = (
-            selection.matched(self._selection, article.article.summary, self._config.match_reference),
-            _texts(article),
-        )
-        return [texts[i] for i in _select(scores, texts, rules if ours else selection.plain(rules)).chosen]
+        return selection.matched(self._selection, article.article.summary, self._config.match_reference)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An article in all lines, or one in each: see `ArticleFormat.layout`."""
-        for article in articles.parse(lines, self._data.articles.layout, self._data.articles.splitter):
-            yield self._example(self._limited(article))
+        """See `ArticleData.in_lines`."""
+        return map(self._example, self._data.in_lines(lines))
 
     def examples_of(self, path: str) -> Iterator[Example]:
-        """The articles of files or of a folder, with summaries or without; see `article_formats.read`."""
-        for article in articles.read(path, "--input", self._data.articles):
-            yield self._example(self._limited(article))
-
-    def _limited(self, article: Article) -> LimitedArticle:
-        found = limit(article, article.gold or (), self._data.labels.limits, drops=False)
-        assert found is not None
-        return found
+        """See `ArticleData.in_files`."""
+        return map(self._example, self._data.in_files(path))
 
     def _example(self, article: LimitedArticle) -> Example:
         rows = article_rows.rows(article.sentences, self._tokenizer, self._data.rows)
@@ -312,7 +254,7 @@ class Summarization:
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The summary; for each sentence of the article its score, null if it is out of limits; who was passed over."""
         article, logits = example.source.article, _merged(example, outputs)
-        selected = _select(_probabilities(logits), _texts(article), self._selection)
+        selected = summarization.select(article, _probabilities(logits), self._selection)
         scores: list[float | None] = [None] * len(article.article.sentences)
         for number, score in zip(article.numbers, _probabilities(logits).tolist(), strict=True):
             scores[number] = None if score == -np.inf else round(score, 6)
@@ -364,24 +306,3 @@ def _loss(logits: np.ndarray, labels: Sequence[int]) -> float:
     """The sum over the sentences that have a score."""
     known = logits != -np.inf
     return float(np.sum(np.logaddexp(0, logits[known]) - logits[known] * np.array(labels)[known]))
-
-
-def _select(scores: np.ndarray, texts: Sequence[str], rules: SelectionConfig) -> selection.Selection:
-    return selection.select(scores, [text.lower() for text in texts], rules)
-
-
-def _texts(article: LimitedArticle) -> list[str]:
-    """The sentences that were taken, uncut."""
-    return [article.article.sentences[number] for number in article.numbers]
-
-
-def _lead(article: LimitedArticle) -> np.ndarray:
-    return selection.lead_scores(len(article.numbers))
-
-
-def _oracle(article: LimitedArticle) -> np.ndarray:
-    return selection.oracle_scores(np.flatnonzero(article.labels).tolist(), len(article.numbers))
-
-
-def _references(found: Iterable[LimitedArticle]) -> list[Sequence[str]]:
-    return [article.article.summary or () for article in found]

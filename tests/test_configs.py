@@ -29,6 +29,7 @@ VARIANTS = [(name, size) for name, module in MODULES.items() for size in module.
 # What each config needs beside a size.
 NEEDED = {
     "bert_pretraining": {},
+    "bertsum_abs": {},
     "bertsum_ext": {},
     "classification": {"data.labels": ("no", "yes")},
     "question_answering": {},
@@ -44,8 +45,10 @@ def small(name: str, folder: Path) -> dict[str, Any]:
         return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
     if name == "question_answering":
         return {**values, **tiny.write_questions(folder), "data.seq_len": 24, "data.max_query_length": 8}
-    if name == "bertsum_ext":
-        return {**values, **tiny.write_articles(folder), "data.seq_len": 32, "data.window_overlap": 8}
+    if name.startswith("bertsum"):
+        values |= {"data.seq_len": 32, "data.window_overlap": 8}
+        of_decoder = {"target_len": 12, "decoding.max_extra": 12, "decoding.min_extra": 1}
+        return {**values, **tiny.write_articles(folder), **(of_decoder if name == "bertsum_abs" else {})}
     write = {"classification": tiny.write_table, "tagging": tiny.write_sentences}[name]
     return {**values, **write(folder), "data.seq_len": 16}
 

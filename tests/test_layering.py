@@ -18,6 +18,7 @@ LAYERS = {
         "bertjax.pretrained",
         "bertjax.fine_tuning",
         "bertjax.seq2seq",
+        "bertjax.summarization",
         "bertjax.translators",
         "bertjax.errors",
         "bertjax.models",
@@ -63,6 +64,13 @@ LAYERS = {
     ),
     "bertjax/fine_tuning.py": ("bertjax.data.buckets", "bertjax.errors", "bertjax.models.bert", "bertjax.task"),
     "bertjax/seq2seq.py": ("bertjax.decoding", "bertjax.errors", "bertjax.models", "bertjax.task"),
+    "bertjax/summarization.py": (
+        "bertjax.data",
+        "bertjax.decoding.selection",
+        "bertjax.errors",
+        "bertjax.interop",
+        "bertjax.scoring",
+    ),
     "bertjax/translators.py": (
         "bertjax.checkpoints",
         "bertjax.data",

@@ -89,11 +89,13 @@ class ArticleText:
       folder: where the vocabulary is kept.
       articles: which articles.
       vocabulary: which vocabulary.
+      more: tokens of one that is trained, beside its own.
     """
 
     folder: Path
     articles: ArticlesConfig
     vocabulary: TrainedVocabularyConfig
+    more: tuple[str, ...]
 
     @property
     def fingerprint(self) -> str:
@@ -118,8 +120,8 @@ class ArticleText:
         texts = Articles(self.articles, "train", _SPLIT_SEED, needs_summary=True).articles()
         sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
         counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
-        vocab = wordpiece_trainer.train(counts, self.vocabulary.vocab_size)
-        return WordPiece(vocab, self.vocabulary.lowercase)
+        vocab = wordpiece_trainer.train(counts, self.vocabulary.vocab_size - len(self.more))
+        return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
 
 
 def given(config: VocabularyConfig) -> WordPiece:

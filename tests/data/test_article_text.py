@@ -39,7 +39,7 @@ def articles(folder, count=20, **changes):
 
 def text(folder, vocab_size=30, vocab_file="", lowercase=True, **changes):
     vocabulary = TrainedVocabularyConfig(vocab_file, lowercase, vocab_size)
-    return ArticleText(folder / "data", articles(folder, **changes), vocabulary)
+    return ArticleText(folder / "data", articles(folder, **changes), vocabulary, ())
 
 
 def vocabulary(prepared):

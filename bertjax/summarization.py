@@ -1,0 +1,151 @@
+"""What all summarization has in common: a run's articles and their vocabulary, and figures of summaries."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax.data import article_text, articles
+from bertjax.data.article_limits import LimitedArticle, limit
+from bertjax.data.article_rows import ArticleRowsConfig
+from bertjax.data.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
+from bertjax.data.articles import Article, ArticlesConfig
+from bertjax.data.given_text import given_vocabulary
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.decoding import selection
+from bertjax.decoding.selection import Selection, SelectionConfig
+from bertjax.errors import build_all
+from bertjax.interop import presumm
+from bertjax.scoring import bootstrap, rouge
+from bertjax.scoring.rouge import RougeConfig
+
+METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_ENDS = ("", "_low", "_high")
+_OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
+# The names that `figures` gives.
+FIGURES = (*(f"{name}{end}" for name in METRICS for end in _ENDS), *_OVER_LEAD)
+
+Rules = Callable[[LimitedArticle], SelectionConfig]  # by which an article's sentences are chosen
+Scores = Float[np.ndarray, " E"]
+_DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig)  # in the order of `ArticleData`
+
+
+class ArticleData(NamedTuple):
+    """What `config.data` says."""
+
+    articles: ArticlesConfig
+    labels: LabelsConfig
+    rows: ArticleRowsConfig
+    vocabulary: TrainedVocabularyConfig
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "ArticleData":
+        """Reads it. Raises UserError for keys or values that are not right."""
+        return cls(*build_all(_DATA, data, "data"))
+
+    def read(self, split: str) -> tuple[LimitedArticle, ...]:
+        """See `article_text.read`."""
+        return article_text.read(self.articles, self.labels, split)
+
+    def scored(self) -> dict[str, tuple[LimitedArticle, ...]]:
+        """The articles of all splits but "train"."""
+        return {split: self.read(split) for split in article_text.splits(self.articles)[1:]}
+
+    def in_lines(self, lines: Iterator[str]) -> Iterator[LimitedArticle]:
+        """An article in all lines, or one in each: see `ArticleFormat.layout`."""
+        return map(self._limited, articles.parse(lines, self.articles.layout, self.articles.splitter))
+
+    def in_files(self, path: str) -> Iterator[LimitedArticle]:
+        """The articles of files or of a folder, with summaries or without; see `article_formats.read`."""
+        return map(self._limited, articles.read(path, "--input", self.articles))
+
+    def _limited(self, article: Article) -> LimitedArticle:
+        found = limit(article, article.gold or (), self.labels.limits, drops=False)
+        assert found is not None
+        return found
+
+    def text(self, workdir: Path, more: tuple[str, ...]) -> ArticleText:
+        """What training reads: the articles, and a vocabulary that is kept in the run's folder.
+
+        Args:
+          workdir: of the run.
+          more: tokens of a vocabulary that is trained on them, beside its own.
+        """
+        return ArticleText(workdir / "data", self.articles, self.vocabulary, more)
+
+    def tokenizer(self, vocab_dir: Path | None, more: tuple[str, ...]) -> WordPiece:
+        """The vocabulary.
+
+        Args:
+          vocab_dir: a folder with it, or a checkpoint that has none and leaves it to the config; without it the special
+            tokens stand in.
+          more: tokens that are there beside these.
+        """
+        if vocab_dir is None:
+            return WordPiece((*SPECIALS, *more), lowercase=True)
+        if presumm.is_checkpoint(vocab_dir):
+            return article_text.given(self.vocabulary)
+        return given_vocabulary(vocab_dir, self.vocabulary.lowercase)
+
+
+def texts(article: LimitedArticle) -> list[str]:
+    """The sentences that were taken, uncut."""
+    return [article.article.sentences[number] for number in article.numbers]
+
+
+def select(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> Selection:
+    """Which of the sentences that were taken make the summary; compared in lower case, as PreSumm does."""
+    return selection.select(scores, [text.lower() for text in texts(article)], rules)
+
+
+def summary(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> list[str]:
+    """The sentences of a summary."""
+    found = texts(article)
+    return [found[i] for i in select(article, scores, rules).chosen]
+
+
+def lead(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
+    """The first sentences: as many, but with no rules for their scores."""
+    return summary(article, selection.lead_scores(len(article.numbers)), selection.plain(rules))
+
+
+def oracle(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
+    """The sentences that are to be learned: as many, but with no rules for their scores."""
+    labels = np.flatnonzero(article.labels).tolist()
+    return summary(article, selection.oracle_scores(labels, len(article.numbers)), selection.plain(rules))
+
+
+def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, config: RougeConfig) -> dict[str, float]:
+    """What `lead` and `oracle` score on each split, as "SPLIT/lead_rouge1" and so on."""
+    found: dict[str, float] = {}
+    for split, members in scored.items():
+        for name, choose in (("lead", lead), ("oracle", oracle)):
+            values = rouge.rouge([choose(each, rules(each)) for each in members], _references(members), config)
+            found |= {f"{split}/{name}_{metric}": values[metric] for metric in METRICS}
+    return found
+
+
+def figures(
+    summaries: Sequence[Sequence[str]], found: Sequence[LimitedArticle], rules: Rules, config: RougeConfig
+) -> dict[str, float]:
+    """`FIGURES`: ROUGE F1 of summaries with 95 % intervals; "over_lead", by how much their rougeLsum is above that of
+    `lead`, with interval and p by a paired bootstrap.
+
+    Args:
+      summaries: the sentences of each.
+      found: their articles.
+      rules: of each article's `lead`.
+      config: what is counted.
+    """
+    references = _references(found)
+    ours = rouge.score(summaries, references, config)
+    theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
+    values = rouge.summarize(ours, confidence=True)
+    values |= dict(zip(_OVER_LEAD, bootstrap.compare(ours["rougeLsum"], theirs["rougeLsum"]), strict=True))
+    return {name: values[name] for name in FIGURES}
+
+
+def _references(found: Sequence[LimitedArticle]) -> list[Sequence[str]]:
+    return [article.article.summary or () for article in found]
