@@ -1,0 +1,246 @@
+"""Summaries that a decoder writes from what BERT makes of an article (Liu and Lapata 2019, section 4)."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import fine_tuning, pretrained, seq2seq, summarization
+from bertjax.data import article_rows, summary_rows
+from bertjax.data.article_limits import LimitedArticle
+from bertjax.data.article_text import ArticleText
+from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.summary_rows import SummaryRows
+from bertjax.data.tokenizers import WordPiece
+from bertjax.decoding.config import DecodingConfig
+from bertjax.decoding.selection import SelectionConfig
+from bertjax.errors import UserError, build, choice
+from bertjax.fine_tuning import FineTuningConfig
+from bertjax.interop import presumm
+from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
+from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.scoring.rouge import RougeConfig
+from bertjax.seq2seq import TargetIds
+from bertjax.summarization import ArticleData
+from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Rows as RowIndices
+
+_METRICS = ("nll", "perplexity", "token_accuracy")  # of summaries that are given
+_INPUTS = ("input_ids", "token_type_ids")
+# What the baselines choose.
+_LEAD = SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
+# Where neither the config nor `init_from` says.
+_DECODER = {"decoder_layers": 6, "decoder_heads": 8, "decoder_intermediate": 2048}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(FineTuningConfig):
+    """The keys of the config that this experiment reads.
+
+    Attributes:
+      positions: what positions that the model in `init_from` does not have begin as, see
+        `pretrained.extend_positions`.
+      copy_embeddings: whether the decoder's words begin as BERT's, where `init_from` has no decoder (PreSumm's
+        `-use_bert_emb`).
+      target_len: pieces of a summary to learn from at most, with what parts its sentences and ends it.
+      label_smoothing, smoothing_denominator: see `losses.smoothed_cross_entropy`.
+      decoding: fields of `DecodingConfig`.
+      num_scored: how many held-out articles are summarized at each evaluation; the likelihood is that of all.
+      rouge: fields of `RougeConfig`.
+    """
+
+    positions: str
+    copy_embeddings: bool
+    target_len: int
+    label_smoothing: float
+    smoothing_denominator: str
+    decoding: Mapping[str, Any]
+    num_scored: int
+    rouge: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        choice(self.positions, ("tile", "repeat_last"), "positions")
+        seq2seq.SmoothingConfig(self.label_smoothing, self.smoothing_denominator)
+        for key in ("target_len", "num_scored"):
+            if getattr(self, key) < 2:
+                fix = f"raise --config.{key}"
+                raise UserError(f"config key {key}", got=getattr(self, key), expected="at least 2", fix=fix)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, and lengths in updates where there is a vocabulary to count rows with.
+
+    Raises:
+      UserError: contradictions, and whatever is wrong with the articles.
+    """
+    config = pretrained.resolve(config, extends_positions=True, otherwise=_DECODER)
+    data, count = ArticleData.of(config["data"]), 1
+    if config["num_steps"] is None and data.articles.source:
+        count = len(data.read("train"))
+    return fine_tuning.resolve_lengths(config, count)
+
+
+def preparation(config: Config, workdir: Path) -> ArticleText:
+    """The articles that training needs; their vocabulary is kept in the run's folder."""
+    return ArticleData.of(config.data).text(workdir, summary_rows.TARGET_TOKENS)
+
+
+def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Summarization":
+    """The task.
+
+    Args:
+      config: its settings.
+      vocab_dir: see `ArticleData.tokenizer`.
+      prepared: any folder if the task is to train or to be scored; without it the articles are not read.
+    """
+    tokenizer = ArticleData.of(config.data).tokenizer(vocab_dir, summary_rows.TARGET_TOKENS)
+    return Summarization(config, tokenizer, reads=prepared is not None)
+
+
+class Summarization:
+    """See `bertjax.task.Task`."""
+
+    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
+        """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
+        self._config, self._tokenizer, self._data = config, tokenizer, ArticleData.of(config.data)
+        self._model_config, self._head = fine_tuning.model_configs(config, BertSumAbsConfig, tokenizer.vocab_size)
+        check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
+        self._model = BertSumAbs(self._model_config, self._head)
+        self._decoding = build(DecodingConfig, config.decoding, "decoding")
+        self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
+        self._rouge = build(RougeConfig, config.rouge, "rouge")
+        start, end, _ = summary_rows.target_ids(tokenizer)
+        self._ids = TargetIds(start, end, tokenizer.pad_id)
+        self._lengths = bucket_lengths(self._data.rows.seq_len)
+        self._sizes = budget_sizes(self._lengths, config.batch_size)
+        self._batches: dict[str, BucketedBatches] = {}
+        self._scored: Mapping[str, Sequence[LimitedArticle]] = {}
+        if reads:
+            self._scored = self._data.scored()
+            for split, found in (("train", self._data.read("train")), ("valid", self._scored["valid"])):
+                rows = SummaryRows(map(self._pair, found), config.target_len)
+                self._batches[split] = BucketedBatches(rows, self._lengths, self._sizes, config.seed)
+
+    def _pair(self, article: LimitedArticle) -> dict[str, np.ndarray]:
+        assert article.summary is not None
+        labels = summary_rows.target(article.summary, self._tokenizer, self._config.target_len)
+        return {**self._inputs(article), "labels": labels}
+
+    def _inputs(self, article: LimitedArticle) -> dict[str, np.ndarray]:
+        """The first row of an article: the only one, as it is cut."""
+        row, *_ = article_rows.rows(article.sentences, self._tokenizer, self._data.rows)
+        return {name: row.inputs[name] for name in _INPUTS}
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Task.init`."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self._model.init(rng, ids, ids, ids, ids, deterministic=True, return_attention=False)["params"]
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Task.warm_start`."""
+        if not self._config.init_from:
+            return params
+        found = pretrained.warm_start(params, Path(self._config.init_from), positions=self._config.positions)
+        is_new = "decoder_layers" not in pretrained.describe(Path(self._config.init_from)).model
+        return copy_embeddings(found) if is_new and self._config.copy_embeddings else found
+
+    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
+        """See `Task.partition_rules`."""
+        return TENSOR_RULES
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `Task.batch_specs`."""
+        target = self._config.target_len
+        specs = fine_tuning.batch_specs(zip(self._sizes, self._lengths, strict=True), {}, {})
+        return [
+            {
+                **spec,
+                **{name: jax.ShapeDtypeStruct((size, target), np.int32) for name in ("labels", "target_segment_ids")},
+            }
+            for spec, size in zip(specs, self._sizes, strict=True)
+        ]
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Task.batches`."""
+        batches = self._batches[split]
+        return batches.training(start, rows) if split == "train" else batches.evaluation(rows)
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The tokens of the summaries."""
+        return {"summary": jnp.maximum(seq2seq.count(batch["target_segment_ids"] != 0), 1)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The cross-entropy with smoothed labels, and the metrics of `seq2seq.loss`; see `Task.loss`."""
+        output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
+        total, metrics = seq2seq.loss(output.logits, batch, self._smoothing, self._ids.pad)
+        return {"summary": total}, metrics
+
+    def baselines(self) -> Mapping[str, float]:
+        """What the first sentences of each article score, and those of the oracle."""
+        return summarization.baselines(self._scored, lambda article: _LEAD, self._rouge)
+
+    def held_out(self) -> Iterator[Example]:
+        """The first held-out articles, to be summarized."""
+        return map(self._example, self._scored["valid"][: self._config.num_scored])
+
+    def tested(self) -> Iterator[Example]:
+        """All articles to test on."""
+        return map(self._example, self._scored.get("test", ()))
+
+    def score_names(self) -> Sequence[str]:
+        """Those of `summarization.figures`, and of the loss."""
+        return (*summarization.FIGURES, *_METRICS, "loss")
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `summarization.figures`."""
+        texts = [self._sentences(outputs) for _, outputs in results]
+        found = [example.source for example, _ in results]
+        return summarization.figures(texts, found, lambda article: _LEAD, self._rouge)
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """See `ArticleData.in_lines`."""
+        return map(self._example, self._data.in_lines(lines))
+
+    def examples_of(self, path: str) -> Iterator[Example]:
+        """See `ArticleData.in_files`."""
+        return map(self._example, self._data.in_files(path))
+
+    def _example(self, article: LimitedArticle) -> Example:
+        return fine_tuning.example([self._inputs(article)], article)
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Task.predict_lengths`."""
+        return self._lengths
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The summary of each row: ids [B, 1, T], lengths and scores [B, 1]."""
+        continues = jnp.asarray(self._tokenizer.is_continuation)
+        return seq2seq.write(self._model, params, batch, self._decoding, self._ids, continues)
+
+    def _sentences(self, outputs: Sequence[Output]) -> list[str]:
+        (output,) = outputs
+        return summary_rows.sentences(output["ids"][0, : output["lengths"][0]].tolist(), self._tokenizer)
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The summary, as sentences, with its score; and the reference, if there is one."""
+        article = example.source.article
+        score = round(float(outputs[0]["scores"][0]), 6)
+        record = {"id": article.id, "summary": self._sentences(outputs), "score": score}
+        return record if article.summary is None else {**record, "reference": list(article.summary)}
+
+    def line(self, record: Mapping[str, Any]) -> str:
+        """What a file of summaries has of a record."""
+        return " ".join(record["summary"])
+
+    def export(self, params: Params, folder: Path) -> None:
+        """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with decoder and vocabulary."""
+        presumm.save(folder, params, self._model_config, self._head)
+        self._tokenizer.save(folder)
+
+    def save_vocabulary(self, folder: Path) -> None:
+        """See `Task.save_vocabulary`."""
+        self._tokenizer.save(folder)

@@ -1,0 +1,169 @@
+import json
+import random
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.data.summary_rows import TARGET_TOKENS
+from bertjax.errors import UserError, build_all
+from bertjax.training.config import TrainingConfig
+from configs import bertsum_abs as config_file
+from experiments import bertsum_abs
+from tests import tiny
+
+NAMES = ("Ada", "Ben", "Cleo", "Dan")
+PLACES = ("Rome", "Oslo", "Lima")
+SMALL = {
+    "num_steps": 300,
+    "batch_size": 32,
+    "log_every": 100,
+    "evaluate_every": 150,
+    "num_scored": 20,
+    "target_len": 16,
+    "label_smoothing": 0.0,
+    "checkpoint.save_every": 150,
+    "optimizer.schedule": "linear",
+    "optimizer.warmup_steps": 20,
+    "optimizer.learning_rate": 4e-3,
+    "data.seq_len": 24,
+    "data.window_overlap": 8,
+    "data.vocab_size": 110,
+    "data.limits.min_sentences": 1,
+    "data.limits.min_words": 1,
+    "data.limits.min_summary_words": 1,
+    "decoding.num_beams": 2,
+    "decoding.max_length": 18,
+    "decoding.max_extra": 18,
+    "decoding.min_extra": 1,
+    "model.num_layers": 1,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_positions": 24,
+    "model.decoder_layers": 1,
+    "model.decoder_heads": 2,
+    "model.decoder_intermediate": 32,
+    "model.decoder_dropout": 0.0,
+    "model.initializer_range": 0.2,  # at this width, what 0.02 is at 768 and more
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+}
+
+
+def write_articles(path, count):
+    """Who travels where is in the second sentence, and all that the summary has."""
+    rng = random.Random(str(path.name))
+    rows = []
+    for _ in range(count):
+        name, place = rng.choice(NAMES), rng.choice(PLACES)
+        article = f"It rains. Today {name} goes to {place}."
+        rows.append({"article": article, "summary": f"{name} sees {place}.\nAll is well."})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def values_of(folder, **overrides):
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = {"data.source": write_articles(folder / "train.jsonl", 400)}
+    sources |= {f"data.{split}_source": write_articles(folder / f"{split}.jsonl", 20) for split in ("valid", "test")}
+    return {**SMALL, **sources, **{key.replace("__", "."): value for key, value in overrides.items()}}
+
+
+def flags(values):
+    return [f"--config.{key}={value}" for key, value in values.items()]
+
+
+def task_of(folder, variant="tiny", **overrides):
+    tree = config_file.get_config(variant)
+    tree.update_from_flattened_dict(values_of(folder, **overrides))
+    resolved = bertsum_abs.resolve(json.loads(tree.to_json_best_effort()))
+    settings, config = build_all((TrainingConfig, bertsum_abs.Config), resolved, "")
+    text = bertsum_abs.preparation(config, folder)
+    text.run()
+    return bertsum_abs.make(config, text.folder, text.folder), settings
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that has learned to write the summaries."""
+    folder = tmp_path_factory.mktemp("abstractive")
+    outcome = tiny.run("--config=configs/bertsum_abs.py:tiny", f"--workdir={folder / 'run'}", *flags(values_of(folder)))
+    assert outcome.status is None, outcome.error
+    return folder / "run"
+
+
+def test_a_run_learns_to_write(run):
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    figures = {name: value for line in metrics for name, value in line.items()}
+    assert figures["valid/nll"] < 0.2
+    assert figures["valid/rouge1"] > 80 > figures["valid/lead_rouge1"]
+    assert figures["test/rouge1"] > 80 and figures["test/over_lead_low"] > 0
+    assert {"valid/oracle_rougeLsum", "test/lead_rouge2", "test/rougeLsum_high"} <= figures.keys()
+    assert set(TARGET_TOKENS) <= set((run / "vocab.txt").read_text().split())
+
+
+def test_predictions(run, tmp_path):
+    article = "It rains. Today Cleo goes to Oslo."
+    (tmp_path / "in.txt").write_text(article)
+    target = tmp_path / "out.txt"
+    command = ["--mode=predict", f"--workdir={run}", f"--input={tmp_path / 'in.txt'}"]
+    assert tiny.run(*command, f"--output={target}").status is None
+    text = target.read_text()
+    assert text.startswith("cleo sees ") and text.endswith(" . all is well .\n")
+    assert tiny.run(*command, f"--output={target}", "--format=jsonl").status is None
+    record = json.loads(target.read_text())
+    assert record["summary"] == [text.removesuffix(" all is well .\n"), "all is well ."] and record["score"] < 0
+
+
+def test_it_is_exported_and_begun_from(run, tmp_path):
+    folder = tmp_path / "exported"
+    assert tiny.run("--mode=export", f"--workdir={run}", f"--output={folder}").status is None
+    values = {key: value for key, value in values_of(tmp_path).items() if not key.startswith("model.")}
+    given = ["--config=configs/bertsum_abs.py", f"--config.init_from={folder}", *flags(values)]
+    outcome = tiny.run("--mode=evaluate", *given)
+    assert outcome.status is None, outcome.error
+    assert json.loads(outcome.stdout)["valid/nll"] < 0.2
+
+
+def test_shapes_of_batches_are_announced(tmp_path):
+    task, _ = task_of(tmp_path)
+    announced = [{name: spec.shape for name, spec in specs.items()} for specs in task.batch_specs()]
+    for split in ("train", "valid"):
+        for _, batch in zip(range(8), task.batches(split, 0, np.arange(32)), strict=False):
+            assert {name: array.shape for name, array in batch.items()} in announced
+    assert all(batch["labels"].dtype == np.int32 for batch in task.batches("valid", 0, np.arange(32)))
+
+
+@pytest.mark.parametrize("variant", ["tiny", "base", "large,xsum", "baseline", "baseline,cnndm"])
+def test_each_variant_makes_a_task(variant):
+    tree = json.loads(config_file.get_config(variant).to_json_best_effort())
+    settings, config = build_all((TrainingConfig, bertsum_abs.Config), bertsum_abs.resolve(tree), "")
+    task = bertsum_abs.make(config, None, None)
+    assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
+    assert jax.eval_shape(task.init, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ({"target_len": 1}, "target_len: got 1; expected at least 2"),
+        ({"num_scored": 0}, "num_scored: got 0"),
+        ({"positions": "far"}, "positions: got 'far'"),
+        ({"data__seq_len": 50}, "data.seq_len: got 50; expected 8 to model.max_positions=24"),
+        ({"decoding__num_beams": 0}, "decoding.num_beams: got 0"),
+        ({"smoothing_denominator": "V-3"}, "smoothing_denominator: got 'V-3'"),
+        ({"model__decoder_heads": 3}, "model.decoder_heads: got 3; expected a divisor"),
+    ],
+)
+def test_what_does_not_fit_is_told(tmp_path, overrides, told):
+    with pytest.raises(UserError, match=told):
+        jax.eval_shape(task_of(tmp_path, **overrides)[0].init, jax.random.key(0))
+
+
+def test_a_vocabulary_without_marks_is_refused(tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    with pytest.raises(UserError, match="take BERT's published vocabulary"):
+        task_of(tmp_path, data__vocab_file=str(Path(vocabulary)))
