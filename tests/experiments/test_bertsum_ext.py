@@ -494,7 +494,10 @@ def golden_vocabulary(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("scorer", ["classifier", "transformer", "rnn"])
+@pytest.mark.parametrize(
+    "scorer",
+    ["transformer", pytest.param("classifier", marks=pytest.mark.slow), pytest.param("rnn", marks=pytest.mark.slow)],
+)
 def test_checkpoints_of_presumm_summarize(golden_vocabulary, tmp_path, scorer):
     values = {"init_from": GOLDEN / f"{scorer}.pt", "data.vocab_file": golden_vocabulary, "data.lowercase": True}
     values |= {"model.num_heads": 3, "data.seq_len": 40, "data.window_overlap": 10}  # which stand in no file
@@ -514,6 +517,22 @@ def test_checkpoints_of_presumm_summarize(golden_vocabulary, tmp_path, scorer):
     apply = jax.jit(lambda *inputs: model.apply({"params": params}, *inputs, deterministic=True))
     logits = apply(*(jnp.asarray(x)[None] for x in inputs))
     np.testing.assert_allclose(found, jax.nn.sigmoid(logits[0]), atol=2e-5)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_presumm_is_scored_and_trained_on(golden_vocabulary, tmp_path):
+    values = {"init_from": GOLDEN / "transformer.pt", "model.num_heads": 3, "data.lowercase": True, "batch_size": 8}
+    values |= {"data.source": tiny.write_articles(tmp_path, 30)["data.source"], "data.vocab_file": golden_vocabulary}
+    values |= {"data.seq_len": 40, "data.window_overlap": 10, "data.limits.min_sentences": 1, "num_steps": 2}
+    before = json.loads(done("--mode=evaluate", f"{CONFIG}:presumm", *flags(values)).stdout)
+    values |= {"optimizer.learning_rate": 0.0, "optimizer.warmup_steps": 1}
+    done(f"{CONFIG}:presumm", f"--workdir={tmp_path / 'run'}", *flags(values))
+    last = lines_of(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert last["valid/loss"] == pytest.approx(before["valid/loss"], rel=1e-5)
+    assert last["valid/rouge1"] == before["valid/rouge1"]
+    text = "\n".join(SENTENCES)
+    published = [f"{CONFIG}:presumm", *flags({**values, "data.source": ""})]
+    assert predict(f"--workdir={tmp_path / 'run'}", stdin=text) == predict(*published, stdin=text)
 
 
 def test_a_checkpoint_of_presumm_needs_its_vocabulary(golden_vocabulary):
