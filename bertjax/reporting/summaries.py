@@ -32,8 +32,8 @@ sup { font-variant-numeric: tabular-nums }
 ul { font-size: .9rem }
 </style>
 <h1>Summaries</h1>
-<p>The darker a sentence, the higher its score. Those of the summary are framed and numbered; those passed over are
-underlined. Pale ones were not scored.</p>
+<p>The stronger a sentence's shade, the higher its score. Those of the summary are framed and numbered; those passed
+over are underlined. Pale ones were not scored.</p>
 """
 
 
