@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import summarization
 from bertjax.checkpoints import restore_params
 from bertjax.data import docstring_summaries
 from bertjax.errors import UserError, build_all
@@ -220,13 +221,15 @@ def test_lengths_of_what_is_scored(tmp_path, overrides, words):
     article = next(task.held_out()).source.article
     scores = np.where(article.labels, 0.9, 0.4)
 
-    def length(scores, **options):
-        return sum(len(sentence.split()) for sentence in task._summary(article, scores, **options))
+    rules = task._rules(article)
 
-    lead, oracle = bertsum_ext._lead(article), bertsum_ext._oracle(article)
-    assert length(scores) == words
-    assert length(lead, ours=False) == (21 if words == 14 and "match_reference" not in overrides else words)
-    assert length(oracle, ours=False) == min(words, 14)
+    def length(summary):
+        return sum(len(sentence.split()) for sentence in summary)
+
+    assert length(summarization.summary(article, scores, rules)) == words
+    as_lead = 21 if words == 14 and "match_reference" not in overrides else words
+    assert length(summarization.lead(article, rules)) == as_lead
+    assert length(summarization.oracle(article, rules)) == min(words, 14)
 
 
 def test_every_sentence_is_learned_once(tmp_path):
