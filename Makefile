@@ -7,10 +7,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LAUNCH := $(BIN)/python launch.py
 DEMO := runs/demo
 DATES := runs/demo-translation
+SUMMARIES := runs/demo-summarization
 DEMO_TEXT := --config.data.prepared_dir=$(DEMO)/data
 DEMO_SENTENCES := Return the [MASK] of the object.\nThis function returns [MASK] if the file exists.\nIf the argument is omitted , the default [MASK] is used.\n
 
-.PHONY: setup setup-dev demo demo-translation test test-all lint types style clean
+define ARTICLE
+A cache keeps results of a function that is expensive to call. Each result is stored under the arguments of its call. When the function is called again with the same arguments, the stored result is returned and the function does not run. The cache holds a limited number of results, and the one that was used longest ago is dropped first. Arguments have to be hashable, because results are looked up in a dictionary. A cache that never forgets may fill the memory of a program that runs for weeks.
+endef
+export ARTICLE
+
+.PHONY: setup setup-dev demo demo-translation demo-summarization test test-all lint types style clean
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
@@ -42,6 +48,13 @@ demo-translation: setup
 	@echo "An English date in Korean, and what each character looked at:"
 	@echo "Saturday, November 21, 2026" | $(LAUNCH) --mode=predict --workdir=$(DATES) --plot=$(DATES)/attention.svg
 	@echo "The run is in $(DATES): metrics.jsonl has test/exact_match, in percent; attention.svg is the picture"
+
+demo-summarization: setup
+	$(LAUNCH) --config=configs/bertsum_ext.py:tiny --workdir=$(SUMMARIES)
+	@echo "A text, in short:"
+	@echo "$$ARTICLE" | $(LAUNCH) --mode=predict --workdir=$(SUMMARIES)
+	@echo "$$ARTICLE" | $(LAUNCH) --mode=predict --workdir=$(SUMMARIES) --output=$(SUMMARIES)/summary.html
+	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE beside that of first sentences; summary.html is the text shaded"
 
 test: setup-dev
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal

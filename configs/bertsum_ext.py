@@ -76,9 +76,9 @@ def get_config(variant: str = "") -> ConfigDict:
     config.checkpoint.keep_best = 3
     config.checkpoint.final = "best"
     if size:
-        config.num_steps = 1000
-        config.evaluate_every = 250
-        config.checkpoint.save_every = 250
+        config.num_steps = 300
+        config.evaluate_every = 100
+        config.checkpoint.save_every = 100
         config.optimizer.learning_rate = 5e-4
     if presumm:
         _as_published(config)
