@@ -67,6 +67,7 @@ def test_the_folder_of_a_run_of_another_config(train, home):
     assert (home / "run" / "config.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_mistake_can_be_mended_in_the_same_folder(train, home, tmp_path):
     assert "no/such" in train(data__source="no/such.txt")
     assert "4096 rows" in train(batch_size=4096)
@@ -290,6 +291,7 @@ def test_a_full_disk_under_the_prepared_text(train, home, tmp_path, size):
     assert [path.suffix for path in prepared.glob("*/")] == [""]
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_checkpoints(train, home, tmp_path):
     with no_room(16_000):
         message = train(evaluate_every=2)
@@ -381,6 +383,7 @@ def test_published_weights_that_are_spoiled(copied, tmp_path):
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_numbers_that_are_not_finite(train, tmp_path):
     message = train(optimizer__learning_rate=1e30, evaluate_every=6)
     check(

@@ -325,7 +325,7 @@ def test_predictions_from_published_weights(home, published):
     same_predictions(predict(*flags, stdin=text), predict(f"--workdir={home / 'run'}", stdin=text))
 
 
-@pytest.mark.parametrize("source", ["published", "run"])
+@pytest.mark.parametrize("source", [pytest.param("published", marks=pytest.mark.slow), "run"])
 def test_training_from_weights_begins_where_they_ended(home, published, tmp_path, source):
     # The first update of a warm-up has rate 0.
     once = {"num_steps": 1, "evaluate_every": 1, "log_every": 1}

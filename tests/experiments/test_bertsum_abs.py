@@ -94,6 +94,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_run_learns_to_write(run):
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     figures = {name: value for line in metrics for name, value in line.items()}
@@ -104,6 +105,7 @@ def test_a_run_learns_to_write(run):
     assert set(TARGET_TOKENS) <= set((run / "vocab.txt").read_text().split())
 
 
+@pytest.mark.slow
 def test_predictions(run, tmp_path):
     article = "It rains. Today Cleo goes to Oslo."
     (tmp_path / "in.txt").write_text(article)
@@ -117,6 +119,7 @@ def test_predictions(run, tmp_path):
     assert record["summary"] == [text.removesuffix(" all is well .\n"), "all is well ."] and record["score"] < 0
 
 
+@pytest.mark.slow
 def test_it_is_exported_and_begun_from(run, tmp_path):
     folder = tmp_path / "exported"
     assert tiny.run("--mode=export", f"--workdir={run}", f"--output={folder}").status is None

@@ -90,6 +90,7 @@ def check(folder, scorer):
     assert distance(gradient, theirs) <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_golden(scorer):
     check(GOLDEN, scorer)

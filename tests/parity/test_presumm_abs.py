@@ -117,6 +117,7 @@ def configs():
     return {"blocked": DECODING, "free": DecodingConfig(**{**values, "block_ngrams": 0})}
 
 
+@pytest.mark.slow
 def test_golden():
     expected = check(GOLDEN)
     assert expected["blocked_scores"].min() > -1e9

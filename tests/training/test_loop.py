@@ -231,6 +231,7 @@ def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatc
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {str(best), "6"}
 
 
+@pytest.mark.slow
 def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.training.health._BEFORE_JUDGING", 3)
     tree = one_device(text, evaluate_every=100, checkpoint__best_metric="")
