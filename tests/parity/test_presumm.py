@@ -108,12 +108,12 @@ def test_golden_lstm_as_meant():
     assert difference <= 1e-5
 
 
-@pytest.mark.slow
-def test_live(tmp_path):
-    if "BERTJAX_PRESUMM" not in os.environ:
-        pytest.skip("BERTJAX_PRESUMM does not name an interpreter and the clones of PreSumm and BertSum")
-    python, *clones = os.environ["BERTJAX_PRESUMM"].split()
-    script = GOLDEN.with_name("make_presumm_golden.py")
-    subprocess.run([python, script, *clones, "--output", tmp_path, "--seed", "100"], check=True)
-    for scorer in SCORERS:
-        check(tmp_path, scorer)
+if "BERTJAX_PRESUMM" in os.environ:  # else there is no such test, so that none is missed
+
+    @pytest.mark.slow
+    def test_live(tmp_path):
+        python, *clones = os.environ["BERTJAX_PRESUMM"].split()
+        script = GOLDEN.with_name("make_presumm_golden.py")
+        subprocess.run([python, script, *clones, "--output", tmp_path, "--seed", "100"], check=True)
+        for scorer in SCORERS:
+            check(tmp_path, scorer)

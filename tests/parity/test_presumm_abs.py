@@ -138,11 +138,11 @@ def test_there_and_back(tmp_path):
     assert build_all((BertSumAbsConfig,), presumm.read_head(tmp_path), "") == (model.head,)
 
 
-@pytest.mark.slow
-def test_live(tmp_path):
-    if "BERTJAX_PRESUMM" not in os.environ:
-        pytest.skip("BERTJAX_PRESUMM does not name an interpreter and the clones of PreSumm and BertSum")
-    python, clone, _ = os.environ["BERTJAX_PRESUMM"].split()
-    script = GOLDEN.with_name("make_presumm_abs_golden.py")
-    subprocess.run([python, script, clone, "--output", tmp_path, "--seed", "100"], check=True)
-    check(tmp_path)
+if "BERTJAX_PRESUMM" in os.environ:  # else there is no such test, so that none is missed
+
+    @pytest.mark.slow
+    def test_live(tmp_path):
+        python, clone, _ = os.environ["BERTJAX_PRESUMM"].split()
+        script = GOLDEN.with_name("make_presumm_abs_golden.py")
+        subprocess.run([python, script, clone, "--output", tmp_path, "--seed", "100"], check=True)
+        check(tmp_path)
