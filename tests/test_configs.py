@@ -45,10 +45,12 @@ def small(name: str, folder: Path) -> dict[str, Any]:
         return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
     if name == "question_answering":
         return {**values, **tiny.write_questions(folder), "data.seq_len": 24, "data.max_query_length": 8}
-    if name.startswith("bertsum"):
-        values |= {"data.seq_len": 32, "data.window_overlap": 8}
-        of_decoder = {"target_len": 12, "decoding.max_extra": 12, "decoding.min_extra": 1}
-        return {**values, **tiny.write_articles(folder), **(of_decoder if name == "bertsum_abs" else {})}
+    if name == "bertsum_ext":
+        return {**values, **tiny.write_articles(folder), "data.seq_len": 32, "data.window_overlap": 8}
+    if name == "bertsum_abs":
+        text = {"data.source": tiny.write_articles(folder)["data.source"], "data.vocab_size": 120}
+        text |= {"data.seq_len": 32, "data.window_overlap": 8}
+        return {**values, **text, "target_len": 12, "decoding.max_extra": 12, "decoding.min_extra": 1}
     write = {"classification": tiny.write_table, "tagging": tiny.write_sentences}[name]
     return {**values, **write(folder), "data.seq_len": 16}
 
