@@ -187,7 +187,8 @@ def _make_scorer(config: BertConfig, head: BertSumConfig) -> nn.Module:
     if head.scorer == "classifier":
         return Classifier()
     if head.scorer == "transformer":
-        return SentenceTransformer(_layers_config(config, head))
+        sizes = head.scorer_layers, head.scorer_heads, head.scorer_intermediate
+        return SentenceTransformer(presumm_layers(config, "scorer", *sizes, head.scorer_dropout, "xavier_uniform"))
     even = config.hidden_size % 2 == 0
     check_value(even, "hidden_size", config.hidden_size, "an even number with model.scorer=rnn")
     return SentenceLSTM(config.hidden_size // 2, head.scorer_dropout, head.rnn_compat)
@@ -202,23 +203,35 @@ def _numbers(first: Int[Array, " B"], count: int, size: int) -> Float32[Array, "
     return jnp.stack(turned, axis=-1).reshape(len(first), count, size)
 
 
-def _layers_config(config: BertConfig, head: BertSumConfig) -> TransformerConfig:
-    """The options of PreSumm's `ExtTransformerEncoder`; the ways to compute are BERT's."""
-    fits = config.hidden_size % head.scorer_heads == 0
-    check_value(fits, "scorer_heads", head.scorer_heads, f"a divisor of model.hidden_size={config.hidden_size}")
+def presumm_layers(
+    config: BertConfig, name: str, layers: int, heads: int, intermediate: int, dropout: float, initializer: str
+) -> TransformerConfig:
+    """The options of the layers that PreSumm puts on top of BERT; the ways to compute are BERT's.
+
+    Args:
+      config: of BERT, which is as wide.
+      name: of the layers, for messages: their keys are `model.{name}_heads` and so on.
+      layers, heads, intermediate: their number and sizes.
+      dropout: wherever there is one.
+      initializer: as `TransformerConfig` has it.
+    Raises:
+      UserError: heads that do not divide the hidden size.
+    """
+    fits = config.hidden_size % heads == 0
+    check_value(fits, f"{name}_heads", heads, f"a divisor of model.hidden_size={config.hidden_size}")
     return TransformerConfig(
         hidden_size=config.hidden_size,
-        num_layers=head.scorer_layers,
-        num_heads=head.scorer_heads,
-        intermediate_size=head.scorer_intermediate,
-        dropout=head.scorer_dropout,
-        attention_dropout=head.scorer_dropout,
-        attention_backend="xla",  # a document has few sentences
-        activation_dropout=head.scorer_dropout,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=intermediate,
+        dropout=dropout,
+        attention_dropout=dropout,
+        attention_backend="xla",  # a document has few sentences, a summary few words
+        activation_dropout=dropout,
         activation="gelu_tanh",
         norm="pre",
         norm_eps=1e-6,
-        initializer="xavier_uniform",
+        initializer=initializer,
         initializer_range=config.initializer_range,
         dtype=config.dtype,
         scan_layers=config.scan_layers,

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Float32, Int
 from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.beams import Beams
 from bertjax.models.bert import Bert, BertConfig, BertOutput
+from bertjax.models.bertsum import presumm_layers
 from bertjax.models.decoder import Decoder, DecoderCache
 from bertjax.models.dropout import Dropout
 from bertjax.models.encoder_decoder import Memory, Seq2SeqOutput
@@ -183,25 +184,7 @@ def copy_embeddings(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoder_config(config: BertConfig, head: BertSumAbsConfig) -> TransformerConfig:
-    """The options of PreSumm's `TransformerDecoder`; the ways to compute are BERT's."""
-    fits = config.hidden_size % head.decoder_heads == 0
-    check_value(fits, "decoder_heads", head.decoder_heads, f"a divisor of model.hidden_size={config.hidden_size}")
+    """The options of PreSumm's `TransformerDecoder`."""
     check_value(config.hidden_size % 2 == 0, "hidden_size", config.hidden_size, "an even number")
-    return TransformerConfig(
-        hidden_size=config.hidden_size,
-        num_layers=head.decoder_layers,
-        num_heads=head.decoder_heads,
-        intermediate_size=head.decoder_intermediate,
-        dropout=head.decoder_dropout,
-        attention_dropout=head.decoder_dropout,
-        attention_backend="xla",
-        activation_dropout=head.decoder_dropout,
-        activation="gelu_tanh",
-        norm="pre",
-        norm_eps=1e-6,
-        initializer="truncated_normal",
-        initializer_range=config.initializer_range,
-        dtype=config.dtype,
-        scan_layers=config.scan_layers,
-        remat=config.remat,
-    )
+    sizes = head.decoder_layers, head.decoder_heads, head.decoder_intermediate
+    return presumm_layers(config, "decoder", *sizes, head.decoder_dropout, "truncated_normal")
