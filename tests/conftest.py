@@ -15,11 +15,11 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_p
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Small programs that run a few times cost more to optimize than to run, and the same ones come again and again.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-_CACHE = tempfile.mkdtemp(prefix="bertjax-compiled-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the folder of the process that started them
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="bertjax-compiled-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 
 @pytest.fixture
