@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from bertjax.data import documentation
 from bertjax.errors import build_all
@@ -212,6 +213,15 @@ class OurStep:
             self.state, _ = self._step(self.state, batch, np.int32(self._index))
             self._index += 1
         jax.block_until_ready(self.state)
+
+
+def open_task(experiment: Any, config: ConfigDict, folder: Path) -> tuple[Any, TrainingConfig, Any]:
+    """A task as `launch.py` makes it, with its settings and keys; its text is prepared in a folder."""
+    resolved = experiment.resolve(json.loads(config.to_json()))
+    settings, keys = build_all((TrainingConfig, experiment.Config), resolved, "")
+    text = experiment.preparation(keys, folder)
+    text.run()
+    return experiment.make(keys, text.folder, text.folder), settings, keys
 
 
 class OurTraining:

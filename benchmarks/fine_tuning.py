@@ -10,7 +10,6 @@ their batch size is the best of several. Rounds are interleaved in one process. 
 import argparse
 import dataclasses
 import functools
-import json
 import os
 import sys
 import tempfile
@@ -24,7 +23,7 @@ import jax
 from benchmarks import common
 from bertjax.data import labeled_text
 from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
-from bertjax.errors import build, build_all
+from bertjax.errors import build
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
@@ -110,15 +109,12 @@ def make(name: str, init_from: str, folder: Path) -> tuple[Any, TrainingConfig, 
     config.init_from = init_from
     config.data.source, config.data.valid_source = (str(data / file) for file in _FILES[name])
     config.num_steps = 10**6  # more than are made
-    resolved = classification.resolve(json.loads(config.to_json()))
-    settings, keys = build_all((TrainingConfig, classification.Config), resolved, "")
-    text = classification.preparation(keys, folder / name)
-    text.run()
+    task, settings, keys = common.open_task(classification, config, folder / name)
     fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
     rows, _ = labeled_text.read_splits(
         build(LabeledTextConfig, {key: keys.data[key] for key in fields}, "data"), False, 0
     )
-    return classification.make(keys, text.folder, text.folder), settings, rows
+    return task, settings, rows
 
 
 def seconds_of(call: Callable[[], None]) -> float:

@@ -8,19 +8,18 @@ Dropout, smoothed labels, Adam and the schedule are in both; everything is float
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from benchmarks import common
-from bertjax.errors import build, build_all
+from bertjax.errors import build
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.task import Batch
 from bertjax.training.config import TrainingConfig
@@ -53,16 +52,13 @@ def compare(size: str, rounds: int, updates: int, folder: Path) -> list[str]:
     """A row of the table: so many updates a round of ours, then of theirs with the same batches."""
     from benchmarks.torch_translation import TorchTranslationStep
 
-    values = config_values(size)
-    settings, keys = build_all((TrainingConfig, translation.Config), values, "")
-    text = translation.preparation(keys, folder)
-    text.run()
-    task = translation.make(keys, text.folder, text.folder)
-    vocabulary = open_vocabularies(text.folder)[1]
+    config = config_of(size)
+    task, settings, keys = common.open_task(translation, config, folder)
+    vocabulary = open_vocabularies(folder / "data")[1]
     sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), vocabulary.vocab_size)
-    model = build(EncoderDecoderConfig, {**values["model"], **sizes}, "model")
+    model = build(EncoderDecoderConfig, {**keys.model, **sizes}, "model")
     ours = common.OurTraining(task, settings, updates, _WARMUP)
-    theirs = TorchTranslationStep(model, values["optimizer"], values["label_smoothing"], vocabulary.bos_id)
+    theirs = TorchTranslationStep(model, config.optimizer, keys.label_smoothing, vocabulary.bos_id)
     theirs(next(batches(task, settings, 0)))
 
     timed = list(itertools.islice(batches(task, settings, _WARMUP), rounds * updates))
@@ -90,7 +86,7 @@ def batches(task: translation.Translation, settings: TrainingConfig, start: int)
     return task.batches("train", start, np.arange(settings.batch_size))
 
 
-def config_values(size: str) -> dict[str, Any]:
+def config_of(size: str) -> ConfigDict:
     """The config of Multi30k at some size, with joint subwords."""
     data = Path(os.environ["BERTJAX_DATA"]) / "multi30k"
     config = get_config(size)
@@ -100,7 +96,7 @@ def config_values(size: str) -> dict[str, Any]:
     config.data.update({"seq_len": 128, "vocab_size": 10_000})
     config.batch_size = 32
     config.num_steps = 10**6  # more than are made
-    return translation.resolve(json.loads(config.to_json()))
+    return config
 
 
 if __name__ == "__main__":

@@ -1,0 +1,237 @@
+"""Speed of translation and summarization on one GPU in bfloat16: training, with its share of the peak, and output.
+
+    python -m benchmarks.gpu_tasks --output=gpu_tasks.json
+
+The Transformer, base and big, on sentences of Python's documentation, each with the next as its translation; BertSum
+with the Transformer over sentences on whole documents, in windows of 512 tokens; BertSumAbs on their beginnings. BERT
+is of Base's size. What is written has as many tokens as asked for, whatever the weights say. Results are written after
+each case, and cases for which no time is left are named. `--smoke` runs all of it on shapes that a CPU does in minutes.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from benchmarks import common
+from benchmarks.gpu import Clock
+from bertjax.data import documentation
+from bertjax.task import Batch
+from bertjax.training import sharding
+from bertjax.training.compilation import Compilations
+from bertjax.training.inference import Predictor
+from bertjax.training.loop import Trainer
+from configs import bertsum_abs as bertsum_abs_config
+from configs import bertsum_ext as bertsum_ext_config
+from configs import translation as translation_config
+from experiments import bertsum_abs, bertsum_ext, translation
+
+_PEAK = 989.5e12  # dense bfloat16 operations a second of an H100 or H200, by the data sheet
+_WRITTEN = 30  # tokens of what is translated; PreSumm's 50 at least of what is summarized
+_HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "compiled in"]
+
+
+class Scale(NamedTuple):
+    """How large everything is."""
+
+    translators: tuple[str, ...]
+    bert: str
+    pairs: int  # of the longest length in a batch
+    rows: int  # of 512 tokens in a batch
+    updates: int
+    examples: int  # to predict
+    vocab_size: int
+
+
+FULL = Scale(("base", "big"), "base", 256, 64, 60, 500, 30_000)
+SMOKE = Scale(("tiny",), "tiny", 4, 2, 2, 2, 2000)
+
+
+class Case(NamedTuple):
+    """What to time."""
+
+    name: str
+    experiment: Any
+    config: ConfigDict
+    trains: bool
+    unit: str  # of what is counted in training
+    count: Callable[[Batch], int]
+    flops: Callable[[Mapping[str, Any], int, Batch], float]
+    written: int  # tokens of an output; 0 if sentences are chosen
+
+
+def main() -> None:
+    """Runs all cases, as far as the time goes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--seconds", type=float, default=510.0, help="after which no case is begun")
+    parser.add_argument("--peak", type=float, default=_PEAK, help="operations a second that count as 100 %%")
+    parser.add_argument("--smoke", action="store_true")
+    args = parser.parse_args()
+    clock, results, scale = Clock(args.seconds), [], SMOKE if args.smoke else FULL
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text(folder)
+        for case in cases(scale, folder):
+            result = {"error": "no time left"} if clock.left() < 45 else attempt(case, scale, folder)
+            results.append({"name": case.name, "batch_size": case.config.batch_size, "unit": case.unit, **result})
+            print(f"{clock.used():4.0f} s  {results[-1]}", flush=True)
+            args.output.write_text(
+                json.dumps({"machine": common.describe_machine(), "peak": args.peak, "results": results}, indent=1)
+            )
+    print(f"\n{common.describe_machine()}; bfloat16\n\n" + common.table(_HEADER, [row(r, args.peak) for r in results]))
+    if args.smoke and any("error" in result for result in results):
+        sys.exit("error: a case failed")
+
+
+def write_text(folder: Path) -> None:
+    """Pairs of neighboring paragraphs, and documents with their first paragraph as a summary, from Python's library."""
+    documents = [paragraphs for _, paragraphs in documentation.documents() if len(paragraphs) > 3]
+    pairs = [pair for paragraphs in documents for pair in itertools.pairwise(paragraphs)]
+    for number, side in enumerate(("source", "target")):
+        (folder / f"{side}.txt").write_text("".join(pair[number] + "\n" for pair in pairs))
+    articles = ({"article": "\n".join(rest), "summary": first} for first, *rest in documents)
+    (folder / "articles.jsonl").write_text("".join(json.dumps(article) + "\n" for article in articles))
+
+
+def cases(scale: Scale, folder: Path) -> Iterator[Case]:
+    """All of them, training before writing."""
+    for size in scale.translators:
+        config = translation_config.get_config(size)
+        config.data.update({"source": str(folder / "source.txt"), "target": str(folder / "target.txt")})
+        config.data.update({"vocab_size": scale.vocab_size, "seq_len": 128})
+        config.decoding.update({"max_extra": _WRITTEN + 1, "max_ratio": 0.0, "min_extra": _WRITTEN})
+        yield from _both(f"translation {size}", translation, config, scale, count_targets, pair_flops, _WRITTEN)
+    config = bertsum_ext_config.get_config(f"{scale.bert},transformer")
+    config = _read(config, scale, folder)
+    yield from _both(f"BertSum {scale.bert}", bertsum_ext, config, scale, count_articles, row_flops, 0)
+    config = bertsum_abs_config.get_config(scale.bert)
+    config.decoding.max_extra = config.decoding.min_extra + 1
+    config = _read(config, scale, folder)
+    written = config.decoding.min_extra
+    yield from _both(f"BertSumAbs {scale.bert}", bertsum_abs, config, scale, count_targets, pair_flops, written)
+
+
+def _read(config: ConfigDict, scale: Scale, folder: Path) -> ConfigDict:
+    config.data.source = config.data.valid_source = str(folder / "articles.jsonl")
+    config.data.vocab_size = scale.vocab_size
+    return config
+
+
+def _both(
+    name: str, experiment: Any, config: ConfigDict, scale: Scale, count: Any, flops: Any, written: int
+) -> Iterator[Case]:
+    config.model.dtype = "bfloat16"
+    config.num_steps = 10**6  # more than are made
+    config.batch_size = scale.pairs if experiment is translation else scale.rows
+    unit = "target tokens" if written else "articles"
+    yield Case(f"{name}, training", experiment, config, True, unit, count, flops, written)
+    unit = "tokens written" if written else "articles"
+    yield Case(f"{name}, prediction", experiment, config, False, unit, count, flops, written)
+
+
+def attempt(case: Case, scale: Scale, folder: Path) -> dict[str, Any]:
+    """What a case came to: figures, or why there are none; the other cases shall go on."""
+    try:
+        task, settings, keys = common.open_task(case.experiment, case.config, folder / case.name.split(",")[0])
+        return (train if case.trains else predict)(case, scale, task, settings, keys)
+    except Exception as error:
+        return {"error": (" ".join(str(error).split()) or type(error).__name__)[:300]}
+
+
+def train(case: Case, scale: Scale, task: Any, settings: Any, keys: Any) -> dict[str, Any]:
+    """Updates over the task's own batches, once each of their shapes is compiled."""
+    warmup = 4 * len(task.batch_specs())
+    ours = common.OurTraining(task, settings, scale.updates, warmup)
+    batches = task.batches("train", warmup, np.arange(settings.batch_size))
+    taken = list(itertools.islice(batches, scale.updates))
+    seconds = _seconds(ours)
+    return {
+        "per_second": sum(map(case.count, taken)) / seconds,
+        "flops_per_second": sum(case.flops(keys.model, scale.vocab_size, batch) for batch in taken) / seconds,
+        "compile_seconds": ours.compile_seconds,
+    }
+
+
+def predict(case: Case, scale: Scale, task: Any, settings: Any, keys: Any) -> dict[str, Any]:
+    """From texts to records, with random weights."""
+    texts = list(itertools.islice(_texts(case), scale.examples))
+    params = Trainer(task, settings, jax.devices()[:1]).fresh().params
+    predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
+
+    def ours() -> None:
+        for example, outputs in predictor(params, task.examples(iter(texts))):
+            task.record(example, outputs)
+
+    with Compilations() as compiled:
+        ours()
+    return {"per_second": len(texts) * (case.written or 1) / _seconds(ours), "compile_seconds": compiled.seconds}
+
+
+def _texts(case: Case) -> Iterator[str]:
+    lines = Path(case.config.data.source).read_text().splitlines()
+    if case.experiment is translation:
+        return (line for line in lines if line)
+    return (json.loads(line)["article"].replace("\n", " ") for line in lines)
+
+
+def count_targets(batch: Batch) -> int:
+    """Tokens to be written, padding aside."""
+    return int(np.count_nonzero(batch["target_segment_ids"]))
+
+
+def count_articles(batch: Batch) -> int:
+    """Articles that begin in a batch."""
+    return int(np.count_nonzero(batch["segment_ids"].any(axis=1) & (batch["first_sentences"] == 0)))
+
+
+def row_flops(model: Mapping[str, Any], vocab_size: int, batch: Batch) -> float:
+    """Operations of an update of BERT on its rows, padding included; those of the scorer are left out."""
+    layers, hidden = model["num_layers"], model["hidden_size"]
+    return batch["input_ids"].size * common.flops_per_token(layers, hidden, 0, batch["input_ids"].shape[1], 0.0)
+
+
+def pair_flops(model: Mapping[str, Any], vocab_size: int, batch: Batch) -> float:
+    """Operations of an update of an encoder and a decoder, padding included, of the matrix products alone.
+
+    Forward and backward: an encoder layer has 4 H^2 + 2 H F weights, a decoder layer 6 H^2 + 2 H F for each target
+    token and 2 H^2 for each source token; attention has 12 S H a layer for each query, S being its keys; the output has
+    6 H V. A causal mask spares nothing.
+    """
+    hidden, inner, layers = model["hidden_size"], model["intermediate_size"], model["num_layers"]
+    decoder = model.get("num_decoder_layers") or model["decoder_layers"]
+    decoder_inner = model.get("decoder_intermediate", inner)
+    (rows, source), target = batch["input_ids"].shape, batch["labels"].shape[1]
+    encoder_flops = layers * (6 * (4 * hidden**2 + 2 * hidden * inner) + 12 * source * hidden)
+    of_memory = decoder * 12 * hidden**2
+    of_target = decoder * (6 * (6 * hidden**2 + 2 * hidden * decoder_inner) + 12 * (source + target) * hidden)
+    return rows * (source * (encoder_flops + of_memory) + target * (of_target + 6 * hidden * vocab_size))
+
+
+def row(result: Mapping[str, Any], peak: float) -> list[str]:
+    """A line of the table."""
+    label = [result["name"], str(result["batch_size"]), result["unit"]]
+    if "error" in result:
+        return [*label, result["error"][:60], "", "", ""]
+    flops = result.get("flops_per_second")
+    share = ["", ""] if flops is None else [f"{flops / 1e12:.3g}", f"{flops / peak:.1%}"]
+    return [*label, f"{result['per_second']:,.1f}", *share, f"{result['compile_seconds']:.0f} s"]
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Training and predicting with BertSum beside PreSumm's model on PyTorch, interleaved in one process, on a CPU.
+
+    python -m benchmarks.summarization PATH/TO/PreSumm SOURCE --init_from=BERT_FOLDER --rounds=5
+
+SOURCE has articles with summaries, as data.source. Both train BERT with the Transformer over sentences, dropout and
+Adam included, in float32, on articles cut at 512 tokens: ours in buckets of lengths, batches of six rows of 512, and
+theirs in batches of 3,000 places, as published. Then both score articles: ours from text to the record of a summary,
+theirs from rows that have been made before. Compilation is timed apart.
+"""
+
+import argparse
+import functools
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import common
+from bertjax.data import article_rows
+from bertjax.data.article_limits import LimitedArticle
+from bertjax.data.article_rows import with_labels
+from bertjax.data.tokenizers import WordPiece
+from bertjax.summarization import ArticleData
+from bertjax.task import Batch
+from bertjax.training import sharding
+from bertjax.training.compilation import Compilations
+from bertjax.training.config import TrainingConfig
+from bertjax.training.inference import Predictor
+from bertjax.training.loop import Trainer
+from configs.bertsum_ext import get_config
+from experiments import bertsum_ext
+
+_ROWS = 6  # of 512 tokens: 3,072 places of a batch, where PreSumm has 3,000
+_WARMUP = 40
+_PREDICTED_TOKENS = (512, 3000, 12000)  # of PreSumm's batches in prediction, of which the best is taken
+_HEADER = ["work", "ours, articles/s", "PreSumm's, articles/s", "ratio", "our compilation"]
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("repository", type=Path, help="a copy of nlpyang/PreSumm")
+    parser.add_argument("source", help="articles with summaries")
+    parser.add_argument("--init_from", required=True, help="a Hugging Face folder of a BERT encoder")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=10, help="of a round")
+    parser.add_argument("--articles", type=int, default=200, help="to summarize")
+    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    args = parser.parse_args()
+    common.use_malloc(args.malloc)
+    print(f"{common.describe_machine()}; float32; {args.rounds} rounds\n", flush=True)
+    rows = list(compare(args))
+    print("\n" + common.table(_HEADER, rows) + f"\n\nLoad average at the end {common.load_average()}")
+
+
+def compare(args: argparse.Namespace) -> Iterator[list[str]]:
+    """The rows of the table."""
+    from benchmarks.torch_summarization import TorchSummarization
+
+    task, settings, data, tokenizer = make(args.source, args.init_from)
+    theirs = TorchSummarization(args.repository, args.init_from, settings.optimizer.learning_rate)
+    articles = data.read("train")
+    yield train(task, settings, theirs.training(encoded(articles, tokenizer, data), args.updates), args)
+    yield predict(task, settings, theirs, articles[: args.articles], tokenizer, data, args.rounds)
+
+
+def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, ArticleData, WordPiece]:
+    """The task as `launch.py` makes it, and its settings, articles and vocabulary."""
+    config = get_config("transformer")
+    config.init_from = init_from
+    config.batch_size = _ROWS
+    config.data.source = config.data.valid_source = source
+    config.data.long_articles = "cut"
+    config.optimizer.weight_decay = 0.0
+    config.num_steps = 10**6  # more than are made
+    with tempfile.TemporaryDirectory() as folder:
+        task, settings, keys = common.open_task(bertsum_ext, config, Path(folder))
+        data = ArticleData.of(keys.data)
+        return task, settings, data, data.tokenizer(Path(folder) / "data", ())
+
+
+def encoded(articles: Sequence[LimitedArticle], tokenizer: WordPiece, data: ArticleData) -> list[Batch]:
+    """A row of inputs and labels for each article."""
+    made = ((article, article_rows.rows(article.sentences, tokenizer, data.rows)) for article in articles)
+    return [with_labels(row, article.labels) for article, rows in made for row in rows]
+
+
+def train(task: Any, settings: TrainingConfig, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
+    """A row of the table: so many updates a round of each."""
+    ours = common.OurTraining(task, settings, args.updates, _WARMUP)
+    batches = task.batches("train", _WARMUP, np.arange(settings.batch_size))
+    theirs()  # the first updates are slower
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for _ in range(args.rounds):
+        rows = sum(count_rows(batch) for batch in itertools.islice(batches, args.updates))
+        seconds["ours"].append(_seconds(ours)[0] / rows)
+        took, rows = _seconds(theirs)
+        seconds["theirs"].append(took / rows)
+    return row("training", seconds, ours.compile_seconds)
+
+
+def count_rows(batch: Batch) -> int:
+    """The rows of a batch that are not there to fill it."""
+    return int(np.count_nonzero(batch["segment_ids"].any(axis=1)))
+
+
+def predict(
+    task: Any,
+    settings: TrainingConfig,
+    theirs: Any,
+    articles: Sequence[LimitedArticle],
+    tokenizer: WordPiece,
+    data: ArticleData,
+    rounds: int,
+) -> list[str]:
+    """A row of the table: the summaries of some articles."""
+    texts = [" ".join(article.sentences) for article in articles]
+    rows = [row for article in articles for row in article_rows.rows(article.sentences, tokenizer, data.rows)]
+    params = Trainer(task, settings, jax.devices()[:1]).fresh().params
+    predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
+
+    def ours() -> None:
+        for example, outputs in predictor(params, task.examples(iter(texts))):
+            task.record(example, outputs)
+
+    with Compilations() as compiled:
+        ours()
+    theirs.predict(rows[:10], _PREDICTED_TOKENS[0])
+    timed = {tokens: _seconds(functools.partial(theirs.predict, rows, tokens))[0] for tokens in _PREDICTED_TOKENS}
+    best = min(timed, key=timed.__getitem__)
+    seconds = common.interleave({"ours": ours, "theirs": lambda: theirs.predict(rows, best)}, rounds)
+    each = {name: [value / len(texts) for value in values] for name, values in seconds.items()}
+    return row(f"summaries of {len(texts)} articles, their batches of {best} places", each, compiled.seconds)
+
+
+def row(work: str, seconds: dict[str, list[float]], compile_seconds: float) -> list[str]:
+    """A row of the table, from seconds an article."""
+    speeds = [common.spread([1 / value for value in values], 1) for values in seconds.values()]
+    ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["theirs"], strict=True)]
+    return [work, *speeds, common.spread(ratios, 2), f"{compile_seconds:.0f} s"]
+
+
+def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.perf_counter()
+    result = call()
+    return time.perf_counter() - began, result
+
+
+if __name__ == "__main__":
+    main()
