@@ -230,6 +230,15 @@ def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
     return traverse_util.unflatten_dict(ours | found, sep="/"), tuple(sorted(ours.keys() - found.keys()))
 
 
+def num_parameters(workdir: Path) -> int:
+    """How many numbers the model of a run's last checkpoint has. Raises UserError if it is damaged."""
+    (step,) = find_steps(workdir, "latest")
+    folder = _folder_of(workdir) / str(step)
+    with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
+        tree = checkpointer.metadata(folder / "params").item_metadata.tree
+    return sum(math.prod(array.shape) for array in jax.tree.leaves(tree))
+
+
 def _like(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     """The shape of a saved array that is to be read whole by each device."""
     if isinstance(sharding, NamedSharding):

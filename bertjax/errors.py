@@ -42,6 +42,10 @@ class UserError(ValueError):
     def __init__(self, what: str, *, got: object, expected: str, fix: str) -> None:
         super().__init__(f"{what}: got {got}; expected {expected}. Fix: {fix.rstrip('.')}.")
 
+    def within(self, where: str) -> "UserError":
+        """The same, told of a part of something larger."""
+        return _restore(f"{where}: {self}")
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send theirs home by pickle, which knows nothing of keyword arguments.
         return _restore, (str(self),)

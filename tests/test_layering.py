@@ -35,12 +35,16 @@ LAYERS = {
         "bertjax.files",
         "bertjax.progress",
     ),
-    "bertjax/sweeps.py": (
+    "bertjax/sweeps/": (
+        "bertjax.sweeps",
         "bertjax.training",
         "bertjax.reporting.runs",
+        "bertjax.scoring.paired",
         "bertjax.checkpoints",
+        "bertjax.data.tokenizers",
         "bertjax.errors",
         "bertjax.files",
+        "bertjax.progress",
     ),
     "bertjax/reporting/": ("bertjax.reporting", "bertjax.errors", "bertjax.files"),
     "bertjax/models/": ("bertjax.models", "bertjax.errors"),
@@ -91,6 +95,7 @@ OWNERS = {
     "orbax": ("bertjax/checkpoints.py",),
     "tensorboardX": ("bertjax/training/metric_log.py",),
     "tensorflow_datasets": ("bertjax/data/records.py",),
+    "submitit": ("bertjax/sweeps/processes.py",),
     "absl.flags": ("launch.py",),
     "absl.app": ("launch.py",),
     "ml_collections": ("launch.py", "configs/", "experiments/"),
@@ -164,7 +169,7 @@ def test_nothing_is_oversized():
     assert [o for path, source in sources().items() for o in oversized(path, source)] == []
 
 
-@pytest.mark.parametrize("library", ["orbax", "tensorboardX", "tensorflow_datasets", "absl.flags"])
+@pytest.mark.parametrize("library", ["orbax", "tensorboardX", "tensorflow_datasets", "submitit", "absl.flags"])
 def test_one_module_owns_each_of_these(library):
     importers = [path for path, source in sources().items() if any(is_within(n, (library,)) for n in imported(source))]
     assert importers == list(OWNERS[library])
@@ -190,9 +195,9 @@ def test_one_module_owns_each_of_these(library):
         ("bertjax/training/a.py", "from ml_collections import ConfigDict"),
         ("bertjax/training/a.py", "import orbax.checkpoint as ocp"),
         ("bertjax/training/a.py", "from bertjax import sweeps"),
-        ("bertjax/sweeps.py", "from experiments import classification"),
-        ("bertjax/sweeps.py", "from bertjax.reporting import curves"),
-        ("bertjax/sweeps.py", "from absl import flags"),
+        ("bertjax/sweeps/a.py", "from experiments import classification"),
+        ("bertjax/sweeps/a.py", "from bertjax.reporting import curves"),
+        ("bertjax/sweeps/a.py", "from absl import flags"),
         ("bertjax/reporting/a.py", "from bertjax import sweeps"),
         ("bertjax/models/a.py", "from bertjax.data import masking"),
         ("bertjax/models/a.py", "from bertjax.training import step"),
@@ -227,7 +232,7 @@ def test_a_planted_violation_is_found(path, source):
     [
         ("launch.py", "from absl import app, flags\nfrom ml_collections import config_flags"),
         ("launch.py", "from bertjax import sweeps"),
-        ("bertjax/sweeps.py", "from bertjax.training import modes\nfrom bertjax.reporting.runs import read_run"),
+        ("bertjax/sweeps/a.py", "from bertjax.training import modes\nfrom bertjax.reporting.runs import read_run"),
         ("experiments/a.py", "from bertjax import checkpoints\nfrom bertjax.data.corpus import Corpus\nimport jax"),
         ("bertjax/data/a.py", "from jaxtyping import Int\nimport numpy as np\nfrom bertjax.data import random"),
         ("bertjax/scoring/a.py", "import numpy as np\nfrom bertjax import errors\nfrom bertjax.scoring import tags"),

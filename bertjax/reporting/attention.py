@@ -7,7 +7,7 @@
 import io
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,18 @@ class _Panels(NamedTuple):
     weights: Float[np.ndarray, "N T S"]  # of these heads
     queries: Sequence[str]
     keys: Sequence[str]
+
+
+def pictures(
+    path: Path, layers: Sequence[int] | None, heads: Sequence[int] | None
+) -> Callable[[int, Mapping[str, Any]], None]:
+    """What draws the parts of example number N: the first into a file of that name, the others with -N behind it."""
+
+    def draw(number: int, kinds: Mapping[str, Any]) -> None:
+        own = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        draw_attention(own, {name: Attention(*parts) for name, parts in kinds.items()}, layers=layers, heads=heads)
+
+    return draw
 
 
 def draw_attention(

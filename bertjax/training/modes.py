@@ -189,11 +189,17 @@ def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
                 log.write(settings.num_steps, inference.Inference(task, settings, workdir, "final").test())
 
 
+def rehearse(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> dict[str, Any]:
+    """The config with all its values, checked as `run` would, but for text and devices. Raises UserError."""
+    module, config = _resolved(request, given, find)
+    _, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
+    module.make(experiment, None, None)
+    return config
+
+
 def check_folder(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> None:
     """Raises UserError, as `run` would, for a bad config, or a folder that holds a run of another one."""
-    module, config = _resolved(request, given, find)
-    build_all((_settings(module, request.mode), module.Config), config, "")
-    run_folder.check_config(Path(request.workdir), config)
+    run_folder.check_config(Path(request.workdir), rehearse(request, given, find))
 
 
 def _resolved(

@@ -24,12 +24,7 @@ _MAY_CHANGE = (
 def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
     """Raises UserError if a run of another config has begun in the folder, and names the keys that differ."""
     if (workdir / "config.json").exists() and _has_begun(workdir):
-        old, new = _flat(load_config(workdir)), _flat(json.loads(json.dumps(config)))
-        differing = [
-            f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
-            for key in sorted(old.keys() | new.keys())
-            if old.get(key) != new.get(key) and not any((key + ".").startswith(free + ".") for free in _MAY_CHANGE)
-        ]
+        differing = differences(load_config(workdir), json.loads(json.dumps(config)))
         if differing:
             raise UserError(
                 f"--workdir={workdir}",
@@ -37,6 +32,22 @@ def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
                 expected="an empty folder, or a run of the same config to go on with",
                 fix="choose another --workdir, or start with the config that the run had",
             )
+
+
+def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a config, by dotted keys, but for those that may change in a run's folder."""
+    flat = _flat(config)
+    return {k: v for k, v in flat.items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What is different in the lasting values of two configs, in words."""
+    one, two = lasting(old), lasting(new)
+    return [
+        f"{key}: {one.get(key)!r} there, {two.get(key)!r} now"
+        for key in sorted(one.keys() | two.keys())
+        if one.get(key) != two.get(key)
+    ]
 
 
 def save_config(workdir: Path, config: Mapping[str, Any]) -> None:

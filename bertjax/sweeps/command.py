@@ -1,0 +1,174 @@
+"""`launch.py --sweep`: from a file of `configs/sweeps/` to its table."""
+
+import contextlib
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bertjax.errors import UserError, choice
+from bertjax.files import completed
+from bertjax.progress import track
+from bertjax.sweeps import checking, definition, expansion, folder, processes, results, running, tables
+from bertjax.sweeps.definition import Sweep
+from bertjax.sweeps.expansion import Load, Run
+from bertjax.sweeps.seeds import parse_seeds
+from bertjax.training import distributed, modes, streams
+
+BACKENDS = ("here", "workers", "slurm", "submitit_local")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a sweep is run.
+
+    Attributes:
+      spec: its file, with a variant behind a colon.
+      sets: "STAGE.KEY=VALUE", for all rows.
+      seeds: a list in place of the sweep's own, or None.
+      backend: "here", one run after another; "workers", in processes of their own; "slurm", as jobs of a cluster; or
+        "submitit_local", which is the same on this machine.
+      workers: how many runs at a time, elsewhere than "here".
+      slurm: "NAME=VALUE" for submitit.
+      dry_run: whether to check and to list all runs, and to run nothing.
+      print_commands: whether to print the command of each run, and to run nothing.
+      program: the path of `launch.py`.
+    """
+
+    spec: str
+    sets: Sequence[str]
+    seeds: str | None
+    backend: str
+    workers: int
+    slurm: Sequence[str]
+    dry_run: bool
+    print_commands: bool
+    program: Path
+
+
+def run(
+    request: modes.Request,
+    given: dict[str, Any] | None,
+    options: Options,
+    load: Load,
+    find: Callable[[str], modes.Experiment],
+) -> modes.Outcome:
+    """Runs a sweep in the request's folder: its runs in `runs/`, its table in `table.md`, `.csv` and `.tex`.
+
+    The table goes to the output, too. What is finished is left as it is, what was interrupted goes on, what fails does
+    not stop the rest.
+
+    Args:
+      request: a training.
+      given: the config of --config, which does not go with a sweep.
+      options: which sweep, and how.
+      load: makes a config.
+      find: the experiment of a name.
+    Returns:
+      whether all runs and figures are there, or SIGTERM came.
+    Raises:
+      UserError: anything wrong with the sweep or a config of it, before anything runs.
+    """
+    _check_alone(request, given)
+    choice(options.backend, BACKENDS, "--backend")
+    is_here = options.backend == "here" and not (options.dry_run or options.print_commands)
+    if not is_here:
+        jax.config.update("jax_platforms", "cpu")  # devices are for the runs
+    workdir = Path(request.workdir)
+    sweep = definition.load(options.spec)
+    seeds = sweep.seeds if options.seeds is None else parse_seeds(options.seeds)
+    recipes = expansion.recipes(sweep, options.sets, load)
+    folder.check(workdir, recipes)
+    runs = expansion.runs(sweep, recipes, seeds, workdir, folder.names(workdir))
+    checking.check(sweep, recipes, request, find)
+    if options.dry_run or options.print_commands:
+        with streams.open_output(request.output, distributed.is_first_process()) as output:
+            output.writelines(_commands(runs, options.program) if options.print_commands else _listed(sweep, runs))
+        return modes.Outcome.DONE
+    begin = _backend(options, workdir, request, find)
+    distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs))
+    try:
+        with contextlib.closing(begin(runs)) as ending:
+            ended = list(track(ending, "sweep", "runs", len(runs)))
+    except running.StoppedError:
+        return modes.Outcome.STOPPED
+    return _conclude(request, sweep, runs, seeds, ended)
+
+
+def _check_alone(request: modes.Request, given: dict[str, Any] | None) -> None:
+    for flag, is_given in (("--config", given is not None), (f"--mode={request.mode}", request.mode != "train")):
+        if is_given:
+            fix = "leave it out; --set=STAGE.KEY=VALUE changes all rows"
+            raise UserError("--sweep", got=f"{flag} beside it", expected="its file says what is run", fix=fix)
+    if not request.workdir:
+        raise UserError("--workdir", got="none", expected="a folder for the sweep", fix="add --workdir=runs/NAME")
+
+
+def _backend(
+    options: Options, workdir: Path, request: modes.Request, find: Callable[[str], modes.Experiment]
+) -> Callable[[Sequence[Run]], Generator[running.Ended]]:
+    """What runs a list of runs."""
+    if options.backend == "here":
+        return lambda runs: running.in_this_process(runs, request, find)
+    start: processes.Start
+    if options.backend == "workers":
+        start = processes.Workers(options.workers, options.program, workdir / "logs")
+    else:
+        cluster = options.backend.removeprefix("submitit_")
+        start = processes.Cluster(cluster, _parameters(options.slurm), options.program, workdir / "jobs")
+    return lambda runs: processes.in_jobs(runs, start, options.workers)
+
+
+def _parameters(given: Sequence[str]) -> dict[str, Any]:
+    """Those of submitit; what reads as JSON, as numbers do, is taken as that."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            fix = "write for example --slurm=slurm_partition=gpu"
+            raise UserError(f"--slurm={text}", got="no value", expected="NAME=VALUE", fix=fix)
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _commands(runs: Sequence[Run], program: Path) -> Iterator[str]:
+    for run in runs:
+        yield shlex.join(["python", program.name, *run.command]) + "\n"
+
+
+def _listed(sweep: Sweep, runs: Sequence[Run]) -> Iterator[str]:
+    """A line for each run: how far it is, its folder, its rows."""
+    for run in runs:
+        state = "finished" if running.is_finished(run) else "begun" if run.folder.exists() else "new"
+        rows = ", ".join(dict.fromkeys(key.row for key in run.keys))
+        yield f"{state:8}  {run.folder}  ({rows})\n"
+    yield f"{len(runs)} runs of {len(sweep.rows)} rows\n"
+
+
+def _conclude(
+    request: modes.Request, sweep: Sweep, runs: Sequence[Run], seeds: Sequence[int], ended: Sequence[running.Ended]
+) -> modes.Outcome:
+    """Writes the table, with what there is; lists what there is not."""
+    failed = frozenset(one.run.folder for one in ended if one.error)
+    found = results.collect(sweep, runs, seeds, failed)
+    distributed.on_first_process(lambda: _write(request, sweep, found))
+    went_wrong = running.tell_failures(ended)
+    running.tell_problems(found.problems)
+    return modes.Outcome.FAILED if went_wrong or found.problems else modes.Outcome.DONE
+
+
+def _write(request: modes.Request, sweep: Sweep, found: results.Results) -> None:
+    table = tables.make(sweep, found)
+    forms = {"md": tables.as_markdown(table), "tex": tables.as_latex(table), "csv": tables.as_csv(sweep, found)}
+    for suffix, text in forms.items():
+        with completed(Path(request.workdir) / f"table.{suffix}") as partial:
+            partial.write_text(text, encoding="utf-8")
+    with streams.open_output(request.output, is_writer=True) as output:
+        output.write(tables.as_text(table))

@@ -1,0 +1,261 @@
+"""A sweep as the list of its runs: each with its command line and its folder, and what equal ones share."""
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.errors import UserError
+from bertjax.sweeps.definition import Row, Stage, Sweep
+from bertjax.training.run_folder import lasting
+
+# Of the arguments of `launch.py`, the config.
+Load = Callable[[Sequence[str]], dict[str, Any]]
+
+_WORKDIR = "{workdir}"
+_DIGEST = 8  # characters of it in a folder's name
+
+
+class Key(NamedTuple):
+    """What a run is for."""
+
+    row: str
+    stage: str
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training.
+
+    Attributes:
+      folder: its own.
+      arguments: of `launch.py`, without --workdir.
+      config: that they make.
+      needs: the folder of the run that it begins with, or None.
+      keys: what it is for; several where rows have it in common.
+      figures: names in its metrics that the table shows; None if nobody knows what it has when it is finished.
+    """
+
+    folder: Path
+    arguments: tuple[str, ...]
+    config: Mapping[str, Any]
+    needs: Path | None
+    keys: tuple[Key, ...]
+    figures: tuple[str, ...] | None
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return self.folder.name
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """All arguments of `launch.py`."""
+        return (*self.arguments, f"--workdir={self.folder}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A stage of a row, before it has a seed.
+
+    Attributes:
+      stage: which.
+      arguments: of `launch.py`: the config and the values that are set.
+      config: that they make.
+      content: digest of what determines the run but for its seed, and that of the run before.
+    """
+
+    stage: Stage
+    arguments: tuple[str, ...]
+    config: Mapping[str, Any]
+    content: str
+
+
+class Recipes(dict[tuple[str, str], Recipe]):
+    """Those of a sweep, by row and stage."""
+
+
+def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
+    """The config of each stage of each row.
+
+    Args:
+      sweep: what is to be run.
+      sets: "STAGE.KEY=VALUE" of the command line, for all rows.
+      load: makes a config.
+    Raises:
+      UserError: a stage or a value that does not exist; data that the user has to name; names the row.
+    """
+    given = [_parsed(sweep, text) for text in sets]
+    found = Recipes()
+    for row in sweep.rows:
+        for stage in sweep.stages:
+            values = _values(sweep, row, stage, given)
+            config = row.configs.get(stage.name, stage.config)
+            arguments = (f"--config={config}", *(f"--config.{key}={value}" for key, value in values.items()))
+            with_where = f"row {row.name!r}, stage {stage.name}"
+            try:
+                made = load(arguments)
+            except UserError as error:
+                raise error.within(with_where) from error
+            before = found[row.name, stage.init_from].content if stage.init_from else ""
+            found[row.name, stage.name] = Recipe(stage, arguments, made, _content(made, before))
+    _check_needs(sweep, found)
+    return found
+
+
+def runs(
+    sweep: Sweep, recipes: Recipes, seeds: Sequence[int], workdir: Path, names: Mapping[str, str]
+) -> tuple[Run, ...]:
+    """The runs of a sweep, each after the one that it begins with.
+
+    Args:
+      sweep: what is to be run.
+      recipes: of its rows.
+      seeds: with each of which.
+      workdir: the sweep's folder.
+      names: of folders that have been given before, by what they hold.
+    """
+    served: dict[tuple[str, int], list[Key]] = {}
+    for key in _keys(sweep, seeds):
+        served.setdefault((recipes[key.row, key.stage].content, key.seed), []).append(key)
+    slugs = {row.name: row.slug for row in sweep.rows}
+    folders: dict[Key, Path] = {}
+    found = []
+    for (content, seed), keys in served.items():
+        row, stage = keys[0].row, sweep.stage(keys[0].stage)
+        recipe = recipes[row, stage.name]
+        shared = len({key.row for key in keys}) > 1
+        own = f"{stage.name}-{content[:_DIGEST]}" if shared else f"{slugs[row]}-{stage.name}"
+        folder = workdir / "runs" / names.get(f"{content}-{seed}", f"{own}-seed{seed}")
+        folders |= dict.fromkeys(keys, folder)
+        before = None
+        if stage.init_from:
+            before = folders[Key(row, stage.init_from, _seed_of(sweep, stage.init_from, seed, seeds))]
+        arguments = [argument.replace(_WORKDIR, str(workdir)) for argument in recipe.arguments]
+        config = {**_placed(recipe.config, str(workdir)), "seed": seed}
+        if before:
+            arguments.append(f"--config.init_from={before}")
+            config["init_from"] = str(before)
+        arguments.append(f"--config.seed={seed}")
+        figures = tuple(metric.figure for metric in sweep.metrics if metric.stage == stage.name)
+        found.append(Run(folder, tuple(arguments), config, before, tuple(keys), figures))
+    return tuple(found)
+
+
+def run_of(runs: Sequence[Run], sweep: Sweep, row: str, stage: str, seed: int) -> Run:
+    """The run that a figure of a row is from; of a stage of one seed the same for all."""
+    seeds = [key.seed for run in runs for key in run.keys if key.stage == stage]
+    key = Key(row, stage, seed if seed in seeds else seeds[0])
+    return next(run for run in runs if key in run.keys)
+
+
+def identity(recipe: Recipe, seed: int) -> str:
+    """What a run's folder holds, whatever its name."""
+    return f"{recipe.content}-{seed}"
+
+
+def _keys(sweep: Sweep, seeds: Sequence[int]) -> Iterator[Key]:
+    for stage in sweep.stages:
+        for row in sweep.rows:
+            for seed in seeds[:1] if stage.one_seed else seeds:
+                yield Key(row.name, stage.name, seed)
+
+
+def _seed_of(sweep: Sweep, stage: str, seed: int, seeds: Sequence[int]) -> int:
+    return seeds[0] if sweep.stage(stage).one_seed else seed
+
+
+def _parsed(sweep: Sweep, text: str) -> tuple[str, str, str]:
+    """Pattern, key and value of "STAGE.KEY=VALUE"."""
+    name, equals, value = text.partition("=")
+    pattern, dot, key = name.partition(".")
+    if not (equals and dot and key):
+        raise UserError(
+            f"--set={text}", got="this", expected="STAGE.KEY=VALUE", fix="write --set=pretrain.data.source=FILE"
+        )
+    _check_pattern(sweep, pattern, f"--set={text}")
+    return pattern, key, value
+
+
+def _check_pattern(sweep: Sweep, pattern: str, where: str) -> None:
+    names = [stage.name for stage in sweep.stages]
+    if not fnmatch.filter(names, pattern):
+        got, expected = f"the stage {pattern!r}", "one of " + ", ".join(names) + ", or a pattern such as *"
+        raise UserError(where, got=got, expected=expected, fix="correct the name")
+
+
+def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[tuple[str, str, str]]) -> dict[str, str]:
+    """What is set in a stage of a row, by the file, for all rows or this one, or by the user; as `launch.py` takes it.
+
+    A key that the row sets is not the user's to set, as that would be another ablation.
+    """
+    values = {key: _text(value, f"stage {stage.name!r}: {key}") for key, value in stage.overrides.items()}
+    by_user = {key: value for pattern, key, value in given if fnmatch.fnmatchcase(stage.name, pattern)}
+    for name, value in row.overrides.items():
+        pattern, _, key = name.partition(".")
+        where = f"row {row.name!r}: {name}"
+        _check_pattern(sweep, pattern, where)
+        if not fnmatch.fnmatchcase(stage.name, pattern):
+            continue
+        if key in by_user:
+            raise UserError(
+                f"--set={stage.name}.{key}",
+                got=f"a value beside that of row {row.name!r}",
+                expected="keys that no row sets",
+                fix="leave it out, or change the row",
+            )
+        values[key] = _text(value, where)
+    values |= by_user
+    for key in ("seed", *(["init_from"] if stage.init_from else [])):
+        if key in values:
+            got, expected = f"the key {key} of stage {stage.name}", "a key that the sweep does not set itself"
+            fix = "set seeds by --seeds, and what a stage begins with in the file"
+            raise UserError(f"row {row.name!r}", got=got, expected=expected, fix=fix)
+    return values
+
+
+def _text(value: Any, where: str) -> str:
+    """A value as a flag has it."""
+    if value is None or isinstance(value, Mapping):
+        expected = "a value that a flag can have"
+        raise UserError(where, got=repr(value), expected=expected, fix="set its parts, or name another config")
+    return value if isinstance(value, str) else repr(tuple(value) if isinstance(value, list) else value)
+
+
+def _content(config: Mapping[str, Any], before: str) -> str:
+    # Seeds are apart from it; where checkpoints are averaged, that changes the figures.
+    parts = {**lasting(config), "checkpoint": config.get("checkpoint"), "seed": None}
+    return hashlib.sha256(json.dumps([parts, before], sort_keys=True).encode()).hexdigest()
+
+
+def _placed(value: Any, workdir: str) -> Any:
+    """A tree of values with the folder in the places that are left for it."""
+    if isinstance(value, Mapping):
+        return {key: _placed(part, workdir) for key, part in value.items()}
+    return value.replace(_WORKDIR, workdir) if isinstance(value, str) else value
+
+
+def _check_needs(sweep: Sweep, found: Recipes) -> None:
+    """Raises UserError unless everything has been named that the user has to name."""
+    missing = []
+    for name in sweep.needs:
+        stage, *path = name.split(".")
+        if any(_at(recipe.config, path) in (None, "", []) for (_, own), recipe in found.items() if own == stage):
+            missing.append(name)
+    if missing:
+        raise UserError(
+            "the sweep's data",
+            got="no " + ", ".join(missing),
+            expected="; ".join(f"{name}: {sweep.needs[name]}" for name in missing),
+            fix="add " + " ".join(f"--set={name}=PATH" for name in missing),
+        )
+
+
+def _at(config: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config

@@ -1,0 +1,88 @@
+"""What a sweep keeps in its folder: which rows it has and how they were made, so that another one is told from it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.files import completed
+from bertjax.sweeps.expansion import Recipes, Run, identity
+from bertjax.training.run_folder import differences
+
+_FILE = "sweep.json"
+
+
+def names(workdir: Path) -> Mapping[str, str]:
+    """The folders that runs have been given before, by what they hold; see `expansion.identity`."""
+    found: Mapping[str, str] = _read(workdir)["names"]
+    return found
+
+
+def check(workdir: Path, recipes: Recipes) -> None:
+    """Compares with the sweep that a folder is of; rows, stages and seeds may join.
+
+    Raises:
+      UserError: rows or stages that the folder has and the sweep has not, or has with another config.
+    """
+    before = _read(workdir)
+    wrong = []
+    for row, stages in before["rows"].items():
+        for stage, content in stages.items():
+            where, recipe = f"row {row!r}, stage {stage}", recipes.get((row, stage))
+            if recipe is None:
+                wrong.append(f"{where}: there, not in this sweep")
+            elif recipe.content != content:
+                old = before["configs"][content]
+                parts = differences(old, recipe.config) or _apart(old, recipe.config)
+                wrong.append(f"{where}: " + ("; ".join(parts) or "it begins with another run"))
+    if wrong:
+        raise UserError(
+            f"--workdir={workdir}",
+            got="another sweep: " + " | ".join(wrong),
+            expected="an empty folder, or one of the same sweep, which rows, stages and seeds may be added to",
+            fix="choose another --workdir",
+        )
+
+
+def save(workdir: Path, spec: str, recipes: Recipes, runs: tuple[Run, ...]) -> None:
+    """Writes down what the folder is of."""
+    rows: dict[str, dict[str, str]] = {}
+    for (row, stage), recipe in recipes.items():
+        rows.setdefault(row, {})[stage] = recipe.content
+    given = {identity(recipes[key.row, key.stage], key.seed): run.name for run in runs for key in run.keys}
+    kept = {
+        "sweep": spec,
+        "rows": rows,
+        "names": {**names(workdir), **given},
+        "configs": {recipe.content: recipe.config for recipe in recipes.values()},
+    }
+    workdir.mkdir(parents=True, exist_ok=True)
+    with completed(workdir / _FILE) as partial:
+        partial.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def _read(workdir: Path) -> dict[str, Any]:
+    path = workdir / _FILE
+    if not path.exists():
+        return {"rows": {}, "names": {}, "configs": {}}
+    try:
+        kept = json.loads(path.read_text())
+        return {key: dict(kept[key]) for key in ("rows", "names", "configs")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            str(path),
+            got=f"a file that cannot be read ({error})",
+            expected="what a sweep has written down of itself",
+            fix="delete it, and start the same sweep again",
+        ) from error
+
+
+def _apart(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """How checkpoints are kept and chosen, which the figures depend on."""
+    one, two = old.get("checkpoint", {}), new.get("checkpoint", {})
+    return [
+        f"checkpoint.{key}: {one.get(key)!r} there, {two.get(key)!r} now"
+        for key in sorted(one.keys() | two.keys())
+        if one.get(key) != two.get(key)
+    ]

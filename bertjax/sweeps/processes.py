@@ -1,0 +1,239 @@
+"""Runs in processes of their own: on this machine, the cores and devices divided, or as jobs of a cluster."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from bertjax.errors import UserError
+from bertjax.sweeps.expansion import Run
+from bertjax.sweeps.running import Ended, StoppedError, is_finished, is_trained, needs_failed
+from bertjax.training.preemption import Preemption
+
+_log = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_MINUTES = 24 * 60  # of a job of SLURM, unless the user says; what is cut off goes on by the same command
+
+
+class Job(Protocol):
+    """A run that has been started."""
+
+    def is_over(self) -> bool:
+        """Whether its process has ended."""
+
+    def stop(self) -> None:
+        """Asks it to save and leave."""
+
+    def complaint(self) -> str:
+        """What it said last, if it did not go well; "" otherwise."""
+
+
+class Share(NamedTuple):
+    """What a worker may use; empty for all that there is."""
+
+    cores: frozenset[int]
+    devices: tuple[str, ...]
+
+
+Start = Callable[[Run, int], Job]
+
+
+def in_jobs(runs: Sequence[Run], start: Start, slots: int) -> Generator[Ended]:
+    """Keeps so many jobs going until all runs are over.
+
+    Args:
+      runs: what to run; those that are finished are not started.
+      start: makes a job of a run in a slot.
+      slots: how many jobs there may be at a time.
+    Raises:
+      StoppedError: SIGTERM came; the jobs have been told, and have ended.
+    """
+    waiting, going = list(runs), dict[int, tuple[Run, Job]]()
+    done, failed, finished = set[Path](), set[Path](), {run.folder for run in runs if is_finished(run)}
+    with Preemption() as preempted:
+        try:
+            while waiting or going:
+                for ended in [*_over(going), *_settled(waiting, failed, finished)]:
+                    (failed if ended.error else done).add(ended.run.folder)
+                    yield ended
+                for slot in sorted(set(range(slots)) - going.keys()):
+                    ready = next((run for run in waiting if run.needs is None or run.needs in done), None)
+                    if ready and not preempted():
+                        waiting.remove(ready)
+                        _log.info("starting %s", ready.name)
+                        going[slot] = ready, start(ready, slot)
+                if preempted():
+                    raise StoppedError
+                time.sleep(_SECONDS_BETWEEN_LOOKS if going else 0)
+        finally:
+            for _, job in going.values():
+                job.stop()
+            while not all(job.is_over() for _, job in going.values()):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _over(going: dict[int, tuple[Run, Job]]) -> Iterator[Ended]:
+    """Those that have just ended, which leave their slots."""
+    for slot, (run, job) in list(going.items()):
+        if job.is_over():
+            del going[slot]
+            yield Ended(run, job.complaint() or ("" if is_trained(run.folder) else "it ended before its last step"))
+
+
+def _settled(waiting: list[Run], failed: set[Path], finished: set[Path]) -> Iterator[Ended]:
+    """Those that need not or cannot begin, which wait no longer."""
+    for run in list(waiting):
+        if run.needs in failed or run.folder in finished:
+            waiting.remove(run)
+            yield Ended(run, needs_failed(run) if run.needs in failed else "")
+
+
+class Workers:
+    """Child processes of this one, each with its share of the machine."""
+
+    def __init__(self, count: int, program: Path, logs: Path) -> None:
+        """Args: how many at a time; `launch.py`; a folder for what they say."""
+        if count < 1:
+            raise UserError(
+                "--workers", got=count, expected="at least 1", fix="start with as many as there are devices"
+            )
+        self._program, self._logs = program, logs
+        self._shares = shares(count, _cores(), _devices(os.environ))
+
+    def __call__(self, run: Run, slot: int) -> Job:
+        """Starts a run with the share of a slot."""
+        share, environment = self._shares[slot], dict(os.environ)
+        if share.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(share.devices)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"{run.name}.txt"
+        with log.open("a") as output:
+            process = subprocess.Popen(
+                [sys.executable, str(self._program), "--distributed=off", *run.command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        if share.cores:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, share.cores)  # before it has any threads
+        return _Child(process, log)
+
+
+class _Child:
+    """See `Job`."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self._process, self._log = process, log
+
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def complaint(self) -> str:
+        if not self._process.returncode:
+            return ""
+        return last_words(self._log.read_text(errors="replace")) or f"exit status {self._process.returncode}"
+
+
+def last_words(text: str) -> str:
+    """What `launch.py` said of a failure: its error, or else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (told or lines or [""])[-1]
+
+
+def shares(count: int, cores: Sequence[int], devices: Sequence[str]) -> list[Share]:
+    """Divides a machine among workers: each core and device to one, and to all where there are too few.
+
+    >>> shares(2, [0, 1, 2], ["4", "5"])
+    [Share(cores=frozenset({0, 2}), devices=('4',)), Share(cores=frozenset({1}), devices=('5',))]
+    """
+    return [
+        Share(
+            frozenset(cores[number::count] if count <= len(cores) else cores),
+            tuple(devices[number::count] if count <= len(devices) else devices),
+        )
+        for number in range(count)
+    ]
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _devices(environment: Mapping[str, str]) -> list[str]:
+    """NVIDIA's devices that this process may use; asking the driver would take some of their memory."""
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return sorted((path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")), key=int)
+
+
+class Cluster:
+    """Jobs by way of submitit, each the command of a run."""
+
+    def __init__(self, cluster: str, parameters: Mapping[str, Any], program: Path, folder: Path) -> None:
+        """Args: "slurm" or "local"; submitit's parameters; `launch.py`; a folder for scripts and logs.
+
+        Raises:
+          UserError: no submitit, no SLURM, or a parameter that does not exist.
+        """
+        try:
+            import submitit
+        except ImportError as error:
+            got, expected = "no submitit", "the extra slurm"
+            fix = "pip install 'bertjax[slurm]'"
+            raise UserError(f"--backend={cluster}", got=got, expected=expected, fix=fix) from error
+        self._submitit, self._cluster, self._program, self._folder = submitit, cluster, program, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)
+            self._executor.update_parameters(**{"timeout_min": _MINUTES, **parameters})
+        except Exception as error:  # submitit has types of its own for what it does not take
+            raise UserError(
+                f"--backend={cluster}",
+                got=f"{type(error).__name__}: {error}",
+                expected="a machine with SLURM, and parameters of submitit.AutoExecutor",
+                fix="correct --slurm=NAME=VALUE, or choose --backend=workers",
+            ) from error
+
+    def __call__(self, run: Run, slot: int) -> Job:
+        """Submits a run, unless its job of before is still there."""
+        kept = self._folder / f"{run.name}.id"
+        if self._cluster == "slurm" and kept.exists():
+            before = self._submitit.SlurmJob(self._folder / "%j", kept.read_text())
+            if not before.done(force_check=True):
+                return _Submitted(before)
+        command = [sys.executable, str(self._program.absolute()), *run.command]
+        self._executor.update_parameters(name=run.name)
+        job = self._executor.submit(self._submitit.helpers.CommandFunction(command, cwd=Path.cwd()))
+        kept.write_text(job.job_id)
+        return _Submitted(job)
+
+
+class _Submitted:
+    """See `Job`."""
+
+    def __init__(self, job: Any) -> None:
+        self._job = job
+
+    def is_over(self) -> bool:
+        return bool(self._job.done())
+
+    def stop(self) -> None:
+        self._job.cancel(check=False)
+
+    def complaint(self) -> str:
+        error = self._job.exception()
+        return "" if error is None else last_words(self._job.stderr() or "") or str(error)

@@ -1,0 +1,193 @@
+"""The table of a sweep as text, Markdown, CSV and LaTeX."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from bertjax.scoring.paired import CONFIDENCE, Difference
+from bertjax.sweeps.definition import Metric, Sweep
+from bertjax.sweeps.figures import Figure
+from bertjax.sweeps.results import Cell, Line, Results
+
+_NOTHING = "-"
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "≈": r"$\approx$",
+    "−": "$-$",
+    "<": "$<$",
+    ">": "$>$",
+    "|": r"$|$",
+    "·": r"$\cdot$",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
+
+
+class _Entry(NamedTuple):
+    text: str
+    is_best: bool = False
+
+
+class Table(NamedTuple):
+    """What all forms show.
+
+    Attributes:
+      header: of the columns.
+      rows: entries of each.
+      notes: sentences below.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[_Entry]]
+    notes: Sequence[str]
+
+
+def make(sweep: Sweep, results: Results) -> Table:
+    """Lays out the results: for each metric mean ± deviation, the difference to the base row, the paper's figure.
+
+    Columns that no row has anything for are left out.
+    """
+    header, columns = (
+        ["row", "seeds"],
+        [
+            [_Entry(line.name) for line in results.lines],
+            [_Entry(str(line.seeds)) for line in results.lines],
+        ],
+    )
+    for number, metric in enumerate(sweep.metrics):
+        cells = [line.cells[number] for line in results.lines]
+        for name, column in _of_metric(metric, cells, f"vs {sweep.base}"):
+            header.append(name)
+            columns.append(column)
+    for name, column in _of_costs(results.lines):
+        header.append(name)
+        columns.append(column)
+    return Table(header, list(zip(*columns, strict=True)), list(_notes(sweep)))
+
+
+def _of_metric(metric: Metric, cells: Sequence[Cell], against: str) -> Iterator[tuple[str, list[_Entry]]]:
+    digits = metric.digits
+    yield metric.name, [_Entry(_figure(cell.figure, digits), cell.is_best) for cell in cells]
+    if any(cell.apart for cell in cells):
+        yield against, [_Entry(_apart(cell.apart, digits)) for cell in cells]
+    if any(cell.paper is not None for cell in cells):
+        yield "paper", [_Entry(_NOTHING if cell.paper is None else f"{cell.paper:g}") for cell in cells]
+
+
+def _of_costs(lines: Sequence[Line]) -> Iterator[tuple[str, list[_Entry]]]:
+    if any(line.cost.minutes is not None for line in lines):
+        yield "minutes", [_Entry(_NOTHING if (m := line.cost.minutes) is None else f"{m:.1f}") for line in lines]
+        yield "tokens", [_Entry(_count(line.cost.tokens)) for line in lines]
+        yield "parameters", [_Entry(_count(line.cost.parameters)) for line in lines]
+
+
+def _figure(figure: Figure | None, digits: int) -> str:
+    if figure is None:
+        return _NOTHING
+    return f"{figure.mean:.{digits}f}" + ("" if figure.std is None else f" ± {figure.std:.{digits}f}")
+
+
+def _apart(apart: Difference | None, digits: int) -> str:
+    if apart is None:
+        return _NOTHING
+    if math.isnan(apart.low):
+        return f"{apart.mean:+.{digits}f}"
+    interval = f"{apart.mean:+.{digits}f} [{apart.low:+.{digits}f}, {apart.high:+.{digits}f}]"
+    return interval + (" ≈" if apart.covers_zero else "")
+
+
+def _count(number: float | None) -> str:
+    if number is None:
+        return _NOTHING
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{letter}"
+    return f"{number:.0f}"
+
+
+def _notes(sweep: Sweep) -> Iterator[str]:
+    yield "Mean ± sample standard deviation over seeds; the best mean of a column is marked."
+    yield (
+        f"vs {sweep.base}: mean difference over the seeds that both rows have, with the {CONFIDENCE} % interval of the "
+        "paired t-test; ≈ where it covers 0."
+    )
+    fixed = ", ".join(stage.name for stage in sweep.stages if stage.one_seed)
+    if fixed:
+        yield f"Run with the first seed only: {fixed}."
+    yield (
+        "Minutes of training and tokens are those of all stages, shared ones counted in each row; parameters those of "
+        f"{sweep.stages[-1].name}."
+    )
+    yield f"Paper: {sweep.source}"
+
+
+def as_text(table: Table) -> str:
+    """Columns side by side, the best figures with a star, the notes below."""
+    rows = [list(table.header), *([e.text + (" *" if e.is_best else "") for e in row] for row in table.rows)]
+    # A star does not push its figure out of line.
+    starred = [any(row[i].is_best for row in table.rows) for i in range(len(table.header))]
+    for row in rows:
+        row[:] = [
+            cell + "  " if star and not cell.endswith(" *") else cell for cell, star in zip(row, starred, strict=True)
+        ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, "", *table.notes]) + "\n"
+
+
+def as_markdown(table: Table) -> str:
+    """A table of GitHub's Markdown, the best figures bold."""
+    rows = _marked(table, lambda text: text.replace("|", r"\|").replace("*", r"\*"), "**{}**")
+    lines = [" | ".join(table.header), " | ".join(["---", *["---:"] * (len(table.header) - 1)])]
+    lines += [" | ".join(row) for row in rows]
+    return "\n".join([*(f"| {line} |" for line in lines), "", *(note + "  " for note in table.notes)]) + "\n"
+
+
+def as_latex(table: Table) -> str:
+    """A tabular, which needs no package, the best figures bold, the notes as comments."""
+    rows = _marked(table, _for_latex, r"\textbf{{{}}}")
+    lines = [f"% {note}" for note in table.notes]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\hline"]
+    lines += [" & ".join(map(_for_latex, table.header)) + r" \\", r"\hline"]
+    # An empty group, as \\ would take a [ that begins the next row for its own.
+    lines += [("{}" if row[0].startswith("[") else "") + " & ".join(row) + r" \\" for row in rows]
+    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
+
+
+def _marked(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
+    return [[bold.format(escape(e.text)) if e.is_best else escape(e.text) for e in row] for row in table.rows]
+
+
+def _for_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def as_csv(sweep: Sweep, results: Results) -> str:
+    """All numbers in full, a line for each row; empty where there is none."""
+    parts = ("mean", "std", "seeds", "difference", "low", "high", "p", "paper")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    names = [f"{metric.name} {part}" for metric in sweep.metrics for part in parts]
+    writer.writerow(["row", *names, "minutes", "tokens", "parameters"])
+    for line in results.lines:
+        numbers = [number for cell in line.cells for number in _numbers(cell)]
+        numbers += [line.cost.minutes, line.cost.tokens, line.cost.parameters]
+        writer.writerow([line.name, *("" if number is None else number for number in numbers)])
+    return file.getvalue()
+
+
+def _numbers(cell: Cell) -> list[float | None]:
+    figure, apart = cell.figure, cell.apart
+    of_figure = [figure.mean, figure.std, len(figure.seeds)] if figure else [None, None, 0]
+    of_difference = [None if math.isnan(number) else number for number in apart] if apart else [None] * 4
+    return [*of_figure, *of_difference, cell.paper]

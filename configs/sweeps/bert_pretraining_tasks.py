@@ -1,0 +1,53 @@
+"""What BERT's two pretraining tasks are worth (Devlin et al. 2019, table 5), each model fine-tuned on five tasks.
+
+    python launch.py --sweep=configs/sweeps/bert_pretraining_tasks.py --workdir=runs/tasks \\
+        --set='pretrain*.data.source=wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
+        --set=mnli.data.valid_source=MNLI/dev_matched.tsv ...
+    python launch.py --sweep=configs/sweeps/bert_pretraining_tasks.py:tiny --workdir=runs/tasks \\
+        --set=package.data.source=docstrings.tsv
+
+Three pretrainings of BERT-Base, the last two rows having one in common, and four times five fine-tunings for each seed.
+`tiny` fine-tunes on one small task: some minutes a row on two cores.
+"""
+
+from typing import Any
+
+from configs.sweeps import parts
+
+_TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD F1"}
+_NO_NSP = {"pretrain*.data.next_sentence": False}
+_LTR = {
+    **_NO_NSP,
+    "pretrain*.objective": "causal_lm",
+    "pretrain.model.direction": "left_to_right",
+    "pretrain*.checkpoint.best_metric": "valid/causal_lm_loss",
+}
+
+
+def get_sweep(variant: str = "") -> dict[str, Any]:
+    """The sweep at the paper's scale, or `tiny`."""
+    tiny = parts.is_tiny(variant)
+    tasks = ["package"] if tiny else list(_TASKS)
+    lstm = {f"{task}.model.lstm_size": 64 if tiny else 768 for task in tasks}
+    figures = {
+        "BERT": ({}, (84.4, 88.4, 86.7, 92.7, 88.5)),
+        "no NSP": (_NO_NSP, (83.9, 84.9, 86.5, 92.6, 87.9)),
+        "LTR & no NSP": (_LTR, (82.1, 84.3, 77.5, 92.1, 77.8)),
+        "+ BiLSTM": ({**_LTR, **lstm}, (82.1, 84.1, 75.7, 91.6, 84.9)),
+    }
+    return {
+        "stages": [parts.tiny(), parts.tiny_task()]
+        if tiny
+        else [*parts.base(), *(parts.task(name, "pretrain512") for name in _TASKS)],
+        "rows": [
+            parts.row(name, values, {} if tiny else dict(zip(_TASKS.values(), paper, strict=True)))
+            for name, (values, paper) in figures.items()
+        ],
+        "base": "BERT",
+        "seeds": (0, 1, 2),
+        "metrics": parts.tiny_metrics()
+        if tiny
+        else [parts.task_metric(name, heading) for name, heading in _TASKS.items()],
+        "source": "Devlin et al. 2019, table 5: BERT-Base on development sets.",
+        "needs": parts.tiny_needs() if tiny else {**parts.base_needs(), **parts.task_needs(list(_TASKS))},
+    }

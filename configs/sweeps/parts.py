@@ -1,0 +1,111 @@
+"""What the sweeps are written with; see `bertjax/sweeps/definition.py` for what each value means."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs import parts
+
+_NONE: Mapping[str, Any] = {}
+# Of tasks that a row of several has: config, figure in metrics.jsonl, its form.
+_TASKS = {
+    "mnli": ("configs/classification.py:mnli,tsv", "accuracy", "percent"),
+    "qnli": ("configs/classification.py:qnli,tsv", "accuracy", "percent"),
+    "mrpc": ("configs/classification.py:mrpc,tsv", "accuracy", "percent"),
+    "sst2": ("configs/classification.py:sst2,tsv", "accuracy", "percent"),
+    "rte": ("configs/classification.py:rte,tsv", "accuracy", "percent"),
+    "cola": ("configs/classification.py:cola,tsv", "matthews_correlation", "percent"),
+    "stsb": ("configs/classification.py:stsb,tsv", "spearman", "percent"),
+    "squad": ("configs/question_answering.py:squad", "f1", "plain"),
+    "ner": ("configs/tagging.py", "f1", "percent"),
+}
+_DOCSTRINGS = {"data.text_columns": ("text",), "data.label_column": "package"}
+
+
+def is_tiny(variant: str) -> bool:
+    """Whether the variant is `tiny`, the only one there is beside the paper's scale."""
+    return bool(parts.chosen(variant, (("tiny",),))[0])
+
+
+def stage(
+    name: str, config: str, overrides: Mapping[str, Any] = _NONE, init_from: str = "", one_seed: bool = False
+) -> dict[str, Any]:
+    """A run of every row."""
+    return {"name": name, "config": config, "overrides": overrides, "init_from": init_from, "one_seed": one_seed}
+
+
+def row(
+    name: str,
+    overrides: Mapping[str, Any] = _NONE,
+    paper: Mapping[str, float] = _NONE,
+    configs: Mapping[str, str] = _NONE,
+) -> dict[str, Any]:
+    """A line of the table: what is different in it, and what the paper has."""
+    return {"name": name, "overrides": overrides, "paper": paper, "configs": configs}
+
+
+def metric(
+    name: str, stage: str, figure: str, form: str = "plain", direction: str = "max", digits: int = 2
+) -> dict[str, Any]:
+    """A column of the table."""
+    of = {"stage": stage, "figure": figure, "form": form, "direction": direction}
+    return {"name": name, "digits": digits, **of}
+
+
+def task(name: str, init_from: str = "", overrides: Mapping[str, Any] = _NONE) -> dict[str, Any]:
+    """The stage of a task: of GLUE, squad or ner."""
+    return stage(name, _TASKS[name][0], overrides, init_from)
+
+
+def task_metric(name: str, heading: str) -> dict[str, Any]:
+    """The column of a task, in percent."""
+    _, figure, form = _TASKS[name]
+    return metric(heading, name, f"valid/{figure}", form, digits=1)
+
+
+def task_needs(names: Sequence[str]) -> dict[str, str]:
+    """The files that the user has to name for tasks."""
+    pairs = (("source", "to train on"), ("valid_source", "held out"))
+    return {f"{name}.data.{key}": f"{name}'s file {what}" for name in names for key, what in pairs}
+
+
+def base(size: str = "base") -> list[dict[str, Any]]:
+    """BERT's two phases of pretraining, whose run to go on from is `pretrain512`; the text is prepared once for all."""
+    prepared = {"data.prepared_dir": "{workdir}/prepared"}
+    return [
+        stage("pretrain", f"configs/bert_pretraining.py:{size}", prepared, one_seed=True),
+        stage("pretrain512", "configs/bert_pretraining.py:phase2", prepared, "pretrain", one_seed=True),
+    ]
+
+
+def base_needs() -> dict[str, str]:
+    """What pretraining at the paper's scale is done on."""
+    return {f"{name}.data.source": "the text to pretrain on" for name in ("pretrain", "pretrain512")}
+
+
+def tiny(num_steps: int = 400) -> dict[str, Any]:
+    """Pretraining in a minute or two on two cores, on the embedded documentation."""
+    values = {
+        "num_steps": num_steps,
+        "batch_size": 32,
+        "evaluate_every": num_steps,
+        "optimizer.warmup_steps": num_steps // 10,
+        "checkpoint.save_every": num_steps,
+        "data.prepared_dir": "{workdir}/prepared",
+    }
+    return stage("pretrain", "configs/bert_pretraining.py:tiny", values)
+
+
+def tiny_task(overrides: Mapping[str, Any] = _NONE) -> dict[str, Any]:
+    """Which package of Python's library a paragraph of documentation is from: the README's docstrings.tsv."""
+    values = {**_DOCSTRINGS, "data.seq_len": 64, "optimizer.learning_rate": 3e-4, **overrides}
+    return stage("package", "configs/classification.py", values, "pretrain")
+
+
+def tiny_needs() -> dict[str, str]:
+    """What the tiny task is learned from."""
+    return {"package.data.source": "a table with columns text and package, such as the README's docstrings.tsv"}
+
+
+def tiny_metrics(loss: str = "masked_lm") -> list[dict[str, Any]]:
+    """Its accuracy."""
+    return [metric("package", "package", "valid/accuracy", "percent", digits=1)]
