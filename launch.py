@@ -48,7 +48,7 @@ _PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw,
 _PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "A head to draw, from 0; or all.")
 _SEEDS = flags.DEFINE_string("seeds", None, "Train once for each of these seeds, 0,1,2 for example, and sum up.")
 _SWEEP = flags.DEFINE_string("sweep", None, "The file of an ablation in configs/sweeps, with a variant behind a colon.")
-_SET = flags.DEFINE_multi_string("set", [], "STAGE.KEY=VALUE for all rows of a sweep; the stage may be a pattern: *.")
+_SET = flags.DEFINE_multi_string("set", [], "[ROW/]STAGE.KEY=VALUE of a sweep; row and stage may be patterns: *.")
 _BACKEND = flags.DEFINE_string("backend", "here", "What runs a sweep: here, workers, slurm or submitit_local.")
 _WORKERS = flags.DEFINE_integer("workers", 1, "How many runs of a sweep at a time; --backend=here has one.")
 _SLURM = flags.DEFINE_multi_string("slurm", [], "NAME=VALUE for submitit, such as slurm_partition=gpu.")
@@ -84,7 +84,7 @@ def _run(mode: str) -> bool:
         print(curves.write_report(Path(_WORKDIR.value)))
         return True
 
-    from bertjax.sweeps import command, seeds
+    from bertjax import sweeps
     from bertjax.training import distributed, modes
 
     if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
@@ -95,13 +95,13 @@ def _run(mode: str) -> bool:
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     if _SWEEP.value is not None:
         how = _BACKEND.value, _WORKERS.value, _SLURM.value, _DRY_RUN.value, _PRINT_COMMANDS.value
-        options = command.Options(_SWEEP.value, _SET.value, _SEEDS.value, *how, Path(__file__))
-        outcome = command.run(request, given, options, _load, _experiment)
+        options = sweeps.Options(_SWEEP.value, _SET.value, _SEEDS.value, *how, Path(__file__))
+        outcome = sweeps.run(request, given, options, _load, _experiment)
     elif _SEEDS.value is None:
         outcome = modes.run(request, given, _experiment)
     else:
         overridden = () if given is None else tuple(config_flags.get_override_values(flags.FLAGS["config"]))
-        outcome = seeds.train_seeds(request, given, _experiment, _SEEDS.value, overridden)
+        outcome = sweeps.train_seeds(request, given, _experiment, _SEEDS.value, overridden)
     return outcome is not modes.Outcome.FAILED
 
 

@@ -235,8 +235,10 @@ def num_parameters(workdir: Path) -> int:
     (step,) = find_steps(workdir, "latest")
     folder = _folder_of(workdir) / str(step)
     with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-        tree = checkpointer.metadata(folder / "params").item_metadata.tree
-    return sum(math.prod(array.shape) for array in jax.tree.leaves(tree))
+        found = checkpointer.metadata(folder / "params").item_metadata
+    if found is None:
+        raise _damaged(folder / "params", "no description of its arrays", "one", folder)
+    return sum(math.prod(array.shape) for array in jax.tree.leaves(found.tree))
 
 
 def _like(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:

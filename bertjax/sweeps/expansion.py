@@ -84,7 +84,7 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
 
     Args:
       sweep: what is to be run.
-      sets: "STAGE.KEY=VALUE" of the command line, for all rows.
+      sets: "STAGE.KEY=VALUE" of the command line, for all rows; "ROW/STAGE.KEY=VALUE" for one, by its slug.
       load: makes a config.
     Raises:
       UserError: a stage or a value that does not exist; data that the user has to name; names the row.
@@ -169,47 +169,60 @@ def _seed_of(sweep: Sweep, stage: str, seed: int, seeds: Sequence[int]) -> int:
     return seeds[0] if sweep.stage(stage).one_seed else seed
 
 
-def _parsed(sweep: Sweep, text: str) -> tuple[str, str, str]:
-    """Pattern, key and value of "STAGE.KEY=VALUE"."""
+class _Set(NamedTuple):
+    """A value of the command line; for all rows if `row` is ""."""
+
+    row: str
+    pattern: str
+    key: str
+    value: str
+
+
+def _parsed(sweep: Sweep, text: str) -> _Set:
+    """What "[ROW/]STAGE.KEY=VALUE" says."""
     name, equals, value = text.partition("=")
-    pattern, dot, key = name.partition(".")
-    if not (equals and dot and key):
-        raise UserError(
-            f"--set={text}", got="this", expected="STAGE.KEY=VALUE", fix="write --set=pretrain.data.source=FILE"
-        )
-    _check_pattern(sweep, pattern, f"--set={text}")
-    return pattern, key, value
+    row, _, rest = name.rpartition("/")
+    pattern, _, key = rest.partition(".")
+    if not (equals and key):
+        fix = "write --set=pretrain.data.source=FILE"
+        raise UserError(f"--set={text}", got="this", expected="STAGE.KEY=VALUE, or ROW/STAGE.KEY=VALUE", fix=fix)
+    _check_pattern(pattern, [stage.name for stage in sweep.stages], f"--set={text}")
+    if row:
+        _check_pattern(row, [row.slug for row in sweep.rows], f"--set={text}")
+    return _Set(row, pattern, key, value)
 
 
-def _check_pattern(sweep: Sweep, pattern: str, where: str) -> None:
-    names = [stage.name for stage in sweep.stages]
+def _check_pattern(pattern: str, names: Sequence[str], where: str) -> None:
     if not fnmatch.filter(names, pattern):
-        got, expected = f"the stage {pattern!r}", "one of " + ", ".join(names) + ", or a pattern such as *"
-        raise UserError(where, got=got, expected=expected, fix="correct the name")
+        expected = "one of " + ", ".join(names) + ", or a pattern such as *"
+        raise UserError(where, got=repr(pattern), expected=expected, fix="correct the name")
 
 
-def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[tuple[str, str, str]]) -> dict[str, str]:
-    """What is set in a stage of a row, by the file, for all rows or this one, or by the user; as `launch.py` takes it.
+def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict[str, str]:
+    """What is set in a stage of a row: by the file, for all rows or this one, or by the user; as `launch.py` takes it.
 
-    A key that the row sets is not the user's to set, as that would be another ablation.
+    A key that the row sets is not the user's to set for all rows, as that would be another ablation.
     """
     values = {key: _text(value, f"stage {stage.name!r}: {key}") for key, value in stage.overrides.items()}
-    by_user = {key: value for pattern, key, value in given if fnmatch.fnmatchcase(stage.name, pattern)}
+    by_user = [one for one in given if fnmatch.fnmatchcase(stage.name, one.pattern)]
+    for_all = {one.key: one.value for one in by_user if not one.row}
+    own = {one.key: one.value for one in by_user if one.row and fnmatch.fnmatchcase(row.slug, one.row)}
+    values |= for_all
     for name, value in row.overrides.items():
         pattern, _, key = name.partition(".")
         where = f"row {row.name!r}: {name}"
-        _check_pattern(sweep, pattern, where)
+        _check_pattern(pattern, [stage.name for stage in sweep.stages], where)
         if not fnmatch.fnmatchcase(stage.name, pattern):
             continue
-        if key in by_user:
+        if key in for_all and value != "":  # which is for the user to name for this row
             raise UserError(
                 f"--set={stage.name}.{key}",
-                got=f"a value beside that of row {row.name!r}",
+                got=f"a value for all rows beside that of row {row.name!r}",
                 expected="keys that no row sets",
-                fix="leave it out, or change the row",
+                fix=f"leave it out, or set {row.slug}/{stage.name}.{key} for that row alone",
             )
         values[key] = _text(value, where)
-    values |= by_user
+    values |= own
     for key in ("seed", *(["init_from"] if stage.init_from else [])):
         if key in values:
             got, expected = f"the key {key} of stage {stage.name}", "a key that the sweep does not set itself"
@@ -241,16 +254,19 @@ def _placed(value: Any, workdir: str) -> Any:
 
 def _check_needs(sweep: Sweep, found: Recipes) -> None:
     """Raises UserError unless everything has been named that the user has to name."""
-    missing = []
-    for name in sweep.needs:
+    missing: dict[str, str] = {}
+    for name, what in sweep.needs.items():
         stage, *path = name.split(".")
-        if any(_at(recipe.config, path) in (None, "", []) for (_, own), recipe in found.items() if own == stage):
-            missing.append(name)
+        without = [row for row in sweep.rows if _at(found[row.name, stage].config, path) in (None, "", [])]
+        if len(without) == len(sweep.rows):
+            missing[name] = what
+        else:
+            missing |= {f"{row.slug}/{name}": f"{what} of row {row.name!r}" for row in without}
     if missing:
         raise UserError(
             "the sweep's data",
             got="no " + ", ".join(missing),
-            expected="; ".join(f"{name}: {sweep.needs[name]}" for name in missing),
+            expected="; ".join(f"{name}: {what}" for name, what in missing.items()),
             fix="add " + " ".join(f"--set={name}=PATH" for name in missing),
         )
 

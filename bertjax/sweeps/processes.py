@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from bertjax.errors import UserError
 from bertjax.sweeps.expansion import Run
@@ -22,6 +22,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _MINUTES = 24 * 60  # of a job of SLURM, unless the user says; what is cut off goes on by the same command
 
 
+@runtime_checkable
 class Job(Protocol):
     """A run that has been started."""
 

@@ -159,8 +159,8 @@ def as_latex(table: Table) -> str:
     lines = [f"% {note}" for note in table.notes]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\hline"]
     lines += [" & ".join(map(_for_latex, table.header)) + r" \\", r"\hline"]
-    # An empty group, as \\ would take a [ that begins the next row for its own.
-    lines += [("{}" if row[0].startswith("[") else "") + " & ".join(row) + r" \\" for row in rows]
+    # An empty group, as \\ would take a [ or a * that begins the next row for its own.
+    lines += [("{}" if row[0].startswith(("[", "*")) else "") + " & ".join(row) + r" \\" for row in rows]
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 

@@ -82,22 +82,24 @@ def base_needs() -> dict[str, str]:
     return {f"{name}.data.source": "the text to pretrain on" for name in ("pretrain", "pretrain512")}
 
 
-def tiny(num_steps: int = 400) -> dict[str, Any]:
-    """Pretraining in a minute or two on two cores, on the embedded documentation."""
+def tiny() -> dict[str, Any]:
+    """Pretraining in half a minute on two cores, on the embedded documentation, which is prepared once for all."""
     values = {
-        "num_steps": num_steps,
+        "num_steps": 300,
         "batch_size": 32,
-        "evaluate_every": num_steps,
-        "optimizer.warmup_steps": num_steps // 10,
-        "checkpoint.save_every": num_steps,
+        "evaluate_every": 300,
+        "checkpoint.save_every": 300,
+        "optimizer.warmup_steps": 30,
+        "data.seq_len": 32,
         "data.prepared_dir": "{workdir}/prepared",
+        "masking.max_predictions": 5,
     }
     return stage("pretrain", "configs/bert_pretraining.py:tiny", values)
 
 
 def tiny_task(overrides: Mapping[str, Any] = _NONE) -> dict[str, Any]:
     """Which package of Python's library a paragraph of documentation is from: the README's docstrings.tsv."""
-    values = {**_DOCSTRINGS, "data.seq_len": 64, "optimizer.learning_rate": 3e-4, **overrides}
+    values = {**_DOCSTRINGS, "data.seq_len": 48, "optimizer.learning_rate": 5e-4, **overrides}
     return stage("package", "configs/classification.py", values, "pretrain")
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bertjax import sweeps
 from bertjax.errors import UserError
 from bertjax.reporting.runs import Run
-from bertjax.sweeps import Evaluation
+from bertjax.sweeps import Evaluation, figures
 from bertjax.training import loop
 from tests import tiny
 from tests.tiny import check_told as check
@@ -256,4 +256,4 @@ def test_a_number_that_is_not_finite_spoils_the_mean_and_is_seen():
 
 
 def test_the_docstring_holds():
-    assert doctest.testmod(sweeps) == doctest.TestResults(failed=0, attempted=1)
+    assert doctest.testmod(figures) == doctest.TestResults(failed=0, attempted=1)

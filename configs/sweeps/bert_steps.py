@@ -1,0 +1,46 @@
+"""How long BERT has to be pretrained, by masked and by left-to-right prediction (Devlin et al. 2019, appendix C.1).
+
+    python launch.py --sweep=configs/sweeps/bert_steps.py --workdir=runs/steps \\
+        --set=pretrain.data.source='wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
+        --set=mnli.data.valid_source=MNLI/dev_matched.tsv
+    python launch.py --sweep=configs/sweeps/bert_steps.py:tiny --workdir=runs/steps \\
+        --set=package.data.source=docstrings.tsv
+
+Each length is a pretraining of its own, with its own decay of the rate, all of it at length 128.
+"""
+
+from typing import Any
+
+from configs.sweeps import parts
+
+_THOUSANDS = (200, 400, 500, 600, 800, 1000)
+_LTR = {
+    "pretrain.data.next_sentence": False,
+    "pretrain.objective": "causal_lm",
+    "pretrain.model.direction": "left_to_right",
+    "pretrain.checkpoint.best_metric": "valid/causal_lm_loss",
+}
+
+
+def get_sweep(variant: str = "") -> dict[str, Any]:
+    """The sweep at the paper's scale, or `tiny`."""
+    tiny = parts.is_tiny(variant)
+    lengths = {f"{count}k": 1000 * count for count in _THOUSANDS}
+    if tiny:
+        lengths = {"100": 100, "300": 300}
+    return {
+        "stages": [parts.tiny(), parts.tiny_task()] if tiny else [parts.base()[0], parts.task("mnli", "pretrain")],
+        "rows": [
+            parts.row(f"{name}, {length} steps", {**values, "pretrain.num_steps": number})
+            for name, values in (("masked", {}), ("left to right", _LTR))
+            for length, number in lengths.items()
+        ],
+        "base": "masked, 300 steps" if tiny else "masked, 500k steps",
+        "seeds": (0, 1, 2),
+        "metrics": parts.tiny_metrics() if tiny else [parts.task_metric("mnli", "MNLI-m")],
+        "source": "Devlin et al. 2019, appendix C.1, a figure without numbers: 1M updates are worth almost 1.0 more on "
+        "MNLI than 500k.",
+        "needs": parts.tiny_needs()
+        if tiny
+        else {"pretrain.data.source": "the text to pretrain on", **parts.task_needs(["mnli"])},
+    }

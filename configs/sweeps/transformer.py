@@ -1,0 +1,95 @@
+"""Variations on the Transformer (Vaswani et al. 2017, table 3: rows A, C, D and E, and big).
+
+    python launch.py --sweep=configs/sweeps/transformer.py --workdir=runs/transformer \\
+        --set=train.data.source=wmt14.en --set=train.data.target=wmt14.de \\
+        --set=train.data.valid_source=newstest2013.en --set=train.data.valid_target=newstest2013.de \\
+        --set=train.data.test_source=newstest2013.en --set=train.data.test_target=newstest2013.de
+    python launch.py --sweep=configs/sweeps/transformer.py:tiny --workdir=runs/transformer
+
+Each row is a training of its own, 100,000 updates (big: 300,000). Row B changes the size of keys alone, which is the
+width over the heads here. `tiny` varies a model of 2 layers that learns to write dates: minutes a row on two cores.
+"""
+
+from typing import Any
+
+from configs.sweeps import parts
+
+
+def get_sweep(variant: str = "") -> dict[str, Any]:
+    """The sweep at the paper's scale, or `tiny`."""
+    tiny = parts.is_tiny(variant)
+    return {
+        "stages": [parts.stage("train", "configs/translation.py:dates", _TINY)]
+        if tiny
+        else [parts.stage("train", "configs/translation.py:base")],
+        "rows": _tiny_rows() if tiny else _rows(),
+        "base": "base",
+        "seeds": (0, 1, 2) if tiny else (0,),
+        "metrics": [
+            parts.metric("perplexity", "train", "valid/perplexity", direction="min"),
+            parts.metric("exact match", "train", "valid/exact_match", digits=1)
+            if tiny
+            else parts.metric("BLEU", "train", "test/bleu", digits=1),
+        ],
+        "source": "Vaswani et al. 2017, table 3: English to German, newstest2013, by word pieces.",
+        "needs": {} if tiny else _NEEDS,
+    }
+
+
+_TINY = {"num_steps": 600, "batch_size": 64, "evaluate_every": 600, "checkpoint.save_every": 600}
+_NEEDS = {
+    f"train.data.{split}{side}": what
+    for split, what in (("", "text to train on"), ("valid_", "newstest2013"), ("test_", "newstest2013"))
+    for side in ("source", "target")
+}
+
+
+def _rows() -> list[dict[str, Any]]:
+    heads = ((1, 5.29, 24.9), (4, 5.00, 25.5), (16, 4.91, 25.8), (32, 5.01, 25.4))
+    layers = ((2, 6.11, 23.7), (4, 5.19, 25.3), (8, 4.88, 25.5))
+    dropouts = ((0.0, 5.77, 24.6), (0.2, 4.95, 25.5))
+    return [
+        _row("base", {}, 4.92, 25.8),
+        *(_row(f"A: h={count}", {"model.num_heads": count}, *paper) for count, *paper in heads),
+        *(_row(f"C: N={count}", _layers(count), *paper) for count, *paper in layers),
+        _row("C: d=256", _width(256), 5.75, 24.5),
+        _row("C: d=1024", _width(1024), 4.66, 26.0),
+        _row("C: dff=1024", {"model.intermediate_size": 1024}, 5.12, 25.4),
+        _row("C: dff=4096", {"model.intermediate_size": 4096}, 4.75, 26.2),
+        *(_row(f"D: dropout {rate}", {"model.dropout": rate}, *paper) for rate, *paper in dropouts),
+        _row("D: smoothing 0.0", {"label_smoothing": 0.0}, 4.67, 25.3),
+        _row("D: smoothing 0.2", {"label_smoothing": 0.2}, 5.47, 25.7),
+        _row("E: learned positions", {"model.positions": "learned"}, 4.92, 25.7),
+        {
+            **_row("big", {"num_steps": 300_000, "checkpoint.keep": 20, "checkpoint.final": "last:20"}, 4.33, 26.4),
+            "configs": {"train": "configs/translation.py:big"},
+        },
+    ]
+
+
+def _tiny_rows() -> list[dict[str, Any]]:
+    return [
+        _row("base", {}),
+        _row("A: h=1", {"model.num_heads": 1}),
+        _row("C: N=1", _layers(1)),
+        _row("C: d=32", {"model.hidden_size": 32, "model.initializer_range": 32**-0.5}),
+        _row("C: dff=64", {"model.intermediate_size": 64}),
+        _row("D: dropout 0.0", {"model.dropout": 0.0}),
+        _row("D: smoothing 0.0", {"label_smoothing": 0.0}),
+        _row("E: learned positions", {"model.positions": "learned"}),
+    ]
+
+
+def _row(name: str, values: dict[str, Any], *paper: float) -> dict[str, Any]:
+    overrides = {f"train.{key}": value for key, value in values.items()}
+    return parts.row(name, overrides, dict(zip(("perplexity", "BLEU"), paper, strict=False)))
+
+
+def _layers(count: int) -> dict[str, Any]:
+    return {"model.num_layers": count, "model.num_decoder_layers": count}
+
+
+def _width(size: int) -> dict[str, Any]:
+    """With what follows from it: the peak of the rate, the range of embeddings."""
+    rate = size**-0.5 * 4000**-0.5
+    return {"model.hidden_size": size, "model.initializer_range": size**-0.5, "optimizer.learning_rate": rate}

@@ -1,0 +1,63 @@
+"""The paired t-test, beside scipy's."""
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bertjax.errors import UserError
+from bertjax.scoring import paired
+
+
+@pytest.mark.parametrize("freedom", [*range(1, 12), 30, 31, 99])
+def test_the_distribution_is_that_of_scipy(freedom):
+    for t in (0.0, 0.1, 1.0, 2.5, 12.7, 300.0):
+        assert paired.t_within(t, freedom) == pytest.approx(1 - 2 * stats.t.sf(t, freedom), abs=1e-12)
+    for probability in (0.5, 0.95, 0.999):
+        expected = stats.t.ppf((1 + probability) / 2, freedom)
+        assert paired.t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.lists(st.tuples(*[st.floats(-100, 100)] * 2), min_size=2, max_size=12))
+def test_the_test_is_that_of_scipy(pairs):
+    ours, theirs = np.array(pairs).T
+    found = paired.difference(ours, theirs)
+    if np.std(ours - theirs) < 1e-6:
+        return
+    expected = stats.ttest_rel(ours, theirs)
+    interval = expected.confidence_interval(0.95)
+    assert found == pytest.approx((np.mean(ours - theirs), interval.low, interval.high, expected.pvalue), abs=1e-9)
+    assert found.covers_zero == (interval.low <= 0 <= interval.high)
+
+
+def test_a_worked_difference():
+    found = paired.difference(np.array([84.0, 85.0, 86.0]), np.array([83.0, 83.0, 83.0]))
+    assert found.mean == 2.0
+    assert found.high - found.mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)  # t of 2 degrees, deviation 1
+    assert found.covers_zero
+
+
+def test_a_single_pair_has_no_interval():
+    found = paired.difference(np.array([3.0]), np.array([1.0]))
+    assert found.mean == 2.0 and all(map(math.isnan, found[1:])) and found.covers_zero
+
+
+@pytest.mark.parametrize(("apart", "p", "covers"), [(0.0, 1.0, True), (2.0, 0.0, False)])
+def test_differences_that_are_all_the_same(apart, p, covers):
+    theirs = np.array([1.0, 2.0, 4.0])
+    found = paired.difference(theirs + apart, theirs)
+    assert (found, found.covers_zero) == ((apart, apart, apart, p), covers)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [((), ()), ((1.0,), (1.0, 2.0))])
+def test_what_makes_no_pairs(ours, theirs):
+    with pytest.raises(UserError, match=rf"got {len(ours)} figures and {len(theirs)}; expected as many of both"):
+        paired.difference(np.array(ours), np.array(theirs))
+
+
+def test_the_docstring_holds():
+    assert doctest.testmod(paired).failed == 0

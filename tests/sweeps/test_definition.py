@@ -1,0 +1,87 @@
+"""Files of sweeps: what may be wrong with one is told before anything else is done."""
+
+import pytest
+
+from bertjax.errors import UserError, build
+from bertjax.sweeps import definition
+from bertjax.sweeps.definition import Row, Sweep
+from configs.sweeps import parts
+from tests.sweeps import made
+from tests.tiny import check_told as check
+
+
+def write(folder, values):
+    (folder / "sweep.py").write_text(f"def get_sweep(variant=''):\n    return {values!r}\n")
+    return str(folder / "sweep.py")
+
+
+def test_a_file_becomes_a_sweep(tmp_path):
+    sweep = definition.load(write(tmp_path, made.values()))
+    assert sweep == made.sweep()
+    assert [row.name for row in sweep.rows] == ["base", "No A", "No A & B"]
+    assert sweep.stage("task").init_from == "pretrain"
+
+
+def test_a_variant_is_handed_on(tmp_path):
+    (tmp_path / "sweep.py").write_text("def get_sweep(variant=''):\n    raise ValueError(f'no {variant} here')\n")
+    with pytest.raises(UserError, match=r"--sweep=.*sweep.py:big: got ValueError: no big here"):
+        definition.load(f"{tmp_path}/sweep.py:big")
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [(None, "FileNotFoundError"), ("def get_sweep(", "SyntaxError"), ("x = 1", "AttributeError"), ("1 / 0", "ZeroDiv")],
+)
+def test_a_file_that_is_none(tmp_path, source, got):
+    path = tmp_path / "sweep.py"
+    if source is not None:
+        path.write_text(source)
+    with pytest.raises(UserError) as error:
+        definition.load(str(path))
+    check(f"error: {error.value}", what="--sweep=", got=got, expected="configs/sweeps", fix="correct the path")
+
+
+ROWS = made.values()["rows"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "what", "got"),
+    [
+        ({"rows": [*ROWS, parts.row("No A")]}, "sweep: rows", "two named 'no-a'"),
+        ({"rows": [*ROWS, parts.row("no a!")]}, "sweep: rows", "two named 'no-a'"),
+        ({"rows": []}, "sweep: rows", "none"),
+        ({"stages": [*made.values()["stages"]] * 2}, "sweep: stages", "two named 'pretrain'"),
+        ({"stages": [parts.stage("task", "x.py", {}, "later"), parts.stage("later", "x.py")]}, "init_from", "'later'"),
+        ({"stages": [parts.stage("a-b", "x.py")]}, "stage 'a-b'", "this name"),
+        ({"base": "bass"}, "sweep: base", "'bass'"),
+        ({"rows": [parts.row("base", {}, {"skore": 1.0})]}, "row 'base': paper", "'skore'"),
+        ({"rows": [parts.row("base", configs={"tusk": "x.py"})]}, "row 'base': configs", "'tusk'"),
+        ({"metrics": [parts.metric("score", "tusk", "valid/f1")]}, "metric 'score': stage", "'tusk'"),
+        ({"metrics": [parts.metric("score", "task", "f1")]}, "metric 'score'", "'f1'"),
+        ({"needs": {"tusk.data.source": "rows"}}, "sweep: needs", "'tusk'"),
+        ({"seeds": (1, 1)}, "sweep: seeds", r"\(1, 1\)"),
+        ({"seeds": ()}, "sweep: seeds", r"\(\)"),
+        ({"sauce": ""}, "config key sweep.sauce", "an unknown key"),
+        ({"metrics": [parts.metric("m", "task", "valid/f1", "cubic")]}, "metrics.form", "'cubic'"),
+        ({"metrics": [parts.metric("m", "task", "valid/f1", direction="up")]}, "metrics.direction", "'up'"),
+    ],
+)
+def test_what_makes_no_sense(tmp_path, changed, what, got):
+    with pytest.raises(UserError) as error:
+        definition.load(write(tmp_path, made.values(**changed)))
+    check(f"error: {error.value}", what=what, got=got, expected=".", fix=".")
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [("LTR & no NSP", "ltr-no-nsp"), ("+ BiLSTM", "bilstm"), ("80/10/10", "80-10-10"), ("ε 0.1", "0.1")],
+)
+def test_names_of_folders(name, slug):
+    assert build(Row, parts.row(name), "row").slug == slug
+
+
+def test_every_value_is_asked_for():
+    without = made.values()
+    del without["source"]
+    with pytest.raises(UserError, match=r"config key sweep.source: got no value"):
+        build(Sweep, without, "sweep")

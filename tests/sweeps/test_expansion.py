@@ -1,0 +1,202 @@
+"""A sweep as a list of runs."""
+
+import json
+import re
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.sweeps import expansion, folder
+from bertjax.sweeps.expansion import Key
+from configs.sweeps import parts
+from tests.sweeps import made
+from tests.tiny import check_told as check
+
+
+def expand(tmp_path, sets=(), seeds=(0, 1), names=None, **changed):
+    sweep = made.sweep(**changed)
+    recipes = expansion.recipes(sweep, sets, made.load)
+    return expansion.runs(sweep, recipes, seeds, tmp_path, names or {})
+
+
+def named(runs):
+    """By name, in which a digest is HASH."""
+    return {re.sub(r"pretrain-[0-9a-f]{8}", "pretrain-HASH", run.name): run for run in runs}
+
+
+def test_equal_stages_are_run_once(tmp_path):
+    runs = named(expand(tmp_path))
+    assert list(runs) == [
+        "base-pretrain-seed0",
+        "base-pretrain-seed1",
+        "pretrain-HASH-seed0",
+        "pretrain-HASH-seed1",
+        "base-task-seed0",
+        "base-task-seed1",
+        "no-a-task-seed0",
+        "no-a-task-seed1",
+        "no-a-b-task-seed0",
+        "no-a-b-task-seed1",
+    ]
+    assert runs["pretrain-HASH-seed1"].keys == (Key("No A", "pretrain", 1), Key("No A & B", "pretrain", 1))
+    for row in ("no-a", "no-a-b"):
+        assert runs[f"{row}-task-seed1"].needs == runs["pretrain-HASH-seed1"].folder
+    assert runs["base-task-seed0"].needs == tmp_path / "runs" / "base-pretrain-seed0"
+    assert runs["base-task-seed0"].figures == ("valid/f1",)
+    assert runs["base-pretrain-seed0"].figures == ()
+
+
+def test_the_command_makes_the_config(tmp_path):
+    run = named(expand(tmp_path, sets=["task.data.source=a=b"]))["no-a-b-task-seed1"]
+    assert run.arguments == (
+        "--config=task.py",
+        f"--config.data.valid={tmp_path}/x",
+        "--config.data.source=a=b",
+        "--config.size=3",
+        f"--config.init_from={run.needs}",
+        "--config.seed=1",
+    )
+    assert run.command[-1] == f"--workdir={run.folder}"
+    assert made.load(run.arguments) == run.config
+
+
+def test_a_row_may_have_another_config(tmp_path):
+    rows = [parts.row("base"), parts.row("other", configs={"task": "other.py:big"})]
+    runs = expand(tmp_path, rows=rows, seeds=(0,))
+    assert [run.arguments[0] for run in runs] == ["--config=pretrain.py", "--config=task.py", "--config=other.py:big"]
+
+
+def test_rows_that_are_the_same_share_all(tmp_path):
+    runs = expand(tmp_path, rows=[parts.row("base"), parts.row("again", {"pretrain.size": 1})], seeds=(0,))
+    assert [run.keys[-1].row for run in runs] == ["again", "again"]
+
+
+def test_one_seed_serves_all(tmp_path):
+    stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
+    runs = named(expand(tmp_path, stages=stages, seeds=(3, 1), rows=[parts.row("base")]))
+    assert list(runs) == ["base-pretrain-seed3", "base-task-seed3", "base-task-seed1"]
+    assert {runs[f"base-task-seed{seed}"].needs for seed in (3, 1)} == {tmp_path / "runs" / "base-pretrain-seed3"}
+    sweep = made.sweep(stages=stages, rows=[parts.row("base")])
+    assert expansion.run_of(tuple(runs.values()), sweep, "base", "pretrain", 1).name == "base-pretrain-seed3"
+
+
+def test_folders_keep_their_names_when_rows_join(tmp_path):
+    rows = made.values()["rows"]
+    sweep, more = made.sweep(rows=rows[:2]), made.sweep()
+    recipes, others = (expansion.recipes(each, (), made.load) for each in (sweep, more))
+    runs = expansion.runs(sweep, recipes, (0,), tmp_path, folder.names(tmp_path))
+    folder.save(tmp_path, "sweep.py", recipes, runs)
+    folder.check(tmp_path, others)
+    again = expansion.runs(more, others, (0, 1), tmp_path, folder.names(tmp_path))
+    assert {run.folder for run in runs} <= {run.folder for run in again}
+    assert [run.name for run in again if run.keys[0] == Key("No A", "pretrain", 0)] == ["no-a-pretrain-seed0"]
+
+
+@pytest.mark.parametrize("sets", [("task.size=7",), ("pretrain.data.source=other",)])
+def test_another_sweep_in_the_folder_is_refused(tmp_path, sets):
+    sweep = made.sweep(rows=made.values()["rows"][:1])
+    recipes = expansion.recipes(sweep, (), made.load)
+    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), tmp_path, {}))
+    with pytest.raises(UserError) as error:
+        folder.check(tmp_path, expansion.recipes(sweep, sets, made.load))
+    key, now = ("size: 1 there", "7 now") if "size" in sets[0] else ("data.source: 'text' there", "'other' now")
+    check(
+        f"error: {error.value}", what="--workdir=", got=f"row 'base', stage .*{key}, {now}", expected="same", fix="--w"
+    )
+
+
+def test_rows_that_are_gone_and_checkpoints_that_are_chosen_otherwise_are_refused(tmp_path):
+    sweep = made.sweep()
+    recipes = expansion.recipes(sweep, (), made.load)
+    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), tmp_path, {}))
+    fewer = made.sweep(rows=made.values()["rows"][:2])
+    with pytest.raises(UserError, match=r"row 'No A & B', stage pretrain: there, not in this sweep"):
+        folder.check(tmp_path, expansion.recipes(fewer, (), made.load))
+    with pytest.raises(UserError, match=r"checkpoint.final: 'latest' there, 'best' now .* it begins with another run"):
+        folder.check(tmp_path, expansion.recipes(sweep, ["pretrain.checkpoint.final=best"], made.load))
+
+
+def test_a_broken_note_of_the_folder(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"rows": ')
+    with pytest.raises(UserError, match=r"sweep.json: got a file that cannot be read .*Fix: delete it"):
+        folder.names(tmp_path)
+
+
+@pytest.mark.parametrize("log_every", [1, 2])
+def test_what_may_change_in_a_run_makes_no_other_sweep(tmp_path, log_every):
+    def load(arguments):
+        return {**made.load(arguments), "log_every": log_every, "mesh": {"data": log_every}}
+
+    found = expansion.recipes(made.sweep(), (), load)["base", "task"].content
+    assert found == expansion.recipes(made.sweep(), (), made.load)["base", "task"].content
+
+
+@pytest.mark.parametrize(
+    ("sets", "what", "got"),
+    [
+        (["task.size"], "--set=task.size", "this"),
+        (["size=3"], "--set=size=3", "this"),
+        (["tusk.size=3"], "--set=tusk.size=3", "'tusk'"),
+        (["none/task.size=3"], "--set=none/task.size=3", "'none'"),
+        (["task.size=4"], "--set=task.size", "beside that of row 'No A & B'"),
+        (["task.seed=4"], "row 'base'", "the key seed of stage task"),
+        (["task.init_from=x"], "row 'base'", "the key init_from of stage task"),
+    ],
+)
+def test_values_that_cannot_be_set(tmp_path, sets, what, got):
+    with pytest.raises(UserError) as error:
+        expand(tmp_path, sets=sets)
+    check(f"error: {error.value}", what=what, got=got, expected=".", fix=".")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"tusk.size": 1}, r"row 'wrong': tusk.size: got 'tusk'; expected one of pretrain, task"),
+        ({"task.size": None}, r"row 'wrong': task.size: got None; expected a value that a flag can have"),
+        ({"task.seed": 1}, r"row 'wrong': got the key seed of stage task"),
+    ],
+)
+def test_a_row_that_sets_what_it_cannot(tmp_path, overrides, message):
+    with pytest.raises(UserError, match=message):
+        expand(tmp_path, rows=[parts.row("base"), parts.row("wrong", overrides)])
+
+
+def test_a_row_may_be_given_its_own_value(tmp_path):
+    runs = named(expand(tmp_path, sets=["pretrain.data.source=a", "no-a/*.size=9", "*.data.valid=b"]))
+    sizes = {name: run.config["size"] for name, run in runs.items() if "task" in name and "seed0" in name}
+    assert sizes == {"base-task-seed0": 1, "no-a-task-seed0": 9, "no-a-b-task-seed0": 3}
+    assert runs["base-task-seed0"].config["data"] == {"source": "text", "valid": "b"}
+    assert runs["base-pretrain-seed0"].config["data"] == {"source": "a", "valid": "b"}
+
+
+def test_data_that_nobody_named(tmp_path):
+    stages = [parts.stage("task", "task.py")]
+    rows = [parts.row("base"), parts.row("own", {"task.data.valid": ""})]
+    some = {"stages": stages, "rows": rows, "needs": {"task.data.valid": "held-out rows"}}
+    with pytest.raises(UserError) as error:
+        expand(tmp_path, **some)
+    fix = "--set=task.data.valid=PATH"
+    check(f"error: {error.value}", what="data", got="no task.data.valid$", expected="held-out rows", fix=fix)
+    with pytest.raises(UserError, match=r"got no own/task.data.valid; expected .* held-out rows of row 'own'"):
+        expand(tmp_path, sets=["task.data.valid=x"], **some)
+    runs = expand(tmp_path, sets=["task.data.valid=x", "own/task.data.valid=y"], **some)
+    assert [run.config["data"]["valid"] for run in runs] == ["x", "x", "y", "y"]
+
+
+def test_a_config_that_cannot_be_made_names_its_row(tmp_path):
+    def load(arguments):
+        raise UserError("flags", got="that", expected="this", fix="do so")
+
+    with pytest.raises(UserError, match=r"^row 'base', stage pretrain: flags: got that; expected this. Fix: do so.$"):
+        expansion.recipes(made.sweep(), (), load)
+
+
+def test_what_is_kept_reads_back(tmp_path):
+    sweep = made.sweep()
+    recipes = expansion.recipes(sweep, (), made.load)
+    folder.save(tmp_path, "sweep.py:tiny", recipes, expansion.runs(sweep, recipes, (0,), tmp_path, {}))
+    kept = json.loads((tmp_path / "sweep.json").read_text())
+    assert kept["sweep"] == "sweep.py:tiny"
+    assert list(kept["rows"]) == ["base", "No A", "No A & B"]
+    assert not list(tmp_path.glob(".*"))

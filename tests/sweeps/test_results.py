@@ -1,0 +1,237 @@
+"""What runs' folders say, and the tables of it."""
+
+import csv
+import dataclasses
+import math
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bertjax.sweeps import expansion, results, tables
+from configs.sweeps import parts
+from tests.sweeps import made
+
+# Of row and seed; of "No A & B" one seed is missing.
+F1 = {
+    ("base", 0): 0.5,
+    ("base", 1): 0.6,
+    ("base", 2): 0.55,
+    ("No A", 0): 0.52,
+    ("No A", 1): 0.64,
+    ("No A", 2): 0.6,
+    ("No A & B", 0): 0.3,
+    ("No A & B", 2): 0.36,
+}
+SEEDS = (0, 1, 2)
+
+
+def runs_of(sweep, workdir):
+    return expansion.runs(sweep, expansion.recipes(sweep, (), made.load), SEEDS, workdir, {})
+
+
+@pytest.fixture
+def collected(tmp_path):
+    """A sweep, its runs' folders, what they say."""
+    sweep = made.sweep()
+    runs = runs_of(sweep, tmp_path)
+    for run in runs:
+        value = F1.get((run.keys[0].row, run.keys[0].seed), 0.0) if run.keys[0].stage == "task" else 0.0
+        made.write_run(run.folder, {"valid/f1": value, "valid/loss": 1.0})
+    missing = next(run.folder for run in runs if run.name == "no-a-b-task-seed1")
+    return sweep, runs, results.collect(sweep, runs, SEEDS, frozenset([missing]))
+
+
+def of(row):
+    return np.array([100 * F1[row, seed] for seed in SEEDS if (row, seed) in F1])
+
+
+def test_means_and_deviations(collected):
+    _, _, found = collected
+    assert found.problems == ()
+    for line in found.lines:
+        figure = line.cells[0].figure
+        assert figure.mean == pytest.approx(of(line.name).mean())
+        assert figure.std == pytest.approx(np.std(of(line.name), ddof=1))
+    assert [line.seeds for line in found.lines] == [3, 3, 2]
+    assert [line.cells[0].is_best for line in found.lines] == [False, True, False]
+    assert [line.cells[0].paper for line in found.lines] == [50.0, None, 45.0]
+
+
+def test_differences_are_paired_by_seed(collected):
+    base, better, worse = (line.cells[0].apart for line in collected[2].lines)
+    assert base is None
+    expected = stats.ttest_rel(of("No A"), of("base"))
+    interval = expected.confidence_interval()
+    assert better == pytest.approx((np.mean(of("No A") - of("base")), interval.low, interval.high, expected.pvalue))
+    assert worse.mean == pytest.approx(np.mean([30 - 50, 36 - 55]))  # of the two seeds that both have
+
+
+def test_costs_are_those_of_all_stages(collected):
+    # Two stages of 4 steps of 30 s and 300 tokens each.
+    assert dataclasses.astuple(collected[2].lines[0].cost) == (pytest.approx(4.0), pytest.approx(2 * 4 * 300.0), None)
+
+
+def test_what_is_best_may_be_the_least(tmp_path):
+    metric = parts.metric("ppl", "task", "valid/loss", "exponential", "min")
+    sweep = made.sweep(metrics=[metric], rows=[parts.row("base"), parts.row("b", {"task.size": 2})])
+    runs = runs_of(sweep, tmp_path)
+    for run in runs:
+        made.write_run(run.folder, {"valid/loss": 1.0 if "b-task" in run.name else 2.0})
+    found = results.collect(sweep, runs, SEEDS, frozenset())
+    assert [line.cells[0].figure.mean for line in found.lines] == pytest.approx([math.exp(2), math.e])
+    assert [line.cells[0].is_best for line in found.lines] == [False, True]
+
+
+def test_figures_of_the_test_split(tmp_path):
+    sweep = made.sweep(metrics=[parts.metric("BLEU", "task", "test/bleu")], rows=[parts.row("base")], seeds=(0,))
+    runs = runs_of(sweep, tmp_path)
+    for run in runs:
+        made.write_run(run.folder, {"valid/bleu": 1.0, "test/bleu": 27.0 + run.keys[0].seed})
+    (line,) = results.collect(sweep, runs, SEEDS, frozenset()).lines
+    assert line.cells[0].figure.mean == 28.0
+
+
+# What can be wrong with a run's folder is told, and the rest of the table is there.
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda folder: shutil.rmtree(folder), "no such folder|no readable config.json"),
+        (lambda folder: (folder / "config.json").unlink(), "no readable config.json"),
+        (lambda folder: (folder / "config.json").write_text('{"num_st'), "no readable config.json"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), "no config.json with metrics.jsonl"),
+        (lambda folder: (folder / "metrics.jsonl").write_text(""), "no figures yet"),
+        (lambda folder: (folder / "metrics.jsonl").write_text('x\n{"step": 1}\n'), "line 1: got 'x'"),
+        (lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/f'), "no figures yet"),
+        (lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "train/loss": 1}\n'), "no held-out figures"),
+        (
+            lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/loss": 1.0}\n'),
+            r"metric 'score': got no valid/f1 in .*; expected one of valid/loss",
+        ),
+        (
+            lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/f1": "high"}\n'),
+            r"metrics.jsonl: got 'high' for valid/f1",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_read(collected, damage, problem):
+    sweep, runs, _ = collected
+    damage(next(run.folder for run in runs if run.name == "no-a-task-seed1"))
+    found = results.collect(sweep, runs, SEEDS, frozenset())
+    assert len(found.problems) == 1
+    assert re.search(f"^no-a-task-seed1: .*({problem})", found.problems[0])
+    assert [line.seeds for line in found.lines] == [3, 2, 3]
+
+
+def test_a_figure_that_no_run_wrote(collected):
+    sweep, runs, _ = collected
+    wrong = dataclasses.replace(sweep, metrics=(dataclasses.replace(sweep.metrics[0], figure="valid/f2"),))
+    found = results.collect(wrong, runs, SEEDS, frozenset())
+    assert len(found.problems) == 9
+    assert "got no valid/f2 in" in found.problems[0] and "expected one of valid/f1, valid/loss" in found.problems[0]
+    assert tables.as_text(tables.make(wrong, found)).splitlines()[1].split() == [
+        "base",
+        "0",
+        "-",
+        "50",
+        "4.0",
+        "2.4k",
+        "-",
+    ]
+
+
+# Tables.
+
+
+def test_a_worked_table(collected):
+    sweep, _, found = collected
+    text = tables.as_text(tables.make(sweep, found))
+    assert text.splitlines()[:5] == [
+        "row       seeds       score                 vs base  paper  minutes  tokens  parameters",
+        "base          3  55.0 ± 5.0                       -     50      4.0    2.4k           -",
+        "No A          3  58.7 ± 6.1 *   +3.7 [-0.1, +7.5] ≈      -      4.0    2.4k           -",
+        "No A & B      2  33.0 ± 4.2    -19.5 [-38.6, -0.4]      45      4.0    2.4k           -",
+        "",
+    ]
+    assert "paired t-test; ≈ where it covers 0." in text
+    assert text.endswith("Paper: nowhere\n")
+
+
+def test_markdown(collected):
+    sweep, _, found = collected
+    lines = tables.as_markdown(tables.make(sweep, found)).splitlines()
+    assert lines[3] == "| No A | 3 | **58.7 ± 6.1** | +3.7 [-0.1, +7.5] ≈ | - | 4.0 | 2.4k | - |"
+    assert {line.count("|") for line in lines[:5]} == {9}
+    assert lines[1] == "| --- |" + " ---: |" * 7
+
+
+def test_csv_reads_back(collected):
+    sweep, _, found = collected
+    rows = list(csv.DictReader(tables.as_csv(sweep, found).splitlines()))
+    assert [row["row"] for row in rows] == ["base", "No A", "No A & B"]
+    for row, line in zip(rows, found.lines, strict=True):
+        cell = line.cells[0]
+        assert float(row["score mean"]) == cell.figure.mean
+        assert float(row["score std"]) == cell.figure.std
+        assert int(row["score seeds"]) == line.seeds
+        if cell.apart:
+            numbers = [float(row[f"score {part}"]) for part in ("difference", "low", "high", "p")]
+            assert numbers == list(cell.apart)
+        assert float(row["minutes"]) == pytest.approx(4.0)
+    assert (rows[0]["score difference"], rows[1]["score paper"], rows[0]["parameters"]) == ("", "", "")
+
+
+NAME = r"a & b_c % $x$ # {y} ~ ^ \ < > | ± ≈ é · −"
+
+
+def compiled(latex, folder):
+    """Whether LaTeX takes a table, if there is a LaTeX."""
+    source = "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\begin{document}\n%s\\end{document}\n"
+    (folder / "table.tex").write_text(source % latex)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("first", [NAME, "[a]", "*b"])
+def test_latex_is_well_formed(tmp_path, first):
+    sweep = made.sweep(rows=[parts.row("base"), parts.row(first, {"task.size": 2})])
+    runs = runs_of(sweep, tmp_path)
+    for run in runs:
+        made.write_run(run.folder, {"valid/f1": 0.5 + run.keys[0].seed / 100})
+    latex = tables.as_latex(tables.make(sweep, results.collect(sweep, runs, SEEDS, frozenset())))
+    body = [line for line in latex.splitlines() if not line.startswith("%")]
+    assert re.fullmatch(r"\\begin\{tabular\}\{lr+\}", body[0]) and body[-1] == r"\end{tabular}"
+    columns = body[0].count("r", len(r"\begin{tabular}{l")) + 1
+    rows = [line for line in body if line.endswith(r" \\")]
+    assert len(rows) == 3
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == columns - 1
+        assert len(re.findall(r"(?<!\\)\$", row)) % 2 == 0
+        assert len(re.findall(r"(?<!\\)\{", row)) == len(re.findall(r"(?<!\\)\}", row))
+        assert not re.search(r"(?<!\\)[#%_]", row)
+        assert not row.startswith(("[", "*"))  # which would be an option of the row before
+    if shutil.which("pdflatex"):
+        assert compiled(latex, tmp_path)
+
+
+def test_notes_say_what_has_one_seed():
+    stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
+    sweep = made.sweep(stages=stages)
+    assert "Run with the first seed only: pretrain." in tables.make(sweep, results.Results((), ())).notes
+
+
+def test_a_figure_that_is_not_finite_is_seen_and_is_not_best(tmp_path):
+    sweep = made.sweep(rows=[parts.row("base"), parts.row("b", {"task.size": 2})])
+    runs = runs_of(sweep, tmp_path)
+    for run in runs:
+        made.write_run(run.folder, {"valid/f1": math.nan if "b-task" in run.name else 0.5})
+    assert "NaN" in (runs[-1].folder / "metrics.jsonl").read_text()
+    found = results.collect(sweep, runs, SEEDS, frozenset())
+    assert [line.cells[0].is_best for line in found.lines] == [True, False]
+    assert "nan ± nan" in tables.as_text(tables.make(sweep, found))
