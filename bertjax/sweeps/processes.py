@@ -237,4 +237,5 @@ class _Submitted:
 
     def complaint(self) -> str:
         error = self._job.exception()
-        return "" if error is None else last_words(self._job.stderr() or "") or str(error)
+        said = f"{self._job.stderr() or ''}\n{self._job.stdout() or ''}"
+        return "" if error is None else last_words(said) or str(error)

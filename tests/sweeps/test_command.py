@@ -1,0 +1,236 @@
+"""`launch.py --sweep` from end to end: a small ablation, trained; and what is refused before anything runs."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from bertjax.sweeps import running
+from bertjax.training import loop
+from tests import tiny
+from tests.tiny import check_told as check
+
+# Two rows with a pretraining in common, one of them with another rate of fine-tuning.
+SWEEP = """
+from configs.sweeps import parts
+
+TINY = {
+    "num_steps": 2, "batch_size": 8, "log_every": 1, "evaluate_every": 2, "checkpoint.save_every": 1,
+    "optimizer.warmup_steps": 0,
+}
+MODEL = {
+    "model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2, "model.intermediate_size": 16,
+    "model.max_positions": 16,
+}
+TEXT = {
+    "data.seq_len": 16, "data.lines": "sentence", "data.vocab_size": 120, "data.workers": 1, "data.valid_fraction": 0.2,
+    "data.prepared_dir": "{workdir}/prepared", "masking.max_predictions": 3,
+}
+ROWS = {"data.seq_len": 16, "data.valid_fraction": 0.3}
+
+
+def get_sweep(variant=""):
+    return {
+        "stages": [
+            parts.stage("pretrain", "configs/bert_pretraining.py:tiny", {**TINY, **MODEL, **TEXT}),
+            parts.stage("task", "configs/classification.py", {**TINY, **ROWS}, "pretrain"),
+        ],
+        "rows": [
+            parts.row("slow", {}, {"accuracy": 60.0}),
+            parts.row("fast", {"task.optimizer.learning_rate": WRONG if variant == "wrong" else 1e-2}),
+        ],
+        "base": "slow",
+        "seeds": (0, 1),
+        "metrics": [
+            parts.metric("accuracy", "task", "valid/accuracy", "percent"),
+            parts.metric("loss", "task", "valid/loss", direction="min", digits=4),
+        ],
+        "source": "nobody",
+        "needs": {"pretrain.data.source": "a text", "task.data.source": "rows"},
+    }
+
+
+WRONG = "fast"
+"""
+NAMES = ["fast-task-seed0", "fast-task-seed1", "slow-task-seed0", "slow-task-seed1"]
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """The command without its folder."""
+    home = tmp_path_factory.mktemp("files")
+    (home / "sweep.py").write_text(SWEEP)
+    rows = tiny.write_table(home)["data.source"]
+    text = tiny.write_text(home / "text.txt")
+    return [f"--sweep={home / 'sweep.py'}", f"--set=pretrain.data.source={text}", f"--set=task.data.source={rows}"]
+
+
+def numbers(table: Path) -> str:
+    """A table without what the clock says."""
+    return "\n".join(line.rsplit(",", 3)[0] for line in table.read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def done(flags, tmp_path_factory):
+    """A sweep that went through: its folder, and the table."""
+    folder = tmp_path_factory.mktemp("sweep")
+    outcome = tiny.run(*flags, f"--workdir={folder}")
+    assert outcome.status is None, outcome.status
+    return folder, outcome.stdout
+
+
+@pytest.mark.slow
+def test_a_sweep_is_folders_of_runs_and_a_table(done):
+    folder, table = done
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"prepared", "runs", "sweep.json", "table.csv", "table.md", "table.tex"}
+    runs = sorted(path.name for path in (folder / "runs").iterdir())
+    assert [name for name in runs if "task" in name] == NAMES
+    assert len([name for name in runs if name.startswith("pretrain-")]) == 2 == len(runs) - len(NAMES)
+    for seed in (0, 1):
+        configs = [json.loads((folder / "runs" / name / "config.json").read_text()) for name in NAMES[seed::2]]
+        assert configs[0]["init_from"] == configs[1]["init_from"]
+        assert [config["optimizer"]["learning_rate"] for config in configs] == [1e-2, 5e-5]
+    lines = [line.split() for line in table.splitlines()[:3]]
+    assert lines[0] == [*["row", "seeds", "accuracy", "vs", "slow", "paper", "loss", "vs", "slow", "minutes", "tokens", "parameters"]]
+    assert [line[:2] for line in lines[1:]] == [["slow", "2"], ["fast", "2"]]
+    last = [json.loads((folder / "runs" / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in NAMES]
+    mean = sum(record["valid/loss"] for record in last[2:]) / 2
+    assert f"{mean:.4f} ± " in table.splitlines()[1]
+
+
+@pytest.mark.slow
+def test_a_run_is_what_its_command_makes(flags, done, tmp_path):
+    printed = tiny.run(*flags, f"--workdir={done[0]}", "--print_commands", "--seeds=1").stdout
+    command = next(line for line in printed.splitlines() if "slow-task-seed1" in line).split()[2:]
+    by_hand = tmp_path / "run"
+    assert tiny.run(*command[:-1], f"--workdir={by_hand}").status is None
+    own = done[0] / "runs" / "slow-task-seed1"
+    assert (by_hand / "config.json").read_text() == (own / "config.json").read_text()
+    losses = [
+        [json.loads(line).get("valid/loss") for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (by_hand, own)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_finished_runs_are_left_and_a_folder_that_is_gone_is_made_again(flags, done, tmp_path):
+    folder = done[0]
+    shutil.rmtree(folder / "runs" / "fast-task-seed1")
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.jsonl")}
+    listed = tiny.run(*flags, f"--workdir={folder}", "--dry_run").stdout.splitlines()
+    assert [line.split()[0] for line in listed[:-1]] == ["finished"] * 5 + ["new"]
+    outcome = tiny.run(*flags, f"--workdir={folder}", f"--output={tmp_path / 'table'}")
+    assert outcome.status is None, outcome.status
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    same = [line.split("  ")[:6] for line in (tmp_path / "table").read_text().splitlines()[:3]]
+    assert same == [line.split("  ")[:6] for line in done[1].splitlines()[:3]]
+
+
+@pytest.mark.slow
+def test_what_is_killed_in_the_middle_goes_on_to_the_same_table(flags, done, tmp_path, monkeypatch):
+    folder, calls, settle = tmp_path / "sweep", [], loop.Trainer.settle
+
+    def killed(self, state):
+        calls.append(1)
+        if len(calls) == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return settle(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "settle", killed)
+        outcome = tiny.run(*flags, f"--workdir={folder}")
+    assert outcome.status is None and outcome.stdout == ""
+    assert not (folder / "table.csv").exists()
+    unfinished = [run for run in (folder / "runs").iterdir() if not running.is_trained(run)]
+    assert 0 < len(list((folder / "runs").iterdir())) < 6 and len(unfinished) <= 1
+    outcome = tiny.run(*flags, f"--workdir={folder}")
+    assert outcome.status is None, outcome.status
+    assert numbers(folder / "table.csv") == numbers(done[0] / "table.csv")
+
+
+@pytest.mark.slow
+def test_workers_come_to_the_same_figures(flags, done, tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    outcome = tiny.run(*flags, f"--workdir={tmp_path}", "--backend=workers", f"--workers={min(2, cores)}")
+    assert outcome.status is None, outcome.stderr
+    ours, theirs = (
+        [line.split(",") for line in numbers(folder / "table.csv").splitlines()] for folder in (tmp_path, done[0])
+    )
+    assert ours[0] == theirs[0]
+    for one, two in zip(ours[1:], theirs[1:], strict=True):
+        assert one[0] == two[0]
+        # On fewer cores sums are rounded otherwise.
+        given = [[float(number) for number in line[1:] if number] for line in (one, two)]
+        assert given[0] == pytest.approx(given[1], rel=1e-3, abs=1e-3)
+    assert (tmp_path / "logs" / "fast-task-seed0.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_row_that_fails_is_listed_and_the_rest_is_there(flags, done, tmp_path, monkeypatch):
+    def train(*_):
+        raise MemoryError("no room")
+
+    folder = done[0]
+    kept = shutil.move(folder / "runs" / "fast-task-seed0", tmp_path / "kept")
+    monkeypatch.setattr(loop, "train", train)
+    outcome = tiny.run(*flags, f"--workdir={folder}")
+    shutil.rmtree(folder / "runs" / "fast-task-seed0")
+    shutil.move(kept, folder / "runs" / "fast-task-seed0")
+    assert outcome.status == 1
+    assert "failed: fast-task-seed0: MemoryError: no room" in outcome.stderr
+    assert "1 of 6 runs failed; the same command tries them again" in outcome.stderr
+    lines = [line.split() for line in outcome.stdout.splitlines()[1:3]]
+    assert [line[:2] for line in lines] == [["slow", "2"], ["fast", "1"]]
+
+
+# What can be wrong is told before anything runs.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "got", "fix"),
+    [
+        (["--set=task.optimizer.learning_rat=1"], "row 'slow', stage task: config key", "an unknown key", "correct"),
+        (["--set=task.batch_size=x"], "row 'slow', stage task: flags", "--config.batch_size=x", "correct"),
+        (["--set=task.modell.size=1"], "row 'slow', stage task: flags", "modell", "correct"),
+        (["--set=task.data.seq_len=64"], "row 'slow', stage task", "64", "."),
+        (["--set=task.model.hidden_size=32"], "config key model.hidden_size", "32", "leave it out"),
+        (["--set=task.data.source=nowhere.tsv"], "row 'slow', stage task", "no such file|no file", "."),
+        (["--set=*.log_every=0"], "row 'slow', stage pretrain: config key log_every", "0", "raise it"),
+        (["--seeds=1,1"], "--seeds", "'1,1'", "--seeds=0,1,2"),
+        (["--mode=evaluate"], "--sweep", "--mode=evaluate", "leave it out"),
+        (["--config=configs/classification.py:tiny"], "--sweep", "--config beside it", "leave it out"),
+        (["--backend=ray"], "--backend", "'ray'", "choose"),
+    ],
+)
+def test_a_mistake_names_the_row(flags, tmp_path, arguments, what, got, fix):
+    message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", *arguments).error
+    check(message, what=what, got=got, expected=".", fix=fix)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_mistake_in_a_row_names_it(flags, tmp_path):
+    sweep, *others = flags
+    message = tiny.run(f"{sweep}:wrong", *others, f"--workdir={tmp_path / 'sweep'}").error
+    check(message, what="row 'fast', stage task: flags", got="learning_rate=fast", expected="types", fix="correct")
+
+
+def test_no_folder(flags):
+    check(tiny.run(*flags).error, what="--workdir", got="none", expected="a folder", fix="--workdir=runs")
+
+
+def test_a_parameter_of_slurm_without_a_value(flags, tmp_path):
+    message = tiny.run(*flags, f"--workdir={tmp_path}", "--backend=slurm", "--slurm=gpu").error
+    check(message, what="--slurm=gpu", got="no value", expected="NAME=VALUE", fix="slurm_partition")
+
+
+def test_a_dry_run_leaves_nothing(flags, tmp_path):
+    outcome = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", "--dry_run", "--seeds=5")
+    assert outcome.status is None, outcome.status
+    assert outcome.stdout.splitlines()[-1] == "3 runs of 2 rows"
+    assert "(slow, fast)" in outcome.stdout.splitlines()[0]
+    assert not (tmp_path / "sweep").exists()

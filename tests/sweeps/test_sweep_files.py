@@ -1,0 +1,169 @@
+"""Every file of configs/sweeps: at both scales it expands, and each of its configs passes what a run checks first."""
+
+import importlib
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import launch
+from bertjax.errors import build
+from bertjax.sweeps import expansion
+from bertjax.sweeps.definition import Sweep
+from tests import tiny
+
+ROOT = Path(__file__).parents[2]
+NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*.py")) if path.stem != "parts"]
+FILES = [f"{name}{variant}" for name in NAMES for variant in ("", ":tiny")]
+# Columns that the tables of GLUE have.
+COLUMNS = {
+    "mnli": ("sentence1", "sentence2", "gold_label"),
+    "qnli": ("question", "sentence", "label"),
+    "mrpc": ("#1 String", "#2 String", "Quality"),
+    "sst2": ("sentence", "label"),
+    "rte": ("sentence1", "sentence2", "label"),
+    "stsb": ("sentence1", "sentence2", "score"),
+    "package": ("text", "package"),
+}
+
+
+def sweep_of(spec):
+    name, _, variant = spec.partition(":")
+    return build(Sweep, importlib.import_module(f"configs.sweeps.{name}").get_sweep(variant), "sweep")
+
+
+def file_for(need: str, folder: Path) -> Path:
+    """What a user might name for a need such as "mnli.data.source"."""
+    stage, key = need.split("/")[-1].split(".", 1)
+    if key == "init_from":
+        return tiny_bert(folder, large="large" in need)
+    kind = stage.partition("_")[0].removesuffix("512")
+    path = folder / f"{kind}.{key}"
+    if kind == "pretrain":
+        return tiny.write_text(path)
+    if kind == "train":
+        path.write_text("one\ntwo\nthree\n")
+    elif kind == "ner":
+        return Path(str(tiny.write_sentences(folder)["data.source"]))
+    elif kind == "squad":
+        return Path(str(tiny.write_questions(folder)["data.source"]))
+    elif kind == "extract":
+        return Path(str(tiny.write_articles(folder)["data.source"]))
+    elif kind == "cola":
+        path = path.with_suffix(".tsv")
+        path.write_text("".join(f"x\t{number % 2}\t*\ta text\n" for number in range(8)))
+    else:
+        path = path.with_suffix(".tsv")
+        texts = ["a text"] * (len(COLUMNS[kind]) - 1)
+        path.write_text(
+            "".join("\t".join(line) + "\n" for line in [COLUMNS[kind], *([*row, str(i % 2)] for i in range(8))])
+        )
+    return path
+
+
+def tiny_bert(folder: Path, large: bool) -> Path:
+    """The folder of a run as `init_from` is described, with BERT's sizes and no weights."""
+    home = folder / ("large" if large else "base")
+    if not home.exists():
+        tiny.write_table(home)
+        layers, hidden = (24, 1024) if large else (12, 768)
+        sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": hidden // 64}
+        more = {"intermediate_size": 4 * hidden, "max_position_embeddings": 512, "type_vocab_size": 2}
+        vocab_size = len((home / "vocabulary" / "vocab.txt").read_text().splitlines())
+        rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
+        config = {**sizes, **more, **rates, "vocab_size": vocab_size, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+        (home / "vocabulary" / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
+    return home / "vocabulary"
+
+
+@pytest.fixture
+def no_fingerprint(monkeypatch):
+    """Spares reading all of the embedded text."""
+    monkeypatch.setattr("bertjax.data.documentation.fingerprint", lambda: {})
+
+
+def needed(spec, folder):
+    sweep = sweep_of(spec)
+    needs = [*sweep.needs, *(["large-encoder/extract.init_from"] if spec == "bertsum" else [])]
+    return [f"--set={need}={file_for(need, folder)}" for need in needs]
+
+
+def test_the_files_are_found():
+    published = {"bert_pretraining_tasks", "bert_model_size", "bert_masking", "bert_features", "bert_steps"}
+    assert published | {"transformer", "recurrent_attention", "bertsum", "seeds"} == set(NAMES)
+
+
+@pytest.mark.parametrize("spec", FILES)
+def test_a_sweep_says_what_it_needs_and_what_it_shows(spec):
+    sweep = sweep_of(spec)
+    module = importlib.import_module(f"configs.sweeps.{spec.partition(':')[0]}")
+    assert f"python launch.py --sweep=configs/sweeps/{spec.partition(':')[0]}.py" in module.__doc__
+    assert sweep.source and sweep.seeds and len(sweep.rows) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_paper_has_figures_for_the_base_row(name):
+    if name in ("bert_steps", "recurrent_attention"):  # of which nothing is published in numbers
+        return
+    sweep = sweep_of(name)
+    (base,) = (row for row in sweep.rows if row.name == sweep.base)
+    assert base.paper
+    assert set(base.paper) <= {metric.name for metric in sweep.metrics}
+
+
+def test_figures_of_the_papers():
+    tasks = {row.name: row.paper for row in sweep_of("bert_pretraining_tasks").rows}
+    assert tasks["no NSP"] == {"MNLI-m": 83.9, "QNLI": 84.9, "MRPC": 86.5, "SST-2": 92.6, "SQuAD F1": 87.9}
+    sizes = {row.name: row.paper for row in sweep_of("bert_model_size").rows}
+    assert sizes["L=24 H=1024 A=16"] == {"perplexity": 3.23, "MNLI-m": 86.6, "MRPC": 87.8, "SST-2": 93.7}
+    assert {row.name: row.paper for row in sweep_of("transformer").rows}["big"] == {"perplexity": 4.33, "BLEU": 26.4}
+    assert {row.name: row.paper for row in sweep_of("bertsum").rows}["LSTM"] == {"R1": 43.22, "R2": 20.17, "RL": 39.59}
+
+
+def test_what_table_5_shares():
+    sweep = sweep_of("bert_pretraining_tasks")
+    recipes = expansion.recipes(sweep, [f"{need}=x" for need in sweep.needs], launch._load)
+    runs = expansion.runs(sweep, recipes, (0, 1, 2), Path("w"), {})
+    assert len([run for run in runs if run.keys[0].stage == "pretrain"]) == 3
+    assert len([run for run in runs if run.keys[0].stage == "mnli"]) == 12
+    both = {key.row for run in runs for key in run.keys if run.name.startswith("pretrain-")}
+    assert both == {"LTR & no NSP", "+ BiLSTM"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", FILES)
+def test_every_config_passes_what_a_run_checks_first(spec, tmp_path, no_fingerprint):
+    name, _, variant = spec.partition(":")
+    file = f"--sweep=configs/sweeps/{name}.py" + (f":{variant}" if variant else "")
+    workdir = tmp_path / "sweep"
+    outcome = tiny.run(file, f"--workdir={workdir}", "--dry_run", "--seeds=0,1", *needed(spec, tmp_path))
+    assert outcome.status is None, outcome.status
+    listed = outcome.stdout.splitlines()
+    rows = len(sweep_of(spec).rows)
+    assert re.fullmatch(rf"\d+ runs of {rows} rows", listed[-1])
+    assert all(line.startswith("new ") for line in listed[:-1])
+    assert not workdir.exists()
+
+
+@pytest.mark.parametrize("spec", ["recurrent_attention:tiny"])
+def test_commands_are_those_of_launch(spec, tmp_path, no_fingerprint):
+    name = spec.partition(":")[0]
+    arguments = [f"--sweep=configs/sweeps/{name}.py:tiny", f"--workdir={tmp_path}", "--seeds=1", "--print_commands"]
+    outcome = tiny.run(*arguments)
+    assert outcome.status is None, outcome.status
+    commands = [shlex.split(line) for line in outcome.stdout.splitlines()]
+    assert [command[:2] for command in commands] == [["python", "launch.py"]] * 5
+    assert commands[1][2] == "--config=configs/translation.py:rnn,dates"
+    assert "--config.model.attention=none" in commands[1]
+    assert commands[1][-2:] == ["--config.seed=1", f"--workdir={tmp_path}/runs/recurrent-none-train-seed1"]
+    assert launch._load(commands[1][2:-1])["num_steps"] == 600
+
+
+@pytest.mark.parametrize("spec", ["seeds", "bertsum"])
+def test_what_is_missing_is_named(spec, tmp_path):
+    outcome = tiny.run(f"--sweep=configs/sweeps/{spec}.py", f"--workdir={tmp_path}", "--dry_run")
+    missing = ", ".join(sweep_of(spec).needs)
+    assert outcome.error.startswith(f"error: the sweep's data: got no {missing}; expected ")
+    assert f"Fix: add --set={next(iter(sweep_of(spec).needs))}=PATH" in outcome.error
