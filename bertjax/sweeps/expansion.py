@@ -66,7 +66,7 @@ class Recipe:
       stage: which.
       arguments: of `launch.py`: the config and the values that are set.
       config: that they make.
-      content: digest of what determines the run but for its seed, and that of the run before.
+      content: digest of the stage's name, of what determines the run but for its seed, and of the run before.
     """
 
     stage: Stage
@@ -96,13 +96,12 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
             values = _values(sweep, row, stage, given)
             config = row.configs.get(stage.name, stage.config)
             arguments = (f"--config={config}", *(f"--config.{key}={value}" for key, value in values.items()))
-            with_where = f"row {row.name!r}, stage {stage.name}"
             try:
                 made = load(arguments)
             except UserError as error:
-                raise error.within(with_where) from error
+                raise error.within(f"row {row.name!r}, stage {stage.name}") from error
             before = found[row.name, stage.init_from].content if stage.init_from else ""
-            found[row.name, stage.name] = Recipe(stage, arguments, made, _content(made, before))
+            found[row.name, stage.name] = Recipe(stage, arguments, made, _content(stage.name, made, before))
     _check_needs(sweep, found)
     return found
 
@@ -239,10 +238,10 @@ def _text(value: Any, where: str) -> str:
     return value if isinstance(value, str) else repr(tuple(value) if isinstance(value, list) else value)
 
 
-def _content(config: Mapping[str, Any], before: str) -> str:
+def _content(stage: str, config: Mapping[str, Any], before: str) -> str:
     # Seeds are apart from it; where checkpoints are averaged, that changes the figures.
     parts = {**lasting(config), "checkpoint": config.get("checkpoint"), "seed": None}
-    return hashlib.sha256(json.dumps([parts, before], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([stage, parts, before], sort_keys=True).encode()).hexdigest()
 
 
 def _placed(value: Any, workdir: str) -> Any:

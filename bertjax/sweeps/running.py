@@ -1,6 +1,7 @@
 """Runs of a list, each when the one that it begins with is there; one that fails stops only those that need it."""
 
 import dataclasses
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -82,7 +83,7 @@ def in_this_process(
       StoppedError: SIGTERM came.
     """
     finished = [run.name for run in runs if is_finished(run)]
-    distributed.agree(json.dumps(finished)[-64:], "the runs that are finished")
+    distributed.agree(hashlib.sha256(json.dumps(finished).encode()).hexdigest(), "the runs that are finished")
     failed: dict[Path, str] = {}
     for number, run in enumerate(runs, start=1):
         error = ""

@@ -100,7 +100,7 @@ def _apart(apart: Difference | None, digits: int) -> str:
     return interval + (" ≈" if apart.covers_zero else "")
 
 
-def _count(number: float | None) -> str:
+def _count(number: float | int | None) -> str:
     if number is None:
         return _NOTHING
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -186,8 +186,8 @@ def as_csv(sweep: Sweep, results: Results) -> str:
     return file.getvalue()
 
 
-def _numbers(cell: Cell) -> list[float | None]:
+def _numbers(cell: Cell) -> list[float | int | None]:
     figure, apart = cell.figure, cell.apart
-    of_figure = [figure.mean, figure.std, len(figure.seeds)] if figure else [None, None, 0]
+    of_figure: list[float | int | None] = [figure.mean, figure.std, len(figure.seeds)] if figure else [None, None, 0]
     of_difference = [None if math.isnan(number) else number for number in apart] if apart else [None] * 4
     return [*of_figure, *of_difference, cell.paper]

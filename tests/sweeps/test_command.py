@@ -95,7 +95,7 @@ def test_a_sweep_is_folders_of_runs_and_a_table(done):
         assert configs[0]["init_from"] == configs[1]["init_from"]
         assert [config["optimizer"]["learning_rate"] for config in configs] == [1e-2, 5e-5]
     lines = [line.split() for line in table.splitlines()[:3]]
-    assert lines[0] == [*["row", "seeds", "accuracy", "vs", "slow", "paper", "loss", "vs", "slow", "minutes", "tokens", "parameters"]]
+    assert " ".join(lines[0]) == "row seeds accuracy vs slow paper loss vs slow minutes tokens parameters"
     assert [line[:2] for line in lines[1:]] == [["slow", "2"], ["fast", "2"]]
     last = [json.loads((folder / "runs" / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in NAMES]
     mean = sum(record["valid/loss"] for record in last[2:]) / 2
@@ -199,7 +199,12 @@ def test_a_row_that_fails_is_listed_and_the_rest_is_there(flags, done, tmp_path,
         (["--set=task.modell.size=1"], "row 'slow', stage task: flags", "modell", "correct"),
         (["--set=task.data.seq_len=64"], "row 'slow', stage task", "64", "."),
         (["--set=task.model.hidden_size=32"], "config key model.hidden_size", "32", "leave it out"),
-        (["--set=task.data.source=nowhere.tsv"], "row 'slow', stage task", "no such file|no file", "."),
+        (
+            ["--set=task.data.source=nowhere.tsv"],
+            "row 'slow', stage task",
+            "a path that does not exist",
+            "correct the path",
+        ),
         (["--set=*.log_every=0"], "row 'slow', stage pretrain: config key log_every", "0", "raise it"),
         (["--seeds=1,1"], "--seeds", "'1,1'", "--seeds=0,1,2"),
         (["--mode=evaluate"], "--sweep", "--mode=evaluate", "leave it out"),

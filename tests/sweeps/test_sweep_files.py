@@ -57,9 +57,8 @@ def file_for(need: str, folder: Path) -> Path:
     else:
         path = path.with_suffix(".tsv")
         texts = ["a text"] * (len(COLUMNS[kind]) - 1)
-        path.write_text(
-            "".join("\t".join(line) + "\n" for line in [COLUMNS[kind], *([*row, str(i % 2)] for i in range(8))])
-        )
+        rows = [COLUMNS[kind], *((*texts, str(number % 2)) for number in range(8))]
+        path.write_text("".join("\t".join(row) + "\n" for row in rows))
     return path
 
 
