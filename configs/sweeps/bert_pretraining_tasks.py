@@ -29,7 +29,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     tiny = parts.is_tiny(variant)
     tasks = ["package"] if tiny else list(_TASKS)
     lstm = {f"{task}.model.lstm_size": 64 if tiny else 768 for task in tasks}
-    figures = {
+    figures: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
         "BERT": ({}, (84.4, 88.4, 86.7, 92.7, 88.5)),
         "no NSP": (_NO_NSP, (83.9, 84.9, 86.5, 92.6, 87.9)),
         "LTR & no NSP": (_LTR, (82.1, 84.3, 77.5, 92.1, 77.8)),
