@@ -131,8 +131,9 @@ def test_what_table_5_shares():
     assert both == {"LTR & no NSP", "+ BiLSTM"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", FILES)
+@pytest.mark.parametrize(
+    "spec", [pytest.param(spec, marks=() if spec.endswith(":tiny") else pytest.mark.slow) for spec in FILES]
+)
 def test_every_config_passes_what_a_run_checks_first(spec, tmp_path, no_fingerprint):
     name, _, variant = spec.partition(":")
     file = f"--sweep=configs/sweeps/{name}.py" + (f":{variant}" if variant else "")
