@@ -1,13 +1,16 @@
 """`launch.py --sweep` from end to end: a small ablation, trained; and what is refused before anything runs."""
 
+import csv
 import json
 import os
 import shutil
 import signal
 from pathlib import Path
 
+import jax
 import pytest
 
+from bertjax.checkpoints import restore_params
 from bertjax.sweeps import running
 from bertjax.training import loop
 from tests import tiny
@@ -100,6 +103,9 @@ def test_a_sweep_is_folders_of_runs_and_a_table(done):
     last = [json.loads((folder / "runs" / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in NAMES]
     mean = sum(record["valid/loss"] for record in last[2:]) / 2
     assert f"{mean:.4f} ± " in table.splitlines()[1]
+    model = jax.tree.leaves(restore_params(folder / "runs" / "slow-task-seed0", "latest", None))
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+    assert [int(row["parameters"]) for row in rows] == [sum(array.size for array in model)] * 2
 
 
 @pytest.mark.slow
