@@ -1,6 +1,5 @@
 """The paired t-test, beside scipy's."""
 
-import doctest
 import math
 
 import numpy as np
@@ -11,15 +10,6 @@ from scipy import stats
 
 from bertjax.errors import UserError
 from bertjax.scoring import paired
-
-
-@pytest.mark.parametrize("freedom", [*range(1, 12), 30, 31, 99])
-def test_the_distribution_is_that_of_scipy(freedom):
-    for t in (0.0, 0.1, 1.0, 2.5, 12.7, 300.0):
-        assert paired.t_within(t, freedom) == pytest.approx(1 - 2 * stats.t.sf(t, freedom), abs=1e-12)
-    for probability in (0.5, 0.95, 0.999):
-        expected = stats.t.ppf((1 + probability) / 2, freedom)
-        assert paired.t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.lists(st.tuples(*[st.floats(-100, 100)] * 2), min_size=2, max_size=12))
@@ -57,7 +47,3 @@ def test_differences_that_are_all_the_same(apart, p, covers):
 def test_what_makes_no_pairs(ours, theirs):
     with pytest.raises(UserError, match=rf"got {len(ours)} figures and {len(theirs)}; expected as many of both"):
         paired.difference(np.array(ours), np.array(theirs))
-
-
-def test_the_docstring_holds():
-    assert doctest.testmod(paired).failed == 0
