@@ -90,7 +90,7 @@ def _run(mode: str) -> bool:
     if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
         distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     names = _WORKDIR.value, _INPUT.value, _OUTPUT.value, _FORMAT.value, _CHECKPOINT.value
-    draw = attention.pictures(Path(_PLOT.value), _PLOT_LAYERS.value, _PLOT_HEADS.value) if _PLOT.value else None
+    draw = attention.drawer(Path(_PLOT.value), _PLOT_LAYERS.value, _PLOT_HEADS.value) if _PLOT.value else None
     request = modes.Request(mode, *names, draw, summaries.page)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     if _SWEEP.value is not None:

@@ -46,14 +46,14 @@ class _Panels(NamedTuple):
     keys: Sequence[str]
 
 
-def pictures(
+def drawer(
     path: Path, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> Callable[[int, Mapping[str, Any]], None]:
-    """What draws the parts of example number N: the first into a file of that name, the others with -N behind it."""
+    """What draws the attention of one example after the other: the second goes to "NAME-2.svg", and so on."""
 
     def draw(number: int, kinds: Mapping[str, Any]) -> None:
-        own = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        draw_attention(own, {name: Attention(*parts) for name, parts in kinds.items()}, layers=layers, heads=heads)
+        place = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        draw_attention(place, {name: Attention(*parts) for name, parts in kinds.items()}, layers=layers, heads=heads)
 
     return draw
 

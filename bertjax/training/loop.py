@@ -21,7 +21,7 @@ from bertjax.training.compilation import Compilations, Recompilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.inference import Evaluation
 from bertjax.training.metric_log import MetricLog, Window
-from bertjax.training.optimizers import make_optimizer, make_schedule
+from bertjax.training.optimizers import make_schedule
 from bertjax.training.preemption import Preemption
 from bertjax.training.prefetch import Prefetch
 
@@ -108,15 +108,9 @@ class Trainer:
     def __init__(self, task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> None:
         """Args: what to train, how and on what. Raises UserError where these do not fit together."""
         self._task, self._config = task, config
-        self._mesh = sharding.make_mesh(config.mesh, devices)
+        self._mesh, optimizer, self._init, shapes, self._shardings = steps.assemble(task, config, devices)
         self._rows = sharding.local_rows(self._mesh, config.batch_size)
-        sharding.local_rows(self._mesh, config.batch_size // config.accumulation_steps)
-        params = jax.eval_shape(task.init, jax.random.key(0))
-        _check_best_metric(task, config, params)
-        optimizer = make_optimizer(config.optimizer, params, config.num_steps)
-        self._init = lambda: steps.init_state(task, optimizer, config.seed)
-        shapes = jax.eval_shape(self._init)
-        self._shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
+        _check_best_metric(task, config, shapes.params)
         if config.parallel == "pmap":
             self._step = steps.pmap_step(task, optimizer, self._mesh, config)
             # pmap returns a state over a mesh of its own, and compiles once more for one that began elsewhere.

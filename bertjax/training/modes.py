@@ -12,7 +12,6 @@ from bertjax.checkpoints import find_steps
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
 from bertjax.task import (
-    Attended,
     Attends,
     Example,
     HasTest,
@@ -25,6 +24,7 @@ from bertjax.task import (
 )
 from bertjax.training import check, distributed, inference, loop, metric_log, predictions, run_folder, streams
 from bertjax.training.config import InferenceConfig, TrainingConfig
+from bertjax.training.planning import planner
 
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
 
@@ -42,7 +42,7 @@ class Request:
     """What is asked for.
 
     Attributes:
-      mode: train, evaluate, predict, export, prepare or check.
+      mode: train, evaluate, predict, export, prepare, check or plan.
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
       output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
@@ -51,9 +51,11 @@ class Request:
       form: of other predictions: "jsonl", a record a line; "text", a text a line; "html", a page. If it is "", the
         output's name may end in .jsonl or .html, and otherwise it is text if that is what the task makes.
       checkpoint: see `checkpoints.restore_params`; to evaluate, "each:" before that of several.
-      draw: draws what the parts of an example looked at, which is given with the example's number from 1 on; None for
-        no pictures.
+      draw: draws what the parts of an example looked at, which is given with the example's number from 1 on, or a plan,
+        which is all that it is given; None for no pictures.
       render: makes the parts of a page of records.
+      topology: the slice to plan for, such as "v5e:16x16".
+      plan_search: whether to look for a mesh, micro-batches and rematerialization that fit it best.
     """
 
     mode: str
@@ -62,8 +64,10 @@ class Request:
     output: str
     form: str
     checkpoint: str
-    draw: Callable[[int, Mapping[str, Attended]], None] | None
+    draw: Callable[..., None] | None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]]
+    topology: str
+    plan_search: bool
 
 
 @runtime_checkable
@@ -115,6 +119,8 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
       UserError: whatever the user can mend.
     """
     module, config = _resolved(request, given, find)
+    if request.mode == "plan":
+        return _plan(request, module, config)
     settings, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
     workdir = Path(request.workdir)
     if request.mode in ("predict", "export"):
@@ -152,6 +158,21 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         record = _evaluated(request, task, settings, workdir)
     _write_record(request, record)
     return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def _plan(request: Request, module: Experiment, config: Mapping[str, Any]) -> Outcome:
+    """Tells what training on a slice would need and take."""
+
+    def build(planned: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
+        assert isinstance(module, Trainable)
+        settings, experiment = build_all((TrainingConfig, module.Config), planned, "")
+        return module.make(experiment, None, None), settings
+
+    record = planner.run(request.topology, request.plan_search, config, build)
+    if request.draw:
+        request.draw(record)
+    _write_record(request, record)
+    return Outcome.DONE if record["fits"] else Outcome.FAILED
 
 
 def _published(module: Trainable, experiment: Any, config: Mapping[str, Any]) -> Task:
@@ -297,7 +318,7 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
     if request.mode == "export" and request.output == "-":
         raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")
     config = run_folder.load_config(Path(request.workdir)) if given is None else given
-    if not request.workdir and not config.get("init_from"):
+    if not request.workdir and request.mode != "plan" and not config.get("init_from"):
         fix = "add --workdir=RUN or --config.init_from=FOLDER"
         raise UserError("--workdir", got="none, and no init_from", expected="a run or published weights", fix=fix)
     return config

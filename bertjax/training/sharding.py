@@ -35,9 +35,9 @@ class MeshConfig:
     tensor: int
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
-    """The mesh over all of `devices`, which are those of all processes. Raises UserError if they do not fit."""
-    shape, count = list(dataclasses.astuple(config)), len(devices)
+def mesh_shape(config: MeshConfig, count: int) -> tuple[int, int, int]:
+    """The sizes of the mesh's axes over `count` devices. Raises UserError if they do not fit."""
+    shape = list(dataclasses.astuple(config))
     if shape.count(-1) == 1:
         rest = math.prod(size for size in shape if size != -1)
         shape[shape.index(-1)] = count // max(rest, 1)
@@ -48,7 +48,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
             expected="sizes whose product is the number of devices (one of them may be -1)",
             fix=f"set --config.mesh.data={count} and the others to 1",
         )
-    placed = mesh_utils.create_device_mesh(tuple(shape), devices, allow_split_physical_axes=True)
+    data, fsdp, tensor = shape
+    return data, fsdp, tensor
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
+    """The mesh over all of `devices`, which are those of all processes. Raises UserError if they do not fit."""
+    shape = mesh_shape(config, len(devices))
+    placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(placed, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
@@ -57,12 +64,8 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
-def local_rows(mesh: Mesh, batch_size: int) -> Int64[np.ndarray, " rows"]:
-    """The rows of a global batch that this process's devices hold, in order; on a pod they need not be one block.
-
-    Raises:
-      UserError: the rows do not divide by the devices they are split over.
-    """
+def check_rows(mesh: Mesh, batch_size: int) -> None:
+    """Raises UserError if the rows of a batch do not divide by the devices they are split over."""
     shards = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % shards:
         raise UserError(
@@ -71,6 +74,15 @@ def local_rows(mesh: Mesh, batch_size: int) -> Int64[np.ndarray, " rows"]:
             expected=f"a multiple of {shards}, the devices that rows are split over (mesh.data * mesh.fsdp)",
             fix=f"make batch_size a multiple of {shards} * accumulation_steps, or split rows over fewer devices",
         )
+
+
+def local_rows(mesh: Mesh, batch_size: int) -> Int64[np.ndarray, " rows"]:
+    """The rows of a global batch that this process's devices hold, in order; on a pod they need not be one block.
+
+    Raises:
+      UserError: see `check_rows`.
+    """
+    check_rows(mesh, batch_size)
     held = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     spans = sorted({span[0].indices(batch_size)[:2] for span in held if span is not None})
     return np.concatenate([np.arange(*span) for span in spans])

@@ -1,6 +1,6 @@
 """One update: a pure function of (state, batch, index), compiled once over the mesh, or mapped by pmap."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.task import Metrics, Params, Task
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
+from bertjax.training.optimizers import make_optimizer
 
 Tree = Any
 
@@ -111,6 +112,52 @@ def accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys:
     )[0]
 
 
+class Assembly(NamedTuple):
+    """What a run's updates are compiled from; nothing of it is computed yet."""
+
+    mesh: Mesh
+    optimizer: optax.GradientTransformation
+    init: Callable[[], TrainState]  # a fresh state
+    shapes: TrainState  # of its arrays
+    shardings: TrainState  # where they live
+
+
+def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> Assembly:
+    """Puts a task, its settings and devices together. Raises UserError where they do not fit."""
+    mesh = sharding.make_mesh(config.mesh, devices)
+    sharding.check_rows(mesh, config.batch_size)
+    sharding.check_rows(mesh, config.batch_size // config.accumulation_steps)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    optimizer = make_optimizer(config.optimizer, params, config.num_steps)
+
+    def init() -> TrainState:
+        return init_state(task, optimizer, config.seed)
+
+    shapes = jax.eval_shape(init)
+    shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
+    return Assembly(mesh, optimizer, init, shapes, shardings)
+
+
+def jit_update(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    state_shardings: Tree,
+    config: TrainingConfig,
+) -> Any:
+    """The update as `jax.jit` has it, to be called or lowered with the mesh in force.
+
+    The state is donated and keeps its shardings.
+    """
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(
+        make_step(task, optimizer, config),
+        in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated),
+        out_shardings=(state_shardings, replicated),
+        donate_argnums=0,
+    )
+
+
 def jit_step(
     task: Task,
     optimizer: optax.GradientTransformation,
@@ -118,14 +165,8 @@ def jit_step(
     state_shardings: Tree,
     config: TrainingConfig,
 ) -> StepFunction:
-    """The update, compiled over the mesh; the state is donated and keeps its shardings."""
-    replicated = NamedSharding(mesh, PartitionSpec())
-    compiled = jax.jit(
-        make_step(task, optimizer, config),
-        in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated),
-        out_shardings=(state_shardings, replicated),
-        donate_argnums=0,
-    )
+    """The update, compiled over the mesh; see `jit_update`."""
+    compiled = jit_update(task, optimizer, mesh, state_shardings, config)
 
     def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
         with jax.set_mesh(mesh):

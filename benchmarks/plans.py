@@ -1,0 +1,96 @@
+"""Plans of BERT's sizes on slices of TPUs, as a table: what `--mode=plan` says of each.
+
+    python -m benchmarks.plans --folder=plans
+
+compiles each case that has no file in the folder yet, one after the other, so that the same command goes on where it was
+interrupted; `--cases=large.*v5e` names some by a pattern. It needs no TPU, but libtpu (`pip install 'bertjax[plan]'`).
+"""
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import table
+from bertjax.training.planning.chips import slice_size
+
+_TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8")
+_TOKENS = 8192  # of a chip in a step
+_COLUMNS = (
+    "case",
+    "memory, GiB",
+    "ms a step",
+    "bound",
+    "compute",
+    "memory",
+    "links",
+    "of peak",
+    "tokens/s",
+    "compiler, ms",
+)
+
+
+def command(size: str, length: int, topology: str) -> list[str]:
+    """What plans BERT of a size on a slice: bfloat16, scanned layers, 8,192 tokens a chip; Large rematerialized."""
+    variant = f"{size},phase2" if length == 512 else size
+    values = {
+        "model.dtype": "bfloat16",
+        "model.scan_layers": True,
+        "model.remat": size == "large",
+        "batch_size": _TOKENS // length * slice_size(topology),
+    }
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
+    return [
+        "launch.py",
+        "--mode=plan",
+        f"--config=configs/bert_pretraining.py:{variant}",
+        f"--topology={topology}",
+        *flags,
+    ]
+
+
+def row(name: str, record: Mapping[str, Any]) -> list[str]:
+    """A line of the table."""
+    memory = f"{record['bytes_per_chip']['total'] / 2**30:.1f} of {record['hbm_bytes'] / 2**30:.1f}"
+    if not record["fits"]:
+        return [name, memory, "does not fit", *[""] * (len(_COLUMNS) - 3)]
+    seconds, own = record["seconds"], record["compiler_seconds"]
+    return [
+        name,
+        memory,
+        f"{1e3 * record['step_seconds']:.1f}",
+        record["bound"],
+        *(f"{1e3 * seconds[resource]:.1f}" for resource in ("compute", "memory", "interconnect")),
+        f"{record['utilization']:.0%}",
+        f"{record['tokens_per_second']:,.0f}",
+        f"{1e3 * own:.1f}" if own else "-",
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Plans what is not there yet, and prints the table of what is."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="where the plans are kept")
+    parser.add_argument("--cases", default="", help="a pattern of the names to plan: SIZE LENGTH TOPOLOGY")
+    args = parser.parse_args(arguments)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for size, length, topology in itertools.product(("base", "large"), (128, 512), _TOPOLOGIES):
+        name = f"{size} {length} {topology}"
+        path = args.folder / (re.sub(r"\W", "_", name) + ".json")
+        if not path.exists() and re.search(args.cases, name):
+            done = subprocess.run([sys.executable, *command(size, length, topology), f"--output={path}"], check=False)
+            if not path.exists():
+                sys.exit(f"error: {name} ended with status {done.returncode}")
+        if path.exists():
+            lines.append(row(name, json.loads(path.read_text())))
+    print(table(_COLUMNS, lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""A plan as a picture: what a chip's memory holds beside what it has, and how long each resource is busy in a step.
+
+The record comes from `--mode=plan`, and nothing else is read.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.files import completed
+from bertjax.reporting import drawing
+
+_GIB = 2**30
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "text.parse_math": False, "font.size": 9.0}
+_SIZE = (7.5, 4.6)  # inches
+_DPI = 150
+_RESOURCES = ("compute", "memory", "interconnect")
+
+
+def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
+    """Writes the picture: a bar of memory by part with a line where it ends, and the roofline.
+
+    The roofline has the rate that the matrix units reach at most against the operations for each byte of memory, with the
+    step on it; below it are the times of a step. It is left out if the run does not fit. Parts carry ids:
+    `memory/PART`, `memory/available`, `roof`, `step`, `seconds/RESOURCE`. The same record gives the same bytes.
+
+    Raises:
+      UserError: another file ending, or Matplotlib is not there.
+    """
+    if path.suffix not in (".svg", ".png"):
+        expected, fix = ".svg or .png", "let the name end in one of them"
+        raise UserError("--plot", got=repr(path.suffix), expected=expected, fix=fix)
+    matplotlib = drawing.load_matplotlib()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever the user's own style is
+        matplotlib.rcParams.update(_SETTINGS)
+        figure = matplotlib.figure.Figure(figsize=_SIZE, layout="constrained")
+        figure.suptitle(_title(record))
+        has_times = record["seconds"] is not None
+        rows = figure.subfigures(2 if has_times else 1, 1, squeeze=False)[:, 0]
+        _draw_memory(rows[0].subplots(), record)
+        if has_times:
+            left, right = rows[1].subplots(1, 2)
+            _draw_roofline(left, record)
+            _draw_seconds(right, record)
+        with completed(path) as partial:
+            metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
+            figure.savefig(partial, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+
+
+def _title(record: Mapping[str, Any]) -> str:
+    mesh = " x ".join(f"{axis} {size}" for axis, size in record["mesh"].items())
+    return f"{record['topology']}, {mesh}, batch {record['batch_size']:,}" + (
+        "" if record["fits"] else ": does not fit"
+    )
+
+
+def _draw_memory(panel: Any, record: Mapping[str, Any]) -> None:
+    """A bar of the parts side by side."""
+    sizes = record["bytes_per_chip"]
+    begin = 0.0
+    for number, (name, size) in enumerate((name, size) for name, size in sizes.items() if name != "total"):
+        (bar,) = panel.barh([0], [size / _GIB], left=begin, color=f"C{number}", label=f"{name} {size / _GIB:.2f}")
+        bar.set_gid(f"memory/{name}")
+        begin += size / _GIB
+    available = record["hbm_bytes"] / _GIB
+    panel.axvline(available, color="black", linestyle="--", gid="memory/available", label=f"available {available:.2f}")
+    panel.set_xlim(0, 1.05 * max(available, begin))
+    panel.set_yticks([])
+    panel.set_xlabel("GiB of a chip's memory")
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, 1.35), ncols=4, frameon=False)
+
+
+def _draw_roofline(panel: Any, record: Mapping[str, Any]) -> None:
+    """Operations a second that are possible at an intensity, and those of the step if all else is hidden behind it."""
+    chip, done = record["chip"], record["per_chip"]
+    ridge = chip["peak_flops"] / chip["hbm_bandwidth"]
+    intensity = done["flops"] / max(done["hbm_bytes"], 1)
+    low, high = min(ridge, intensity) / 10, max(ridge, intensity) * 10
+    roof = [chip["hbm_bandwidth"] * low / 1e12, chip["peak_flops"] / 1e12, chip["peak_flops"] / 1e12]
+    panel.loglog([low, ridge, high], roof, color="black", gid="roof")
+    panel.loglog([intensity], [done["flops"] / record["step_seconds"] / 1e12], "o", color="C3", gid="step")
+    panel.set_xlabel("operations for each byte of memory")
+    panel.set_ylabel("TFLOP/s of a chip")
+
+
+def _draw_seconds(panel: Any, record: Mapping[str, Any]) -> None:
+    """How long each resource is busy."""
+    for number, name in enumerate(reversed(_RESOURCES)):
+        color = "C3" if name == record["bound"] else "C7"
+        (bar,) = panel.barh([number], [1e3 * record["seconds"][name]], color=color)
+        bar.set_gid(f"seconds/{name}")
+    panel.set_yticks(range(len(_RESOURCES)), list(reversed(_RESOURCES)))
+    panel.set_xlabel("ms of a step, at best")

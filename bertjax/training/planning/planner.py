@@ -1,0 +1,69 @@
+"""`--mode=plan`: the plan of a config on a slice, or of the config like it that fits best."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from bertjax.errors import UserError
+from bertjax.task import Task
+from bertjax.training.config import TrainingConfig
+from bertjax.training.planning import chips, search
+from bertjax.training.planning.plan import describe, plan
+from bertjax.training.sharding import MeshConfig, mesh_shape
+
+_log = logging.getLogger(__name__)
+
+Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
+
+
+def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build) -> dict[str, Any]:
+    """What training would need and take; see `plan`.
+
+    Args:
+      topology: the slice.
+      is_search: whether to change mesh, micro-batches and rematerialization, see `search`.
+      config: of the run, resolved; see `complete`.
+      build: the task and the settings of a config.
+    Raises:
+      UserError: the slice is unknown, libtpu is missing, or the config does not go with the slice.
+    """
+    jax.config.update("jax_platforms", "cpu")  # no hardware is looked for
+    where = chips.find_slice(topology)
+    config = complete(config)
+    if is_search:
+        return search.search(config, build, where)
+    check_mesh(config, len(where.devices))
+    record = plan(*build(config), where)
+    for line in describe(record):
+        _log.info("%s", line)
+    return record
+
+
+def complete(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with what would follow from data or from another run, as far as a plan needs it.
+
+    The vocabulary has the `data.vocab_size` that it would be trained to, if `model.vocab_size` does not say another; a
+    run to go on from that is not named yet changes nothing.
+    """
+    completed = {**config, "model": dict(config["model"])}
+    if config.get("init_from", "") is None:
+        completed["init_from"] = ""
+    if completed["model"].get("vocab_size") is None and config["data"].get("vocab_size"):
+        completed["model"]["vocab_size"] = config["data"]["vocab_size"]
+    return completed
+
+
+def check_mesh(config: Mapping[str, Any], count: int) -> None:
+    """Raises UserError if a tensor axis does not divide the heads, or the feed-forward layer, that it splits."""
+    *_, tensor = mesh_shape(MeshConfig(**config["mesh"]), count)
+    for key in search.SPLIT_BY_TENSOR:
+        size = config["model"].get(key)
+        if size and size % tensor:
+            raise UserError(
+                "config key mesh.tensor",
+                got=f"{tensor} for model.{key}={size}",
+                expected=f"a divisor of {size}, which is split over this axis",
+                fix="lower --config.mesh.tensor",
+            )
