@@ -3,6 +3,7 @@
 python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [--config.KEY=VALUE ...]
 python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --seeds=0,1,2 [--config.KEY=VALUE ...]
 python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking [--set=STAGE.KEY=VALUE ...] [--dry_run]
+python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16 --output=plan.json
 python launch.py --mode=check --config=configs/bert_pretraining.py:tiny --workdir=runs/demo
 python launch.py --mode=evaluate --workdir=runs/demo
 python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
@@ -13,6 +14,7 @@ python launch.py --mode=export --workdir=runs/demo --output=FOLDER
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import sys
@@ -27,7 +29,7 @@ from bertjax.errors import UserError, as_user_error, choice
 from bertjax.progress import show_lines
 
 # JAX, and the wings that need it, are imported in functions: worker processes import this file too, without use for it.
-MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report")
+MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "plan")
 _OF_CONFIG = "config", None, "The experiment's config file, with a size behind a colon."
 # New attributes are told of by `build_all`, which knows the names that are right.
 _UNLOCKED = {"lock_config": False, "accept_new_attributes": True}
@@ -35,15 +37,13 @@ _CONFIG = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED)
 _MODE = flags.DEFINE_string("mode", "train", "What to do: " + ", ".join(MODES) + ".")
 _WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all processes.")
 _INPUT = flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
-_OUTPUT = flags.DEFINE_string(
-    "output", "-", "A file (- is standard output), or a folder/ to export to or for features."
-)
+_OUTPUT = flags.DEFINE_string("output", "-", "A file (- is standard output), or a folder/ for exports and features.")
 _FORMAT = flags.DEFINE_enum("format", "", ("", "text", "jsonl", "html"), "Of predictions; or as the output is named.")
 _CHECKPOINTS = (
     "latest, best, a step, a mean (last:5, best:3), final as the config has it; to evaluate, each:best:3 too."
 )
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "final", _CHECKPOINTS)
-_PLOT = flags.DEFINE_string("plot", "", "Predict: a picture (.svg, .png) of what each word looked at; needs [report].")
+_PLOT = flags.DEFINE_string("plot", "", "A picture (.svg, .png) of what each word looked at, or of a plan; needs [report].")
 _PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw, from 0, or from -1 backwards; or all.")
 _PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "A head to draw, from 0; or all.")
 _SEEDS = flags.DEFINE_string("seeds", None, "Train once for each of these seeds, 0,1,2 for example, and sum up.")
@@ -54,6 +54,8 @@ _WORKERS = flags.DEFINE_integer("workers", 1, "How many runs of a sweep at a tim
 _SLURM = flags.DEFINE_multi_string("slurm", [], "NAME=VALUE for submitit, such as slurm_partition=gpu.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Check a sweep and list its runs, no more.")
 _PRINT_COMMANDS = flags.DEFINE_bool("print_commands", False, "Check a sweep and print its commands, no more.")
+_TOPOLOGY = flags.DEFINE_string("topology", "", "With --mode=plan: the slice of TPUs, v5e:16x16 for example.")
+_PLAN_SEARCH = flags.DEFINE_bool("plan_search", False, "Plan with the mesh, micro-batches and remat that fit best.")
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other processes: auto, on or off.")
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
@@ -76,11 +78,9 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> bool:
-    from bertjax.reporting import attention, curves, summaries
+    from bertjax.reporting import attention, curves, plan, summaries
 
     if mode == "report" and _SEEDS.value is None and _SWEEP.value is None:
-        if not _WORKDIR.value:
-            raise UserError("--workdir", got="none", expected="the folder of a run", fix="add --workdir=runs/NAME")
         print(curves.write_report(Path(_WORKDIR.value)))
         return True
 
@@ -90,8 +90,9 @@ def _run(mode: str) -> bool:
     if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
         distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     names = _WORKDIR.value, _INPUT.value, _OUTPUT.value, _FORMAT.value, _CHECKPOINT.value
-    draw = attention.drawer(Path(_PLOT.value), _PLOT_LAYERS.value, _PLOT_HEADS.value) if _PLOT.value else None
-    request = modes.Request(mode, *names, draw, summaries.page)
+    attended = functools.partial(attention.drawer, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
+    draw = (plan.drawer if mode == "plan" else attended)(Path(_PLOT.value)) if _PLOT.value else None
+    request = modes.Request(mode, *names, draw, summaries.page, _TOPOLOGY.value, _PLAN_SEARCH.value)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     if _SWEEP.value is not None:
         how = _BACKEND.value, _WORKERS.value, _SLURM.value, _DRY_RUN.value, _PRINT_COMMANDS.value
