@@ -2,8 +2,8 @@
 
     python -m benchmarks.plans --folder=plans
 
-compiles each case that has no file in the folder yet, one after the other, so that the same command goes on where it was
-interrupted; `--cases=large.*v5e` names some by a pattern. It needs no TPU, but libtpu (`pip install 'bertjax[plan]'`).
+compiles each case that has no file in the folder yet, one after the other, so that the same command goes on where it
+was interrupted; `--cases='large.*v5e'` names some by a pattern. It needs no TPU, but libtpu, which is the extra `plan`.
 """
 
 import argparse

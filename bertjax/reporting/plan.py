@@ -21,8 +21,8 @@ _RESOURCES = ("compute", "memory", "interconnect")
 def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
     """Writes the picture: a bar of memory by part with a line where it ends, and the roofline.
 
-    The roofline has the rate that the matrix units reach at most against the operations for each byte of memory, with the
-    step on it; below it are the times of a step. It is left out if the run does not fit. Parts carry ids:
+    The roofline has the rate that the matrix units reach at most against the operations for each byte of memory, with
+    the step on it, and the times of a step beside it. Both are left out if the run does not fit. Parts carry ids:
     `memory/PART`, `memory/available`, `roof`, `step`, `seconds/RESOURCE`. The same record gives the same bytes.
 
     Raises:

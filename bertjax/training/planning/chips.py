@@ -1,7 +1,7 @@
 """Chips and slices of them: published figures, and the devices of a slice that is not here, by way of libtpu.
 
-libtpu compiles for any TPU on a machine without one. It is the extra `plan`, in the version that `jax[tpu]` pins: a later
-one compiled, but failed to print some programs.
+libtpu compiles for any TPU on a machine without one. It is the extra `plan`, in the version that `jax[tpu]` pins: a
+later one compiled, but failed to print some programs.
 """
 
 import dataclasses
@@ -175,8 +175,8 @@ def pinned_libtpu(requirements: Sequence[str]) -> str:
 def links(group: Sequence[Any], whole: Sequence[Any], chip: Chip) -> int:
     """How many links of a chip can work at the same time when a group of devices exchanges data in rings.
 
-    Along each dimension of the grid that the group extends over there are two if its ends are linked (it spans the slice
-    and is long enough), or one, because on a line what goes around a ring has to come back over the same links.
+    Along each dimension of the grid that the group extends over there are two if its ends are linked (it spans the
+    slice and is long enough), or one: on a line, what goes around a ring has to come back over the same links.
 
     Args:
       group: its devices; those without coordinates count as a line.

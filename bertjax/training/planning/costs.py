@@ -136,11 +136,11 @@ class _Reader:
                 for number, operand in enumerate(instruction.operands)
             )
             return reads + self._written(called, instruction)
-        results = instruction.results[:1] if opcode.endswith("-start") else instruction.results  # then come aliases
+        results = _made(instruction)
         operands = list(instruction.operands)
         if opcode in _SLICES:
             is_read = bool(operands) and _in_hbm(inside.shapes((operands[0],))) > 0
-            return _in_hbm(results) + (_size(results) if is_read else 0)
+            return _in_hbm(results) + _size(results) * is_read
         if opcode == "dynamic-update-slice":
             return 2 * _in_hbm(inside.shapes((operands[1],)))
         return _in_hbm(results) + sum(_in_hbm(inside.shapes((operand,))) for operand in operands)
@@ -150,8 +150,10 @@ class _Reader:
         name = computation.parameter(number)
         total = 0.0
         for use in computation.uses(name):
-            if use.opcode in _SLICES and use.operands[0] == name or use.opcode in _SLICES:
-                total += _size(use.results)
+            if use.opcode == "tuple" or _FREE_CALLS.search(use.rest):
+                continue  # it is handed on
+            if use.opcode in _SLICES:
+                total += _size(_made(use))
             elif use.opcode == "dynamic-update-slice" and use is _origin(computation, computation.root):
                 continue  # it is updated where it is
             elif use.opcode == "fusion":
@@ -162,13 +164,19 @@ class _Reader:
         return total
 
     def _written(self, computation: Computation, fusion: Instruction) -> float:
-        """Bytes that a fusion writes: of what it updates where it is, the new part."""
-        root = _origin(computation, computation.root)
-        if root.opcode == "dynamic-update-slice":
-            return _size(computation.shapes((root.operands[1],))) if fusion.results[0].is_in_hbm else 0
-        if root.opcode == "custom-call":  # the first part of a communication, which hands on what it was given
-            return 0
-        return _in_hbm(fusion.results)
+        """Bytes that a fusion writes: of what it updates where it is, the new part; of what it hands on, nothing."""
+        root = computation.root
+        made = [computation.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
+        if len(made) != len(fusion.results):
+            made = [root] * len(fusion.results)
+        total = 0
+        for shape, instruction in zip(fusion.results, made, strict=True):
+            origin = _origin(computation, instruction)
+            if not shape.is_in_hbm or origin.opcode in _FREE or _FREE_CALLS.search(origin.rest):
+                continue
+            is_updated = origin.opcode == "dynamic-update-slice"
+            total += _size(computation.shapes((origin.operands[1],))) if is_updated else shape.num_bytes
+        return total
 
 
 def _origin(computation: Computation, instruction: Instruction) -> Instruction:
@@ -176,6 +184,14 @@ def _origin(computation: Computation, instruction: Instruction) -> Instruction:
     while instruction.opcode == "bitcast" and instruction.operands[0] in computation.instructions:
         instruction = computation.instructions[instruction.operands[0]]
     return instruction
+
+
+def _made(instruction: Instruction) -> tuple[Shape, ...]:
+    """What it makes; the first half of a pair also returns what it was given."""
+    opcode = instruction.opcode
+    if not opcode.endswith("-start") or opcode == "all-reduce-start" or len(instruction.results) == 1:
+        return instruction.results
+    return instruction.results[:1] if opcode == "copy-start" else instruction.results[1:2]
 
 
 def _together(a: Costs, b: Costs) -> Costs:

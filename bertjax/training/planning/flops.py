@@ -13,8 +13,8 @@ def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> floa
     """Operations of an update that are of use: three times those of the loss.
 
     A backward pass has two products for each one of the forward pass. What a rematerialized step computes twice counts
-    once. For BERT that is 6P + 12 L S H + 6 m (H^2 + H V) for each token, see docs/benchmarks.md, and the small products
-    of the pooler.
+    once. For BERT that is 6P + 12 L S H + 6 m (H^2 + H V) for each token, see docs/benchmarks.md, and the small
+    products of the pooler.
 
     Args:
       task: what is trained.

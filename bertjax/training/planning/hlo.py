@@ -1,7 +1,7 @@
 """Reads the text of a compiled program (HLO): its computations, instructions, shapes and groups of devices.
 
-XLA documents the form only in part (https://openxla.org/xla/operation_semantics); what is read here was seen in programs
-for CPUs and for TPU v4, v5e, v5p and v6e.
+XLA documents the form only in part (https://openxla.org/xla/operation_semantics); what is read here was seen in
+programs for CPUs and TPUs.
 """
 
 import math

@@ -25,11 +25,11 @@ Spec = Mapping[str, jax.ShapeDtypeStruct]
 _GIB = 2**30
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT])\) exceeds available HBM|Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm")
 _ASSUMPTIONS = (
-    "a step takes as long as the largest of its times for matrix products at the bfloat16 peak, for main memory at full "
-    "bandwidth, and for links between chips, all three at the same time: no step is faster, and most are slower",
+    "a step takes as long as the largest of its times for matrix products at the bfloat16 peak, for main memory at "
+    "full bandwidth, and for links between chips, all at the same time: no step is faster, and most are slower",
     "memory traffic is what the compiled instructions read and write, each once",
-    "collectives go in rings over all links of the dimensions that a group spans, in both directions where the ends of a "
-    "dimension are linked",
+    "collectives go in rings over all links of the dimensions that a group spans, in both directions where the ends of "
+    "a dimension are linked",
     "tokens are positions of the batch, padding included; the input keeps up; checkpoints, evaluation and restarts are "
     "not in the days",
 )
@@ -52,9 +52,11 @@ def plan(task: Task, settings: TrainingConfig, where: Slice) -> dict[str, Any]:
       where: the slice.
     Returns:
       a record: `fits`; the `mesh`; `hbm_bytes` of a chip and `bytes_per_chip` by part; `parameters`; `flops_per_step`;
-      what a chip does in a step (`per_chip`), with `collectives` by kind; `seconds` by resource, the largest of which is
-      `step_seconds` and names what it is `bound` by; `tokens_per_second`, `days`, `chip_hours`; the facts of the `chip`
-      and the `assumptions`. Times are None if it does not fit.
+      what a chip does in a step (`per_chip`), with `collectives` by kind; `seconds` by resource, the largest of which
+      is `step_seconds` and names what it is `bound` by; `step_seconds_in_turn` if the links work when the chip does
+      not; `compiler_seconds`, what TPU's compiler estimates for all but communication; the `utilization` of the peak,
+      `tokens_per_second`, `days`, `chip_hours`; the facts of the `chip` and the `assumptions`. Times are None if it
+      does not fit.
     Raises:
       UserError: task, settings and slice do not go together.
     """
@@ -125,7 +127,7 @@ def _bytes_on_one(shapes: Any, shardings: Any) -> int:
 
 
 def _temporary(message: str, known: int) -> int | None:
-    """Bytes beside arguments that a program was refused for, by the compiler's message; None if it is of another thing."""
+    """Bytes beside arguments that a program was refused for, by the compiler's message; None if it says nothing."""
     found = _NEEDED.search(message)
     if not found:
         return None
@@ -206,8 +208,5 @@ def describe(record: Mapping[str, Any]) -> list[str]:
         lines.append(f"the compiler's own estimate, without communication: {1e3 * record['compiler_seconds']:.1f} ms")
     for kind, each in record["collectives"].items():
         lines.append(f"{kind}: {each['count']} a step, {each['bytes'] / 2**20:,.1f} MiB")
-    lines.append(
-        f"{record['tokens_per_second']:,.0f} tokens a second, {record['num_steps']:,} steps in {record['days']:.2f} days, "
-        f"{record['chip_hours']:,.0f} chip hours, at best"
-    )
-    return lines
+    run = f"{record['num_steps']:,} steps in {record['days']:.2f} days, {record['chip_hours']:,.0f} chip hours, at best"
+    return [*lines, f"{record['tokens_per_second']:,.0f} tokens a second, {run}"]

@@ -25,8 +25,8 @@ Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 SPLIT_BY_TENSOR = ("num_heads", "intermediate_size")
 NUM_COMPILED = 6
 _MOST_TENSOR, _MOST_PARTS = 8, 64
-# What is kept for the backward pass is more than the compiler keeps, which fuses: candidates are refused by estimate only
-# if they are this far over.
+# What is kept for the backward pass is more than the compiler keeps, which fuses: candidates are refused by estimate
+# only if they are this far over.
 _SLACK = 2.0
 
 
@@ -182,8 +182,8 @@ def _bytes(leaves: list[Any]) -> int:
 def estimate(candidate: Candidate, sizes: Sizes, batch_size: int, where: Slice) -> tuple[float, float]:
     """Bytes of a chip and seconds of a step, roughly.
 
-    Bytes: parameters, Adam's moments and gradients, and what is kept for the backward pass of a micro-batch. Seconds: the
-    longer of computing and communicating, and a tenth of the shorter one, since they overlap in part only.
+    Bytes: parameters, Adam's moments and gradients, and what is kept for the backward pass of a micro-batch. Seconds:
+    the longer of computing and communicating, and a tenth of the shorter one, since they overlap in part only.
     """
     data, fsdp, tensor, parts, _ = candidate
     splits = fsdp * tensor
