@@ -41,8 +41,8 @@ class Costs(NamedTuple):
     """What a step costs a device."""
 
     flops: float  # of matrix products; as many as are computed, recomputation included
-    hbm_bytes: float  # read from and written to main memory
-    cycles: float  # what TPU's compiler estimates for computing, all put together; 0 from others
+    hbm_bytes: int  # read from and written to main memory
+    cycles: int  # what TPU's compiler estimates for computing, all put together; 0 from others
     collectives: Mapping[str, Collective]  # by what tells them apart
     uncounted_loops: int  # whose number of rounds cannot be told; they count once
 
@@ -64,7 +64,7 @@ class _Reader:
         """The costs of its instructions together; of memory, nothing inside a fusion."""
         key = computation.name, is_fused
         if key not in self._known:
-            costs = Costs(0, 0, 0, {}, 0)
+            costs = Costs(0.0, 0, 0, {}, 0)
             for instruction in computation.instructions.values():
                 costs = _together(costs, self._instruction(computation, instruction, is_fused))
             self._known[key] = costs
@@ -85,10 +85,10 @@ class _Reader:
         moved = 0 if is_fused else self._moved(inside, instruction)
         if opcode == "fusion":
             (called,) = self._called(instruction, "calls")
-            return _together(self.computation(called, is_fused=True), Costs(0, moved, cycles, {}, 0))
+            return _together(self.computation(called, is_fused=True), Costs(0.0, moved, cycles, {}, 0))
         kind = opcode.removesuffix("-start")
         if kind in COLLECTIVES:
-            return Costs(0, moved, cycles, {instruction.channel: self._collective(kind, inside, instruction)}, 0)
+            return Costs(0.0, moved, cycles, {instruction.channel: self._collective(kind, inside, instruction)}, 0)
         return Costs(_flops(inside, instruction), moved, cycles, {}, 0)
 
     def _called(self, instruction: Instruction, *roles: str) -> list[Computation]:
@@ -124,7 +124,7 @@ class _Reader:
         size = _size(inside.shapes(instruction.operands))
         return Collective(kind, size * (len(group) if kind == "all-gather" else 1), group, 1)
 
-    def _moved(self, inside: Computation, instruction: Instruction) -> float:
+    def _moved(self, inside: Computation, instruction: Instruction) -> int:
         """Bytes that an instruction reads from main memory and writes to it."""
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith("-done") or _FREE_CALLS.search(instruction.rest):
@@ -137,7 +137,7 @@ class _Reader:
             )
             return reads + self._written(called, instruction)
         results = _made(instruction)
-        operands = list(instruction.operands)
+        operands = list(dict.fromkeys(instruction.operands))
         if opcode in _SLICES:
             is_read = bool(operands) and _in_hbm(inside.shapes((operands[0],))) > 0
             return _in_hbm(results) + _size(results) * is_read
@@ -145,16 +145,16 @@ class _Reader:
             return 2 * _in_hbm(inside.shapes((operands[1],)))
         return _in_hbm(results) + sum(_in_hbm(inside.shapes((operand,))) for operand in operands)
 
-    def _read(self, computation: Computation, number: int) -> float:
+    def _read(self, computation: Computation, number: int) -> int:
         """Bytes of a parameter that a fusion reads: of one that it only takes slices of, those."""
         name = computation.parameter(number)
-        total = 0.0
+        total = 0
         for use in computation.uses(name):
             if use.opcode == "tuple" or _FREE_CALLS.search(use.rest):
                 continue  # it is handed on
             if use.opcode in _SLICES:
                 total += _size(_made(use))
-            elif use.opcode == "dynamic-update-slice" and use is _origin(computation, computation.root):
+            elif use.opcode == "dynamic-update-slice" and _origin(computation, use.operands[0]).name == name:
                 continue  # it is updated where it is
             elif use.opcode == "fusion":
                 (called,) = self._called(use, "calls")
@@ -163,15 +163,15 @@ class _Reader:
                 return _size(computation.shapes((name,)))
         return total
 
-    def _written(self, computation: Computation, fusion: Instruction) -> float:
+    def _written(self, computation: Computation, fusion: Instruction) -> int:
         """Bytes that a fusion writes: of what it updates where it is, the new part; of what it hands on, nothing."""
         root = computation.root
-        made = [computation.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
+        made = root.operands if root.opcode == "tuple" else (root.name,)
         if len(made) != len(fusion.results):
-            made = [root] * len(fusion.results)
+            made = (root.name,) * len(fusion.results)
         total = 0
-        for shape, instruction in zip(fusion.results, made, strict=True):
-            origin = _origin(computation, instruction)
+        for shape, name in zip(fusion.results, made, strict=True):
+            origin = _origin(computation, name)
             if not shape.is_in_hbm or origin.opcode in _FREE or _FREE_CALLS.search(origin.rest):
                 continue
             is_updated = origin.opcode == "dynamic-update-slice"
@@ -179,11 +179,10 @@ class _Reader:
         return total
 
 
-def _origin(computation: Computation, instruction: Instruction) -> Instruction:
+def _origin(computation: Computation, name: str) -> Instruction:
     """The instruction that made a value, through bitcasts."""
-    while instruction.opcode == "bitcast" and instruction.operands[0] in computation.instructions:
-        instruction = computation.instructions[instruction.operands[0]]
-    return instruction
+    instruction = computation.instructions[name]
+    return _origin(computation, instruction.operands[0]) if instruction.opcode == "bitcast" else instruction
 
 
 def _made(instruction: Instruction) -> tuple[Shape, ...]:

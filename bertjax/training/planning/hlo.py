@@ -105,9 +105,10 @@ def parse(text: str) -> Program:
     computations: dict[str, Computation] = {}
     entry, name = "", ""
     lines: dict[str, Instruction] = {}
+    root: Instruction | None = None
     for line in text.splitlines():
         if head := _HEAD.match(line):
-            name, lines = head[2], {}
+            name, lines, root = head[2], {}, None
             entry = name if head[1] else entry
             computations[name] = Computation(name, lines)
         elif name and (found := _ASSIGNMENT.match(line)):
@@ -117,8 +118,9 @@ def parse(text: str) -> Program:
             else:  # the root may stand before others
                 root = instruction
         elif line.startswith("}") and name:
-            lines[root.name] = root
             name = ""
+            if root:
+                lines[root.name] = root
     return Program(computations, entry)
 
 

@@ -80,11 +80,10 @@ def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, A
         )
     sizes = {remat: measure(config, build, remat) for remat in {candidate.remat for candidate in found}}
     estimates = {each: estimate(each, sizes[each.remat], config["batch_size"], where) for each in found}
-    promising = sorted(
-        (each for each in found if estimates[each][0] <= _SLACK * where.chip.hbm_bytes or len(found) == 1),
-        key=lambda each: estimates[each][1],
-    )
-    _log.info("%d candidates, %d of which may fit; at most %d are compiled", len(found), len(promising), NUM_COMPILED)
+    may_fit = [each for each in found if estimates[each][0] <= _SLACK * where.chip.hbm_bytes]
+    smallest = min(found, key=lambda each: estimates[each])
+    promising = sorted(may_fit or [smallest], key=lambda each: estimates[each][1])
+    _log.info("%d candidates, %d of which may fit; at most %d are compiled", len(found), len(may_fit), NUM_COMPILED)
     records: dict[Candidate, dict[str, Any]] = {}
     refused = math.inf  # the least estimate of memory that proved too much
     for each in promising:
@@ -94,7 +93,7 @@ def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, A
         _log.info("%s: %s", each.flags(), _verdict(records[each]))
         if not records[each]["fits"]:
             refused = min(refused, estimates[each][0])
-    return _best(records or {found[0]: plan(*build(changed(config, found[0])), where)}, len(found))
+    return _best(records, len(found))
 
 
 def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> dict[str, Any]:
