@@ -1,0 +1,97 @@
+"""The picture of a plan, read back: which parts there are, and where they lie."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.reporting.plan import draw_plan
+
+SVG = "{http://www.w3.org/2000/svg}"
+GIB = 2**30
+RECORD = {
+    "topology": "v5e:4x4",
+    "mesh": {"data": 4, "fsdp": 4, "tensor": 1},
+    "batch_size": 1024,
+    "fits": True,
+    "hbm_bytes": 16 * GIB,
+    "bytes_per_chip": {"parameters": 2 * GIB, "optimizer": 4 * GIB, "temporary": 6 * GIB, "total": 12 * GIB},
+    "per_chip": {"flops": 2e13, "hbm_bytes": 1e11, "uncounted_loops": 0},
+    "seconds": {"compute": 0.1, "memory": 0.2, "interconnect": 0.05},
+    "step_seconds": 0.2,
+    "bound": "memory",
+    "chip": {"peak_flops": 2e14, "hbm_bandwidth": 5e11},
+}
+
+
+def drawn(path):
+    """Corners of each part with an id of ours: (left, right, top, bottom) in the picture's own units."""
+    found = {}
+    for group in ET.parse(path).iter(f"{SVG}g"):
+        name = group.get("id", "")
+        if "/" in name or name in ("roof", "step"):
+            data = group.find(f".//{SVG}path").get("d")
+            places = [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", data)]
+            if name == "step":
+                use = group.find(f".//{SVG}use")
+                places = [(float(use.get("x")), float(use.get("y")))]
+            xs, ys = zip(*places, strict=True)
+            found[name] = (min(xs), max(xs), min(ys), max(ys))
+    return found
+
+
+def texts(path):
+    return ["".join(text.itertext()) for text in ET.parse(path).iter(f"{SVG}text")]
+
+
+def test_parts_lie_beside_each_other_up_to_what_is_there(tmp_path):
+    draw_plan(tmp_path / "plan.svg", RECORD)
+    found = drawn(tmp_path / "plan.svg")
+    parameters, optimizer, temporary = (found[f"memory/{name}"] for name in ("parameters", "optimizer", "temporary"))
+    gib = (parameters[1] - parameters[0]) / 2
+    assert optimizer[1] - optimizer[0] == pytest.approx(4 * gib, rel=1e-4)
+    assert temporary[1] - temporary[0] == pytest.approx(6 * gib, rel=1e-4)
+    assert (parameters[1], optimizer[1]) == pytest.approx((optimizer[0], temporary[0]))
+    assert found["memory/available"][0] - parameters[0] == pytest.approx(16 * gib, rel=1e-4)
+
+
+def test_the_longest_time_is_the_bound(tmp_path):
+    draw_plan(tmp_path / "plan.svg", RECORD)
+    found = drawn(tmp_path / "plan.svg")
+    width = {name: found[f"seconds/{name}"][1] - found[f"seconds/{name}"][0] for name in RECORD["seconds"]}
+    assert width["memory"] == pytest.approx(2 * width["compute"], rel=1e-4)
+    assert width["compute"] == pytest.approx(2 * width["interconnect"], rel=1e-4)
+
+
+def test_a_step_bound_by_memory_lies_on_the_slope(tmp_path):
+    draw_plan(tmp_path / "plan.svg", RECORD)
+    found = drawn(tmp_path / "plan.svg")
+    left, right, top, bottom = found["roof"]
+    x, y, _, _ = found["step"][0], found["step"][2], 0, 0
+    assert left < x < right and top < y < bottom
+    # From a tenth of the intensity of the step to ten times that of the ridge, twice as high: the slope is 45 degrees
+    # in decades, and the step is one decade from the left end.
+    decades = 2 + 0.30103
+    decade = (right - left) / decades
+    assert x - left == pytest.approx(decade, rel=1e-3)
+
+
+def test_what_does_not_fit_has_no_times(tmp_path):
+    record = {**RECORD, "fits": False, "hbm_bytes": 8 * GIB, "seconds": None, "step_seconds": None, "per_chip": None}
+    draw_plan(tmp_path / "plan.svg", record)
+    assert not [name for name in drawn(tmp_path / "plan.svg") if not name.startswith("memory/")]
+    assert any("does not fit" in text for text in texts(tmp_path / "plan.svg"))
+
+
+def test_the_same_plan_is_the_same_picture(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        draw_plan(tmp_path / name, RECORD)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    draw_plan(tmp_path / "plan.png", RECORD)
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_ending_is_an_error(tmp_path):
+    with pytest.raises(UserError, match=r"--plot: got '.pdf'; expected .svg or .png"):
+        draw_plan(tmp_path / "plan.pdf", RECORD)
