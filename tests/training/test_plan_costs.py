@@ -129,11 +129,17 @@ def test_slices_count_what_they_take():
   ROOT %slice = f32[1,64]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,64}
 }
 
+%copied (p.2: f32[24,64]) -> f32[24,64] {
+  %p.2 = f32[24,64]{1,0} parameter(0)
+  ROOT %copy = f32[24,64]{1,0} copy(%p.2)
+}
+
 %updated (p.1: f32[24,64], q: f32[1,64], i.1: s32[]) -> f32[24,64] {
   %p.1 = f32[24,64]{1,0} parameter(0)
   %q = f32[1,64]{1,0} parameter(1)
   %i.1 = s32[] parameter(2)
-  ROOT %update = f32[24,64]{1,0} dynamic-update-slice(%p.1, %q, %i.1, %i.1)
+  %same = f32[24,64]{1,0} fusion(%p.1), kind=kLoop, output_to_operand_aliasing={{}: (0, {})}, calls=%copied
+  ROOT %update = f32[24,64]{1,0} dynamic-update-slice(%same, %q, %i.1, %i.1)
 }
 
 ENTRY %main (a: f32[24,64], n: s32[]) -> f32[24,64] {

@@ -180,9 +180,9 @@ class _Reader:
 
 
 def _origin(computation: Computation, name: str) -> Instruction:
-    """The instruction that made a value, through bitcasts."""
+    """The instruction that made a value, which may have several names."""
     instruction = computation.instructions[name]
-    return _origin(computation, instruction.operands[0]) if instruction.opcode == "bitcast" else instruction
+    return _origin(computation, instruction.operands[0]) if instruction.is_alias else instruction
 
 
 def _made(instruction: Instruction) -> tuple[Shape, ...]:

@@ -58,6 +58,13 @@ class Instruction(NamedTuple):
         return _numbers(found[1]) if found else ()
 
     @property
+    def is_alias(self) -> bool:
+        """Whether it is its first operand, under another name."""
+        return self.opcode == "bitcast" or (
+            self.opcode == "fusion" and "output_to_operand_aliasing={{}: (0, {})}" in self.rest
+        )
+
+    @property
     def channel(self) -> str:
         """What tells a communication between devices apart from others; the name for want of a number."""
         found = re.search(r"\bchannel_id=(\d+)", self.rest)
@@ -80,10 +87,10 @@ class Computation(NamedTuple):
         return next(i.name for i in self.instructions.values() if i.opcode == "parameter" and i.inside == str(number))
 
     def uses(self, name: str) -> Iterator[Instruction]:
-        """The instructions that take a value, bitcasts left out for what takes those."""
+        """The instructions that take a value, or another name of it."""
         for instruction in self.instructions.values():
             if name in instruction.operands:
-                if instruction.opcode == "bitcast":
+                if instruction.is_alias:
                     yield from self.uses(instruction.name)
                 else:
                     yield instruction
