@@ -81,6 +81,9 @@ def _draw_roofline(panel: Any, record: Mapping[str, Any]) -> None:
     roof = [chip["hbm_bandwidth"] * low / 1e12, chip["peak_flops"] / 1e12, chip["peak_flops"] / 1e12]
     panel.loglog([low, ridge, high], roof, color="black", gid="roof")
     panel.loglog([intensity], [done["flops"] / record["step_seconds"] / 1e12], "o", color="C3", gid="step")
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
     panel.set_xlabel("operations for each byte of memory")
     panel.set_ylabel("TFLOP/s of a chip")
 

@@ -109,13 +109,13 @@ def find_slice(topology: str) -> Slice:
     Raises:
       UserError: a topology that there is not, or libtpu is missing or of another version than jax[tpu] pins.
     """
-    name, chip, shape = _parse(topology)
+    chip, shape = _parse(topology)
     _check_libtpu()
     # None of these may look for hardware, a cloud or another process's lock.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", name)
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any that it knows
     options = dict(chip.options)
     if math.prod(shape) < 4:  # part of a host
         options["chips_per_host_bounds"] = (*shape, 1, 1)[:3]
@@ -128,11 +128,11 @@ def find_slice(topology: str) -> Slice:
 
 def slice_size(topology: str) -> int:
     """How many chips it has. Raises UserError as `find_slice`."""
-    return math.prod(_parse(topology)[2])
+    return math.prod(_parse(topology)[1])
 
 
-def _parse(topology: str) -> tuple[str, Chip, tuple[int, ...]]:
-    """The chip's name, its figures, and the shape of the grid."""
+def _parse(topology: str) -> tuple[Chip, tuple[int, ...]]:
+    """The chip, and the shape of the grid."""
     found = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology)
     if not found or found[1] not in CHIPS:
         raise _unknown(topology, "no chip of that name" if found else "not CHIP:AxB")
@@ -142,7 +142,7 @@ def _parse(topology: str) -> tuple[str, Chip, tuple[int, ...]]:
         raise _unknown(topology, f"{len(shape)} dimension(s), where a slice of {name} has {chip.dimensions}")
     if not 0 < math.prod(shape) <= chip.largest:
         raise _unknown(topology, f"{math.prod(shape)} chips, where a slice of {name} has at most {chip.largest}")
-    return name, chip, shape
+    return chip, shape
 
 
 def _unknown(topology: str, why: str) -> UserError:

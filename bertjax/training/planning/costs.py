@@ -27,14 +27,14 @@ class Collective(NamedTuple):
     kind: str  # of `COLLECTIVES`
     num_bytes: int  # what each device ends with, or for a reduction begins with: the whole of what is exchanged
     group: tuple[int, ...]  # the devices of one group
-    count: int  # times in a step
+    times: int  # in a step
 
     @property
     def sent_bytes(self) -> float:
         """What a device sends in a step, by rings: (n - 1) / n of the bytes, twice for an all-reduce."""
         size = len(self.group)
         share = 1.0 if self.kind == "collective-permute" else (size - 1) / size
-        return self.count * self.num_bytes * share * (2 if self.kind == "all-reduce" else 1)
+        return self.times * self.num_bytes * share * (2 if self.kind == "all-reduce" else 1)
 
 
 class Costs(NamedTuple):
@@ -99,7 +99,7 @@ class _Reader:
         rounds, costs = self._rounds(loop), self.computation(body)
         times = rounds or 1
         collectives = {
-            f"{loop.name}/{key}": each._replace(count=each.count * times) for key, each in costs.collectives.items()
+            f"{loop.name}/{key}": each._replace(times=each.times * times) for key, each in costs.collectives.items()
         }
         uncounted = costs.uncounted_loops + (rounds is None)
         return Costs(costs.flops * times, costs.hbm_bytes * times, costs.cycles * times, collectives, uncounted)

@@ -15,6 +15,9 @@ from bertjax.training.sharding import MeshConfig, mesh_shape
 
 _log = logging.getLogger(__name__)
 
+# Keys of `model` that follow from vocabularies.
+_VOCABULARIES = ("vocab_size", "source_vocab_size", "target_vocab_size")
+
 Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 
 
@@ -44,14 +47,16 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with what would follow from data or from another run, as far as a plan needs it.
 
-    The vocabulary has the `data.vocab_size` that it would be trained to, if `model.vocab_size` does not say another; a
+    Vocabularies have the `data.vocab_size` that they would be trained to, if `model.vocab_size` does not say another; a
     run to go on from that is not named yet changes nothing.
     """
     completed = {**config, "model": dict(config["model"])}
     if config.get("init_from", "") is None:
         completed["init_from"] = ""
-    if completed["model"].get("vocab_size") is None and config["data"].get("vocab_size"):
-        completed["model"]["vocab_size"] = config["data"]["vocab_size"]
+    model, data = completed["model"], config["data"]
+    for key in _VOCABULARIES:
+        if key in model and model[key] is None and "vocab_size" in data:
+            model[key] = data["vocab_size"]
     return completed
 
 

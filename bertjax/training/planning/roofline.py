@@ -30,7 +30,7 @@ def collective_table(costs: Costs) -> dict[str, dict[str, Any]]:
     table: dict[str, dict[str, Any]] = {}
     for each in costs.collectives.values():
         row = table.setdefault(each.kind, {"count": 0, "bytes": 0, "sent_bytes": 0.0})
-        row["count"] += each.count
-        row["bytes"] += each.count * each.num_bytes
+        row["count"] += each.times
+        row["bytes"] += each.times * each.num_bytes
         row["sent_bytes"] += each.sent_bytes
     return {kind: table[kind] for kind in sorted(table)}
