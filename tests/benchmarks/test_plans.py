@@ -1,0 +1,47 @@
+"""The table of plans: what is planned, and how a plan reads."""
+
+import pytest
+
+from benchmarks import plans
+
+RECORD = {
+    "fits": True,
+    "hbm_bytes": 16 * 2**30,
+    "bytes_per_chip": {"total": 8 * 2**30},
+    "seconds": {"compute": 0.1, "memory": 0.2, "interconnect": 0.01},
+    "step_seconds": 0.2,
+    "bound": "memory",
+    "utilization": 0.25,
+    "tokens_per_second": 1234567.0,
+    "compiler_seconds": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "variant", "rows", "remat"),
+    [
+        (("base", 128, "v5e:4x4"), "base", 64 * 16, False),
+        (("large", 512, "v5p:4x4x4"), "large,phase2", 16 * 64, True),
+    ],
+)
+def test_each_chip_has_as_many_tokens(case, variant, rows, remat):
+    words = plans.command(*case)
+    assert f"--config=configs/bert_pretraining.py:{variant}" in words
+    assert f"--config.batch_size={rows}" in words and f"--config.model.remat={remat}" in words
+
+
+def test_a_line_of_the_table():
+    assert plans.row("a case", RECORD) == [
+        "a case", "8.0 of 16.0", "200.0", "memory", "100.0", "200.0", "10.0", "25%", "1,234,567", "-"
+    ]  # fmt: skip
+    refused = {**RECORD, "fits": False, "seconds": None}
+    assert plans.row("a case", refused)[:3] == ["a case", "8.0 of 16.0", "does not fit"]
+    assert len(plans.row("a case", refused)) == len(plans.row("a case", RECORD))
+
+
+def test_what_is_there_is_not_planned_again(tmp_path, capsys, monkeypatch):
+    (tmp_path / "base_128_v5e_4x4.json").write_text(plans.json.dumps(RECORD))
+    monkeypatch.setattr(plans.subprocess, "run", lambda *args, **kwargs: pytest.fail("nothing is to be planned"))
+    plans.main([f"--folder={tmp_path}", "--cases=base 128 v5e:4x4"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and lines[2].startswith("| base 128 v5e:4x4 | 8.0 of 16.0 |")
