@@ -3,7 +3,8 @@
 The record comes from `--mode=plan`, and nothing else is read.
 """
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ _DPI = 150
 _RESOURCES = ("compute", "memory", "interconnect")
 
 
+def drawer(path: Path) -> Callable[[Mapping[str, Any]], None]:
+    """What draws a plan, see `draw_plan`; what is wrong is told at once, and not after the plan is made."""
+    _checked(path)
+    return lambda record: draw_plan(path, record)
+
+
 def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
     """Writes the picture: a bar of memory by part with a line where it ends, and the roofline.
 
@@ -28,10 +35,7 @@ def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
       UserError: another file ending, or Matplotlib is not there.
     """
-    if path.suffix not in (".svg", ".png"):
-        expected, fix = ".svg or .png", "let the name end in one of them"
-        raise UserError("--plot", got=repr(path.suffix), expected=expected, fix=fix)
-    matplotlib = drawing.load_matplotlib()
+    matplotlib = _checked(path)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever the user's own style is
         matplotlib.rcParams.update(_SETTINGS)
@@ -44,9 +48,23 @@ def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
             left, right = rows[1].subplots(1, 2)
             _draw_roofline(left, record)
             _draw_seconds(right, record)
-        with completed(path) as partial:
-            metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
-            figure.savefig(partial, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+        metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+    data = buffer.getvalue()
+    if path.suffix == ".svg":  # Matplotlib leaves blanks at line ends, which version control would report
+        data = b"\n".join(line.rstrip() for line in data.splitlines()) + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with completed(path) as partial:
+        partial.write_bytes(data)
+
+
+def _checked(path: Path) -> Any:
+    """Matplotlib. Raises UserError if it is not there, or cannot write such a file."""
+    if path.suffix not in (".svg", ".png"):
+        expected, fix = ".svg or .png", "let the name end in one of them"
+        raise UserError("--plot", got=repr(path.suffix), expected=expected, fix=fix)
+    return drawing.load_matplotlib()
 
 
 def _title(record: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.reporting.plan import draw_plan
+from bertjax.reporting.plan import draw_plan, drawer
 
 SVG = "{http://www.w3.org/2000/svg}"
 GIB = 2**30
@@ -95,3 +95,5 @@ def test_the_same_plan_is_the_same_picture(tmp_path):
 def test_another_ending_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"--plot: got '.pdf'; expected .svg or .png"):
         draw_plan(tmp_path / "plan.pdf", RECORD)
+    with pytest.raises(UserError, match="--plot"):  # before there is a plan
+        drawer(tmp_path / "plan.pdf")
