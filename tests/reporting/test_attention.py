@@ -14,7 +14,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.reporting import attention, drawing
-from bertjax.reporting.attention import Attention, draw_attention
+from bertjax.reporting.attention import Attention, draw_attention, drawer
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
@@ -77,6 +77,14 @@ def test_three_kinds_of_different_lengths_in_one_picture(tmp_path):
     assert [picture.shape for picture in images(tmp_path / "new" / "a.svg")] == [(4, 4)] * 2 + [(3, 3)] * 2 + [
         (3, 4)
     ] * 2
+
+
+def test_one_picture_after_the_other(tmp_path):
+    draw = drawer(tmp_path / "a.svg", [0], [1])
+    for number in (1, 2):
+        draw(number, {"cross": tuple(cross())})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-2.svg", "a.svg"]
+    assert len(images(tmp_path / "a-2.svg")) == 1
 
 
 def test_padding_is_not_drawn(tmp_path):
