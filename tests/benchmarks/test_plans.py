@@ -45,3 +45,10 @@ def test_what_is_there_is_not_planned_again(tmp_path, capsys, monkeypatch):
     plans.main([f"--folder={tmp_path}", "--cases=base 128 v5e:4x4"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and lines[2].startswith("| base 128 v5e:4x4 | 8.0 of 16.0 |")
+
+
+def test_a_case_that_fails_is_told_and_the_others_go_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plans.subprocess, "run", lambda *args, **kwargs: plans.subprocess.CompletedProcess(args, -11))
+    plans.main([f"--folder={tmp_path}", "--cases=512 v6e"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["no plan: status -11"] * 2
