@@ -39,11 +39,8 @@ _WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all p
 _INPUT = flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "A file (- is standard output), or a folder/ for exports and features.")
 _FORMAT = flags.DEFINE_enum("format", "", ("", "text", "jsonl", "html"), "Of predictions; or as the output is named.")
-_CHECKPOINTS = (
-    "latest, best, a step, a mean (last:5, best:3), final as the config has it; to evaluate, each:best:3 too."
-)
-_CHECKPOINT = flags.DEFINE_string("checkpoint", "final", _CHECKPOINTS)
-_PLOT = flags.DEFINE_string("plot", "", "A picture (.svg, .png) of what each word looked at, or of a plan; needs [report].")
+_CHECKPOINT = flags.DEFINE_string("checkpoint", "final", "latest, best, a step, last:5, best:3, each:best:3.")
+_PLOT = flags.DEFINE_string("plot", "", "A picture (.svg, .png): what each word looked at, or a plan; needs [report].")
 _PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw, from 0, or from -1 backwards; or all.")
 _PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "A head to draw, from 0; or all.")
 _SEEDS = flags.DEFINE_string("seeds", None, "Train once for each of these seeds, 0,1,2 for example, and sum up.")
