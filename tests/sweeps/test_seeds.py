@@ -94,6 +94,7 @@ def test_the_table_on_the_screen(sweep):
     assert [row[-1] for row in rows[3:]] == [f"{loss['mean']:.4f}", f"{loss['std']:.4f}", "2"]
 
 
+@pytest.mark.slow
 def test_finished_seeds_are_left_as_they_are_and_more_can_join(flags, sweep, tmp_path):
     folder = shutil.copytree(sweep[0], tmp_path / "sweep")
     kept = [folder / f"seed{seed}" / "metrics.jsonl" for seed in (3, 0)]

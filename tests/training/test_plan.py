@@ -144,6 +144,7 @@ def test_split_parameters_take_their_share():
     assert record["collectives"]["all-gather"]["bytes"] >= 2 * 4 * 12 * LAYERS * HIDDEN**2
 
 
+@pytest.mark.slow
 def test_loops_count_as_often_as_they_run():
     scanned, unrolled = planned(), planned(model__scan_layers=False)
     assert scanned["collectives"]["all-reduce"]["bytes"] == unrolled["collectives"]["all-reduce"]["bytes"]
@@ -223,6 +224,7 @@ def test_the_search_gives_the_fastest_that_fits(here, monkeypatch, caplog):
     assert int(values["accumulation_steps"]) == record["accumulation_steps"]
 
 
+@pytest.mark.slow
 def test_a_search_where_nothing_fits(too_small):
     outcome = tiny.run(*command("--topology=here", "--plan_search"))
     record = json.loads(outcome.stdout)
