@@ -53,6 +53,7 @@ _PUBLISHED = (
     "tie_output",
     "scale_embeddings",
     "logits_bias",
+    "key_size",
 )
 
 
@@ -117,6 +118,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.share_embeddings = True
     model.tie_output = True
     model.scale_embeddings = True
+    model.key_size = 0  # of a head: width / heads
     model.logits_bias = False
     model.dropout = dropout
     model.attention_dropout = 0.0

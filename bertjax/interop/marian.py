@@ -41,6 +41,7 @@ _ALL = {
     "positions": "sinusoidal",
     "sinusoid_layout": "deinterleaved",
     "logits_bias": True,
+    "key_size": 0,
 }
 # Keys that files leave out, and the only value of each that is built here.
 _FIXED = {

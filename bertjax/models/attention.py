@@ -1,6 +1,7 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2) and its masks.
 
-Shapes: B batch, S queries, T keys, H hidden size, N heads, D = H / N head size.
+Shapes: B batch, S queries, T keys, H hidden size, N heads, D = H / N head size,
+Q size of a head's queries and keys.
 """
 
 import jax
@@ -39,7 +40,8 @@ class Dense(nn.Module):
 class MultiHeadAttention(nn.Module):
     """Attends from `x` to `source`: `x` itself for self-attention, the encoder's output for cross-attention.
 
-    Parameters: `query`, `key`, `value`, `output`, each with `kernel` [H, H] and `bias` [H].
+    Parameters: `value` and `output`, each with `kernel` [H, H] and `bias` [H]; `query` and `key`, with `kernel`
+    [H, N Q] and `bias` [N Q].
     Scores, mask and softmax are computed in float32; dropout falls on the weights, as in BERT.
 
     The backend "cudnn" is the flash attention of cuDNN, on NVIDIA GPUs, under the same mask. It never has the weights
@@ -48,6 +50,7 @@ class MultiHeadAttention(nn.Module):
 
     hidden_size: int
     num_heads: int
+    key_size: int  # Q, which is D in most models
     dropout: float
     backend: str
     kernel_init: nn.initializers.Initializer
@@ -55,9 +58,8 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self) -> None:
         """Makes the projections."""
-        self.query, self.key, self.value, self.output = (
-            Dense(self.hidden_size, self.kernel_init, self.dtype) for _ in range(4)
-        )
+        sizes = (self.num_heads * self.key_size,) * 2 + (self.hidden_size,) * 2
+        self.query, self.key, self.value, self.output = (Dense(size, self.kernel_init, self.dtype) for size in sizes)
         self.drop = Dropout(self.dropout)
 
     def __call__(
@@ -73,14 +75,14 @@ class MultiHeadAttention(nn.Module):
         key, value = self.project(source)
         return self.attend(x, key, value, mask, deterministic=deterministic, return_attention=return_attention)
 
-    def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T N D"], Float[Array, "B T N D"]]:
+    def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T N Q"], Float[Array, "B T N D"]]:
         """Returns the keys and the values of `source`, which `attend` takes."""
         return self._split(self.key(source)), self._split(self.value(source))
 
     def attend(
         self,
         x: Float[Array, "B S H"],
-        key: Float[Array, "B T N D"],
+        key: Float[Array, "B T N Q"],
         value: Float[Array, "B T N D"],
         mask: Bool[Array, "B #N #S T"],
         *,
@@ -108,14 +110,14 @@ class MultiHeadAttention(nn.Module):
             context = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
             return self.output(context.reshape(x.shape)), None
         query = query * query.shape[-1] ** -0.5  # fewer elements than the scores
-        scores = jnp.einsum("BSND,BTND->BNST", query, key, preferred_element_type=jnp.float32)
+        scores = jnp.einsum("BSNQ,BTNQ->BNST", query, key, preferred_element_type=jnp.float32)
         scores = jnp.where(mask, scores, MASKED_SCORE)
         weights = jax.nn.softmax(scores)
         kept = self.drop(weights.astype(self.dtype), deterministic=deterministic)
         context = jnp.einsum("BTND,BNST->BSND", value, kept)  # in this order, fewer transpositions on CPU
         return self.output(context.reshape(x.shape)), weights if return_attention else None
 
-    def _split(self, y: Float[Array, "B S H"]) -> Float[Array, "B S N D"]:
+    def _split(self, y: Float[Array, "B S width"]) -> Float[Array, "B S N size"]:
         return y.reshape(*y.shape[:-1], self.num_heads, -1)
 
     def _check_cudnn(self, return_attention: bool) -> None:

@@ -39,6 +39,12 @@ class EncoderDecoderConfig(TransformerConfig):
     sinusoid_layout: str  # "interleaved", "half_split" or "deinterleaved": see `sinusoids`
     max_positions: int
     scale_embeddings: bool  # whether embeddings are multiplied by sqrt(H) before positions are added
+    key_size: int  # of a head's queries and keys; 0: that of its values, hidden_size / num_heads
+
+    @property
+    def head_key_size(self) -> int:
+        """As `TransformerConfig` has it, or what was chosen (Vaswani et al. 2017, table 3, rows B)."""
+        return self.key_size or super().head_key_size
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,6 +54,9 @@ class EncoderDecoderConfig(TransformerConfig):
         choice(self.sinusoid_layout, ("interleaved", "half_split", "deinterleaved"), "model.sinusoid_layout")
         even = self.positions == "learned" or self.hidden_size % 2 == 0
         check_value(even, "hidden_size", self.hidden_size, "an even number with model.positions=sinusoidal")
+        check_value(self.key_size >= 0, "key_size", self.key_size, "at least 1, or 0 for hidden_size / num_heads")
+        alike = not self.key_size or self.attention_backend == "xla"
+        check_value(alike, "key_size", self.key_size, f"0 with model.attention_backend={self.attention_backend}")
         one_table = not self.share_embeddings or self.source_vocab_size == self.target_vocab_size
         expected = f"model.source_vocab_size={self.source_vocab_size} with model.share_embeddings"
         check_value(one_table, "target_vocab_size", self.target_vocab_size, expected)

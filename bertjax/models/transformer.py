@@ -1,7 +1,7 @@
 """The Transformer (Vaswani et al. 2017): its layer, post-norm or pre-norm (Xiong et al. 2020).
 
 Shapes: B batch, S length, M length of what cross-attention looks at, H hidden size, N heads, D = H / N head size,
-F feed-forward size, K beams, P places of a cache.
+Q size of a head's queries and keys, F feed-forward size, K beams, P places of a cache.
 """
 
 import dataclasses
@@ -45,6 +45,11 @@ class TransformerConfig:
     dtype: str  # "float32" or "bfloat16"
     scan_layers: bool  # one compiled layer in a loop (fast compile), or all layers unrolled (fast run)
     remat: bool  # recompute each layer in the backward pass instead of storing its activations
+
+    @property
+    def head_key_size(self) -> int:
+        """The size of a head's queries and keys; that of its values is always hidden_size / num_heads."""
+        return self.hidden_size // self.num_heads
 
     def __post_init__(self) -> None:
         for key in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
@@ -123,9 +128,9 @@ class LayerCache(NamedTuple):
     Heads come before places, and keys lie across: so the products with a few queries go over memory as it lies.
     """
 
-    key: Array  # [B, N, D, P]
+    key: Array  # [B, N, Q, P]
     value: Array  # [B, N, P, D]
-    memory_key: Array  # [B, N, D, M]
+    memory_key: Array  # [B, N, Q, M]
     memory_value: Array  # [B, N, M, D]
 
 
@@ -186,10 +191,8 @@ class TransformerLayer(nn.Module):
     def start(self, memory: Float[Array, "B M H"], places: int) -> LayerCache:
         """Returns the cache of so many places, all empty, and of the memory's keys and values."""
         key, value = _laid_out(*self.cross_attention.project(memory))
-        rows, heads, size, _ = key.shape
-        empty_key, empty_value = (
-            jnp.zeros(shape, key.dtype) for shape in ((rows, heads, size, places), (rows, heads, places, size))
-        )
+        empty_key = jnp.zeros((*key.shape[:-1], places), key.dtype)
+        empty_value = jnp.zeros((*value.shape[:-2], places, value.shape[-1]), value.dtype)
         return LayerCache(empty_key, empty_value, key, value)
 
     def step(
@@ -259,6 +262,7 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.hidden_size,
         config.num_heads,
+        config.head_key_size,
         config.attention_dropout,
         config.attention_backend,
         kernel_init(config),
@@ -267,14 +271,14 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
 
 
 def _laid_out(
-    key: Float[Array, "B P N D"], value: Float[Array, "B P N D"]
-) -> tuple[Float[Array, "B N D P"], Float[Array, "B N P D"]]:
+    key: Float[Array, "B P N Q"], value: Float[Array, "B P N D"]
+) -> tuple[Float[Array, "B N Q P"], Float[Array, "B N P D"]]:
     """Keys and values as `LayerCache` has them."""
     return key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
 
 
 def _in_order(
-    key: Float[Array, "B N D P"], value: Float[Array, "B N P D"]
-) -> tuple[Float[Array, "B P N D"], Float[Array, "B P N D"]]:
+    key: Float[Array, "B N Q P"], value: Float[Array, "B N P D"]
+) -> tuple[Float[Array, "B P N Q"], Float[Array, "B P N D"]]:
     """The same as `MultiHeadAttention.attend` takes them."""
     return key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)

@@ -76,7 +76,7 @@ def make_config(share=True, tie=True, **changes):
             **{"activation": "silu", "norm": "post", "norm_eps": 1e-5, "initializer_range": 0.02, "logits_bias": True},
             **{"positions": "sinusoidal", "sinusoid_layout": marian._ALL["sinusoid_layout"], "max_positions": 9},
             **{"source_vocab_size": 13, "target_vocab_size": 13 if share else 15, "scale_embeddings": True},
-            **{"share_embeddings": share, "tie_output": tie},
+            **{"share_embeddings": share, "tie_output": tie, "key_size": 0},
             **changes,
         }
     )
@@ -136,6 +136,7 @@ def test_read_config(tmp_path):
         "positions": "sinusoidal",
         "sinusoid_layout": marian._ALL["sinusoid_layout"],
         "logits_bias": True,
+        "key_size": 0,
     }
     build(EncoderDecoderConfig, {**marian.read_config(tmp_path), **CHOICES}, "model")
 
@@ -348,6 +349,7 @@ def test_without_weights(tmp_path):
         ("norm", "pre", "post"),
         ("norm_eps", 1e-6, "1e-05"),
         ("positions", "learned", "sinusoidal"),
+        ("key_size", 2, "0"),
         ("sinusoid_layout", "interleaved", marian._ALL["sinusoid_layout"]),
     ],
 )

@@ -8,8 +8,10 @@ from bertjax.errors import UserError
 from bertjax.models.attention import Dense, MultiHeadAttention, make_cross_mask, make_mask
 
 
-def attention(dropout=0.0, dtype="float32", num_heads=3, backend="xla", hidden_size=12):
-    return MultiHeadAttention(hidden_size, num_heads, dropout, backend, nn.initializers.truncated_normal(0.5), dtype)
+def attention(dropout=0.0, dtype="float32", num_heads=3, backend="xla", hidden_size=12, key_size=0):
+    kernel_init = nn.initializers.truncated_normal(0.5)
+    key_size = key_size or hidden_size // num_heads
+    return MultiHeadAttention(hidden_size, num_heads, key_size, dropout, backend, kernel_init, dtype)
 
 
 def inputs(batch=2, queries=5, keys=7, hidden=12):
@@ -35,23 +37,24 @@ def numpy_attention(params, x, source, mask, num_heads):
         return y @ np.asarray(params[name]["kernel"]) + np.asarray(params[name]["bias"])
 
     query, key, value = project("query", x), project("key", source), project("value", source)
-    context = np.zeros_like(query)
+    context = np.zeros_like(x)
     weights = np.zeros((x.shape[0], num_heads, x.shape[1], source.shape[1]))
-    size = x.shape[-1] // num_heads
+    size, key_size = x.shape[-1] // num_heads, query.shape[-1] // num_heads
     for b, n, s in np.ndindex(*weights.shape[:3]):
-        head = slice(n * size, (n + 1) * size)
+        head, of_key = slice(n * size, (n + 1) * size), slice(n * key_size, (n + 1) * key_size)
         allowed = np.flatnonzero(np.broadcast_to(mask, weights.shape)[b, n, s])
-        score = np.exp([query[b, s, head] @ key[b, t, head] / np.sqrt(size) for t in allowed])
+        score = np.exp([query[b, s, of_key] @ key[b, t, of_key] / np.sqrt(key_size) for t in allowed])
         weights[b, n, s, allowed] = score / score.sum()
         context[b, s, head] = weights[b, n, s] @ value[b, :, head]
     return project("output", context), weights
 
 
-@pytest.mark.parametrize("num_heads", [1, 3, 4])
-def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads):
+@pytest.mark.parametrize(("num_heads", "key_size"), [(1, 0), (3, 0), (4, 0), (3, 2), (2, 7)])
+def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, key_size):
     x, source, mask = inputs()
-    module = attention(num_heads=num_heads)
+    module = attention(num_heads=num_heads, key_size=key_size)
     variables = init(module, x, source, mask)
+    assert variables["params"]["query"]["kernel"].shape == (12, num_heads * key_size or 12)
     output, weights = module.apply(variables, x, source, mask, deterministic=True, return_attention=True)
     expected = numpy_attention(variables["params"], np.asarray(x), np.asarray(source), np.asarray(mask), num_heads)
     np.testing.assert_allclose(output, expected[0], atol=1e-5)

@@ -38,8 +38,10 @@ CONFIG = EncoderDecoderConfig(
     sinusoid_layout="interleaved",
     max_positions=9,
     scale_embeddings=True,
+    key_size=0,
 )
 SHARED = {"share_embeddings": True, "tie_output": True, "logits_bias": False, "target_vocab_size": 11}
+FLASH = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16}
 # Padding has an id of its own, as have the last two target tokens.
 SOURCE = jnp.asarray([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
 SOURCE_SEGMENTS = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
@@ -139,10 +141,10 @@ def test_packed_rows_equal_separate_rows(changes):
     [
         {"scan_layers": False, **SHARED},
         {"norm": "pre", "positions": "learned"},
-        {"norm": "pre", "scan_layers": False, "sinusoid_layout": "half_split", "activation": "gelu"},
+        {"norm": "pre", "scan_layers": False, "sinusoid_layout": "half_split", "activation": "gelu", "key_size": 4},
         {"remat": True, "positions": "learned", "scale_embeddings": False},
     ],
-    ids=["post_unrolled_tied", "pre_learned", "pre_half_split", "post_remat_learned"],
+    ids=["post_unrolled_tied", "pre_learned", "pre_half_split_small_keys", "post_remat_learned"],
 )
 def test_steps_equal_the_whole(changes, num_beams):
     config = config_of(**changes)
@@ -190,7 +192,7 @@ def test_parameters():
         params = jax.eval_shape(lambda: make.__wrapped__(config_of(**changes)))
         return {name: leaf.shape for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
 
-    own, shared = names(norm="pre"), names(**SHARED, positions="learned")
+    own, shared = names(norm="pre"), names(**SHARED, positions="learned", key_size=2)
     top = {name: shape for name, shape in own.items() if not name.startswith(("encoder/", "decoder/"))}
     assert top == {
         "source_embeddings": (11, 12),
@@ -204,6 +206,9 @@ def test_parameters():
         "target_positions": (9, 12),
     }
     assert own["decoder/layers/cross_attention/key/kernel"] == (3, 12, 12)
+    assert shared["decoder/layers/cross_attention/key/kernel"] == (3, 12, 4)
+    assert shared["encoder/layers/attention/query/bias"] == (2, 4)
+    assert shared["encoder/layers/attention/value/kernel"] == (2, 12, 12)
     assert own["decoder/layers/cross_attention_norm/scale"] == (3, 12)
     assert own["encoder/layers/intermediate/kernel"] == (2, 12, 20)
     assert {"encoder/final_norm/scale", "decoder/final_norm/scale"} <= own.keys()
@@ -242,6 +247,8 @@ def test_sequences_longer_than_the_positions_are_user_errors():
         ({"positions": "rotary"}, r"model\.positions: got 'rotary'; expected one of sinusoidal, learned"),
         ({"sinusoid_layout": "x"}, r"model\.sinusoid_layout: got 'x'; expected one of interleaved, half_split"),
         ({"share_embeddings": True}, r"model\.target_vocab_size: got 13; expected model\.source_vocab_size=11 with"),
+        ({"key_size": -1}, r"model\.key_size: got -1; expected at least 1, or 0 for hidden_size / num_heads"),
+        ({**FLASH, "key_size": 16}, r"model\.key_size: got 16; expected 0 with model\.attention_backend=cudnn"),
         ({"hidden_size": 9, "num_heads": 3}, r"model\.hidden_size: got 9; expected an even number"),
     ],
 )

@@ -49,6 +49,7 @@ def make_config(norm, num_layers, activation):
         sinusoid_layout="interleaved",
         max_positions=8,
         scale_embeddings=True,
+        key_size=0,
     )
 
 
