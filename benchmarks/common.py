@@ -217,8 +217,16 @@ class OurStep:
 
 def open_task(experiment: Any, config: ConfigDict, folder: Path) -> tuple[Any, TrainingConfig, Any]:
     """A task as `launch.py` makes it, with its settings and keys; its text is prepared in a folder."""
-    resolved = experiment.resolve(json.loads(config.to_json()))
-    settings, keys = build_all((TrainingConfig, experiment.Config), resolved, "")
+    return _opened(experiment, experiment.resolve(json.loads(config.to_json())), folder)
+
+
+def open_run(experiment: Any, run: Path) -> tuple[Any, TrainingConfig, Any]:
+    """The task of a run that has been made, with its settings and keys."""
+    return _opened(experiment, json.loads((run / "config.json").read_text()), run)
+
+
+def _opened(experiment: Any, config: Mapping[str, Any], folder: Path) -> tuple[Any, TrainingConfig, Any]:
+    settings, keys = build_all((TrainingConfig, experiment.Config), config, "")
     text = experiment.preparation(keys, folder)
     text.run()
     return experiment.make(keys, text.folder, text.folder), settings, keys

@@ -20,7 +20,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import common
+from benchmarks import common, torch_summarization
+from benchmarks.torch_summarization import TorchSummarization
 from bertjax.data import article_rows
 from bertjax.data.article_limits import LimitedArticle
 from bertjax.data.article_rows import with_labels
@@ -35,7 +36,8 @@ from bertjax.training.loop import Trainer
 from configs.bertsum_ext import get_config
 from experiments import bertsum_ext
 
-_ROWS = 6  # of 512 tokens: 3,072 places of a batch, where PreSumm has 3,000
+_ROWS = 6  # of 512 tokens: 3,072 places of a batch
+_TOKENS = 3000  # of a batch of PreSumm's, padding included: -batch_size 3000
 _WARMUP = 40
 _PREDICTED_TOKENS = (512, 3000, 12000)  # of PreSumm's batches in prediction, of which the best is taken
 _HEADER = ["work", "ours, articles/s", "PreSumm's, articles/s", "ratio", "our compilation"]
@@ -60,17 +62,25 @@ def main() -> None:
 
 def compare(args: argparse.Namespace) -> Iterator[list[str]]:
     """The rows of the table."""
-    from benchmarks.torch_summarization import TorchSummarization
-
-    task, settings, data, tokenizer = make(args.source, args.init_from)
-    theirs = TorchSummarization(args.repository, args.init_from, settings.optimizer.learning_rate)
+    task, settings, keys, tokenizer = make(args.source, args.init_from)
+    recipe = {"optimizer": vars(settings.optimizer), "num_steps": settings.num_steps}
+    theirs = TorchSummarization(args.repository, {"init_from": keys.init_from, "model": keys.model, **recipe})
+    data = ArticleData.of(keys.data)
     articles = data.read("train")
-    yield train(task, settings, theirs.training(encoded(articles, tokenizer, data), args.updates), args)
+    batches = torch_summarization.endless(encoded(articles, tokenizer, data), _TOKENS, seed=0)
+
+    def update() -> int:
+        made = list(itertools.islice(batches, args.updates))
+        for batch in made:
+            theirs.update(batch)
+        return sum(map(len, made))
+
+    yield train(task, settings, update, args)
     yield predict(task, settings, theirs, articles[: args.articles], tokenizer, data, args.rounds)
 
 
-def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, ArticleData, WordPiece]:
-    """The task as `launch.py` makes it, and its settings, articles and vocabulary."""
+def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, Any, WordPiece]:
+    """The task as `launch.py` makes it, and its settings, keys and vocabulary."""
     config = get_config("transformer")
     config.init_from = init_from
     config.batch_size = _ROWS
@@ -80,8 +90,7 @@ def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, ArticleData,
     config.num_steps = 10**6  # more than are made
     with tempfile.TemporaryDirectory() as folder:
         task, settings, keys = common.open_task(bertsum_ext, config, Path(folder))
-        data = ArticleData.of(keys.data)
-        return task, settings, data, data.tokenizer(Path(folder) / "data", ())
+        return task, settings, keys, ArticleData.of(keys.data).tokenizer(Path(folder) / "data", ())
 
 
 def encoded(articles: Sequence[LimitedArticle], tokenizer: WordPiece, data: ArticleData) -> list[Batch]:
@@ -130,10 +139,14 @@ def predict(
 
     with Compilations() as compiled:
         ours()
-    theirs.predict(rows[:10], _PREDICTED_TOKENS[0])
-    timed = {tokens: _seconds(functools.partial(theirs.predict, rows, tokens))[0] for tokens in _PREDICTED_TOKENS}
+
+    def score(tokens: int) -> None:
+        for batch in torch_summarization.batches([row.inputs for row in rows], tokens):
+            theirs.score(batch)
+
+    timed = {tokens: _seconds(functools.partial(score, tokens))[0] for tokens in _PREDICTED_TOKENS}
     best = min(timed, key=timed.__getitem__)
-    seconds = common.interleave({"ours": ours, "theirs": lambda: theirs.predict(rows, best)}, rounds)
+    seconds = common.interleave({"ours": ours, "theirs": functools.partial(score, best)}, rounds)
     each = {name: [value / len(texts) for value in values] for name, values in seconds.items()}
     return row(f"summaries of {len(texts)} articles, their batches of {best} places", each, compiled.seconds)
 

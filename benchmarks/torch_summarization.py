@@ -1,11 +1,11 @@
-"""BertSum as PreSumm trains it: its inter-sentence layers, as they stand in its repository, on transformers' BERT."""
+"""BertSum as PreSumm trains it: its scorers of sentences, as they stand in its repository, on transformers' BERT."""
 
+import copy
 import importlib
-import itertools
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +13,59 @@ import numpy as np
 import torch
 import transformers
 
-from bertjax.data.article_rows import ArticleRow
 from bertjax.task import Batch
 
-_TOKENS = 3000  # of a batch, padding included: -batch_size 3000
 _fill = torch.Tensor.masked_fill
 
 
 class TorchSummarization:
-    """PreSumm's model, batches, loss and Adam. BERT is that of today's transformers, faster than the one it came with.
+    """PreSumm's model and loss, with AdamW. BERT is that of today's transformers, faster than the one it came with."""
 
-    Its batches have rows of about one length, padded to the longest, as many as 3,000 places hold.
-    """
-
-    def __init__(self, repository: Path, encoder: str, learning_rate: float) -> None:
-        """Args: a copy of nlpyang/PreSumm; a Hugging Face folder of BERT; the learning rate."""
+    def __init__(self, repository: Path, config: Mapping[str, Any]) -> None:
+        """Args: a copy of nlpyang/PreSumm; the config of a run of `bertsum_ext`, lengths in updates filled in."""
         torch.set_num_threads(len(os.sched_getaffinity(0)))
-        sys.path.insert(0, str(repository / "src"))
-        # The torch that it was written for took masks of any type.
-        torch.Tensor.masked_fill = lambda tensor, mask, value: _fill(tensor, mask.bool(), value)
-        layers: Any = importlib.import_module("models.encoder")
-        self._bert = transformers.BertModel.from_pretrained(encoder)
-        self._scorer = layers.ExtTransformerEncoder(self._bert.config.hidden_size, 2048, 8, 0.1, 2)
-        parameters = [*self._bert.parameters(), *self._scorer.parameters()]
-        self._optimizer = torch.optim.Adam(parameters, learning_rate, betas=(0.9, 0.999), eps=1e-9)
+        self._bert = transformers.BertModel.from_pretrained(config["init_from"])
+        self._scorer = _scorer(repository, self._bert.config.hidden_size, config["model"])
+        self._model = torch.nn.ModuleDict({"bert": self._bert, "scorer": self._scorer})
+        self._clip_norm = config["optimizer"]["clip_norm"]
+        self._optimizer = _adamw(self._model, config["optimizer"])
+        warmup, steps = config["optimizer"]["warmup_steps"], config["num_steps"]
+        self._schedule = transformers.get_linear_schedule_with_warmup(self._optimizer, warmup, steps)
         self._loss = torch.nn.BCELoss(reduction="none")
 
-    def training(self, rows: Sequence[Batch], updates: int) -> Callable[[], int]:
-        """Makes so many updates at each call, and tells of how many rows; `rows` have inputs and labels."""
-        self._bert.train()
-        self._scorer.train()
-        batches = itertools.cycle(_shuffled(list(_batches(rows, _TOKENS))))
-
-        def train() -> int:
-            return sum(self._update(batch) for batch in itertools.islice(batches, updates))
-
-        return train
-
-    def predict(self, rows: Sequence[ArticleRow], tokens: int) -> None:
-        """Scores the sentences of rows, in batches of so many places."""
-        self._bert.eval()
-        self._scorer.eval()
-        with torch.inference_mode():
-            for batch in _batches([row.inputs for row in rows], tokens):
-                self._scores(*_padded(batch))
-
-    def _update(self, rows: Sequence[Batch]) -> int:
+    def update(self, rows: Sequence[Batch]) -> float:
+        """Makes an update by rows with inputs and labels, and returns the mean loss of a sentence."""
+        self._model.train()
         ids, types, positions, is_sentence = _padded(rows)
-        labels = torch.zeros(positions.shape)
-        for number, row in enumerate(rows):
-            found = row["labels"][row["sentence_starts"] == 1]
-            labels[number, : len(found)] = torch.from_numpy(found)
-        losses = self._loss(self._scores(ids, types, positions, is_sentence), labels) * is_sentence
+        starts = [row["sentence_starts"] == 1 for row in rows]
+        labels, weights = (
+            _stacked([row[name][where] for row, where in zip(rows, starts, strict=True)]).float()
+            for name in ("labels", "label_weights")
+        )
+        losses = self._loss(self._scores(ids, types, positions, is_sentence), labels) * weights
+        loss = losses.sum() / weights.sum()
         self._optimizer.zero_grad()
-        (losses.sum() / losses.numel()).backward()
+        loss.backward()
+        if self._clip_norm:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
         self._optimizer.step()
-        return len(rows)
+        self._schedule.step()
+        return loss.item()
+
+    def score(self, rows: Sequence[Batch]) -> list[np.ndarray]:
+        """The scores of the sentences of each row, between 0 and 1."""
+        self._model.eval()
+        with torch.inference_mode():
+            found = self._scores(*_padded(rows)).numpy()
+        return [scores[: np.count_nonzero(row["sentence_starts"])] for scores, row in zip(found, rows, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        """A copy of all parameters."""
+        return copy.deepcopy(self._model.state_dict())
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes parameters that `state` gave."""
+        self._model.load_state_dict(state)
 
     def _scores(
         self, ids: torch.Tensor, types: torch.Tensor, positions: torch.Tensor, is_sentence: torch.Tensor
@@ -79,20 +76,47 @@ class TorchSummarization:
         return scores
 
 
-def _batches(rows: Sequence[Batch], tokens: int) -> Iterator[list[Batch]]:
+def batches(rows: Sequence[Batch], tokens: int) -> list[list[Batch]]:
     """Rows of about one length, so many that all of them, padded to the longest, have at most so many places."""
-    batch: list[Batch] = []
+    found: list[list[Batch]] = [[]]
     for row in sorted(rows, key=lambda row: len(row["input_ids"])):
-        if batch and (len(batch) + 1) * len(row["input_ids"]) > tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    yield batch
+        if found[-1] and (len(found[-1]) + 1) * len(row["input_ids"]) > tokens:
+            found.append([])
+        found[-1].append(row)
+    return found
 
 
-def _shuffled(batches: list[list[Batch]]) -> list[list[Batch]]:
-    random.Random(0).shuffle(batches)
-    return batches
+def endless(rows: Sequence[Batch], tokens: int, seed: int) -> Iterator[list[Batch]]:
+    """The batches of `batches`, in another order at each pass."""
+    drawn, order = batches(rows, tokens), random.Random(seed)
+    while True:
+        order.shuffle(drawn)
+        yield from drawn
+
+
+def _scorer(repository: Path, hidden_size: int, model: Mapping[str, Any]) -> torch.nn.Module:
+    sys.path.insert(0, str(repository / "src"))
+    # The torch that it was written for took masks of any type.
+    torch.Tensor.masked_fill = lambda tensor, mask, value: _fill(tensor, mask.bool(), value)
+    layers: Any = importlib.import_module("models.encoder")
+    if model["scorer"] == "classifier":
+        scorer: torch.nn.Module = layers.Classifier(hidden_size)
+    else:
+        assert model["scorer"] == "transformer"
+        sizes = (model[f"scorer_{name}"] for name in ("intermediate", "heads", "dropout", "layers"))
+        scorer = layers.ExtTransformerEncoder(hidden_size, *sizes)
+    for parameter in scorer.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.xavier_uniform_(parameter)  # as PreSumm's ExtSummarizer begins
+    return scorer
+
+
+def _adamw(model: torch.nn.Module, values: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """Without decay of vectors, which are biases and norms."""
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) is many] for many in (True, False))
+    groups = [{"params": matrices, "weight_decay": values["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
+    betas = values["beta1"], values["beta2"]
+    return torch.optim.AdamW(groups, values["learning_rate"], betas=betas, eps=values["eps"])
 
 
 def _padded(rows: Sequence[Batch]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

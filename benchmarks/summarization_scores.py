@@ -1,0 +1,82 @@
+"""What PreSumm's model makes of a run's recipe on PyTorch: the same encoder, articles, updates, rates and choice.
+
+    python launch.py --config=configs/bertsum_ext.py:transformer --workdir=runs/bbc --config.init_from=BERT_FOLDER ...
+    python -m benchmarks.summarization_scores runs/bbc PATH/TO/PreSumm --seed=0
+
+The scorers are as they stand in a copy of nlpyang/PreSumm, on BERT of transformers. Articles are read, sentences chosen
+and ROUGE computed by our code, as in the run; the checkpoint that is tested is the one with the least held-out loss.
+Rows come in batches of about one length, of as many places as the run's, padding included, in an order of their own.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import special
+
+from benchmarks import common, torch_summarization
+from benchmarks.summarization import encoded
+from benchmarks.torch_summarization import TorchSummarization
+from bertjax.summarization import ArticleData
+from bertjax.task import Example
+from experiments import bertsum_ext
+
+_PREDICTED_TOKENS = 4096  # of a batch; nothing but the time depends on it
+_LEAST = 1e-7  # a probability's distance from 0 and 1, so that its logit is a number
+
+
+def main() -> None:
+    """Trains once, and prints what the best checkpoint scores on the articles to test on."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path, help="a run of bertsum_ext, for its config")
+    parser.add_argument("repository", type=Path, help="a copy of nlpyang/PreSumm")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    print(common.describe_machine(), flush=True)
+    torch.manual_seed(args.seed)
+    config = json.loads((args.run / "config.json").read_text())
+    task, _, keys = common.open_run(bertsum_ext, args.run)
+    began = time.perf_counter()
+    theirs = TorchSummarization(args.repository, config)
+    train(task, keys, theirs, config, args.seed)
+    figures = score(task, theirs, task.tested())
+    print(json.dumps(figures, indent=2))
+    print(f"{(time.perf_counter() - began) / 60:.1f} min")
+
+
+def train(task: Any, keys: Any, theirs: TorchSummarization, config: Mapping[str, Any], seed: int) -> None:
+    """Leaves the parameters that had the least loss of held-out articles."""
+    data = ArticleData.of(keys.data)
+    rows = encoded(data.read("train"), data.tokenizer(Path(config["init_from"]), ()), data)
+    batches = torch_summarization.endless(rows, config["batch_size"] * data.rows.seq_len, seed)
+    best, state = math.inf, theirs.state()
+    for done, batch in enumerate(itertools.islice(batches, config["num_steps"]), 1):
+        loss = theirs.update(batch)
+        if done % config["evaluate_every"] == 0 or done == config["num_steps"]:
+            figures = score(task, theirs, task.held_out())
+            told = "  ".join(f"{name}={figures[name]:.4g}" for name in ("loss", "rouge1", "rouge2", "rougeLsum"))
+            print(f"update {done}: train/loss={loss:.4g}; held out: {told}", flush=True)
+            if figures["loss"] < best:
+                best, state = figures["loss"], theirs.state()
+    theirs.load(state)
+
+
+def score(task: Any, theirs: TorchSummarization, examples: Iterable[Example]) -> dict[str, float]:
+    """The figures of their scores, as the task has them."""
+    members = list(examples)
+    found: dict[int, np.ndarray] = {}
+    for batch in torch_summarization.batches([row for each in members for row in each.rows], _PREDICTED_TOKENS):
+        found |= {id(row): scores for row, scores in zip(batch, theirs.score(batch), strict=True)}
+    logits = {key: special.logit(np.clip(scores, _LEAST, 1 - _LEAST)) for key, scores in found.items()}
+    return dict(task.score([(each, [{"logits": logits[id(row)]} for row in each.rows]) for each in members]))
+
+
+if __name__ == "__main__":
+    main()
