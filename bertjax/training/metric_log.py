@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from tensorboardX import SummaryWriter
 
 from bertjax.files import completed, read_records
 from bertjax.task import Metrics
@@ -32,6 +31,8 @@ class MetricLog:
         if self._is_writer:
             _drop_after(self._path, resumed)
             self._file = self._path.open("a")
+            from tensorboardX import SummaryWriter  # which imports torch where that is installed: seconds
+
             self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=resumed + 1 if resumed else None)
 
     def __enter__(self) -> "MetricLog":
