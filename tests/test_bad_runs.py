@@ -131,9 +131,10 @@ def flip_a_bit(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "got"), [(truncate, "sha256"), (flip_a_bit, "sha256"), (Path.unlink, "no such file")]
+    ("damage", "got"),
+    [pytest.param(truncate, "sha256", marks=pytest.mark.slow), (flip_a_bit, "sha256"), (Path.unlink, "no such file")],
 )
-@pytest.mark.parametrize("item", ["params", "opt_state"])
+@pytest.mark.parametrize("item", ["params", pytest.param("opt_state", marks=pytest.mark.slow)])
 def test_a_damaged_checkpoint(home, copied, damage, got, item):
     run = copied()
     path = largest_file(run / "checkpoints" / "6" / item)

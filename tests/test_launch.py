@@ -230,6 +230,7 @@ def mixed_lines(count: int) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_predictions_keep_the_order_and_do_not_depend_on_the_batch(home, tmp_path):
     lines, output = mixed_lines(75), tmp_path / "out.jsonl"
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
@@ -349,6 +350,7 @@ def test_positions_that_were_not_learned_begin_as_copies(home, published, tmp_pa
     np.testing.assert_array_equal(after, before[np.arange(len(before)) % 10])
 
 
+@pytest.mark.slow
 def test_a_run_outlives_the_weights_that_it_began_with(home, published, tmp_path):
     weights = shutil.copytree(published, tmp_path / "weights")
     assert tiny.run(*from_folder(home, weights, tmp_path / "run", num_steps=1)).status is None

@@ -243,7 +243,10 @@ def test_save_writes_what_transformers_would(tmp_path, tensors, params):
     assert huggingface.read_config(folder) == huggingface.read_config(GOLDEN)
 
 
-@pytest.mark.parametrize(("activation", "hidden_act"), [("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")])
+@pytest.mark.parametrize(
+    ("activation", "hidden_act"),
+    [("gelu_tanh", "gelu_new"), *(pytest.param(name, name, marks=pytest.mark.slow) for name in ("relu", "silu"))],
+)
 def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidden_act):
     config = dataclasses.replace(NO_NEXT_SENTENCE, activation=activation)
     ids = jnp.zeros((1, 1), jnp.int32)

@@ -43,6 +43,7 @@ def test_a_configuration_that_learns(text, tmp_path):
     assert not (tmp_path / "run" / "config.json").exists() and not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "_UPDATES", 20)
     arguments = tiny.arguments(text, tmp_path / "run", **{**GOOD, "optimizer__learning_rate": 0.0})
@@ -109,6 +110,7 @@ def test_what_looks_wrong(loss, updates, is_out_of_time, told):
     assert re.match(told, found) and bool(found) == bool(told)
 
 
+@pytest.mark.slow
 def test_the_update_is_that_of_training(text):
     """Over all devices and in micro-batches too."""
     assert jax.device_count() == 8

@@ -133,6 +133,7 @@ def test_times_follow_from_the_costs():
     assert "bound by interconnect" in lines and "all-reduce" in lines and "fits" in lines
 
 
+@pytest.mark.slow
 def test_split_parameters_take_their_share():
     record = planned(mesh__data=2, mesh__fsdp=4)
     # Matrices of 128x128 and up, and the word embeddings, are split; vectors and the small tables are not.
