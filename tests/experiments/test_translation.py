@@ -191,8 +191,8 @@ def test_checkpoints_are_averaged(run):
     scores = {line["step"]: line["valid/bleu"] for line in lines_of(workdir / "metrics.jsonl") if "valid/bleu" in line}
     best = sorted(scores, key=lambda step: (-scores[step], step))
     assert sorted(checkpoints.find_steps(workdir, "best:2")) == sorted(best[:2])
-    with pytest.raises(UserError, match=r"'last:3'.*no more than there are"):
-        checkpoints.find_steps(workdir, "last:3")
+    with pytest.raises(UserError, match=r"'last:4'.*no more than there are"):
+        checkpoints.find_steps(workdir, "last:4")
 
 
 def test_packed_pairs_have_the_losses_of_separate_ones(tmp_path):
