@@ -75,10 +75,10 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> bool:
-    from bertjax.reporting import attention, curves, plan, summaries
+    from bertjax.reporting import attention, page, plan, summaries
 
     if mode == "report" and _SEEDS.value is None and _SWEEP.value is None:
-        print(curves.write_report(Path(_WORKDIR.value)))
+        print(page.write(Path(_WORKDIR.value)))
         return True
 
     from bertjax import sweeps

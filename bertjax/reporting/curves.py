@@ -1,4 +1,4 @@
-"""Learning curves of runs, as pictures and as a page; run folders in, nothing else.
+"""Learning curves of runs, as pictures; run folders in, nothing else.
 
     python -m bertjax.reporting.curves --output=docs/pictures/phases.svg 'length 128=runs/phase1' ...
 
@@ -7,11 +7,9 @@ The same run folders give the same bytes.
 """
 
 import argparse
-import html
 import io
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,41 +85,6 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def write_report(workdir: Path) -> Path:
-    """Writes `report.html` into a run's folder: the curves, the last figures, the config. It needs nothing else.
-
-    Raises:
-      UserError: as `learning_curves`.
-    """
-    run = read_run(workdir)
-    title = html.escape(f"{run.config.get('experiment', 'run')}: {workdir.resolve().name}")
-    svg = learning_curves({workdir.resolve().name: workdir}, "step")
-    figures = [(name, f"{value:.6g}", f"{step:,}") for name, (step, value) in sorted(run.last_figures().items())]
-    page = f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-body {{ font-family: sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
-svg {{ width: 100%; height: auto }}
-table {{ border-collapse: collapse }}
-th, td {{ text-align: left; padding: 0.1em 1em 0.1em 0; border-bottom: 1px solid #ddd }}
-</style>
-<h1>{title}</h1>
-<p>{run.num_steps:,} of {run.config.get("num_steps", 0):,} steps.</p>
-{svg[svg.index("<svg") :]}
-<h2>Last figures</h2>
-{_table(("metric", "value", "step"), figures)}
-<h2>Config</h2>
-{_table(("key", "value"), list(_flat(run.config)))}
-</html>
-"""
-    path = workdir / "report.html"
-    with completed(path) as partial:
-        partial.write_text(page)
-    return path
-
-
 def main(arguments: Sequence[str]) -> None:
     """Draws the runs that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -194,20 +157,6 @@ def _add_legend(figure: Any, panel: Any, chains: Mapping[str, Sequence[Run]]) ->
         if style["label"] in drawn:
             handles += panel.plot([], [], **{**style, "color": "black"})
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4), frameon=False)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    lines = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return "\n".join(["<table>", f"<tr>{head}</tr>", *lines, "</table>"])
 
 
 if __name__ == "__main__":

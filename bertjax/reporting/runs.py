@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,15 @@ class Run:
             seen.append((step, total))
         return seen
 
+    def seconds_trained(self) -> list[tuple[int, float]]:
+        """The seconds of training up to each step, evaluation and saving aside; paced as `tokens_seen`."""
+        found, before, total = [(0, 0.0)], 0, 0.0
+        for step, seconds in self.series("train/step_seconds"):
+            total += (step - before) * seconds
+            before = step
+            found.append((step, total))
+        return found
+
     def last_figures(self) -> dict[str, tuple[int, float]]:
         """Each metric's last value, and the step it is of."""
         return {
@@ -78,24 +87,62 @@ def read_run(folder: Path) -> Run:
             expected="the folder of a run, --workdir of a training",
             fix="correct the path, or train first",
         )
-    lines, records = log.read_text().splitlines(), []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            int(record["step"])
-        except (ValueError, KeyError, TypeError):
-            if number == len(lines):  # the line that was being written
-                continue
-            raise UserError(
-                f"{log}, line {number}",
-                got=repr(line[:80]),
-                expected='an object with a "step"',
-                fix="delete the line",
-            ) from None
+    records = []
+    for number, record in enumerate(read_lines(log, numbers=("step",)), start=1):
+        for name, value in record.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                got, fix = f"{value!r} for {name}", "delete the line"
+                raise UserError(f"{log}, line {number}", got=got, expected="numbers", fix=fix)
         records.append(record)
     if not records:
         raise UserError(f"run {folder}", got="no figures yet", expected="at least one", fix="wait for the first step")
-    return Run(folder, json.loads((folder / "config.json").read_text()), records)
+    return Run(folder, read_object(folder / "config.json"), records)
+
+
+def read_lines(path: Path, *, numbers: Sequence[str] = (), names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one a line, but for a last line that is not whole.
+
+    Args:
+      path: the file.
+      numbers: keys that each has, of numbers.
+      names: other keys that each has.
+    Raises:
+      UserError: a line of anything else, by its number.
+    """
+    lines = path.read_bytes().splitlines()
+    for place, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            for name in numbers:
+                float(record[name])
+            for name in names:
+                record[name]
+        except (ValueError, KeyError, TypeError):
+            if place == len(lines):  # the line that was being written
+                continue
+            raise UserError(
+                f"{path}, line {place}",
+                got=repr(line[:80].decode(errors="replace")),
+                expected="an object with " + " and ".join(f'"{name}"' for name in (*numbers, *names)),
+                fix="delete the line",
+            ) from None
+        yield record
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object that a file of JSON holds. Raises UserError for anything else, such as half of one."""
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError(f"a JSON {type(found).__name__}")
+        return found
+    except (OSError, ValueError) as error:
+        raise UserError(
+            str(path),
+            got=f"a file that cannot be read ({error})",
+            expected="a JSON object, as a run writes it",
+            fix="copy it again from where the run was made, or delete it where the run can make it anew",
+        ) from error
 
 
 def continued(run: Run) -> list[Run]:

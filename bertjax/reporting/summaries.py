@@ -53,7 +53,7 @@ def page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         _check(record)
     yield _HEAD
     for record in itertools.chain(first, records):
-        yield _article(record)
+        yield article(record)
     yield "</html>\n"
 
 
@@ -67,10 +67,14 @@ def _check(record: Mapping[str, Any]) -> None:
         )
 
 
-def _article(record: Mapping[str, Any]) -> str:
+def article(record: Mapping[str, Any]) -> str:
+    """A part of a page: the summary, and the article's sentences with their scores; see `page`.
+
+    Sentences whose numbers are in "oracle", if it is there, are of the class "oracle".
+    """
     refused = {each["position"]: each for each in record["refused"]}
     sentences = [
-        _sentence(number, sentence, score, record["positions"], refused)
+        _sentence(number, sentence, score, record, refused)
         for number, (sentence, score) in enumerate(zip(record["sentences"], record["scores"], strict=True))
     ]
     parts = [
@@ -88,9 +92,16 @@ def _article(record: Mapping[str, Any]) -> str:
 
 
 def _sentence(
-    number: int, sentence: str, score: float | None, chosen: Sequence[int], refused: Mapping[int, Mapping[str, Any]]
+    number: int,
+    sentence: str,
+    score: float | None,
+    record: Mapping[str, Any],
+    refused: Mapping[int, Mapping[str, Any]],
 ) -> str:
     kinds, mark, title = ["sentence"], "", f"sentence {number + 1}"
+    chosen: Sequence[int] = record["positions"]
+    if number in record.get("oracle", ()):
+        kinds.append("oracle")
     title += ", not scored" if score is None else f", score {score:.3f}"
     if score is None:
         kinds.append("unscored")

@@ -1,17 +1,15 @@
 """The pictures, read back: which lines there are, and where their points lie."""
 
-import json
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.reporting.curves import learning_curves, main, write_report
+from bertjax.reporting.curves import learning_curves, main
 from tests.reporting.conftest import lines
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -185,39 +183,3 @@ def test_the_command_line_tells_mistakes_in_one_line(tmp_path, arguments):
     with pytest.raises(SystemExit, match=r"^error: .*expected.*Fix: "):
         main([f"--output={tmp_path / 'x.svg'}", *arguments])
     assert list(tmp_path.iterdir()) == []
-
-
-class Page(HTMLParser):
-    """The cells of tables, and whatever would be loaded from elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells, self.loads, self.tags, self._in_cell = [], [], [], False
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self._in_cell = tag == "td"
-        self.loads += [value for name, value in attrs if name in ("src", "href", "xlink:href") and value[0] != "#"]
-
-    def handle_data(self, data):
-        if self._in_cell:
-            self.cells.append(data)
-            self._in_cell = False
-
-
-def test_the_report_holds_all_that_it_needs(make_run):
-    folder = make_run("r", lines([100, 200]), data={"source": "<texts>/*.txt"})
-    path = write_report(folder)
-    assert path == folder / "report.html" and sorted(p.name for p in folder.iterdir()) == [
-        "config.json",
-        "metrics.jsonl",
-        "report.html",
-    ]
-    page = Page()
-    page.feed(path.read_text())
-    assert page.loads == [] and "script" not in page.tags and page.tags.count("svg") == 1
-    rows = dict(zip(page.cells[::3], page.cells[1::3], strict=False))
-    assert rows["valid/masked_lm_loss"] == "5" and rows["valid/masked_lm_unigram_loss"] == "6"
-    config = page.cells[page.cells.index("experiment") :]
-    assert json.loads(config[config.index("data.source") + 1]) == "<texts>/*.txt"
-    assert "200 of 300 steps" in path.read_text()

@@ -115,7 +115,7 @@ def test_figures_of_the_test_split(tmp_path):
         ),
         (
             lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/f1": "high"}\n'),
-            r"metrics.jsonl: got 'high' for valid/f1",
+            r"metrics.jsonl, line \d+: got 'high' for valid/f1",
         ),
     ],
 )

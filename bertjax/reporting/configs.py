@@ -1,0 +1,42 @@
+"""Configs side by side: what is different between them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_MISSING = "–"
+
+
+class Row(NamedTuple):
+    """A key of one or several configs.
+
+    Attributes:
+      key: with dots.
+      values: of each config, as JSON; a dash where it has no such key.
+      differs: whether they are not all the same.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    differs: bool
+
+
+def compared(configs: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """A row for each key that any of the configs has, in their order.
+
+    >>> [tuple(row) for row in compared({"a": {"x": {"y": 1}}, "b": {"x": {"y": 2}}})]
+    [('x.y', ('1', '2'), True)]
+    """
+    flat = [flattened(config) for config in configs.values()]
+    rows = []
+    for key in dict.fromkeys(key for config in flat for key in config):
+        values = tuple(json.dumps(config[key], ensure_ascii=False) if key in config else _MISSING for config in flat)
+        rows.append(Row(key, values, len(set(values)) > 1))
+    return rows
+
+
+def flattened(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The values of a config by dotted keys; an empty group stays a value."""
+    if not isinstance(tree, Mapping) or (prefix and not tree):
+        return {prefix: tree}
+    return {k: v for key, value in tree.items() for k, v in flattened(value, f"{prefix}.{key}".strip(".")).items()}

@@ -1,0 +1,53 @@
+"""Where a run's time went: from its ledger, `goodput.jsonl`, or as far as its figures tell."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.reporting.runs import Run, read_lines
+
+FILE = "goodput.jsonl"
+_USEFUL = "step"
+_ORDER = (_USEFUL, "data_wait", "compile", "evaluation", "checkpoint", "init", "lost")
+
+
+def told(run: Run) -> dict[str, Any] | None:
+    """Seconds by what they were for, and the share of them that made updates; None if nothing tells.
+
+    Raises:
+      UserError: a line of the ledger that was not written by a run.
+    """
+    path = run.folder / FILE
+    ledger = _of_ledger(path) if path.exists() else {}
+    seconds, source = (ledger, f"From {FILE}.") if ledger else (_of_figures(run), "From metrics.jsonl: training alone.")
+    total = sum(seconds.values())
+    if not total > 0:
+        return None
+    names = [*(name for name in _ORDER if name in seconds), *(name for name in seconds if name not in _ORDER)]
+    parts = [
+        {"kind": name, "seconds": round(seconds[name], 3), "percent": f"{100 * seconds[name] / total:.1f}"}
+        for name in names
+    ]
+    said = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {total / 3600:.2f} hours went into updates."
+    return {"parts": parts, "said": said, "source": source}
+
+
+def _of_ledger(path: Path) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for record in read_lines(path, numbers=("seconds",), names=("kind",)):
+        found[record["kind"]] = found.get(record["kind"], 0.0) + float(record["seconds"])
+    return found
+
+
+def _of_figures(run: Run) -> Mapping[str, float]:
+    """What the pace of each window tells; a run that was started again has waited for saves in each of its parts."""
+    before, total, waited = 0, 0.0, 0.0
+    fractions = dict(run.series("train/data_wait_fraction"))
+    for step, seconds in run.series("train/step_seconds"):
+        total += (step - before) * seconds
+        waited += (step - before) * seconds * fractions.get(step, 0.0)
+        before = step
+    saves = [value for _, value in run.series("train/save_wait_seconds")]
+    restarts = [a for a, b in itertools.pairwise([*saves, 0.0]) if b < a]
+    return {_USEFUL: total - waited, "data_wait": waited, "checkpoint": sum(restarts)}

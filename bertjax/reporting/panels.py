@@ -1,0 +1,125 @@
+"""Figures of runs as panels: which curves share one, at which points, and beside which known levels."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.reporting.runs import Run
+
+_POINTS, _FEWEST, _MOST = 60_000, 40, 1500  # of all curves together, of one at least, and at most
+_DIGITS = 5
+SPLITS = ("train", "valid", "test")
+# What is half right by guessing.
+_CHANCE = {"next_sentence_accuracy": 0.5}
+# Figures of how a run went, and ends of intervals: not what one looks at first.
+_ASIDE = ("_low", "_high", "_p", "_seconds", "_fraction", "tokens_per_second", "gradient_norm", "learning_rate")
+_ASIDE_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations", "memory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A run, and where it begins if it goes on from another one."""
+
+    run: Run
+    offset: tuple[float, float, float]  # steps, tokens and seconds before it
+
+
+def phases(chain: Sequence[Run]) -> list[Phase]:
+    """The runs of a chain, each after the one that it goes on from."""
+    found, before = [], (0.0, 0.0, 0.0)
+    for run in chain:
+        found.append(Phase(run, before))
+        ends = run.num_steps, run.tokens_seen()[-1][1], run.seconds_trained()[-1][1]
+        before = (before[0] + ends[0], before[1] + ends[1], before[2] + ends[2])
+    return found
+
+
+def panels(runs: Mapping[str, Phase]) -> dict[str, Any]:
+    """What the page's script draws: `runs`, with tokens and hours at their steps, and `panels`.
+
+    A panel has the curves of one metric in all splits and runs. Levels known before training, which are logged at step
+    0 alone, are `lines` in the panel of the figure that they are to be compared with: "lead_rouge1" in that of
+    "rouge1".
+    """
+    curves: dict[str, list[dict[str, Any]]] = {}
+    levels: list[tuple[int, str, float]] = []
+    for number, phase in enumerate(runs.values()):
+        for name, points in _series(phase.run):
+            split, _, metric = name.partition("/")
+            if split == "valid" and [step for step, _ in points] == [0]:
+                levels.append((number, metric, points[0][1]))
+            else:
+                curves.setdefault(metric, []).append({"run": number, "split": split, "points": points})
+    names = sorted(curves, key=lambda metric: _rank(metric, curves[metric]))
+    found = {metric: _panel(metric, curves[metric], _allowed(curves)) for metric in names}
+    for number, name, value in levels:
+        place = _compared(name, found)
+        if place:
+            found[place]["lines"].append({"run": number, "name": name, "value": _rounded(value)})
+    return {"runs": [_run(name, phase) for name, phase in runs.items()], "panels": list(found.values())}
+
+
+def _series(run: Run) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    names = dict.fromkeys(name for record in run.records for name in record)
+    for name in (name for name in names if name.partition("/")[0] in SPLITS):
+        yield name, run.series(name)
+
+
+def _rank(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[bool, bool, str]:
+    """What is held out comes first, and of that the losses."""
+    return not any(curve["split"] == "valid" for curve in curves), not metric.endswith("loss"), metric
+
+
+def _panel(metric: str, curves: Sequence[Mapping[str, Any]], allowed: int) -> dict[str, Any]:
+    series = [{**curve, "points": [[x, _rounded(y)] for x, y in thinned(curve["points"], allowed)]} for curve in curves]
+    lines = [{"run": None, "name": "chance", "value": _CHANCE[metric]}] if metric in _CHANCE else []
+    aside = metric.endswith(_ASIDE) or metric.startswith(_ASIDE_PREFIXES)
+    return {"metric": metric, "primary": not aside, "series": series, "lines": lines}
+
+
+def _allowed(curves: Mapping[str, Sequence[Any]]) -> int:
+    return max(_FEWEST, min(_MOST, _POINTS // max(1, sum(map(len, curves.values())))))
+
+
+def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
+    """About `most` of a curve's points at most: the lowest and the highest of each stretch, and the ends."""
+    if len(points) <= most:
+        return list(points)
+    kept = {0, len(points) - 1}
+    for part in np.array_split(np.arange(len(points)), max(1, most // 2)):
+        values = np.array([points[i][1] for i in part], float)
+        if np.isfinite(values).any():
+            kept |= {int(part[np.nanargmin(values)]), int(part[np.nanargmax(values)])}
+    return [points[i] for i in sorted(kept)]
+
+
+def _rounded(value: float) -> float | None:
+    """With as many digits as can be seen; None, which breaks the curve, for what is not finite."""
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _compared(level: str, metrics: Mapping[str, Any]) -> str | None:
+    """The metric whose name is left if words that follow each other are taken out of a level's: the longest such."""
+    words = level.split("_")
+    left = [
+        "_".join(words[:start] + words[end:])
+        for end in range(1, len(words) + 1)
+        for start in range(end)
+        if end - start < len(words)
+    ]
+    return max((name for name in left if name in metrics), key=len, default=None)
+
+
+def _run(name: str, phase: Phase) -> dict[str, Any]:
+    """A run's name, and what the horizontal axis may count in place of its steps, at these."""
+    run, offset = phase.run, phase.offset
+    paces = {"tokens": (run.tokens_seen(), offset[1], 1.0), "hours": (run.seconds_trained(), offset[2], 3600.0)}
+    axes = {
+        axis: [[step, _rounded((before + value) / unit)] for step, value in thinned(points, _MOST // 4)]
+        for axis, (points, before, unit) in paces.items()
+        if len(points) > 1
+    }
+    return {"name": name, "offset": offset[0], "axes": axes}

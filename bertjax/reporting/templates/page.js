@@ -1,0 +1,426 @@
+// Curves are drawn by Vega, which stands above this; all else is plain HTML that works without it.
+const $ = (query, root = document) => root.querySelector(query);
+const $$ = (query, root = document) => [...root.querySelectorAll(query)];
+const read = (id) => JSON.parse($("#data-" + id)?.textContent ?? "null");
+const make = (tag, attributes = {}, text = "") => {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.textContent = text;
+  return element;
+};
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+const figure = (value) => (Math.abs(value) >= 1e5 ? value.toExponential(3) : String(Number(value.toPrecision(4))));
+const SPLITS = { train: "training", valid: "held-out", test: "test" };
+const PALETTE = 8; // colors of the style sheet, --c0 to --c7
+const charts = [];
+
+function redraw() {
+  for (const chart of charts) if (chart.root.clientWidth) chart.draw();
+  for (const paint of painted) paint();
+}
+const painted = [];
+
+// Curves ------------------------------------------------------------------------------------------------------------
+
+const runColor = (number) =>
+  number < PALETTE ? color("c" + number) : `hsl(${(number * 137.5) % 360} 55% ${isDark() ? 65 : 45}%)`;
+
+const interpolate = (points, x) => {
+  const after = points.findIndex(([step]) => step >= x);
+  if (after < 0) return points.at(-1)[1];
+  if (!after || points[after][0] === x) return points[after][1];
+  const [[x0, y0], [x1, y1]] = [points[after - 1], points[after]];
+  return y0 + ((x - x0) / (x1 - x0)) * (y1 - y0);
+};
+
+function smoothed(points, weight) {
+  let mean = 0, total = 0; // so that the first point stands for itself, as Adam's moments are corrected
+  return points.map(([x, y]) => {
+    if (y === null) return [x, null];
+    mean = weight * mean + (1 - weight) * y;
+    total = weight * total + (1 - weight);
+    return [x, mean / total];
+  });
+}
+
+class Chart {
+  constructor(root, panel, runs, controls) {
+    Object.assign(this, { root, panel, runs, controls, window: null });
+    const title = make("h3", {}, panel.title ?? panel.metric);
+    this.buttons = make("span", { class: "buttons" });
+    for (const [label, name, act] of [
+      ["+", "zoom in", () => this.zoom(0.5)],
+      ["−", "zoom out", () => this.zoom(2)],
+      ["←", "to the left", () => this.pan(-0.25)],
+      ["→", "to the right", () => this.pan(0.25)],
+      ["⤢", "show all", () => this.show(null)],
+    ]) {
+      const button = make("button", { type: "button", "aria-label": `${title.textContent}: ${name}`, title: name }, label);
+      button.addEventListener("click", act);
+      this.buttons.append(button);
+    }
+    title.append(this.buttons);
+    this.place = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": this.described() });
+    this.readout = make("p", { class: "readout" });
+    root.append(title, this.place, this.readout);
+    this.listen();
+    charts.push(this);
+  }
+
+  described() {
+    const last = this.panel.series.map((one) => `${this.label(one)} ${one.points.at(-1)?.[1] ?? "not finite"}`);
+    return `${this.panel.metric}, last: ${last.slice(0, 6).join(", ")}. Keys: plus, minus, arrows, 0 for all.`;
+  }
+
+  label(one) {
+    const split = SPLITS[one.split] ?? one.split;
+    return this.runs.length > 1 ? [this.runs[one.run].name, split].filter(Boolean).join(", ") : split;
+  }
+
+  x(run, step) {
+    const { offset, axes } = this.runs[run], axis = this.controls.axis;
+    return axis === "step" ? offset + step : interpolate(axes[axis], step);
+  }
+
+  has(run) {
+    return this.controls.axis === "step" || this.runs[run].axes?.[this.controls.axis];
+  }
+
+  curves() {
+    const { hidden, log, smoothing } = this.controls, curves = [];
+    for (const one of this.panel.series.filter(({ run }) => !hidden.has(run) && this.has(run))) {
+      const points = one.points.map(([step, y]) => [this.x(one.run, step), log && y <= 0 ? null : y]);
+      const own = this.runs.length > 1 ? runColor(one.run) : color(one.split === "train" ? "c1" : one.split === "test" ? "c2" : "c0");
+      const isTrain = one.split === "train";
+      const style = { color: own, width: isTrain ? 1.3 : 2.2, dash: isTrain && this.runs.length > 1 ? [5, 3] : [], opacity: 1 };
+      if (smoothing && isTrain) {
+        curves.push({ points, style: { ...style, opacity: 0.25 }, label: null });
+        curves.push({ points: smoothed(points, smoothing), style, label: this.label(one) });
+      } else curves.push({ points, style, label: this.label(one) });
+    }
+    return curves;
+  }
+
+  async draw() {
+    const curves = (this.drawn = this.curves()), { log } = this.controls;
+    const lines = this.panel.lines.filter(({ run, value }) => !this.controls.hidden.has(run) && !(log && value <= 0));
+    const xs = curves.flatMap(({ points }) => points.map(([x]) => x));
+    if (!xs.length) return this.place.replaceChildren("Nothing to draw on this axis.");
+    this.whole = [xs.reduce((a, b) => Math.min(a, b)), xs.reduce((a, b) => Math.max(a, b))];
+    if (this.whole[0] === this.whole[1]) this.whole[1] += 1;
+    const holder = make("div", { "aria-hidden": "true" }), number = (this.number = (this.number ?? 0) + 1);
+    const options = { mode: "vega", renderer: "svg", actions: false, tooltip: false, hover: false, defaultStyle: false };
+    const { view } = await vegaEmbed(holder, this.spec(curves, lines), options);
+    if (number !== this.number) return view.finalize(); // overtaken by another change
+    this.view?.finalize();
+    this.view = view;
+    this.place.replaceChildren(holder);
+    this.fit(curves, lines);
+  }
+
+  fit(curves, lines) {
+    const [low, high] = this.window ?? this.whole;
+    const seen = curves.flatMap(({ points }) => points.filter(([x, y]) => y !== null && x >= low && x <= high).map(([, y]) => y));
+    const ys = [...seen, ...(this.window && seen.length ? [] : lines.map(({ value }) => value))];
+    let [bottom, top] = ys.length ? [Math.min(...ys), Math.max(...ys)] : [0, 1];
+    const room = this.controls.log ? 0 : 0.05 * (top - bottom || Math.abs(top) || 1);
+    if (this.controls.log && bottom === top) [bottom, top] = [bottom / 2, top * 2];
+    this.view.signal("xd", [low, high]).signal("yd", [bottom - room, top + room]).run();
+    this.place.dataset.window = `${low} ${high}`;
+  }
+
+  spec(curves, lines) {
+    const ink = color("ink"), faint = color("line"), font = getComputedStyle(document.body).fontFamily;
+    const axis = { labelColor: ink, titleColor: ink, gridColor: faint, domainColor: faint, tickColor: faint, grid: true,
+      labelFont: font, titleFont: font, titleFontWeight: "normal", labelFontSize: 11, tickCount: 5 };
+    const styles = curves.map(({ style }) => style);
+    const values = curves.flatMap(({ points }, s) => points.map(([x, y]) => ({ x, y, s })));
+    const levels = lines.map(({ run, name, value }) => ({ name, value, color: run === null || this.runs.length < 2 ? ink : runColor(run) }));
+    const style = (name) => ({ signal: `styles[datum.s].${name}` });
+    const log = this.controls.log, title = this.panel.axis ?? { step: "step", tokens: "tokens", hours: "hours" }[this.controls.axis];
+    return {
+      width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding" }, padding: 2,
+      signals: [{ name: "xd", value: [0, 1] }, { name: "yd", value: [1, 2] }, { name: "styles", value: styles },
+        { name: "brush", value: [0, 0] }, { name: "at", value: -1 }],
+      data: [{ name: "points", values }, { name: "levels", values: levels }],
+      scales: [
+        { name: "x", type: this.panel.log ? "log" : "linear", domain: { signal: "xd" }, range: "width", zero: false, nice: false, ...(this.panel.log ? { base: 2 } : {}) },
+        { name: "y", type: log ? "log" : "linear", domain: { signal: "yd" }, range: "height", zero: false, nice: false },
+      ],
+      axes: [
+        { ...axis, orient: "bottom", scale: "x", title, format: "~s" },
+        { ...axis, orient: "left", scale: "y", ...(log ? { format: ".3~g" } : {}) },
+      ],
+      marks: [{
+        type: "group", clip: true, encode: { update: { width: { signal: "width" }, height: { signal: "height" } } },
+        marks: [
+          { type: "rule", from: { data: "levels" }, encode: { update: { x: { value: 0 }, x2: { signal: "width" },
+            y: { scale: "y", field: "value" }, stroke: { field: "color" }, strokeDash: { value: [2, 3] } } } },
+          { type: "text", from: { data: "levels" }, encode: { update: { x: { signal: "width - 4" }, align: { value: "right" },
+            y: { scale: "y", field: "value", offset: -4 }, fontSize: { value: 11 }, fill: { field: "color" },
+            font: { value: font }, text: { signal: "replace(datum.name, regexp('_', 'g'), ' ')" } } } },
+          { type: "group", from: { facet: { name: "curve", data: "points", groupby: "s" } }, marks: [
+            { type: "line", from: { data: "curve" }, encode: { update: { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" },
+              defined: { signal: "isValid(datum.y)" }, stroke: style("color"), strokeWidth: style("width"),
+              strokeDash: style("dash"), strokeOpacity: style("opacity") } } }] },
+          ...(values.length > 400 ? [] : [{ type: "symbol", from: { data: "points" }, encode: { update: {
+            x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" }, size: { value: 14 }, fill: style("color"),
+            fillOpacity: { signal: "isValid(datum.y) ? styles[datum.s].opacity : 0" } } } }]),
+          { type: "rule", encode: { update: { x: { signal: "at" }, y: { value: 0 }, y2: { signal: "height" },
+            stroke: { value: ink }, strokeOpacity: { signal: "at < 0 ? 0 : 0.5" } } } },
+          { type: "rect", encode: { update: { x: { signal: "min(brush[0], brush[1])" }, x2: { signal: "max(brush[0], brush[1])" },
+            y: { value: 0 }, y2: { signal: "height" }, fill: { value: color("accent") }, fillOpacity: { value: 0.2 } } } },
+        ],
+      }],
+    };
+  }
+
+  show(window) {
+    this.window = window && [Math.max(window[0], this.whole[0]), Math.min(window[1], this.whole[1])];
+    if (this.window && !(this.window[1] > this.window[0])) this.window = null;
+    this.fit(this.drawn, this.panel.lines);
+  }
+
+  zoom(factor) {
+    const [low, high] = this.window ?? this.whole, middle = (low + high) / 2, half = ((high - low) / 2) * factor;
+    this.show(middle - half <= this.whole[0] && middle + half >= this.whole[1] ? null : [middle - half, middle + half]);
+  }
+
+  pan(part) {
+    const [low, high] = this.window ?? this.whole, [start, end] = this.whole;
+    const by = Math.min(Math.max(part * (high - low), start - low), end - high);
+    this.show([low + by, high + by]);
+  }
+
+  listen() {
+    const pixel = (event) => event.clientX - $("svg", this.place).getBoundingClientRect().left - this.view.origin()[0];
+    let from = null;
+    this.place.addEventListener("pointerdown", (event) => {
+      if (event.button || !this.view) return;
+      from = pixel(event);
+      this.place.setPointerCapture(event.pointerId);
+    });
+    this.place.addEventListener("pointermove", (event) => {
+      if (!this.view) return;
+      if (from !== null) this.view.signal("brush", [from, pixel(event)]);
+      this.view.signal("at", pixel(event)).run();
+      this.tell(this.view.scale("x").invert(pixel(event)));
+    });
+    const end = (event) => {
+      if (from === null) return;
+      const edges = [from, pixel(event)].sort((a, b) => a - b);
+      from = null;
+      this.view.signal("brush", [0, 0]).run();
+      if (event.type === "pointerup" && edges[1] - edges[0] > 8) this.show(edges.map((edge) => this.view.scale("x").invert(edge)));
+    };
+    this.place.addEventListener("pointerup", end);
+    this.place.addEventListener("pointercancel", end);
+    this.place.addEventListener("pointerleave", () => {
+      if (from === null) this.view?.signal("at", -1).run();
+    });
+    this.place.addEventListener("dblclick", () => this.show(null));
+    this.place.addEventListener("keydown", (event) => {
+      const act = { "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(null),
+        ArrowLeft: () => this.pan(-0.25), ArrowRight: () => this.pan(0.25) }[event.key];
+      if (!act || !this.view || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      act();
+    });
+  }
+
+  tell(x) {
+    const near = this.drawn.filter(({ label }) => label).map(({ points, label, style }) => {
+      const finite = points.filter(([, y]) => y !== null);
+      return finite.length ? { label, style, point: finite.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a)) } : null;
+    });
+    this.readout.replaceChildren(...near.filter(Boolean).slice(0, 8).map(({ label, style, point }) => {
+      const span = make("span", {}, `${label} ${figure(point[1])} at ${figure(point[0])}`);
+      span.style.borderColor = style.color;
+      return span;
+    }));
+  }
+}
+
+function curves() {
+  const data = read("curves"), form = $("#curve-controls");
+  if (!data) return;
+  const controls = { axis: "step", log: false, smoothing: 0, hidden: new Set() };
+  for (const place of $$("[data-panel]")) new Chart(place, data.panels[place.dataset.panel], data.runs, controls);
+  form.addEventListener("input", () => {
+    controls.axis = form.elements.axis.value;
+    controls.log = form.elements.log.checked;
+    controls.smoothing = Number(form.elements.smoothing.value);
+    form.elements.shown.value = controls.smoothing ? controls.smoothing.toFixed(2) : "off";
+    for (const box of $$("[data-run]", form)) controls.hidden[box.checked ? "delete" : "add"](Number(box.dataset.run));
+    for (const chart of charts) if (chart.controls === controls) chart.window = null;
+    redraw();
+  });
+  for (const [name, checked] of [["all", true], ["none", false]])
+    $(`[data-runs=${name}]`, form)?.addEventListener("click", () => {
+      for (const box of $$("[data-run]", form)) box.checked = checked;
+      form.dispatchEvent(new Event("input"));
+    });
+}
+
+function lengths() {
+  const data = read("lengths");
+  if (!data) return;
+  const controls = { axis: "step", log: true, smoothing: 0, hidden: new Set() };
+  for (const place of $$("[data-length]")) new Chart(place, data.panels[place.dataset.length], data.runs, controls);
+}
+
+// Tables ------------------------------------------------------------------------------------------------------------
+
+function sortable(table) {
+  $$("thead th", table).forEach((head, column) => {
+    const button = make("button", { type: "button", class: "sort" }, head.textContent);
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending", body = table.tBodies[0];
+      const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+      const order = (a, b) => {
+        const [x, y] = [value(a), value(b)];
+        if (x === "" || y === "") return (x === "") - (y === ""); // what is missing stays at the end
+        const both = x - y;
+        return (down ? -1 : 1) * (Number.isNaN(both) ? x.localeCompare(y, undefined, { numeric: true }) : both);
+      };
+      for (const other of $$("thead th", table)) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      body.append(...[...body.rows].sort(order));
+    });
+  });
+}
+
+function filters() {
+  for (const input of $$("input[data-filter]")) {
+    const rows = () => $$("tbody tr", $("#" + input.dataset.filter));
+    const only = $(`input[data-only="${input.dataset.filter}"]`);
+    const apply = () => {
+      const wanted = input.value.toLowerCase();
+      for (const row of rows())
+        row.hidden = !row.textContent.toLowerCase().includes(wanted) || (only?.checked && !row.classList.contains("differs"));
+    };
+    input.addEventListener("input", apply);
+    only?.addEventListener("input", apply);
+    apply();
+  }
+}
+
+// Attention and other pictures of numbers -----------------------------------------------------------------------------
+
+const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+const mixed = (from, to, part) => from.map((value, i) => Math.round(value + part * (to[i] - value)));
+const rgb = (name) => color(name).match(/\d+/g).map(Number);
+const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark";
+
+function paintCells(canvas, values, rows, columns) {
+  Object.assign(canvas, { width: columns, height: rows });
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  const [from, to] = [rgb("paper-rgb"), rgb("accent-rgb")];
+  values.forEach((value, i) => image.data.set([...mixed(from, to, value), 255], 4 * i));
+  context.putImageData(image, 0, 0);
+}
+
+function matrices() {
+  for (const canvas of $$("canvas[data-matrix]")) {
+    const { shape, data } = read("matrices")[canvas.dataset.matrix], values = Array.from(bytes(data), (value) => value / 255);
+    const paint = () => paintCells(canvas, values, shape[0], shape[1]);
+    painted.push(paint);
+    paint();
+  }
+}
+
+function attention() {
+  const examples = read("attention"), root = $("#attention-viewer");
+  if (!examples || !root) return;
+  const [which, kind, layer, head] = ["example", "kind", "layer", "head"].map((name) => $(`select[name=${name}]`, root));
+  const [queries, keys] = [$(".queries", root), $(".keys", root)], canvas = $("canvas", root), told = $(".readout", root);
+  let shown, asked = 0;
+  const options = (select, names) => {
+    const before = select.value;
+    select.replaceChildren(...names.map(([value, text]) => make("option", { value }, text)));
+    if (names.some(([value]) => value === before)) select.value = before;
+  };
+  const numbers = (count, name) => Array.from({ length: count }, (_, i) => [String(i), `${name} ${i}`]);
+
+  function choose() {
+    options(kind, Object.keys(examples[which.value].kinds).map((name) => [name, name]));
+    const found = examples[which.value].kinds[kind.value], [layers, heads] = found.weights.shape;
+    options(layer, numbers(layers, "layer"));
+    options(head, [["mean", "mean of heads"], ...numbers(heads, "head")]);
+    const [, , rows, columns] = found.weights.shape, size = rows * columns, raw = bytes(found.weights.data);
+    const at = (h) => raw.subarray((layer.value * heads + h) * size, (layer.value * heads + h + 1) * size);
+    const chosen = head.value === "mean" ? numbers(heads, "").map(([h]) => at(Number(h))) : [at(Number(head.value))];
+    const values = Array.from({ length: size }, (_, i) => chosen.reduce((sum, one) => sum + one[i], 0) / (255 * chosen.length));
+    shown = { values, rows, columns, found };
+    asked = Math.min(asked, rows - 1);
+    const words = (place, texts, tag) => place.replaceChildren(...texts.map((text, i) => make(tag, { "data-i": i }, text || "␣")));
+    words(queries, found.queries, "button");
+    words(keys, found.keys, "span");
+    $$("button", queries).forEach((button) => (button.type = "button"));
+    look(asked);
+  }
+
+  function look(number) {
+    asked = number;
+    const row = shown.values.slice(number * shown.columns, (number + 1) * shown.columns), most = Math.max(...row, 1e-9);
+    $$("button", queries).forEach((button, i) => {
+      button.setAttribute("aria-pressed", i === number);
+      button.tabIndex = i === number ? 0 : -1;
+    });
+    $$("span", keys).forEach((span, i) => {
+      span.style.setProperty("--weight", row[i] / most);
+      span.title = `${(100 * row[i]).toFixed(1)} %`;
+      span.classList.toggle("strong", row[i] / most > 0.6);
+    });
+    const best = row.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).slice(0, 4);
+    told.textContent = `“${shown.found.queries[number]}” looks at ` +
+      best.map(([weight, i]) => `“${shown.found.keys[i]}” ${(100 * weight).toFixed(0)} %`).join(", ");
+    paintCells(canvas, shown.values, shown.rows, shown.columns);
+  }
+
+  for (const select of [which, kind, layer, head]) select.addEventListener("input", choose);
+  for (const type of ["pointerover", "focusin"])
+    queries.addEventListener(type, ({ target }) => target.dataset.i !== undefined && look(Number(target.dataset.i)));
+  queries.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const next = by && queries.children[asked + by];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    look(Math.min(shown.rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * shown.rows))));
+  });
+  options(which, examples.map(({ title }, i) => [String(i), title]));
+  painted.push(() => look(asked));
+  choose();
+}
+
+// The page ----------------------------------------------------------------------------------------------------------
+
+function theme() {
+  const button = $("#theme"), root = document.documentElement;
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    redraw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
+theme();
+curves();
+lengths();
+filters();
+$$("table.sortable").forEach(sortable);
+matrices();
+attention();
+redraw();
+for (const details of $$("details")) details.addEventListener("toggle", () => details.open && redraw());
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth !== width) redraw(); // phones resize the height as their bars come and go
+  width = innerWidth;
+});

@@ -1,0 +1,234 @@
+"""The pages, read back: what stands where, and that they need nothing else."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.reporting import libraries, page
+from tests.reporting.conftest import lines
+
+ROOT = Path(__file__).parents[2]
+VOID = ("meta", "link", "br", "img", "input")
+
+
+@pytest.fixture
+def with_vega():
+    """Asked for by tests of whole pages."""
+
+
+@pytest.fixture(autouse=True)
+def _without_vega(monkeypatch, request):
+    """What brings Vega takes a second, and most tests look at the rest."""
+    if "with_vega" not in request.fixturenames:
+        monkeypatch.setattr(libraries, "vega", lambda: libraries.trusted("0;"))
+
+
+class Page(HTMLParser):
+    """Tables by their ids, texts by section, data of the script, and whatever would be loaded from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads, self.open, self.tables, self.data, self.ids = [], [], {}, {}, set()
+        self.sections, self.marked = {}, []
+        self._section = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.ids.add(found.get("id"))
+        self.loads += [found[name] for name in ("src", "href") if found.get(name) and found[name][0] != "#"]
+        if tag == "section":
+            self._section = found["id"]
+        if tag == "tr" and self.open and any(name == "table" for name, _ in self.open):
+            self.tables.setdefault(self._table(), []).append([])
+            if found.get("class") == "differs":
+                self.marked.append(self._table())
+        if tag in ("td", "th"):
+            self.tables[self._table()][-1].append("")
+        if tag not in VOID:
+            self.open.append((tag, found))
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        if self.open and self.open[-1][0] == "script" and self.open[-1][1].get("type") == "application/json":
+            self.data[self.open[-1][1]["id"].removeprefix("data-")] = json.loads(data)
+        elif any(tag in ("td", "th") for tag, _ in self.open):
+            self.tables[self._table()][-1][-1] += data
+        self.sections[self._section] = self.sections.get(self._section, "") + data
+
+    def _table(self) -> str:
+        return next(found.get("id", "") for tag, found in reversed(self.open) if tag == "table")
+
+
+def read(path: Path) -> Page:
+    return Page(path.read_text())
+
+
+def test_a_run_is_one_page_that_needs_nothing_else(make_run):
+    folder = make_run("r", lines([100, 200]), data={"source": "<texts>/*.txt"})
+    path = page.write(folder)
+    assert path == folder / "report.html"
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "metrics.jsonl", "report.html"]
+    found = read(path)
+    assert set(found.loads) <= {"data:,"}
+    assert "default-src 'none'" in path.read_text()
+    figures = {row[0]: row[1:] for row in found.tables["last-figures"]}
+    assert figures["valid/masked_lm_loss"] == ["5", "200", "6"]
+    assert figures["valid/masked_lm_unigram_loss"] == ["6", "0", "6"]
+    config = {row[0]: row[1] for row in found.tables["keys"]}
+    assert json.loads(config["data.source"]) == "<texts>/*.txt"
+    assert "200 of 300 steps" in path.read_text()
+    assert {"curves", "figures", "goodput", "config"} <= found.ids
+    assert not {"samples", "attention", "environment", "table"} & found.ids
+
+
+def test_the_curves_have_their_points_and_levels(make_run):
+    found = read(page.write(make_run("r", lines([100, 200])))).data["curves"]
+    panels = {panel["metric"]: panel for panel in found["panels"]}
+    loss = panels["masked_lm_loss"]
+    points = {one["split"]: one["points"] for one in loss["series"]}
+    assert points == {"train": [[100, 6.5], [200, 5.5]], "valid": [[100, 6.0], [200, 5.0]]}
+    assert loss["lines"] == [{"run": 0, "name": "masked_lm_unigram_loss", "value": 6.0}]
+    assert panels["next_sentence_accuracy"]["lines"] == [{"run": None, "name": "chance", "value": 0.5}]
+    assert "masked_lm_unigram_loss" not in panels
+    assert found["runs"][0]["axes"]["tokens"] == [[0, 0.0], [100, 1e5], [200, 2e5]]
+    assert found["runs"][0]["axes"]["hours"][-1] == [200, pytest.approx(400 / 3600, rel=1e-4)]
+    assert not panels["step_seconds"]["primary"] and loss["primary"]
+
+
+def test_what_is_not_finite_breaks_a_curve(make_run):
+    records = lines([100, 200, 300])
+    records[4]["valid/masked_lm_loss"] = float("nan")
+    found = read(page.write(make_run("r", records))).data["curves"]
+    loss = next(panel for panel in found["panels"] if panel["metric"] == "masked_lm_loss")
+    assert [y for one in loss["series"] if one["split"] == "valid" for _, y in one["points"]] == [6.0, None, 4.0]
+
+
+def test_a_second_phase_goes_on_where_the_first_ended(make_run):
+    first = make_run("first", lines([100, 200]))
+    found = read(page.write(make_run("second", lines([50]), init_from=str(first)))).data["curves"]
+    assert [(run["name"], run["offset"]) for run in found["runs"]] == [("1. first", 0), ("2. second", 200)]
+
+
+def test_what_is_not_as_in_the_file_is_marked(make_run):
+    folder = make_run("r", lines([100]), seed=3)
+    environment = {
+        "command": ["launch.py", "--config.seed=3 4"],
+        "python": "3.11",
+        "defaults": {"seed": 0, "num_steps": 300},
+    }
+    (folder / "environment.json").write_text(json.dumps(environment))
+    found = read(page.write(folder))
+    rows = {row[0]: row[1:] for row in found.tables["keys"]}
+    assert rows["seed"] == ["3", "0"] and rows["num_steps"] == ["300", "300"]
+    assert found.marked.count("keys") == 4  # and three that the file does not have
+    assert "launch.py '--config.seed=3 4'" in found.sections["environment"]
+
+
+def test_time_comes_from_the_ledger_if_there_is_one(make_run):
+    folder = make_run("r", lines([100]))
+    assert read(page.write(folder)).tables["time"][1][:2] == ["step", "200.0"]
+    kinds = {"init": 2.0, "compile": 8.0, "step": 30.0, "evaluation": 10.0}
+    ledger = [{"kind": kind, "seconds": seconds / 2, "step": 1} for kind, seconds in kinds.items()]
+    (folder / "goodput.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ledger * 2))
+    found = read(page.write(folder))
+    assert [row[:2] for row in found.tables["time"][1:]] == [
+        ["step", "30.0"], ["compile", "8.0"], ["evaluation", "10.0"], ["init", "2.0"],
+    ]  # fmt: skip
+    assert "60.0 % of 0.01 hours" in found.sections["goodput"]
+
+
+def test_nothing_that_a_run_says_gets_out_of_its_place(make_run):
+    evil = "</script><script>alert(1)</script>"
+    folder = make_run(
+        "r", [{"step": 1, f"valid/{evil}": 1.0}, {"step": 2, f"valid/{evil}": 2.0}], experiment=evil, init_from=evil
+    )
+    text = page.write(folder).read_text()
+    assert evil not in text and "<script>alert" not in text
+    assert evil in [panel["metric"] for panel in Page(text).data["curves"]["panels"]]
+
+
+def test_runs_side_by_side(make_run, tmp_path):
+    runs = {"a": make_run("r", lines([100]), seed=1), "b": make_run("s", lines([100]), seed=2)}
+    output = tmp_path / "pages" / "both.html"
+    page.main([f"--output={output}", *(f"{name}={folder}" for name, folder in runs.items())])
+    found = read(output)
+    assert [run["name"] for run in found.data["curves"]["runs"]] == ["a", "b"]
+    assert found.tables["keys"][0] == ["key", "a", "b"] and ["seed", "1", "2"] in found.tables["keys"]
+    assert found.marked == ["keys"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "neither config.json with metrics.jsonl nor sweep.json nor seeds"),
+        ({"config.json": "{}"}, "no config.json with metrics.jsonl"),
+        ({"config.json": '{"a": ', "metrics.jsonl": '{"step": 0}\n'}, "config.json: got a file that cannot be read"),
+        ({"config.json": "[1]", "metrics.jsonl": '{"step": 0}\n'}, "(a JSON list)"),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 0}\n\xff\n{"step": 1}\n'}, "metrics.jsonl, line 2: got"),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 0}\n{"step": "x"}\n{"step": 1}\n'}, "metrics.jsonl, line 2"),
+        (
+            {"config.json": "{}", "metrics.jsonl": '{"step": 0, "valid/f1": "high"}\n'},
+            "metrics.jsonl, line 1: got 'high' for valid/f1",
+        ),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 0}\n', "environment.json": "{"}, "environment.json: got"),
+        (
+            {"config.json": "{}", "metrics.jsonl": '{"step": 0}\n', "goodput.jsonl": '{"kind": "step"}\n{}\n'},
+            'goodput.jsonl, line 1: got \'{"kind": "step"}\'; expected an object with "seconds" and "kind"',
+        ),
+        ({"sweep.json": "{}"}, "no run with figures"),
+        ({"sweep.json": "{"}, "no run with figures"),
+        ({"attention_length.json": "{}", "config.json": "{}", "metrics.jsonl": '{"step": 0}\n'}, "got no 'device'"),
+    ],
+)
+def test_mistakes_are_told(tmp_path, files, message):
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=re.escape(message)):
+        page.write(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_folder_that_is_not_there():
+    with pytest.raises(UserError, match="no such folder"):
+        page.write(Path("no/such/run"))
+
+
+def test_the_command_line_tells_mistakes_in_one_line(tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: .*expected.*Fix: "):
+        page.main([str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("library", ["jinja2", "vl_convert"])
+def test_without_the_libraries_the_extra_is_named(with_vega, make_run, monkeypatch, library):
+    libraries.vega.cache_clear()
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(UserError, match=re.escape("pip install 'bertjax[report]'")):
+        page.write(make_run("r", lines([100])))
+
+
+def test_the_whole_page_is_small(with_vega, make_run):
+    """Of a long run, with the library that draws."""
+    text = page.write(make_run("r", lines(list(range(1, 20_000, 4))))).read_text()
+    assert "vegaEmbed" in text and len(text.encode()) < 2_000_000
+    found = Page(text).data["curves"]
+    points = [one["points"] for panel in found["panels"] for one in panel["series"]]
+    assert max(map(len, points)) <= 1501 and all(one[0][0] == 1 and one[-1][0] == 19_997 for one in points)
+
+
+def test_the_module_is_a_command(make_run):
+    folder = make_run("r", lines([100]))
+    command = [sys.executable, "-m", "bertjax.reporting.page", str(folder)]
+    done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    assert Path(done.stdout.strip()) == folder / "report.html"
