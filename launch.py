@@ -53,6 +53,7 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Check a sweep and list its runs,
 _PRINT_COMMANDS = flags.DEFINE_bool("print_commands", False, "Check a sweep and print its commands, no more.")
 _TOPOLOGY = flags.DEFINE_string("topology", "", "With --mode=plan: the slice of TPUs, v5e:16x16 for example.")
 _PLAN_SEARCH = flags.DEFINE_bool("plan_search", False, "Plan with the mesh, micro-batches and remat that fit best.")
+_REPORT = flags.DEFINE_bool("report", True, "Write report.html at the end of a training or sweep; needs [report].")
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other processes: auto, on or off.")
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
@@ -75,13 +76,8 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> bool:
-    from bertjax.reporting import attention, page, plan, summaries
-
-    if mode == "report" and _SEEDS.value is None and _SWEEP.value is None:
-        print(page.write(Path(_WORKDIR.value)))
-        return True
-
     from bertjax import sweeps
+    from bertjax.reporting import attention, page, plan, summaries
     from bertjax.training import distributed, modes
 
     if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
@@ -89,8 +85,11 @@ def _run(mode: str) -> bool:
     names = _WORKDIR.value, _INPUT.value, _OUTPUT.value, _FORMAT.value, _CHECKPOINT.value
     attended = functools.partial(attention.drawer, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
     draw = (plan.drawer if mode == "plan" else attended)(Path(_PLOT.value)) if _PLOT.value else None
-    request = modes.Request(mode, *names, draw, summaries.page, _TOPOLOGY.value, _PLAN_SEARCH.value)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
+    defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
+    report = page.write if _REPORT.value or mode == "report" else None
+    pages = summaries.page, report, {"command": ["python", *sys.argv], "defaults": defaults}
+    request = modes.Request(mode, *names, draw, *pages, _TOPOLOGY.value, _PLAN_SEARCH.value)
     if _SWEEP.value is not None:
         how = _BACKEND.value, _WORKERS.value, _SLURM.value, _DRY_RUN.value, _PRINT_COMMANDS.value
         options = sweeps.Options(_SWEEP.value, _SET.value, _SEEDS.value, *how, Path(__file__))

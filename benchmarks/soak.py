@@ -58,7 +58,7 @@ class Run:
 
     def start(self) -> subprocess.Popen:
         """Starts, or goes on with, the run."""
-        command = [sys.executable, "launch.py", "--config=configs/bert_pretraining.py:tiny"]
+        command = [sys.executable, "launch.py", "--noreport", "--config=configs/bert_pretraining.py:tiny"]
         command += [f"--workdir={self.workdir}", f"--config.data.source={self.workdir.parent / 'text.txt'}"]
         command += [f"--config.{key}={value}" for key, value in _CONFIG.items()]
         log = self.workdir.with_suffix(".log").open("a")

@@ -1,6 +1,6 @@
 """The contract between an experiment and the training wing: nothing here knows the mesh, the loop knows no task."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -138,6 +138,22 @@ class Attends(Protocol):
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
         """By the kind of attention, for an example of one row and its outputs."""
+
+
+Infer = Callable[[Iterable[Example]], Iterator[tuple[Example, Sequence[Output]]]]
+
+
+@runtime_checkable
+class Shows(Protocol):
+    """What a task has besides if it shows on its run's page what it makes of held-out examples."""
+
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Records of a kind, "kind", that `bertjax.reporting.samples` lists, which may hold arrays and `Attended`.
+
+        Args:
+          params: what to show.
+          infer: gives the first few examples, whatever their number, and the outputs of their rows.
+        """
 
 
 @runtime_checkable

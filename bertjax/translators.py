@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertjax import checkpoints
 from bertjax.data import subword_vocabularies
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.subwords import Subwords
 from bertjax.data.translation_text import TranslationText
 from bertjax.errors import UserError
 from bertjax.files import completed
@@ -159,3 +162,19 @@ def warm_start(params: Params, folder: Path) -> Params:
     for name in missing:
         _log.warning("%s has no weights of %s, which start afresh", folder, name)
     return found
+
+
+def pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
+    """Each token as text."""
+    return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
+
+
+def target_ids(start_token: str, vocabulary: Subwords | None) -> tuple[int, int, int]:
+    """What a decoder is fed first ("begin", "pad" or "end" of its vocabulary), the end and padding.
+
+    They stand for what is not known yet if there is no vocabulary.
+    """
+    if vocabulary is None:
+        return 0, 1, 0
+    ids = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}
+    return ids[start_token], vocabulary.eos_id, vocabulary.pad_id

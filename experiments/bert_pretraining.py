@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import pretrained
+from bertjax import pretrained, showing
 from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.given_text import given_vocabulary
@@ -24,7 +24,7 @@ from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutpu
 from bertjax.models.embeddings import repeat_positions
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.task import Batch, Example, Metrics, Output, Params, Rows, Sums
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Rows, Sums
 
 _log = logging.getLogger(__name__)
 
@@ -242,6 +242,36 @@ class BertPretraining:
         is_next = round(float(output["is_next"]), 6) if "\t" in text and "is_next" in output else None
         return {"text": text, "masks": masks, "is_next_probability": is_next}
 
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Short held-out instances with their masks filled, a row's mask, and the positions; see `Shows`."""
+        batch = next(self._split("valid").evaluation(np.arange(self._config.batch_size)))
+        vocab = self._tokenizer.vocab
+        for number, (example, outputs) in enumerate(infer(self._shown(batch))):
+            (row,), (text, positions, labels, is_next) = example.rows, example.source
+            record = self.record(Example([row], (text, positions)), outputs)
+            masks = [{**m, "label": vocab[label]} for m, label in zip(record["masks"], labels, strict=True)]
+            words = [vocab[token] for token in row["input_ids"].tolist()]
+            seen = showing.attention(number, example, params, self._model_config, vocab)
+            yield {**record, "kind": "masks", "masks": masks, "words": words, "is_next": is_next, **seen}
+        yield showing.mask(batch["segment_ids"][0], self._model_config.direction)
+        yield from showing.bert_positions(params)
+
+    def _shown(self, batch: Batch) -> Iterator[Example]:
+        """The first instance of each row of a batch of which anything is predicted, the shortest first."""
+        lengths = np.sum(batch["segment_ids"] == 1, axis=1)
+        for i in np.argsort(lengths, kind="stable"):
+            row = {name: batch[name][i, : lengths[i]] for name in ("input_ids", "token_type_ids", "segment_ids")}
+            asked = batch["masked_positions"][i]
+            chosen = np.flatnonzero((batch["masked_weights"][i] > 0) & (asked < lengths[i]))
+            if self._config.objective == "causal_lm":  # where all is predicted, a few words do
+                chosen = chosen[3::6]
+            if len(chosen):
+                text = "\t" if row["token_type_ids"].any() else ""  # of two segments or one
+                is_next = not batch["next_sentence_labels"][i, 0] if text else None
+                positions = (asked[chosen] - self._shift).tolist()
+                source = text, positions, batch["masked_labels"][i, chosen].tolist(), is_next
+                yield Example([{**row, "masked_positions": asked[chosen]}], source)
+
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForPreTraining.from_pretrained` opens."""
         architecture = "BertForPreTraining" if self._model_config.next_sentence else "BertForMaskedLM"
@@ -273,6 +303,12 @@ class BertPretraining:
             self._batches[split] = PretrainingBatches(self._corpus, split, self._batch_config)
         return self._batches[split]
 
+    @property
+    def _shift(self) -> int:
+        """How far from a token it is predicted: a causal model does it from its neighbor's position."""
+        shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
+        return shifts[self._model_config.direction] if self._config.objective == "causal_lm" else 0
+
     def _example(self, text: str, number: int) -> Example:
         segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
         row = text_row(segments, self._tokenizer)
@@ -287,9 +323,7 @@ class BertPretraining:
                 "[CLS] and [SEP]",
                 fix="correct the line",
             )
-        # A causal model predicts a token from its neighbor's position.
-        shift = {"both": 0, "left_to_right": -1, "right_to_left": 1}[self._model_config.direction]
-        asked = np.array(positions) + (shift if self._config.objective == "causal_lm" else 0)
+        asked = np.array(positions) + self._shift
         inputs = {
             **row,
             "segment_ids": np.ones(len(ids), np.int32),

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, pretrained, seq2seq, summarization
+from bertjax import fine_tuning, pretrained, seq2seq, showing, summarization
 from bertjax.data import article_rows, summary_rows
 from bertjax.data.article_limits import LimitedArticle
 from bertjax.data.article_text import ArticleText
@@ -26,7 +26,7 @@ from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.seq2seq import TargetIds
 from bertjax.summarization import ArticleData
-from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
 _METRICS = ("nll", "perplexity", "token_accuracy")  # of summaries that are given
@@ -231,6 +231,14 @@ class Summarization:
         score = round(float(outputs[0]["scores"][0]), 6)
         record = {"id": article.id, "summary": self._sentences(outputs), "score": score}
         return record if article.summary is None else {**record, "reference": list(article.summary)}
+
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Held-out articles with what is written of them, and the reference; see `Shows`."""
+        for number, (example, outputs) in enumerate(infer(self.held_out())):
+            sentences = list(example.source.article.sentences)
+            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            yield {**self.record(example, outputs), "kind": "summary", "article": sentences, **seen}
+        yield from showing.bert_positions(params)
 
     def line(self, record: Mapping[str, Any]) -> str:
         """What a file of summaries has of a record."""

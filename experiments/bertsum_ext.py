@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax import fine_tuning, pretrained, summarization
+from bertjax import fine_tuning, pretrained, showing, summarization
 from bertjax.data import article_rows, article_text
 from bertjax.data.article_limits import LimitedArticle
 from bertjax.data.article_rows import ArticleRow, with_labels
@@ -28,7 +28,7 @@ from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.summarization import ArticleData
-from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
@@ -277,6 +277,15 @@ class Summarization:
             ],
         }
         return record if article.summary is None else {**record, "reference": list(article.article.summary or ())}
+
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Held-out articles with their sentences' scores, the reference and the oracle's choice; see `Shows`."""
+        for number, (example, outputs) in enumerate(infer(self.held_out())):
+            article = example.source.article
+            oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
+            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            yield {**self.record(example, outputs), "kind": "extract", "oracle": oracle, **seen}
+        yield from showing.bert_positions(params)
 
     def line(self, record: Mapping[str, Any]) -> str:
         """What a file of summaries has of a record."""

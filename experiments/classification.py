@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, pretrained
+from bertjax import fine_tuning, pretrained, showing
 from bertjax.data import labeled_text
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
@@ -26,7 +26,7 @@ from bertjax.models.fine_tuning import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring import glue
-from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
 _log = logging.getLogger(__name__)
@@ -276,6 +276,17 @@ class Classification:
         probabilities = _softmax(output["logits"].astype(np.float64))
         each = {label: round(float(p), 6) for label, p in zip(self._labels, probabilities, strict=True)}
         return {"label": self._labels[int(probabilities.argmax())], "probabilities": each}
+
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Held-out rows with what is predicted and what is right; see `Shows`."""
+        vocab = self._tokenizer.vocab
+        for number, (example, outputs) in enumerate(infer(self.held_out())):
+            first, *second = showing.texts(example.rows[0], vocab)
+            shown = {"kind": "label", "text": first, "second": " ".join(second)}
+            right = float(example.source) if self._numeric else self._labels[int(example.source)]
+            seen = showing.attention(number, example, params, self._model_config, vocab)
+            yield {**shown, **self.record(example, outputs), "reference": right, **seen}
+        yield from showing.bert_positions(params)
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForSequenceClassification.from_pretrained` opens."""

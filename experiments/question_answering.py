@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, pretrained
+from bertjax import fine_tuning, pretrained, showing
 from bertjax.data import answers
 from bertjax.data.answers import Question, QuestionsConfig
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
@@ -35,7 +35,7 @@ from bertjax.models.fine_tuning import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring import squad
-from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
 # Contexts are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
@@ -268,6 +268,19 @@ class QuestionAnswering:
             "score": best and round(best.score, 6),
             "null_score": best and round(null, 6),
         }
+
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Held-out questions in their contexts, with the answers and the right ones; see `Shows`."""
+        for number, (example, outputs) in enumerate(infer(self.held_out())):
+            question, _ = example.source
+            right = {
+                "reference": [answer.text for answer in question.answers],
+                "reference_starts": [answer.start for answer in question.answers],
+            }
+            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            shown = {"kind": "answer", "question": question.question, "context": question.context, **right}
+            yield {**shown, **self.record(example, outputs), **seen}
+        yield from showing.bert_positions(params)
 
     def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
         """The answer of each id, as the evaluation scripts of SQuAD read it."""

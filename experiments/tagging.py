@@ -14,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax import fine_tuning, pretrained
+from bertjax import fine_tuning, pretrained, showing
 from bertjax.data import tagged_words
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
@@ -28,7 +28,7 @@ from bertjax.models.fine_tuning import BertFeatureTagger, BertForTokenClassifica
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring import tags
-from bertjax.task import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
 _log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class Tagging:
         self._model_config, head = fine_tuning.model_configs(config, TaggerConfig, tokenizer.vocab_size)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
         self._labels = self._rows.labels
-        _check_labels(self._labels)
+        tagged_words.check_labels(self._labels)
         self._number = {label: i for i, label in enumerate(self._labels)}
         self._head, self._model = head, _model(self._model_config, len(self._labels), head)
         self._train: BucketedBatches | None = None
@@ -345,6 +345,13 @@ class Tagging:
         best = _word_logits(example, outputs).argmax(axis=-1)
         return {"words": list(example.source.words), "tags": [self._labels[i] for i in best]}
 
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Held-out sentences with their tags and the right ones; see `Shows`."""
+        for number, (example, outputs) in enumerate(infer(self.held_out())):
+            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            yield {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags), **seen}
+        yield from showing.bert_positions(params)
+
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForTokenClassification.from_pretrained` opens.
 
@@ -384,14 +391,3 @@ def _word_logits(example: Example, outputs: Sequence[Output]) -> Float[np.ndarra
     """The logits of each word, each from the row that owns it, in the order of the sentence."""
     owned = zip(outputs, example.source.positions, strict=True)
     return np.concatenate([output["logits"][positions] for output, positions in owned]).astype(np.float64)
-
-
-def _check_labels(labels: Sequence[str]) -> None:
-    """Raises UserError unless there are tags to tell apart."""
-    if len(labels) < 2 or len(set(labels)) < len(labels):
-        raise UserError(
-            "config key data.labels",
-            got=f"{', '.join(labels) or 'no tags'}",
-            expected="two or more different tags: of data.source to train on, or of a tagger in init_from",
-            fix="set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\"",
-        )

@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import seq2seq, translators
+from bertjax import seq2seq, showing, translators
 from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.dates import DatesConfig
 from bertjax.data.pair_rows import PackedBatches, PairRows, StreamBatches, row_of_pairs
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
-from bertjax.data.subwords import Subwords
 from bertjax.data.translation_text import DateCounts, TranslationText
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError, build, build_all, choice
@@ -28,7 +27,7 @@ from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.scoring import translation as scoring
 from bertjax.seq2seq import TargetIds
-from bertjax.task import Attended, Batch, Example, Metrics, Output, Params, Sums
+from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
 _log = logging.getLogger(__name__)
@@ -147,7 +146,7 @@ class Translation:
         self._model = _model(config, [v.vocab_size if v else _ANY_SIZE for v in vocabularies or (None, None)])
         self._decoding = build(DecodingConfig, config.decoding, "decoding")
         self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
-        self._ids = _target_ids(config.start_token, vocabularies[1]) if vocabularies else TargetIds(0, 1, 0)
+        self._ids = TargetIds(*translators.target_ids(config.start_token, vocabularies and vocabularies[1]))
         self._limit = self._most_positions()
         self._train: BucketedBatches | PackedBatches | StreamBatches | None = None
         self._valid: BucketedBatches | None = None
@@ -350,7 +349,8 @@ class Translation:
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
         found = seq2seq.apply(self._model, params, batch, self._ids.start, None, return_attention=True)
         sources, targets = (
-            _pieces(vocabulary, ids) for vocabulary, ids in zip(self._vocabularies, (source, target), strict=True)
+            translators.pieces(vocabulary, ids)
+            for vocabulary, ids in zip(self._vocabularies, (source, target), strict=True)
         )
         # The decoder looks from what it was fed, at what it was fed.
         fed = ["<s>", *targets[:-1]]
@@ -364,6 +364,16 @@ class Translation:
             for name, (weights, queries, keys) in kinds.items()
             if weights is not None
         }
+
+    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Held-out texts with their translations and the references, and the positions; see `Shows`."""
+        for number, (example, outputs) in enumerate(infer(self.held_out())):
+            seen = {"attention": self.attention(params, example, outputs)} if showing.is_shown(number, example) else {}
+            record = self.record(example, outputs)
+            yield {**record, "kind": "translation", "reference": example.source[1], **seen}
+        if isinstance(self._model, EncoderDecoder):
+            yield showing.mask(np.ones(20, np.int32), "left_to_right")
+            yield from showing.positions(self._model.bind({"params": params}).source_places)
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""
@@ -387,13 +397,3 @@ def _model(config: Config, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSe
     if config.architecture == "recurrent":
         return RecurrentSeq2Seq(build(RecurrentConfig, values, "model"))
     return EncoderDecoder(build(EncoderDecoderConfig, values, "model"))
-
-
-def _pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
-    """Each token as text."""
-    return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
-
-
-def _target_ids(start_token: str, vocabulary: Subwords) -> TargetIds:
-    ids = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}
-    return TargetIds(ids[start_token], vocabulary.eos_id, vocabulary.pad_id)

@@ -1,5 +1,6 @@
 """`launch.py` end to end on a tiny text: as users run it, and in this process where a process adds nothing."""
 
+import base64
 import json
 import os
 import shutil
@@ -81,6 +82,7 @@ def same_predictions(ours: list[dict], theirs: list[dict], tolerance: float = 2e
 def test_a_run_is_a_folder(home):
     run = home / "run"
     names = {"config.json", "metrics.jsonl", "checkpoints", "vocab.txt", "tensorboard"}
+    names |= {"environment.json", "samples.jsonl", "report.html"}
     assert names <= {path.name for path in run.iterdir()}
     config = json.loads((run / "config.json").read_text())
     assert config["num_steps"] == 6
@@ -173,12 +175,55 @@ def test_a_mistake_is_one_line_and_a_status():
     assert done.stderr.count("\n") == 1
 
 
-def test_a_report_is_written_into_the_folder_of_the_run(home):
-    outcome = tiny.run("--mode=report", f"--workdir={home / 'run'}")
+def test_a_run_tells_how_it_was_made(home):
+    environment = json.loads((home / "run" / "environment.json").read_text())
+    assert environment["command"][:2] == ["python", "launch.py"] and "--config.num_steps=6" in environment["command"]
+    assert environment["defaults"]["num_steps"] != 6
+    assert environment["devices"] == {"cpu (cpu)": "x 1"}
+    assert environment["packages"].keys() >= {"jax", "flax", "optax"}
+
+
+def test_a_run_shows_what_it_makes_of_held_out_text(home):
+    examples = [line for line in lines_of(home / "run" / "samples.jsonl") if line["kind"] == "masks"]
+    assert 1 <= len(examples) <= 8
+    for example in examples:
+        assert example["checkpoint"] == "6"
+        assert example["is_next"] in (True, False) and 0 <= example["is_next_probability"] <= 1
+        for mask in example["masks"]:
+            assert len(mask["tokens"]) == 5 and mask["label"] and 0 < mask["position"] < len(example["words"])
+    attended = [example["attention"]["encoder"] for example in examples if "attention" in example]
+    assert len(attended) == min(3, len(examples))
+    for one in attended:
+        count = len(one["keys"])
+        assert one["weights"]["shape"] == [2, 2, count, count]
+        rows = np.frombuffer(base64.b64decode(one["weights"]["data"]), np.uint8).reshape(-1, count)
+        assert rows.sum(axis=1) == pytest.approx(np.full(len(rows), 255), abs=count)
+    pictures = {line["title"] for line in lines_of(home / "run" / "samples.jsonl") if line["kind"] == "matrix"}
+    assert pictures == {"Position embeddings", "How alike positions are", "Attention mask of a row"}
+
+
+def test_a_report_is_written_into_the_folder_of_the_run(home, tmp_path):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    (run / "report.html").unlink()
+    (run / "samples.jsonl").unlink()
+    outcome = tiny.run("--mode=report", f"--workdir={run}")
     assert outcome.status is None, outcome.status
     path = Path(outcome.stdout.strip())
-    assert path.resolve() == (home / "run" / "report.html").resolve()
-    assert "masked_lm_loss" in path.read_text()
+    assert path.resolve() == (run / "report.html").resolve()
+    assert "masked_lm_loss" in path.read_text() and 'id="samples"' in path.read_text()
+    assert (run / "samples.jsonl").read_text() == (home / "run" / "samples.jsonl").read_text()
+
+
+def test_without_its_text_a_run_has_a_page_without_samples(home, tmp_path):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    (run / "samples.jsonl").unlink()
+    config = json.loads((run / "config.json").read_text())
+    config["data"] |= {"source": str(tmp_path / "gone.txt"), "prepared_dir": str(tmp_path / "gone")}
+    (run / "config.json").write_text(json.dumps(config))
+    outcome = tiny.run("--mode=report", f"--workdir={run}")
+    assert outcome.status is None, outcome.status
+    assert "no samples: " in outcome.stderr and "gone.txt" in outcome.stderr
+    assert 'id="samples"' not in (run / "report.html").read_text()
 
 
 # Evaluation.

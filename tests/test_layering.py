@@ -14,6 +14,7 @@ LAYERS = {
     "configs/": ("configs",),
     "experiments/": (
         "bertjax.task",
+        "bertjax.showing",
         "bertjax.checkpoints",
         "bertjax.pretrained",
         "bertjax.fine_tuning",
@@ -83,6 +84,7 @@ LAYERS = {
         "bertjax.interop",
         "bertjax.task",
     ),
+    "bertjax/showing.py": ("bertjax.models", "bertjax.task"),
     "bertjax/checkpoints.py": ("bertjax.errors", "bertjax.files"),
     "bertjax/task.py": (),
     "bertjax/errors.py": (),

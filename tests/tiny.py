@@ -244,7 +244,7 @@ def task_and_settings(tree: dict) -> tuple[bert_pretraining.BertPretraining, Tra
 
 def run(*command: str, stdin: bytes = b"") -> Outcome:
     """Does what `python launch.py COMMAND` does, in this process, which leaves flags and logging as they were."""
-    argv, status = ["launch.py", "--distributed=off", *command], None
+    argv, status = ["launch.py", "--distributed=off", "--noreport", *command], None
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(flagsaver.flagsaver())

@@ -252,3 +252,14 @@ def with_labels(window: Window, tag_ids: Int[np.ndarray, " words"]) -> dict[str,
     weights = np.zeros(len(labels), np.float32)
     weights[positions] = 1
     return {**window.inputs, "labels": labels, "label_weights": weights}
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Raises UserError unless there are tags to tell apart."""
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise UserError(
+            "config key data.labels",
+            got=f"{', '.join(labels) or 'no tags'}",
+            expected="two or more different tags: of data.source to train on, or of a tagger in init_from",
+            fix="set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\"",
+        )

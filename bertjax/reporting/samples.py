@@ -90,8 +90,9 @@ def _masks(record: Mapping[str, Any]) -> dict[str, Any]:
     for position, mask in masks.items():
         mask["seen"] = record["words"][position]
     words = [
-        {"text": word.removeprefix("##"), "glued": word.startswith("##"), "mask": masks.get(place)}
+        {"text": word.removeprefix("##"), "glued": whole.startswith("##"), "mask": masks.get(place)}
         for place, word in enumerate(record["words"])
+        for whole in [masks[place]["label"] if place in masks else word]  # a random word may stand in its place
     ]
     probability, is_next = record.get("is_next_probability"), record.get("is_next")
     told = ""

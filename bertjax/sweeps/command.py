@@ -89,6 +89,8 @@ def run(
         with streams.open_output(request.output, distributed.is_first_process()) as output:
             output.writelines(_commands(runs, options.program) if options.print_commands else _listed(sweep, runs))
         return modes.Outcome.DONE
+    if not request.report:
+        runs = tuple(dataclasses.replace(run, arguments=(*run.arguments, "--noreport")) for run in runs)
     begin = _backend(options, workdir, request, find)
     distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs))
     try:
@@ -159,6 +161,7 @@ def _conclude(
     failed = frozenset(one.run.folder for one in ended if one.error)
     found = results.collect(sweep, runs, seeds, failed)
     distributed.on_first_process(lambda: _write(request, sweep, found))
+    modes.write_page(request)
     went_wrong = running.tell_failures(ended)
     running.tell_problems(found.problems)
     return modes.Outcome.FAILED if went_wrong or found.problems else modes.Outcome.DONE

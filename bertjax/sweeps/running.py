@@ -106,7 +106,10 @@ def needs_failed(run: Run) -> str:
 def _trained(run: Run, request: modes.Request, find: Callable[[str], modes.Experiment]) -> str:
     """Trains; returns what went wrong, or ""."""
     try:
-        outcome = modes.run(dataclasses.replace(request, workdir=str(run.folder)), dict(run.config), find)
+        # Each says how it is started alone, where it could be.
+        started = {"command": ["python", "launch.py", *run.command]} if run.arguments else request.started
+        own = dataclasses.replace(request, workdir=str(run.folder), started=started)
+        outcome = modes.run(own, dict(run.config), find)
     except Exception as error:  # the other runs go on
         told = as_user_error(error, str(run.folder))
         if told is None:

@@ -71,6 +71,7 @@ def train_seeds(
     if running.tell_failures(ended):
         return modes.Outcome.FAILED
     distributed.on_first_process(lambda: _sum_up(request, folders))
+    modes.write_page(request)
     return modes.Outcome.DONE
 
 

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bertjax.checkpoints import find_steps, restore_params
-from bertjax.task import Attended, Attends, Batch, Example, HasTest, Metrics, Output, Params, Predicts, Task
+from bertjax.task import Attended, Attends, Batch, Example, HasTest, Metrics, Output, Params, Predicts, Shows, Task
 from bertjax.training import sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.metric_log import means
@@ -180,6 +180,16 @@ class Inference:
         for example, outputs in predictor(self._params, self._task.examples(iter([line]))):
             if len(outputs) == 1:
                 yield self._task.attention(self._params, example, outputs)
+
+    def samples(self, count: int) -> Iterator[Mapping[str, Any]]:
+        """What the task shows of `count` held-out examples."""
+        assert isinstance(self._task, Shows)
+        predictor = Predictor(self._task, self._mesh)
+
+        def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
+            return predictor(self._params, itertools.islice(examples, count))
+
+        return self._task.samples(self._params, infer)
 
     def export(self, folder: Path) -> None:
         """Writes the published form; parameters that are split over processes are gathered first."""

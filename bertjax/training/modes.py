@@ -4,11 +4,12 @@ import contextlib
 import dataclasses
 import enum
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from bertjax.checkpoints import find_steps
+from bertjax.checkpoints import find_steps, has_checkpoint
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
 from bertjax.task import (
@@ -22,9 +23,21 @@ from bertjax.task import (
     WritesFolder,
     WritesText,
 )
-from bertjax.training import check, distributed, inference, loop, metric_log, predictions, run_folder, streams
+from bertjax.training import (
+    check,
+    distributed,
+    inference,
+    loop,
+    metric_log,
+    predictions,
+    run_folder,
+    samples,
+    streams,
+)
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.planning import planner
+
+_log = logging.getLogger(__name__)
 
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
 
@@ -42,7 +55,7 @@ class Request:
     """What is asked for.
 
     Attributes:
-      mode: train, evaluate, predict, export, prepare, check or plan.
+      mode: train, evaluate, predict, export, prepare, check, report or plan.
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
       output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
@@ -54,6 +67,8 @@ class Request:
       draw: draws what the parts of an example looked at, which is given with the example's number from 1 on, or a plan,
         which is all that it is given; None for no pictures.
       render: makes the parts of a page of records.
+      report: writes the page of a folder and says where it is; None for no pages but in mode "report".
+      started: how: "command", a list of words, and "defaults", the config without what the command line sets.
       topology: the slice to plan for, such as "v5e:16x16".
       plan_search: whether to look for a mesh, micro-batches and rematerialization that fit it best.
     """
@@ -66,6 +81,8 @@ class Request:
     checkpoint: str
     draw: Callable[..., None] | None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]]
+    report: Callable[[Path], Path] | None
+    started: Mapping[str, Any]
     topology: str
     plan_search: bool
 
@@ -118,6 +135,8 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     Raises:
       UserError: whatever the user can mend.
     """
+    if request.mode == "report":
+        return _report(request, given, find)
     module, config = _resolved(request, given, find)
     if request.mode == "plan":
         return _plan(request, module, config)
@@ -138,6 +157,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         loop.check(rehearsal, settings)
     if request.mode == "train":
         distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
+        distributed.on_first_process(lambda: run_folder.save_environment(workdir, request.started))
     text = module.preparation(experiment, workdir)
     distributed.agree(text.fingerprint, "the text to prepare")
     if request.mode in ("train", "evaluate"):
@@ -151,6 +171,9 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         if loop.train(task, settings, workdir):
             return Outcome.STOPPED
         _test(task, settings, workdir)
+        if request.report and not (workdir / samples.FILE).exists():
+            samples.write(task, settings, workdir)
+        write_page(request)
         return Outcome.DONE
     if request.mode == "check":
         record = check.overfit_one_batch(task, settings)
@@ -158,6 +181,41 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         record = _evaluated(request, task, settings, workdir)
     _write_record(request, record)
     return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def write_page(request: Request) -> None:
+    """Writes the page of the request's folder if it is to have one; what is in the way of that spoils nothing."""
+
+    def write() -> None:
+        assert request.report
+        try:
+            _log.info("%s", request.report(Path(request.workdir)))
+        except UserError as error:
+            _log.warning("no page: %s", error)
+
+    if request.report:
+        distributed.on_first_process(write)
+
+
+def _report(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
+    """Writes the page of a run, whose samples are made first if it has none, or of a sweep."""
+    workdir = Path(request.workdir)
+    assert request.report
+    if has_checkpoint(workdir) and not (workdir / samples.FILE).exists():
+        try:
+            module, config = _resolved(request, given, find)
+            settings, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
+            assert isinstance(module, Trainable)
+            text = module.preparation(experiment, workdir)
+            run_folder.check_text(workdir, text.fingerprint)
+            text.run()
+            samples.write(module.make(experiment, text.folder, text.folder), settings, workdir)
+        except (UserError, OSError) as error:  # text may be gone, and checkpoints moved
+            _log.warning("no samples: %s", error)
+    path = request.report(workdir)
+    with streams.open_output(request.output, distributed.is_first_process()) as output:
+        output.write(f"{path}\n")
+    return Outcome.DONE
 
 
 def _plan(request: Request, module: Experiment, config: Mapping[str, Any]) -> Outcome:

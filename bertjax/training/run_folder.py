@@ -1,9 +1,16 @@
-"""The config that a run keeps in its folder, and what may change when it is started again."""
+"""What a run keeps in its folder of its config and of where it began, and what may change when it is started again."""
 
 import json
+import os
+import platform
+import time
+from collections import Counter
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from bertjax.checkpoints import has_checkpoint
 from bertjax.errors import UserError
@@ -19,6 +26,8 @@ _MAY_CHANGE = (
     "data.workers",
     "data.prepared_dir",
 )
+# Those that figures may depend on.
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
 
 
 def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
@@ -56,6 +65,26 @@ def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     with completed(workdir / "config.json") as partial:
         partial.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
+    """Writes `environment.json`, once: how the run was started, in which versions and on which devices."""
+    path = workdir / "environment.json"
+    if path.exists():
+        return
+    devices = Counter(f"{device.device_kind} ({device.platform})" for device in jax.devices())
+    environment = {
+        **started,
+        "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "devices": {kind: f"x {count}" for kind, count in devices.items()},
+        "processes": jax.process_count(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "Python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+    }
+    with completed(path) as partial:
+        partial.write_text(json.dumps(environment, indent=1) + "\n")
 
 
 def _has_begun(workdir: Path) -> bool:

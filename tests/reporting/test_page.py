@@ -44,7 +44,7 @@ class Page(HTMLParser):
         found = dict(attrs)
         self.ids.add(found.get("id"))
         self.loads += [found[name] for name in ("src", "href") if found.get(name) and found[name][0] != "#"]
-        if tag == "section":
+        if tag == "section" and "id" in found:
             self._section = found["id"]
         if tag == "tr" and self.open and any(name == "table" for name, _ in self.open):
             self.tables.setdefault(self._table(), []).append([])

@@ -123,7 +123,7 @@ def test_the_second_start_takes_its_programs_from_the_cache(text, tmp_path):
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     counts = []
     for name in ("first", "second"):
-        command = [sys.executable, "launch.py", *tiny.arguments(text, tmp_path / name, num_steps=1)]
+        command = [sys.executable, "launch.py", "--noreport", *tiny.arguments(text, tmp_path / name, num_steps=1)]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         counts.append([int(n) for n in re.search(r"(\d+) of (\d+) programs cached", done.stderr).groups()])

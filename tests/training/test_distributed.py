@@ -28,7 +28,13 @@ def start(text, workdir, processes, devices, *flags):
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     env |= {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "launch.py", "--config=configs/bert_pretraining.py:tiny", f"--workdir={workdir}"]
+    command = [
+        sys.executable,
+        "launch.py",
+        "--noreport",
+        "--config=configs/bert_pretraining.py:tiny",
+        f"--workdir={workdir}",
+    ]
     command += [f"--config.{key.replace('__', '.')}={value}" for key, value in tiny.values(text).items()]
     if processes > 1:
         command += ["--distributed=on", f"--coordinator_address={address}", f"--num_processes={processes}"]

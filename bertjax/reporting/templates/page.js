@@ -134,12 +134,12 @@ class Chart {
     const axis = { labelColor: ink, titleColor: ink, gridColor: faint, domainColor: faint, tickColor: faint, grid: true,
       labelFont: font, titleFont: font, titleFontWeight: "normal", labelFontSize: 11, tickCount: 5 };
     const styles = curves.map(({ style }) => style);
-    const values = curves.flatMap(({ points }, s) => points.map(([x, y]) => ({ x, y, s })));
+    const values = curves.flatMap(({ points }, s) => points.map(([x, y]) => ({ x, y, s, size: points.length > 1 ? 14 : 70 })));
     const levels = lines.map(({ run, name, value }) => ({ name, value, color: run === null || this.runs.length < 2 ? ink : runColor(run) }));
     const style = (name) => ({ signal: `styles[datum.s].${name}` });
     const log = this.controls.log, title = this.panel.axis ?? { step: "step", tokens: "tokens", hours: "hours" }[this.controls.axis];
     return {
-      width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding" }, padding: 2,
+      width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding" }, padding: { left: 2, right: 12, top: 4, bottom: 2 },
       signals: [{ name: "xd", value: [0, 1] }, { name: "yd", value: [1, 2] }, { name: "styles", value: styles },
         { name: "brush", value: [0, 0] }, { name: "at", value: -1 }],
       data: [{ name: "points", values }, { name: "levels", values: levels }],
@@ -164,7 +164,7 @@ class Chart {
               defined: { signal: "isValid(datum.y)" }, stroke: style("color"), strokeWidth: style("width"),
               strokeDash: style("dash"), strokeOpacity: style("opacity") } } }] },
           ...(values.length > 400 ? [] : [{ type: "symbol", from: { data: "points" }, encode: { update: {
-            x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" }, size: { value: 14 }, fill: style("color"),
+            x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" }, size: { field: "size" }, fill: style("color"),
             fillOpacity: { signal: "isValid(datum.y) ? styles[datum.s].opacity : 0" } } } }]),
           { type: "rule", encode: { update: { x: { signal: "at" }, y: { value: 0 }, y2: { signal: "height" },
             stroke: { value: ink }, strokeOpacity: { signal: "at < 0 ? 0 : 0.5" } } } },
@@ -352,7 +352,9 @@ function attention() {
     const at = (h) => raw.subarray((layer.value * heads + h) * size, (layer.value * heads + h + 1) * size);
     const chosen = head.value === "mean" ? numbers(heads, "").map(([h]) => at(Number(h))) : [at(Number(head.value))];
     const values = Array.from({ length: size }, (_, i) => chosen.reduce((sum, one) => sum + one[i], 0) / (255 * chosen.length));
-    shown = { values, rows, columns, found };
+    const most = values.reduce((a, b) => Math.max(a, b), 1e-9);
+    shown = { values, shades: values.map((value) => value / most), rows, columns, found };
+    $(".darkest", root).textContent = `Rows look at columns; the strongest is ${(100 * most).toFixed(0)} %.`;
     asked = Math.min(asked, rows - 1);
     const words = (place, texts, tag) => place.replaceChildren(...texts.map((text, i) => make(tag, { "data-i": i }, text || "␣")));
     words(queries, found.queries, "button");
@@ -376,7 +378,7 @@ function attention() {
     const best = row.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).slice(0, 4);
     told.textContent = `“${shown.found.queries[number]}” looks at ` +
       best.map(([weight, i]) => `“${shown.found.keys[i]}” ${(100 * weight).toFixed(0)} %`).join(", ");
-    paintCells(canvas, shown.values, shown.rows, shown.columns);
+    paintCells(canvas, shown.shades, shown.rows, shown.columns);
   }
 
   for (const select of [which, kind, layer, head]) select.addEventListener("input", choose);

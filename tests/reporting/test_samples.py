@@ -1,0 +1,132 @@
+"""What a run shows of itself, on its page and read back from its file."""
+
+import json
+import re
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.reporting import libraries, page, samples
+from tests.reporting import whole
+from tests.reporting.test_page import read
+
+
+@pytest.fixture(autouse=True)
+def _without_vega(monkeypatch):
+    monkeypatch.setattr(libraries, "vega", lambda: libraries.trusted("0;"))
+
+
+@pytest.fixture
+def folder(make_run):
+    return whole.run(make_run)
+
+
+def test_every_kind_is_laid_out(folder):
+    found = read(page.write(folder))
+    assert {"samples", "attention", "pictures", "lengths", "environment"} <= found.ids
+    text = re.sub(r"\s+", " ", found.sections["samples"])
+    for part in (
+        "by checkpoint 300",
+        "the dogs run sleep .",  # what was predicted, and behind it what is right where that is another
+        "follows with probability 0.88, and does not",
+        "yes 75.0 % chosen no 25.0 % right",
+        "2.25 right: 3.5",
+        "AustenO I-PER",
+        "Answer: Green, and right: pale Green",
+        "No answer right: no answer",
+        "translationIl dort.",
+        "Second <b>.",
+        "What was first.",
+        "summaryShort.referenceShorter.",
+    ):
+        assert part in text
+    assert found.data["matrices"][0]["shape"] == [4, 4]
+    assert [one["title"] for one in found.data["attention"]] == [" ".join(whole.WORDS), "He sleeps."]
+    assert "of width 64" in found.sections["lengths"]
+    points = found.data["lengths"]["panels"][0]["series"]
+    assert points[0]["points"][0] == [64, pytest.approx(0.64)] and points[1]["points"][0] == [64, pytest.approx(6.4)]
+
+
+def test_an_answer_and_the_right_one_may_overlap(folder):
+    answer = next(view for view in samples.read(folder).examples if view["kind"] == "answer")
+    assert [(part["text"], part["chosen"], part["right"]) for part in answer["parts"]] == [
+        ("It was ", False, False),
+        ("pale ", False, True),
+        ("Green", True, True),
+        (", and", True, False),
+        (" early Monday.", False, False),
+    ]
+
+
+def test_sentences_of_the_oracle_are_told_apart(folder):
+    html = next(view for view in samples.read(folder).examples if view["kind"] == "extract")["html"]
+    kinds = re.findall(r'<span class="([^"]*)"', html)
+    assert kinds == ["sentence chosen", "sentence oracle", "sentence unscored"]
+
+
+def test_a_run_without_samples_shows_none(make_run):
+    assert samples.read(make_run("r", [])) == samples.Shown("", [], [], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nonsense", "samples.jsonl, line 1: got 'nonsense'"),
+        ({"kind": "song"}, "line 1: got kind 'song'; expected one of masks, label"),
+        ({"kind": "tags", "words": []}, "line 1: got no 'tags'; expected a sample of kind tags"),
+        (
+            {"kind": "matrix", "title": "", "caption": "", "values": {"shape": [2, 2], "data": "AAAA"}},
+            "line 1: got an array cut in half; expected 4 numbers",
+        ),
+    ],
+)
+def test_mistakes_are_told(folder, line, message):
+    text = line if isinstance(line, str) else json.dumps({**line, "checkpoint": "1"})
+    rest = (folder / "samples.jsonl").read_text()
+    (folder / "samples.jsonl").write_text(f"{text}\n{rest}")
+    with pytest.raises(UserError, match=re.escape(message)):
+        samples.read(folder)
+
+
+def test_a_sweep_is_one_page(make_run):
+    found = read(page.write(whole.sweep(make_run)))
+    header, *rows = found.tables["results"]
+    assert header == ["row", "MNLI", "difference", "paper", "minutes", "tokens", "parameters"]
+    assert rows == [
+        ["small", "80.5 ± 0.5", "–", "84.6", "1.5", "5,000,000", "320,000"],
+        ["large", "9.25 ± 1.25", "-71.2 [-80, -60]", "–", "2.5", "5,000,000", "1,320,000"],
+    ]
+    assert "Paper: table 5." in found.sections["table"] and "MNLI |" not in found.sections["table"]
+    assert [run["name"] for run in found.data["curves"]["runs"]] == ["large-seed0", "small-seed0"]
+    assert ["seed", "1", "0"] in found.tables["keys"] and found.marked == ["keys"]
+    assert "Without figures as yet: new-seed0." in found.sections[""]
+
+
+def test_several_seeds_are_one_page(make_run):
+    for seed in (0, 1, 10):
+        folder = make_run(f"seeds/seed{seed}", [{"step": 2, "valid/f1": seed / 2}], seed=seed).parent
+    assert "The table is made when all runs are done." in read(page.write(folder)).sections[""]
+    metrics = {"valid/f1": {"mean": 0.25, "std": None, "n": 2, "seeds": {"0": 0.0, "1": 0.5}}}
+    (folder / "seeds.json").write_text(json.dumps({"steps": {"0": 2, "1": 2}, "metrics": metrics}))
+    found = read(page.write(folder))
+    assert found.tables["results"] == [
+        ["figure", "mean", "deviation", "seed 0", "seed 1"],
+        ["valid/f1", "0.25", "–", "0", "0.5"],
+    ]
+    assert [run["name"] for run in found.data["curves"]["runs"]] == ["seed0", "seed1", "seed10"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("table.csv", "row,MNLI mean\nsmall\n", "table.csv: got no whole table"),
+        ("table.csv", "row\n", "table.csv: got no whole table"),
+        ("sweep.json", '{"sweep": ', "sweep.json: got a file that cannot be read"),
+        ("runs/small-seed0/config.json", "{", "config.json: got a file that cannot be read"),
+    ],
+)
+def test_half_of_a_sweep_is_told(make_run, name, text, message):
+    folder = whole.sweep(make_run)
+    (folder / name).write_text(text)
+    with pytest.raises(UserError, match=re.escape(message)):
+        page.write(folder)
