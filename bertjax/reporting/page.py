@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from bertjax.errors import UserError, as_user_error
 from bertjax.files import completed
@@ -84,6 +85,11 @@ def of_sweep(folder: Path) -> str:
         subtitle=f"{len(runs)} runs with figures.",
         notices=found.notices,
         result=found.table,
+        pages=[
+            {"name": name, "href": f"{quote(place.as_posix())}/{NAME}"}
+            for name, place in found.runs.items()
+            if (folder / place / NAME).exists()
+        ],
         **_compared(runs),
         environment=next((environment for environment in environments if environment), {}),
     )
@@ -127,6 +133,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     context["environment"] = _told(environment)
     order = (
         "table",
+        "pages",
         "curves",
         "samples",
         "attention",

@@ -89,7 +89,10 @@ def test_mistakes_are_told(folder, line, message):
 
 
 def test_a_sweep_is_one_page(make_run):
-    found = read(page.write(whole.sweep(make_run)))
+    folder = whole.sweep(make_run)
+    page.write(folder / "runs/small-seed0")
+    found = read(page.write(folder))
+    assert found.loads == ["data:,", "runs/small-seed0/report.html"]
     header, *rows = found.tables["results"]
     assert header == ["row", "MNLI", "difference", "paper", "minutes", "tokens", "parameters"]
     assert rows == [

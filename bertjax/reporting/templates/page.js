@@ -102,8 +102,9 @@ class Chart {
   }
 
   async draw() {
-    const curves = (this.drawn = this.curves()), { log } = this.controls;
+    const curves = this.curves(), { log } = this.controls;
     const lines = this.panel.lines.filter(({ run, value }) => !this.controls.hidden.has(run) && !(log && value <= 0));
+    this.drawn = { curves, lines };
     const xs = curves.flatMap(({ points }) => points.map(([x]) => x));
     if (!xs.length) return this.place.replaceChildren("Nothing to draw on this axis.");
     this.whole = [xs.reduce((a, b) => Math.min(a, b)), xs.reduce((a, b) => Math.max(a, b))];
@@ -115,22 +116,21 @@ class Chart {
     this.view?.finalize();
     this.view = view;
     this.place.replaceChildren(holder);
-    this.fit(curves, lines);
   }
 
-  fit(curves, lines) {
-    const [low, high] = this.window ?? this.whole;
+  domains() {
+    const [low, high] = this.window ?? this.whole, { curves, lines } = this.drawn, { log } = this.controls;
     const seen = curves.flatMap(({ points }) => points.filter(([x, y]) => y !== null && x >= low && x <= high).map(([, y]) => y));
     const ys = [...seen, ...(this.window && seen.length ? [] : lines.map(({ value }) => value))];
-    let [bottom, top] = ys.length ? [Math.min(...ys), Math.max(...ys)] : [0, 1];
-    const room = this.controls.log ? 0 : 0.05 * (top - bottom || Math.abs(top) || 1);
-    if (this.controls.log && bottom === top) [bottom, top] = [bottom / 2, top * 2];
-    this.view.signal("xd", [low, high]).signal("yd", [bottom - room, top + room]).run();
+    let [bottom, top] = ys.length ? [Math.min(...ys), Math.max(...ys)] : [1, 2];
+    if (log && bottom === top) [bottom, top] = [bottom / 2, top * 2];
+    const room = log ? 0 : 0.05 * (top - bottom || Math.abs(top) || 1);
     this.place.dataset.window = `${low} ${high}`;
+    return { xd: [low, high], yd: [bottom - room, top + room] };
   }
 
   spec(curves, lines) {
-    const ink = color("ink"), faint = color("line"), font = getComputedStyle(document.body).fontFamily;
+    const { xd, yd } = this.domains(), ink = color("ink"), faint = color("line"), font = getComputedStyle(document.body).fontFamily;
     const axis = { labelColor: ink, titleColor: ink, gridColor: faint, domainColor: faint, tickColor: faint, grid: true,
       labelFont: font, titleFont: font, titleFontWeight: "normal", labelFontSize: 11, tickCount: 5 };
     const styles = curves.map(({ style }) => style);
@@ -139,8 +139,8 @@ class Chart {
     const style = (name) => ({ signal: `styles[datum.s].${name}` });
     const log = this.controls.log, title = this.panel.axis ?? { step: "step", tokens: "tokens", hours: "hours" }[this.controls.axis];
     return {
-      width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding" }, padding: { left: 2, right: 12, top: 4, bottom: 2 },
-      signals: [{ name: "xd", value: [0, 1] }, { name: "yd", value: [1, 2] }, { name: "styles", value: styles },
+      width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding", resize: true }, padding: { left: 2, right: 12, top: 4, bottom: 2 },
+      signals: [{ name: "xd", value: xd }, { name: "yd", value: yd }, { name: "styles", value: styles },
         { name: "brush", value: [0, 0] }, { name: "at", value: -1 }],
       data: [{ name: "points", values }, { name: "levels", values: levels }],
       scales: [
@@ -178,7 +178,8 @@ class Chart {
   show(window) {
     this.window = window && [Math.max(window[0], this.whole[0]), Math.min(window[1], this.whole[1])];
     if (this.window && !(this.window[1] > this.window[0])) this.window = null;
-    this.fit(this.drawn, this.panel.lines);
+    const { xd, yd } = this.domains();
+    this.view.signal("xd", xd).signal("yd", yd).run();
   }
 
   zoom(factor) {
@@ -229,7 +230,7 @@ class Chart {
   }
 
   tell(x) {
-    const near = this.drawn.filter(({ label }) => label).map(({ points, label, style }) => {
+    const near = this.drawn.curves.filter(({ label }) => label).map(({ points, label, style }) => {
       const finite = points.filter(([, y]) => y !== null);
       return finite.length ? { label, style, point: finite.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a)) } : null;
     });
