@@ -65,9 +65,9 @@ def _weights(
     return output.attention  # type: ignore[union-attr]
 
 
-def positions(table: Float[Array, "P H"] | None) -> Iterator[dict[str, Any]]:
-    """Two pictures: the first positions' embeddings, and how alike they are; none of a table that there is not."""
-    if table is None or jax.process_count() > 1:
+def positions(table: Float[Array, "P H"] | Float[np.ndarray, "P H"]) -> Iterator[dict[str, Any]]:
+    """Two pictures: the first positions' embeddings, and how alike they are; none where processes share the table."""
+    if jax.process_count() > 1:
         return
     values = np.asarray(table, np.float32)[:_POSITIONS]
     yield matrix("Position embeddings", "A row for each position, a column for each number.", values[:, :_POSITIONS])

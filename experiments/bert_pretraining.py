@@ -252,8 +252,10 @@ class BertPretraining:
             masks = [{**m, "label": vocab[label]} for m, label in zip(record["masks"], labels, strict=True)]
             words = [vocab[token] for token in row["input_ids"].tolist()]
             seen = showing.attention(number, example, params, self._model_config, vocab)
-            yield {**record, "kind": "masks", "masks": masks, "words": words, "is_next": is_next, **seen}
-        yield showing.mask(batch["segment_ids"][0], self._model_config.direction)
+            follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
+            yield {"kind": "masks", "masks": masks, "words": words, **follows, **seen}
+        fewest = np.argmin(np.sum(batch["segment_ids"] == 1, axis=1))  # the row with the most else in it
+        yield showing.mask(batch["segment_ids"][fewest], self._model_config.direction)
         yield from showing.bert_positions(params)
 
     def _shown(self, batch: Batch) -> Iterator[Example]:
@@ -266,8 +268,8 @@ class BertPretraining:
             if self._config.objective == "causal_lm":  # where all is predicted, a few words do
                 chosen = chosen[3::6]
             if len(chosen):
-                text = "\t" if row["token_type_ids"].any() else ""  # of two segments or one
-                is_next = not batch["next_sentence_labels"][i, 0] if text else None
+                is_pair = "next_sentence_labels" in batch and row["token_type_ids"].any()
+                text, is_next = ("\t", not batch["next_sentence_labels"][i, 0]) if is_pair else ("", None)
                 positions = (asked[chosen] - self._shift).tolist()
                 source = text, positions, batch["masked_labels"][i, chosen].tolist(), is_next
                 yield Example([{**row, "masked_positions": asked[chosen]}], source)

@@ -22,6 +22,7 @@ _ENVIRONMENT = "environment.json"
 _COLORS = 8  # of the style sheet; further runs get colors by a formula, as in the script
 _TILES = 6
 _MOST_COMPARED = 60  # runs in one page
+_CUT = f"Of the runs the first {_MOST_COMPARED} are drawn and compared."
 
 
 def write(folder: Path) -> Path:
@@ -83,7 +84,7 @@ def of_sweep(folder: Path) -> str:
     return _rendered(
         title=f"{found.title}: {folder.resolve().name}",
         subtitle=f"{len(runs)} runs with figures.",
-        notices=found.notices,
+        notices=[*found.notices, *([_CUT] if len(runs) > _MOST_COMPARED else [])],
         result=found.table,
         pages=[
             {"name": name, "href": f"{quote(place.as_posix())}/{NAME}"}

@@ -55,11 +55,20 @@ def panels(runs: Mapping[str, Phase]) -> dict[str, Any]:
                 curves.setdefault(metric, []).append({"run": number, "split": split, "points": points})
     names = sorted(curves, key=lambda metric: _rank(metric, curves[metric]))
     found = {metric: _panel(metric, curves[metric], _allowed(curves)) for metric in names}
-    for number, name, value in levels:
+    for (name, value), numbers in _shared(levels).items():
         place = _compared(name, found)
         if place:
-            found[place]["lines"].append({"run": number, "name": name, "value": _rounded(value)})
+            of_runs = numbers if len(numbers) < len(runs) else [None]
+            found[place]["lines"] += [{"run": run, "name": name, "value": _rounded(value)} for run in of_runs]
     return {"runs": [_run(name, phase) for name, phase in runs.items()], "panels": list(found.values())}
+
+
+def _shared(levels: Sequence[tuple[int, str, float]]) -> dict[tuple[str, float], list[int | None]]:
+    """The runs that have each level; most often it is that of the data, and so of all."""
+    found: dict[tuple[str, float], list[int | None]] = {}
+    for number, name, value in levels:
+        found.setdefault((name, value), []).append(number)
+    return found
 
 
 def _series(run: Run) -> Iterator[tuple[str, list[tuple[int, float]]]]:

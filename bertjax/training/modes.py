@@ -172,7 +172,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
             return Outcome.STOPPED
         _test(task, settings, workdir)
         if request.report and not (workdir / samples.FILE).exists():
-            samples.write(task, settings, workdir)
+            _show(lambda: samples.write(task, settings, workdir))
         write_page(request)
         return Outcome.DONE
     if request.mode == "check":
@@ -190,31 +190,43 @@ def write_page(request: Request) -> None:
         assert request.report
         try:
             _log.info("%s", request.report(Path(request.workdir)))
-        except UserError as error:
+        except (UserError, OSError) as error:
             _log.warning("no page: %s", error)
 
     if request.report:
         distributed.on_first_process(write)
 
 
+def _show(make: Callable[[], None]) -> None:
+    """Makes samples; text that is gone, say, or figures that are not finite leave a page without them."""
+    try:
+        make()
+    except (UserError, OSError) as error:
+        _log.warning("no samples: %s", error)
+
+
 def _report(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
     """Writes the page of a run, whose samples are made first if it has none, or of a sweep."""
     workdir = Path(request.workdir)
-    assert request.report
+
+    def make() -> None:
+        module, config = _resolved(request, given, find)
+        settings, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
+        assert isinstance(module, Trainable)
+        text = module.preparation(experiment, workdir)
+        run_folder.check_text(workdir, text.fingerprint)
+        distributed.on_first_process(text.run)
+        samples.write(module.make(experiment, text.folder, text.folder), settings, workdir)
+
+    def write() -> None:
+        assert request.report
+        path = request.report(workdir)
+        with streams.open_output(request.output, is_writer=True) as output:
+            output.write(f"{path}\n")
+
     if has_checkpoint(workdir) and not (workdir / samples.FILE).exists():
-        try:
-            module, config = _resolved(request, given, find)
-            settings, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
-            assert isinstance(module, Trainable)
-            text = module.preparation(experiment, workdir)
-            run_folder.check_text(workdir, text.fingerprint)
-            text.run()
-            samples.write(module.make(experiment, text.folder, text.folder), settings, workdir)
-        except (UserError, OSError) as error:  # text may be gone, and checkpoints moved
-            _log.warning("no samples: %s", error)
-    path = request.report(workdir)
-    with streams.open_output(request.output, distributed.is_first_process()) as output:
-        output.write(f"{path}\n")
+        _show(make)
+    distributed.on_first_process(write)
     return Outcome.DONE
 
 

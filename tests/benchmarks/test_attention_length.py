@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 from benchmarks import attention_length
 from bertjax.reporting import lengths
 
 
+@pytest.mark.slow
 def test_each_layer_is_measured_at_each_length(tmp_path, monkeypatch, capsys):
     path = tmp_path / lengths.FILE
     flags = ["--lengths", "4", "8", "--hidden_size", "8", "--heads", "2", "--batch_size", "2", "--rounds", "1"]

@@ -12,6 +12,7 @@ from bertjax.training.config import TrainingConfig
 from configs import bertsum_abs as config_file
 from experiments import bertsum_abs
 from tests import tiny
+from tests.showing import shown
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan")
 PLACES = ("Rome", "Oslo", "Lima")
@@ -170,3 +171,9 @@ def test_a_vocabulary_without_marks_is_refused(tmp_path):
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     with pytest.raises(UserError, match="take BERT's published vocabulary"):
         task_of(tmp_path, data__vocab_file=str(Path(vocabulary)))
+
+
+def test_summaries_are_shown_beside_their_references(tmp_path):
+    task, _ = task_of(tmp_path)
+    for example in shown(task, tmp_path / "shown").examples:
+        assert example["article"][0] == "It rains." and example["reference"][1] == "All is well."

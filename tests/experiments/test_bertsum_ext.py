@@ -20,6 +20,7 @@ from experiments import bertsum_ext
 from tests import tiny
 from tests.parity.test_presumm import GOLDEN
 from tests.parity.test_presumm import read as read_golden
+from tests.showing import shown
 
 SIZES = {
     "model.num_layers": 1,
@@ -648,3 +649,11 @@ def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):
     article = next(task.held_out()).source.article
     assert (article.numbers, article.labels) == ((0, 1, 3, 4, 5), (1, 0, 0, 0, 1))
     assert task_of(tmp_path, **{**values, "data.gold_field": ""})._scored["valid"][0].labels == (0, 1, 0, 0, 0)
+
+
+def test_articles_are_shown_with_the_oracle(tmp_path):
+    task = task_of(tmp_path)
+    for example, article in zip(shown(task, tmp_path / "shown").examples, task.held_out(), strict=False):
+        sentences = article.source.article.article.sentences
+        assert [sentences[number] for number in example["oracle"]] == example["reference"]
+        assert example["html"].count('class="sentence') == len(sentences)

@@ -13,6 +13,7 @@ from bertjax.training.config import TrainingConfig
 from configs import classification as config_file
 from experiments import classification
 from tests import tiny
+from tests.showing import shown
 
 SMALL = {
     "num_epochs": 6.0,
@@ -216,3 +217,13 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     filled, alone = (task.loss(params, rows, None) for rows in (batch | {"weights": weights}, few))
     np.testing.assert_allclose(filled[1]["accuracy"], alone[1]["accuracy"])
     np.testing.assert_allclose(filled[0]["classification"], alone[0]["classification"], rtol=1e-5)
+
+
+def test_rows_are_shown_beside_their_labels(tmp_path):
+    task, _ = task_of(tmp_path)
+    found = shown(task, tmp_path / "shown")
+    for example, row in zip(found.examples, task.held_out(), strict=False):
+        assert example["reference"] == ("no", "yes")[int(row.source)]
+        assert example["text"].endswith(" .") and "[" not in example["text"]
+        assert [bar["percent"] for bar in example["bars"]] == [50.0, 50.0]
+    assert [matrix["title"] for matrix in found.matrices] == ["Position embeddings", "How alike positions are"]

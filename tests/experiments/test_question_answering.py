@@ -15,6 +15,7 @@ from bertjax.training.config import TrainingConfig
 from configs import question_answering as config_file
 from experiments import question_answering
 from tests import tiny
+from tests.showing import shown
 
 SMALL = {
     "num_epochs": 8.0,
@@ -344,3 +345,11 @@ def test_padding_takes_no_part_in_the_loss(tmp_path):
     params = task.init(jax.random.key(0))
     one, two = (jax.jit(task.loss)(params, each, None)[0]["span"] for each in (short, cut))
     np.testing.assert_allclose(one, two, rtol=1e-5)
+
+
+def test_questions_are_shown_in_their_contexts(tmp_path):
+    task, _ = task_of(tmp_path)
+    for example, asked in zip(shown(task, tmp_path / "shown").examples, task.held_out(), strict=False):
+        question, _ = asked.source
+        assert "".join(part["text"] for part in example["parts"]) == question.context
+        assert [part["text"] for part in example["parts"] if part["right"]] == [question.answers[0].text]

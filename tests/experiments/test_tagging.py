@@ -17,6 +17,7 @@ from bertjax.training.config import TrainingConfig
 from configs import tagging as config_file
 from experiments import tagging
 from tests import tiny
+from tests.showing import shown
 
 SMALL = {
     "num_epochs": 6.0,
@@ -350,3 +351,12 @@ def test_tags_of_entities_of_an_unknown_kind_are_not_taken_for_plain(tmp_path):
     with pytest.raises(UserError, match=r"data\.scheme=auto: got tags of entities, and among them L-PER; .*=plain"):
         task_of(tmp_path, **{"data.source": source})
     assert task_of(tmp_path, **{"data.source": source, "data.scheme": "plain"}).score_names() == ("accuracy", "loss")
+
+
+def test_sentences_are_shown_beside_their_tags(tmp_path):
+    task = task_of(tmp_path)
+    found = shown(task, tmp_path / "shown")
+    for example, sentence in zip(found.examples, task.held_out(), strict=False):
+        words, tags, right = zip(*example["tagged"], strict=True)
+        assert (words, right) == (tuple(sentence.source.words), tuple(sentence.source.tags))
+        assert set(tags) == {"O"}

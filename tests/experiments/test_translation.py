@@ -20,6 +20,7 @@ from configs import translation as config_file
 from experiments import translation
 from tests import tiny
 from tests.interop import test_marian
+from tests.showing import shown
 
 WORDS = {"a": "ein", "cat": "Katze", "dog": "Hund", "sees": "sieht", "likes": "mag", "bird": "Vogel", "old": "alter"}
 SMALL = {
@@ -361,3 +362,12 @@ def test_weights_and_vocabularies_come_from_a_marian_folder_and_go_back(tmp_path
     assert of_run.stdout == of_folder.stdout
     told = tiny.run("--mode=predict", "--config=configs/translation.py:tiny", f"--config.init_from={exported}")
     assert "model.hidden_size: got 128; expected 8, as in init_from" in told.error
+
+
+def test_translations_are_shown_beside_their_references(tmp_path):
+    task, _ = task_of(tmp_path)
+    found = shown(task, tmp_path / "shown")
+    for example, pair in zip(found.examples, task.held_out(), strict=False):
+        assert (example["source"], example["reference"]) == pair.source
+    titles = [matrix["title"] for matrix in found.matrices]
+    assert titles == ["Attention mask of a row", "Position embeddings", "How alike positions are"]

@@ -98,7 +98,7 @@ def test_the_curves_have_their_points_and_levels(make_run):
     loss = panels["masked_lm_loss"]
     points = {one["split"]: one["points"] for one in loss["series"]}
     assert points == {"train": [[100, 6.5], [200, 5.5]], "valid": [[100, 6.0], [200, 5.0]]}
-    assert loss["lines"] == [{"run": 0, "name": "masked_lm_unigram_loss", "value": 6.0}]
+    assert loss["lines"] == [{"run": None, "name": "masked_lm_unigram_loss", "value": 6.0}]
     assert panels["next_sentence_accuracy"]["lines"] == [{"run": None, "name": "chance", "value": 0.5}]
     assert "masked_lm_unigram_loss" not in panels
     assert found["runs"][0]["axes"]["tokens"] == [[0, 0.0], [100, 1e5], [200, 2e5]]

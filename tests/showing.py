@@ -1,0 +1,33 @@
+"""What a task shows, without a model: all outputs are zeros of the right shape, and nobody's attention is looked at."""
+
+import itertools
+import json
+from pathlib import Path
+from unittest import mock
+
+import jax
+import numpy as np
+
+from bertjax.reporting import samples
+from bertjax.training.samples import _plain
+
+
+def shown(task, folder: Path, count: int = 2) -> samples.Shown:
+    """What the page of a run has of a task's first examples, once it has gone through the run's file."""
+
+    def zeros(shapes):
+        return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
+
+    params = zeros(jax.eval_shape(task.init, jax.random.key(0)))
+
+    def infer(examples):
+        for example in itertools.islice(examples, count):
+            rows = [{name: np.asarray(array)[None] for name, array in row.items()} for row in example.rows]
+            outputs = [zeros(jax.eval_shape(task.infer, params, row)) for row in rows]
+            yield example, [{name: array[0] for name, array in output.items()} for output in outputs]
+
+    with mock.patch("bertjax.showing.is_shown", lambda *_: False):
+        records = [{**record, "checkpoint": "1"} for record in task.samples(params, infer)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / samples.FILE).write_text("".join(json.dumps(_plain(record)) + "\n" for record in records))
+    return samples.read(folder)
