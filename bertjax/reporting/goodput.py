@@ -29,8 +29,20 @@ def told(run: Run) -> dict[str, Any] | None:
         {"kind": name, "seconds": round(seconds[name], 3), "percent": f"{100 * seconds[name] / total:.1f}"}
         for name in names
     ]
-    said = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {total / 3600:.2f} hours went into updates."
+    said = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {_duration(total)} went into updates."
     return {"parts": parts, "said": said, "source": source}
+
+
+def _duration(seconds: float) -> str:
+    """In the unit that fits.
+
+    >>> _duration(90), _duration(9000)
+    ('90.0 seconds', '2.5 hours')
+    """
+    size, unit = next(
+        (s, u) for s, u in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if seconds > 2 * s or s == 1
+    )
+    return f"{seconds / size:.1f} {unit}"
 
 
 def _of_ledger(path: Path) -> dict[str, float]:

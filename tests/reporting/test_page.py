@@ -145,7 +145,7 @@ def test_time_comes_from_the_ledger_if_there_is_one(make_run):
     assert [row[:2] for row in found.tables["time"][1:]] == [
         ["step", "30.0"], ["compile", "8.0"], ["evaluation", "10.0"], ["init", "2.0"],
     ]  # fmt: skip
-    assert "60.0 % of 0.01 hours" in found.sections["goodput"]
+    assert "60.0 % of 50.0 seconds" in found.sections["goodput"]
 
 
 def test_nothing_that_a_run_says_gets_out_of_its_place(make_run):

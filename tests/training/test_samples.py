@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 from bertjax.task import Attended
-from bertjax.training import modes, samples
+from bertjax.training import inference, modes, samples
 
 
-class Runner:
+class Runner(inference.Inference):
+    """Has these records to show, and no model."""
+
     def __init__(self, records):
-        self.records = records
+        self._records = records
 
     def samples(self, count):
-        return iter(self.records[:count])
+        return iter(self._records[:count])
 
 
 def read(array):
