@@ -179,7 +179,7 @@ def test_a_run_tells_how_it_was_made(home):
     environment = json.loads((home / "run" / "environment.json").read_text())
     assert environment["command"][:2] == ["python", "launch.py"] and "--config.num_steps=6" in environment["command"]
     assert environment["defaults"]["num_steps"] != 6
-    assert environment["devices"] == {"cpu (cpu)": "x 1"}
+    assert environment["devices"] == {"cpu (cpu)": 1}
     assert environment["packages"].keys() >= {"jax", "flax", "optax"}
 
 

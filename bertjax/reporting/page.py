@@ -224,10 +224,12 @@ def _environment(folder: Path) -> dict[str, Any]:
 
 def _told(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What there is to say but the command and the config's defaults."""
-    told = [(name, value) for name, value in environment.items() if name not in ("command", "defaults")]
+    told = {name: value for name, value in environment.items() if name not in ("command", "defaults")}
+    if isinstance(told.get("devices"), Mapping):
+        told["devices"] = ", ".join(f"{count} × {kind}" for kind, count in told["devices"].items())
     return [
         (name, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value))
-        for name, value in told
+        for name, value in told.items()
     ]
 
 

@@ -68,15 +68,14 @@ def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
 
 
 def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
-    """Writes `environment.json`, once: how the run was started, in which versions and on which devices."""
+    """Writes `environment.json`: how the run was started first, in which versions and on which devices."""
     path = workdir / "environment.json"
-    if path.exists():
+    if path.exists() and _has_begun(workdir):
         return
-    devices = Counter(f"{device.device_kind} ({device.platform})" for device in jax.devices())
     environment = {
         **started,
         "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "devices": {kind: f"x {count}" for kind, count in devices.items()},
+        "devices": Counter(f"{device.device_kind} ({device.platform})" for device in jax.devices()),
         "processes": jax.process_count(),
         "cores": os.cpu_count(),
         "system": platform.platform(),

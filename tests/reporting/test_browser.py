@@ -161,6 +161,8 @@ def test_a_sweep(opened, make_run):
     wait(tab, f"{lines} === 2")
     tab.click("button[data-runs=none]")
     wait(tab, f"document.querySelector('{_LOSS} .plot').textContent.includes('Nothing to draw')")
+    tab.click(f"{_LOSS} button[title='zoom in']")  # which does nothing now
+    tab.hover(f"{_LOSS} .plot")
     tab.click("button[data-runs=all]")
     wait(tab, f"{lines} === 4")
     tab.click("#results th:nth-child(2) button")

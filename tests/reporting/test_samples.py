@@ -43,6 +43,7 @@ def test_every_kind_is_laid_out(folder):
     assert found.data["matrices"][0]["shape"] == [4, 4]
     assert [one["title"] for one in found.data["attention"]] == [" ".join(whole.WORDS), "He sleeps."]
     assert "of width 64" in found.sections["lengths"]
+    assert "8 × TPU v5e" in found.sections["environment"] and "jax 0.10" in found.sections["environment"]
     points = found.data["lengths"]["panels"][0]["series"]
     assert points[0]["points"][0] == [64, pytest.approx(0.64)] and points[1]["points"][0] == [64, pytest.approx(6.4)]
 

@@ -123,7 +123,12 @@ def run(make_run: Callable[..., Path], name: str = "whole") -> Path:
     """The folder of a run with everything in it."""
     folder = make_run(name, lines(list(range(10, 310, 10))), seed=3)
     write_samples(folder, SAMPLES)
-    environment = {"command": ["python", "launch.py", "--config.seed=3"], "Python": "3.11", "packages": {"jax": "0.10"}}
+    environment = {
+        "command": ["python", "launch.py", "--config.seed=3"],
+        "Python": "3.11",
+        "packages": {"jax": "0.10"},
+        "devices": {"TPU v5e": 8},
+    }
     (folder / "environment.json").write_text(json.dumps({**environment, "defaults": {"seed": 0, "num_steps": 300}}))
     ledger = [{"kind": kind, "seconds": seconds} for kind, seconds in (("compile", 20.0), ("step", 80.0))]
     (folder / "goodput.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ledger))

@@ -1,9 +1,11 @@
 """What a run's folder remembers of how it began."""
 
+import json
+
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.training.run_folder import check_text
+from bertjax.training.run_folder import check_text, save_environment
 
 
 def test_a_run_that_has_begun_keeps_its_text(tmp_path):
@@ -14,3 +16,12 @@ def test_a_run_that_has_begun_keeps_its_text(tmp_path):
     with pytest.raises(UserError, match="got prepared text three; expected two, which the run began with"):
         check_text(tmp_path, "three")
     assert (tmp_path / "text_fingerprint").read_text() == "two\n"
+
+
+def test_how_a_run_began_is_kept_once_it_has(tmp_path):
+    for command in ("mistaken", "first"):
+        save_environment(tmp_path, {"command": [command]})
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "valid/x": 1.0}\n{"step": 2, "train/loss": 1.0}\n')
+    save_environment(tmp_path, {"command": ["second"]})
+    kept = json.loads((tmp_path / "environment.json").read_text())
+    assert kept["command"] == ["first"] and kept["processes"] == 1 and sum(kept["devices"].values()) == 8

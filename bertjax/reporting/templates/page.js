@@ -25,6 +25,8 @@ const painted = [];
 const runColor = (number) =>
   number < PALETTE ? color("c" + number) : `hsl(${(number * 137.5) % 360} 55% ${isDark() ? 65 : 45}%)`;
 
+const extent = (values) => [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
+
 const interpolate = (points, x) => {
   const after = points.findIndex(([step]) => step >= x);
   if (after < 0) return points.at(-1)[1];
@@ -105,11 +107,16 @@ class Chart {
     const curves = this.curves(), { log } = this.controls;
     const lines = this.panel.lines.filter(({ run, value }) => !this.controls.hidden.has(run) && !(log && value <= 0));
     this.drawn = { curves, lines };
+    const number = (this.number = (this.number ?? 0) + 1);
     const xs = curves.flatMap(({ points }) => points.map(([x]) => x));
-    if (!xs.length) return this.place.replaceChildren("Nothing to draw on this axis.");
-    this.whole = [xs.reduce((a, b) => Math.min(a, b)), xs.reduce((a, b) => Math.max(a, b))];
+    if (!xs.length) {
+      this.view?.finalize();
+      this.view = null;
+      return this.place.replaceChildren("Nothing to draw on this axis.");
+    }
+    this.whole = extent(xs);
     if (this.whole[0] === this.whole[1]) this.whole[1] += 1;
-    const holder = make("div", { "aria-hidden": "true" }), number = (this.number = (this.number ?? 0) + 1);
+    const holder = make("div", { "aria-hidden": "true" });
     const options = { mode: "vega", renderer: "svg", actions: false, tooltip: false, hover: false, defaultStyle: false };
     const { view } = await vegaEmbed(holder, this.spec(curves, lines), options);
     if (number !== this.number) return view.finalize(); // overtaken by another change
@@ -122,7 +129,7 @@ class Chart {
     const [low, high] = this.window ?? this.whole, { curves, lines } = this.drawn, { log } = this.controls;
     const seen = curves.flatMap(({ points }) => points.filter(([x, y]) => y !== null && x >= low && x <= high).map(([, y]) => y));
     const ys = [...seen, ...(this.window && seen.length ? [] : lines.map(({ value }) => value))];
-    let [bottom, top] = ys.length ? [Math.min(...ys), Math.max(...ys)] : [1, 2];
+    let [bottom, top] = ys.length ? extent(ys) : [1, 2];
     if (log && bottom === top) [bottom, top] = [bottom / 2, top * 2];
     const room = log ? 0 : 0.05 * (top - bottom || Math.abs(top) || 1);
     this.place.dataset.window = `${low} ${high}`;
@@ -176,6 +183,7 @@ class Chart {
   }
 
   show(window) {
+    if (!this.view) return;
     this.window = window && [Math.max(window[0], this.whole[0]), Math.min(window[1], this.whole[1])];
     if (this.window && !(this.window[1] > this.window[0])) this.window = null;
     const { xd, yd } = this.domains();
@@ -183,11 +191,13 @@ class Chart {
   }
 
   zoom(factor) {
+    if (!this.view) return;
     const [low, high] = this.window ?? this.whole, middle = (low + high) / 2, half = ((high - low) / 2) * factor;
     this.show(middle - half <= this.whole[0] && middle + half >= this.whole[1] ? null : [middle - half, middle + half]);
   }
 
   pan(part) {
+    if (!this.view) return;
     const [low, high] = this.window ?? this.whole, [start, end] = this.whole;
     const by = Math.min(Math.max(part * (high - low), start - low), end - high);
     this.show([low + by, high + by]);
