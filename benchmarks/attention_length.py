@@ -65,7 +65,10 @@ def layers(hidden_size: int, heads: int) -> dict[str, Callable[[jax.Array], tupl
     def attention(x: jax.Array) -> tuple[nn.Module, tuple[Any, ...]]:
         init = nn.initializers.xavier_uniform()
         mask = make_mask(jnp.ones(x.shape[:2], jnp.int32), "both")
-        return _Attention(MultiHeadAttention(hidden_size, heads, 0.0, "xla", init, "float32")), (x, mask)
+        return _Attention(MultiHeadAttention(hidden_size, heads, hidden_size // heads, 0.0, "xla", init, "float32")), (
+            x,
+            mask,
+        )
 
     def recurrent(kind: type[BiLSTM] | type[BiGRU]) -> Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]:
         return lambda x: (_Recurrent(kind(hidden_size // 2)), (x, jnp.ones(x.shape[:2], jnp.int32)))
