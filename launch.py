@@ -54,6 +54,7 @@ _PRINT_COMMANDS = flags.DEFINE_bool("print_commands", False, "Check a sweep and 
 _TOPOLOGY = flags.DEFINE_string("topology", "", "With --mode=plan: the slice of TPUs, v5e:16x16 for example.")
 _PLAN_SEARCH = flags.DEFINE_bool("plan_search", False, "Plan with the mesh, micro-batches and remat that fit best.")
 _REPORT = flags.DEFINE_bool("report", True, "Write report.html at the end of a training or sweep; needs [report].")
+_PROFILE = flags.DEFINE_string("profile", "", "The first and the last update to trace, into RUN/profile: 100:110.")
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other processes: auto, on or off.")
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
@@ -89,7 +90,7 @@ def _run(mode: str) -> bool:
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
     report = page.write if _REPORT.value or mode == "report" else None
     pages = summaries.page, report, {"command": ["python", *sys.argv], "defaults": defaults}
-    request = modes.Request(mode, *names, draw, *pages, _TOPOLOGY.value, _PLAN_SEARCH.value)
+    request = modes.Request(mode, *names, draw, *pages, _TOPOLOGY.value, _PLAN_SEARCH.value, _PROFILE.value)
     if _SWEEP.value is not None:
         how = _BACKEND.value, _WORKERS.value, _SLURM.value, _DRY_RUN.value, _PRINT_COMMANDS.value
         options = sweeps.Options(_SWEEP.value, _SET.value, _SEEDS.value, *how, Path(__file__))

@@ -13,9 +13,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax.checkpoints import Checkpoints
 from bertjax.errors import UserError
+from bertjax.goodput import Ledger
 from bertjax.progress import track
 from bertjax.task import Batch, Task
-from bertjax.training import health, sharding
+from bertjax.training import distributed, health, sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations, Recompilations
 from bertjax.training.config import TrainingConfig
@@ -24,62 +25,70 @@ from bertjax.training.metric_log import MetricLog, Window
 from bertjax.training.optimizers import make_schedule
 from bertjax.training.preemption import Preemption
 from bertjax.training.prefetch import Prefetch
+from bertjax.training.tracing import traced
 
 _log = logging.getLogger(__name__)
 
 
-def train(task: Task, config: TrainingConfig, workdir: Path) -> bool:
+def train(task: Task, config: TrainingConfig, workdir: Path, profile: range = range(0)) -> bool:
     """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM.
 
     No update begins before the checkpoint that was due is durable, so that a run that is killed loses at most the
     updates of one save interval. A save is written while an evaluation that is due goes on; what is left of it
-    is waited for: seconds for BERT-Large, every 10,000 updates. `train/save_wait_seconds` is their sum.
+    is waited for: seconds for BERT-Large, every 10,000 updates. Updates whose numbers are in `profile` are traced.
 
-    Returns:
-      whether SIGTERM came; with the last update done it may have changed nothing.
+    Returns whether SIGTERM came; with the last update done it may have changed nothing.
     """
     intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
     with (
         Compilations() as compiled,
         Preemption() as preempted,
         Checkpoints(workdir, config.checkpoint) as checkpoints,
+        Ledger(workdir, distributed.is_first_process(), lambda: compiled.seconds) as ledger,
     ):
         trainer = Trainer(task, config, jax.devices())
         restored = trainer.restore_or_init(checkpoints)
         begun = int(restored.step)
+        ledger.begin(begun)
+        evaluate = ledger.spending("evaluation")(trainer.evaluate)
+        save = ledger.spending("checkpoint")(checkpoints.save)
+        finish = ledger.spending("checkpoint")(checkpoints.finish)
         with MetricLog(workdir, resumed=begun) as log:
             if not begun:
                 log.write(0, task.baselines())
             elif _is_due(config, begun, config.evaluate_every) and not log.has_scores(begun, "valid/"):
-                scores = trainer.evaluate(restored.params, preempted)
+                scores = evaluate(restored.params, preempted)
                 log.write(begun, scores)
-                checkpoints.finish(begun, scores)
-            window = Window(make_schedule(config.optimizer, config.num_steps))
-            for update in trainer.updates(restored, compiled):
+                finish(begun, scores)
+            window = Window(make_schedule(config.optimizer, config.num_steps), ledger)
+            for update in traced(trainer.updates(restored, compiled), begun, profile, workdir / "profile"):
                 done, state, scores = update.done, update.state, {}
                 window.add(update.report, update.data_wait, update.compile_wait)
                 stopping = preempted()
                 logs, evaluates, saves = (_is_due(config, done, interval) for interval in intervals)
                 if stopping or logs or evaluates or saves:
                     trainer.settle(state)
+                    ledger.write(done)
                 if logs:
                     waited = {"train/save_wait_seconds": checkpoints.seconds_waited}
                     log.write(done, window.close(done) | waited | trainer.notices())
                 with window.paused():
                     if saves or stopping:
-                        checkpoints.save(done, state.params, state.opt_state)
+                        save(done, state.params, state.opt_state)
                     if evaluates and not stopping:
-                        scores = trainer.evaluate(state.params, preempted)
+                        scores = evaluate(state.params, preempted)
                         log.write(done, scores)
                         stopping = preempted()
                         if stopping and not saves:
-                            checkpoints.save(done, state.params, state.opt_state)
+                            save(done, state.params, state.opt_state)
                     if saves or stopping:
-                        checkpoints.finish(done, scores)
+                        finish(done, scores)
+                if evaluates or saves or stopping:
+                    ledger.write(done)
                 if stopping:
                     _log.info("stopped after step %d; the same command goes on from there", done)
                     break
-        _log.info("stood still for saves for %.1f s", checkpoints.seconds_waited)
+        ledger.tell()
     return preempted()
 
 

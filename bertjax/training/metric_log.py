@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertjax.files import completed, read_records
+from bertjax.goodput import Ledger
 from bertjax.task import Metrics
 from bertjax.training.step import StepReport
 
@@ -64,9 +65,9 @@ class MetricLog:
 class Window:
     """The figures of the steps between two lines of the log."""
 
-    def __init__(self, learning_rate: Callable[[int], Any]) -> None:
-        """Args: the schedule, to log the rate of the last step."""
-        self._learning_rate = learning_rate
+    def __init__(self, learning_rate: Callable[[int], Any], ledger: Ledger) -> None:
+        """Args: the schedule, to log the rate of the last step; what is told of the time that steps wait."""
+        self._learning_rate, self._ledger = learning_rate, ledger
         self._metrics: Metrics | None = None
         self._report: StepReport | None = None
         self._timed_steps = 0
@@ -82,6 +83,7 @@ class Window:
           data_wait: seconds that the devices were idle for want of its batch.
           compile_wait: seconds that they were idle for want of its program, which count for nothing.
         """
+        self._ledger.add_waits(data_wait, compile_wait)
         if self._since is None:  # the first step is timed from when it is done
             jax.block_until_ready(report)
             self._since = time.perf_counter()

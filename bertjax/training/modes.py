@@ -33,6 +33,7 @@ from bertjax.training import (
     run_folder,
     samples,
     streams,
+    tracing,
 )
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.planning import planner
@@ -71,6 +72,7 @@ class Request:
       started: how: "command", a list of words, and "defaults", the config without what the command line sets.
       topology: the slice to plan for, such as "v5e:16x16".
       plan_search: whether to look for a mesh, micro-batches and rematerialization that fit it best.
+      profile: the first and the last update to trace, "100:110"; "" for none.
     """
 
     mode: str
@@ -85,6 +87,7 @@ class Request:
     started: Mapping[str, Any]
     topology: str
     plan_search: bool
+    profile: str
 
 
 @runtime_checkable
@@ -141,7 +144,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     if request.mode == "plan":
         return _plan(request, module, config)
     settings, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
-    workdir = Path(request.workdir)
+    workdir, profile = Path(request.workdir), tracing.parse_steps(request.profile)
     if request.mode in ("predict", "export"):
         from_run = workdir if request.workdir else None
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
@@ -168,7 +171,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     task = module.make(experiment, text.folder, text.folder)
     if request.mode == "train":
         distributed.on_first_process(lambda: task.save_vocabulary(workdir))
-        if loop.train(task, settings, workdir):
+        if loop.train(task, settings, workdir, profile):
             return Outcome.STOPPED
         _test(task, settings, workdir)
         if request.report and not (workdir / samples.FILE).exists():

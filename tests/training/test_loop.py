@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import checkpoints
+from bertjax import checkpoints, goodput
 from bertjax.errors import UserError
 from bertjax.training import loop
 from bertjax.training.preemption import Preemption
@@ -28,11 +28,11 @@ def one_device(text, **overrides):
     return tiny.config(text, mesh__data=8, **overrides)
 
 
-def train(tree, workdir):
+def train(tree, workdir, profile=range(0)):
     task, settings = tiny.task_and_settings(tree)
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir / "config.json").write_text(json.dumps(tree))
-    loop.train(task, settings, workdir)
+    loop.train(task, settings, workdir, profile)
 
 
 def final_params(workdir):
@@ -79,6 +79,34 @@ def test_what_a_run_logs(finished):
     # The loss is a mean over steps of means over tokens, its parts are means over tokens.
     assert trained[-1]["train/loss"] == pytest.approx(parts, rel=0.05)
     assert list((finished / "tensorboard").iterdir())
+
+
+def test_where_the_time_of_a_run_went(text, finished, tmp_path, caplog):
+    caplog.set_level("INFO", "bertjax")
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    before = goodput.summary(copy)
+    assert {kind for kind, seconds in before.items() if seconds} >= {"step", "init", "evaluation", "checkpoint"}
+    shutil.rmtree(copy / "checkpoints" / "6")  # a run that was killed in its last save
+    task, settings = tiny.task_and_settings(one_device(text))
+    began = time.perf_counter()
+    loop.train(task, settings, copy)
+    took = time.perf_counter() - began
+    after = goodput.summary(copy)
+    lost = sum(row["seconds"] for row in goodput.rows(finished) if row["step"] > 4)
+    assert after["lost"] == pytest.approx(lost, abs=0.01)
+    assert 0.8 * took < sum(after.values()) - sum(before.values()) < took
+    assert goodput.describe(after) in caplog.messages
+
+
+@pytest.mark.slow
+def test_updates_are_traced(text, tmp_path):
+    train(one_device(text), tmp_path, profile=range(2, 4))
+    (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
+    planes = jax.profiler.ProfileData.from_file(str(trace)).planes
+    marks = [
+        dict(event.stats) for plane in planes for line in plane.lines for event in line.events if event.name == "train"
+    ]
+    assert {mark["step_num"] for mark in marks} == {2, 3}
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(text, tmp_path):
