@@ -28,8 +28,8 @@ from pathlib import Path
 from pydoc_data.topics import topics as topics_of_python
 
 ROOT = Path(__file__).parents[1]
-_SAVE_EVERY, _EVALUATE_EVERY = 4, 10  # so that every other evaluation goes on beside a save
-_CONFIG = {
+SAVE_EVERY, _EVALUATE_EVERY = 4, 10  # so that every other evaluation goes on beside a save
+CONFIG = {
     "num_steps": 150,
     "batch_size": 8,
     "log_every": 1,
@@ -42,7 +42,7 @@ _CONFIG = {
     "data.valid_fraction": 0.04,
     "masking.max_predictions": 5,
     "optimizer.warmup_steps": 10,
-    "checkpoint.save_every": _SAVE_EVERY,
+    "checkpoint.save_every": SAVE_EVERY,
 }
 # The moments that the kills of a run are aimed at, in turn; then it is left to finish.
 _AIMS = ("preparation", "preparation", "evaluation", "saving", "training", "starting", "saving", "evaluation")
@@ -56,11 +56,12 @@ class Run:
 
     workdir: Path
 
-    def start(self) -> subprocess.Popen:
-        """Starts, or goes on with, the run."""
+    def start(self, *flags: str) -> subprocess.Popen:
+        """Starts, or goes on with, the run; with more flags if need be."""
         command = [sys.executable, "launch.py", "--noreport", "--config=configs/bert_pretraining.py:tiny"]
         command += [f"--workdir={self.workdir}", f"--config.data.source={self.workdir.parent / 'text.txt'}"]
-        command += [f"--config.{key}={value}" for key, value in _CONFIG.items()]
+        command += [f"--config.{key}={value}" for key, value in CONFIG.items()]
+        command += flags
         log = self.workdir.with_suffix(".log").open("a")
         # Compiled programs are kept for all runs, so that starts are short.
         cache = {"JAX_COMPILATION_CACHE_DIR": str(self.workdir.parent / "cache")}
@@ -125,7 +126,7 @@ def kill_until_done(run: Run, rng: random.Random, aims: Iterator[str], signals: 
         phase = phase if name == "TERM" else run.phase(run.logged() > begun_from)  # as it was when it stopped
         kills.append((phase, name, lost))
         print(f"SIG{name} in {phase}: exit {status}, logged {run.logged()}, saved {run.saved()}", flush=True)
-        assert lost <= _SAVE_EVERY, f"more than one save interval was lost\n{run.log()}"
+        assert lost <= SAVE_EVERY, f"more than one save interval was lost\n{run.log()}"
         if name == "TERM" and has_begun:
             assert status == 0 and lost <= 0, f"SIGTERM lost {lost} updates, exit {status}\n{run.log()}"
     else:
@@ -205,7 +206,7 @@ def main() -> None:
         counts = collections.Counter(phase for phase, other, _ in kills if other == name)
         lost = max((lost for _, other, lost in kills if other == name), default=0)
         row = ", ".join(f"{phase} {counts[phase]}" for phase in dict.fromkeys(_AIMS))
-        print(f"SIG{name}: {row}; at most {max(lost, 0)} updates lost, of a save interval of {_SAVE_EVERY}")
+        print(f"SIG{name}: {row}; at most {max(lost, 0)} updates lost, of a save interval of {SAVE_EVERY}")
     minutes = (time.monotonic() - began) / 60
     print(f"{len(kills)} kills, {runs} runs, {different} ended with other parameters, {minutes:.0f} minutes")
     sys.exit(different > 0)

@@ -1,8 +1,18 @@
-"""Several processes: joining them, and agreeing."""
+"""Several processes: joining them, agreeing, and ending together."""
 
+import atexit
 import concurrent.futures
+import contextlib
+import functools
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,13 +20,48 @@ from jax.experimental import multihost_utils
 
 from bertjax.errors import UserError, choice
 
+_log = logging.getLogger(__name__)
+
 _SECONDS_BETWEEN_LOOKS = 1
 _MESSAGE_BYTES = 1024
 _DONE = "done"
+# How long a start waits for all, how soon a silent process counts as dead, and how long one that is through waits for
+# the others: each less than a minute.
+_START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 50, 30, 40
+# What collectives and JAX's coordination service say when another process is gone.
+_GONE = re.compile("Gloo|NCCL|[Cc]oordination|UNAVAILABLE|DEADLINE_EXCEEDED")
+# Keeps the last line that it is given, and says it when who gave it is gone, unless that line is empty.
+_SAYS_LAST_WORDS = """trap '' HUP INT TERM
+while read -r line; do words=$line; done
+[ -z "$words" ] || printf '%s\\n' "$words" >&2"""
+
+
+class LastWords:
+    """What is to be said should this process be ended from outside, or by C++, where Python does not get to say it.
+
+    JAX ends a process by abort() when another one is gone. So a shell waits beside this one.
+    """
+
+    def __init__(self, words: object) -> None:
+        """Args: the first of them."""
+        self._shell = subprocess.Popen(["sh", "-c", _SAYS_LAST_WORDS], stdin=subprocess.PIPE, text=True)
+        self.change(words)
+
+    def change(self, words: object) -> None:
+        """Puts other words, of one line, in place of those before."""
+        assert self._shell.stdin
+        self._shell.stdin.write(f"{words}\n")
+        self._shell.stdin.flush()
+
+    def withdraw(self) -> None:
+        """Leaves nothing to be said."""
+        self._shell.communicate("\n")
 
 
 def initialize(mode: str, coordinator_address: str, num_processes: int, process_id: int) -> None:
     """Joins the processes of a run; before anything else touches a device.
+
+    If one of them dies or cannot be reached, the others end within a minute, with a message and a status other than 0.
 
     Args:
       mode: "off"; "on"; or "auto", where a cluster that JAX knows (TPU pods, SLURM, Open MPI) is joined if there
@@ -27,11 +72,18 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
     if mode == "off":
         return
     if coordinator_address:
-        jax.distributed.initialize(coordinator_address, num_processes, process_id)
-        return
+        _check_address(coordinator_address, num_processes, process_id)
+    last_words = LastWords(f"error: {_nobody_came(coordinator_address, num_processes)}")
+    join = functools.partial(
+        jax.distributed.initialize,
+        initialization_timeout=_START_SECONDS,
+        heartbeat_timeout_seconds=_SILENT_SECONDS,
+        shutdown_timeout_seconds=_END_SECONDS,
+    )
     try:
-        jax.distributed.initialize()
+        join(*((coordinator_address, num_processes, process_id) if coordinator_address else ()))
     except ValueError as error:
+        last_words.withdraw()
         if mode == "on":
             raise UserError(
                 "--distributed=on",
@@ -39,6 +91,55 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
                 expected="a TPU pod, SLURM or Open MPI, or the address of the first process",
                 fix="give --coordinator_address=HOST:PORT --num_processes=N --process_id=I to each process",
             ) from error
+        return
+    name = f"process {process_id} of {num_processes}" if coordinator_address else "this process"
+    last_words.change(f"error: {_another_is_gone(name)}")
+    atexit.register(last_words.withdraw)  # before JAX waits for the others to end, too
+
+
+def _check_address(address: str, num_processes: int, process_id: int) -> None:
+    """Raises UserError for flags that do not go together."""
+    if not re.fullmatch(r".+:\d+", address):
+        fix = "name the host of process 0 and a free port on it"
+        raise UserError("--coordinator_address", got=repr(address), expected="HOST:PORT", fix=fix)
+    if not 0 <= process_id < num_processes:
+        expected, fix = f"a number from 0 to {num_processes - 1}", "number the processes of --num_processes from 0 on"
+        raise UserError("--process_id", got=process_id, expected=expected, fix=fix)
+
+
+def _nobody_came(address: str, num_processes: int) -> UserError:
+    return UserError(
+        "joining the other processes",
+        got=f"not all of them within {_START_SECONDS} s",
+        expected=f"{num_processes} processes that reach process 0 at {address}" if address else "all of the cluster's",
+        fix="start all at about the same time, each with a --process_id of its own; see that the address is right, and "
+        "that no firewall is between them",
+    )
+
+
+def _another_is_gone(name: str) -> UserError:
+    return UserError(
+        name,
+        got="cut off: it was killed, or another process has died or cannot be reached (the lines above say more)",
+        expected="all processes to go on together",
+        fix="start all of them again with the same command: a run goes on from its last checkpoint",
+    )
+
+
+@contextlib.contextmanager
+def ending_together() -> Iterator[None]:
+    """Ends this process, with its last words, if something fails because another one is gone; decorates functions, too.
+
+    No exit handler runs, since JAX's would wait for the one that is gone.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError) or not _GONE.search(str(error)) or not _has_others():
+            raise
+        _log.error("%s", str(error).splitlines()[0])
+        sys.stdout.flush()
+        os._exit(1)
 
 
 def is_first_process() -> bool:
@@ -83,11 +184,7 @@ def _broadcast(text: str) -> str:
 
 def agree(value: str, what: str) -> None:
     """Raises UserError unless all processes have the same value."""
-    if jax.process_count() == 1:
-        return
-    code = np.frombuffer(value.encode().ljust(64)[:64], np.uint8)
-    codes = multihost_utils.process_allgather(code)
-    values = [bytes(row).decode().strip() for row in np.asarray(codes)]
+    values = _gather(value)
     if len(set(values)) > 1:
         raise UserError(
             what,
@@ -95,3 +192,33 @@ def agree(value: str, what: str) -> None:
             expected="the same on all processes",
             fix="let all processes see the same files, through a shared file system",
         )
+
+
+def agree_on_command(values: Mapping[str, Any]) -> None:
+    """Raises UserError, which names the values that differ, unless all processes were given the same."""
+    given = [json.loads(text) for text in _gather(json.dumps(values))]
+    names = dict.fromkeys(name for each in given for name in each)
+    told = {name: [json.dumps(each[name]) if name in each else "nothing" for each in given] for name in names}
+    differing = {name: values for name, values in told.items() if len(set(values)) > 1}
+    if differing:
+        raise UserError(
+            "the processes",
+            got="; ".join(f"{name} {', '.join(differing[name])}" for name in differing),
+            expected="the same flags for all of them (here are those of process 0 first), but for --process_id",
+            fix="start all of them with the same command",
+        )
+
+
+def _has_others() -> bool:
+    """Whether there are several processes; looks for no devices unless some were joined."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def _gather(text: str) -> list[str]:
+    """The texts of all processes, by number."""
+    if not _has_others():
+        return [text]
+    code = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.ravel(multihost_utils.process_allgather(np.int32(len(code))))
+    codes = multihost_utils.process_allgather(np.pad(code, (0, int(lengths.max()) - len(code))))
+    return [bytes(row[:length]).decode() for row, length in zip(np.asarray(codes), lengths, strict=True)]

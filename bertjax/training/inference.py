@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoints import find_steps, restore_params
 from bertjax.task import Attended, Attends, Batch, Example, HasTest, Metrics, Output, Params, Predicts, Shows, Task
-from bertjax.training import sharding
+from bertjax.training import distributed, sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate
@@ -194,6 +194,5 @@ class Inference:
     def export(self, folder: Path) -> None:
         """Writes the published form; parameters that are split over processes are gathered first."""
         assert isinstance(self._task, Task), "not of a task that only predicts"
-        params = multihost_utils.process_allgather(self._params, tiled=True)
-        if jax.process_index() == 0:
-            self._task.export(params, folder)
+        task, params = self._task, multihost_utils.process_allgather(self._params, tiled=True)
+        distributed.on_first_process(lambda: task.export(params, folder))

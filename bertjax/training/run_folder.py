@@ -45,8 +45,7 @@ def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
 
 def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a config, by dotted keys, but for those that may change in a run's folder."""
-    flat = _flat(config)
-    return {k: v for k, v in flat.items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
+    return {k: v for k, v in flat(config).items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -130,7 +129,8 @@ def load_config(workdir: Path) -> dict[str, Any]:
         ) from error
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings, by dotted keys."""
     if not isinstance(tree, Mapping):
         return {prefix: tree}
-    return {k: v for key, value in tree.items() for k, v in _flat(value, f"{prefix}.{key}".strip(".")).items()}
+    return {k: v for key, value in tree.items() for k, v in flat(value, f"{prefix}.{key}".strip(".")).items()}

@@ -15,6 +15,8 @@ from jaxtyping import Int64
 from bertjax.errors import UserError
 from bertjax.training.optimizers import path_names
 
+# Keys of `model` whose values are split over the tensor axis.
+SPLIT_BY_TENSOR = ("num_heads", "intermediate_size")
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 # Smaller arrays are not worth the communication.
 _MIN_FSDP_SIZE = 2**14
@@ -57,6 +59,24 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
     shape = mesh_shape(config, len(devices))
     placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(placed, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+
+
+def check_split(config: Mapping[str, Any], count: int) -> None:
+    """Raises UserError if a tensor axis over `count` devices does not divide what a config says that it splits.
+
+    Nothing else need divide: a dimension that the fsdp axis does not divide, such as most vocabularies, stays whole and
+    another is split.
+    """
+    *_, tensor = mesh_shape(MeshConfig(**config["mesh"]), count)
+    for key in SPLIT_BY_TENSOR:
+        size = config["model"].get(key)
+        if size and size % tensor:
+            raise UserError(
+                "config key mesh.tensor",
+                got=f"{tensor} for model.{key}={size}",
+                expected=f"a divisor of {size}, which is split over this axis",
+                fix="lower --config.mesh.tensor",
+            )
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

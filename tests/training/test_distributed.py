@@ -1,14 +1,11 @@
-"""Two processes of four devices train as one of eight, through the launcher; SIGTERM to one stops both."""
+"""Two processes of four devices train as one of eight, through the launcher; what happens to one concerns all."""
 
+import itertools
 import json
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,44 +13,14 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.training import distributed
-from tests import tiny
+from tests import processes, tiny
 
-ROOT = Path(__file__).parents[2]
-
-
-def start(text, workdir, processes, devices, *flags):
-    """Starts `launch.py` as so many processes; returns them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    env |= {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
-    command = [
-        sys.executable,
-        "launch.py",
-        "--noreport",
-        "--config=configs/bert_pretraining.py:tiny",
-        f"--workdir={workdir}",
-    ]
-    command += [f"--config.{key.replace('__', '.')}={value}" for key, value in tiny.values(text).items()]
-    if processes > 1:
-        command += ["--distributed=on", f"--coordinator_address={address}", f"--num_processes={processes}"]
-    return [
-        subprocess.Popen(
-            [*command, *flags, *([f"--process_id={i}"] if processes > 1 else [])],
-            cwd=ROOT,
-            env=env,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(processes)
-    ]
+ENDLESS = {"num_steps": 100_000, "checkpoint__save_every": 100_000, "evaluate_every": 100_000}
 
 
-def finish(processes):
-    for process in processes:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+@pytest.fixture
+def text(tmp_path):
+    return tiny.write_text(tmp_path / "text.txt")
 
 
 def final_params(workdir):
@@ -68,11 +35,10 @@ def distance(a, b):
 
 
 @pytest.mark.slow
-def test_two_processes_of_four_devices_train_as_one_of_eight(tmp_path):
-    text = tiny.write_text(tmp_path / "text.txt")
-    no_dropout = ("--config.model.dropout=0.0", "--config.model.attention_dropout=0.0", "--config.num_steps=20")
-    finish(start(text, tmp_path / "one", 1, 8, *no_dropout))
-    finish(start(text, tmp_path / "two", 2, 4, *no_dropout))
+def test_two_processes_of_four_devices_train_as_one_of_eight(text, tmp_path):
+    values = {"model__dropout": 0.0, "model__attention_dropout": 0.0, "num_steps": 20}
+    processes.train(tiny.arguments(text, tmp_path / "one", **values), 1, 8)
+    processes.train(tiny.arguments(text, tmp_path / "two", **values), 2, 4)
     assert distance(final_params(tmp_path / "two"), final_params(tmp_path / "one")) <= 1e-5
     logs = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("one", "two")]
     for a, b in zip(*logs, strict=True):
@@ -85,35 +51,142 @@ def test_two_processes_of_four_devices_train_as_one_of_eight(tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_process_stops_both_and_one_process_goes_on(tmp_path):
-    text = tiny.write_text(tmp_path / "text.txt")
-    flags = ("--config.num_steps=2000", "--config.checkpoint.save_every=100000", "--config.evaluate_every=100000")
+def test_sigterm_to_one_process_stops_both_and_one_process_goes_on(text, tmp_path):
     workdir = tmp_path / "run"
-    processes = start(text, workdir, 2, 4, *flags)
-    while len((workdir / "metrics.jsonl").read_text().splitlines() if (workdir / "metrics.jsonl").exists() else ()) < 5:
-        assert processes[0].poll() is None, processes[0].stderr.read()
-        time.sleep(0.2)
-    processes[1].send_signal(signal.SIGTERM)
-    finish(processes)
+    arguments = tiny.arguments(text, workdir, **ENDLESS)
+    with processes.started(arguments, 2, 4) as both:
+        processes.wait_for_step(workdir, 4, both)
+        both[1].send_signal(signal.SIGTERM)
+        processes.finish(both)
     (stopped,) = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
-    assert 0 < stopped < 2000
+    assert 0 < stopped < 100_000
     # The number of processes may change between starts.
-    (process,) = start(text, workdir, 1, 8, *flags)
-    while f"resuming after step {stopped}" not in process.stderr.readline():
-        assert process.poll() is None
-    process.kill()
-    process.wait()
+    with processes.started(arguments, 1, 8) as (alone,):
+        said = "".join(itertools.takewhile(lambda line: f"resuming after step {stopped}" not in line, alone.stderr))
+        while not any(line["step"] > stopped for line in processes.lines(workdir)):
+            assert alone.poll() is None, said
+            time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_when_a_process_is_killed_the_others_end_and_say_so(text, tmp_path, victim):
+    with processes.started(tiny.arguments(text, tmp_path / "run", **ENDLESS), 3) as all_three:
+        processes.wait_for_step(tmp_path / "run", 4, all_three)
+        all_three[victim].kill()
+        began = time.monotonic()
+        for i, process in enumerate(all_three):
+            _, errors = process.communicate(timeout=60)
+            assert time.monotonic() - began < 60
+            assert process.returncode != 0
+            assert re.search(
+                f"(?m)^error: process {i} of 3: got cut off: it was killed, or another process has died .*; expected "
+                "all .*Fix: start all of them again with the same command: .* last checkpoint.$",
+                errors,
+            ), errors
+
+
+@pytest.mark.slow
+def test_a_process_that_does_not_move_counts_as_dead(text, tmp_path):
+    with processes.started(tiny.arguments(text, tmp_path / "run", **ENDLESS), 2) as both:
+        processes.wait_for_step(tmp_path / "run", 4, both)
+        both[1].send_signal(signal.SIGSTOP)
+        _, errors = both[0].communicate(timeout=60)
+        assert both[0].returncode != 0 and "error: process 0 of 2: got cut off" in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own_id", [0, 1])
+def test_a_start_without_the_others_ends(text, tmp_path, own_id):
+    address = processes.free_address()
+    flags = [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={own_id}"]
+    began = time.monotonic()
+    with processes.started([*tiny.arguments(text, tmp_path / "run"), *flags], 1) as (process,):
+        _, errors = process.communicate(timeout=90)
+    assert time.monotonic() - began < 60
+    assert process.returncode != 0
+    told = f"error: joining the other processes: got not all of them within 50 s; expected 2 .* at {address}. Fix: "
+    assert re.search(told, errors), errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_processes_with_other_configs_are_told_which_keys_differ(text, tmp_path):
+    own = (["--config.seed=3"], ["--config.optimizer.learning_rate=0.5"])
+    with processes.started(tiny.arguments(text, tmp_path / "run"), 2, own=own) as both:
+        for process in both:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert "error: the processes: got seed 3, 0; optimizer.learning_rate 0.001, 0.5; expected" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_clocks_and_languages_of_the_processes_may_differ(text, tmp_path):
+    elsewhere = {"TZ": "Asia/Tokyo", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8", "PYTHONUTF8": "0"}
+    here = {"TZ": "America/Lima", "LC_ALL": "C", "LANG": "C"}
+    for name, environments in {"same": (here, here), "different": (here, elsewhere)}.items():
+        values = {"data__prepared_dir": tmp_path / name / "prepared"}
+        processes.train(tiny.arguments(text, tmp_path / name, **values), 2, environments=environments)
+    same, different = (final_params(tmp_path / name) for name in ("same", "different"))
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, same, different)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("on", "somewhere", 2, 0), "--coordinator_address: got 'somewhere'; expected HOST:PORT"),
+        (("on", "somewhere:8080", 2, 2), "--process_id: got 2; expected a number from 0 to 1"),
+        (("auto", "somewhere:8080", 2, -1), "--process_id: got -1; expected a number from 0 to 1"),
+    ],
+)
+def test_flags_that_cannot_join_processes(flags, told):
+    with pytest.raises(UserError, match=told):
+        distributed.initialize(*flags)
+
+
+def others_give(monkeypatch, text):
+    """Makes this the first of two processes, of which the other gives `text`."""
+
+    def gather(code):
+        if code.ndim == 0:
+            return np.array([code, len(other)])
+        return np.stack([code, np.pad(other, (0, len(code) - len(other)))])
+
+    other = np.frombuffer(text.encode(), np.uint8)
+    monkeypatch.setattr(distributed, "_has_others", lambda: True)
+    monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gather)
+
+
+def test_commands_that_differ(monkeypatch):
+    mine = {"--mode": "train", "seed": 3, "data.source": "a", "mesh.data": 2}
+    others_give(monkeypatch, json.dumps({"--mode": "train", "seed": 4, "data.source": "a", "mesh.fsdp": 2}))
+    with pytest.raises(UserError, match=r"the processes: got seed 3, 4; mesh\.data 2, nothing; mesh\.fsdp nothing, 2;"):
+        distributed.agree_on_command(mine)
+    others_give(monkeypatch, json.dumps(mine))
+    distributed.agree_on_command(mine)
+
+
+def test_what_fails_since_another_is_gone_ends_the_process(monkeypatch):
+    def fail(error):
+        with distributed.ending_together():
+            raise error
+
+    gone = ValueError("UNKNOWN: Gloo AllReduce failed: Connection closed by peer")
+    monkeypatch.setattr(os, "_exit", lambda status: (_ for _ in ()).throw(SystemExit(status)))
+    with pytest.raises(ValueError, match="Gloo"):
+        fail(gone)  # of one process it is a bug
+    monkeypatch.setattr(distributed, "_has_others", lambda: True)
+    with pytest.raises(SystemExit, match="1"):
+        fail(gone)
+    with pytest.raises(ValueError, match="no such thing"):
+        fail(ValueError("no such thing"))
 
 
 def test_processes_that_disagree_are_told(monkeypatch):
-    def gather(code):
-        other = np.frombuffer(b"other".ljust(64), np.uint8)
-        return np.stack([code, other])
-
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gather)
-    distributed.agree("other", "the text")
-    with pytest.raises(UserError, match="the text: got process 0: mine, process 1: other; expected the same"):
+    others_give(monkeypatch, "the other")
+    distributed.agree("the other", "the text")
+    with pytest.raises(UserError, match="the text: got process 0: mine, process 1: the other; expected the same"):
         distributed.agree("mine", "the text")
 
 
@@ -124,18 +197,18 @@ def test_alone_the_work_is_simply_done():
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_on_the_first_process_is_told_by_all(tmp_path):
-    text = tiny.write_text(tmp_path / "text.txt")
+def test_what_goes_wrong_on_the_first_process_is_told_by_all(text, tmp_path):
     text.write_bytes(text.read_bytes() + b"\xff\n")
-    processes = start(text, tmp_path / "run", 2, 1)
-    for process, expected in zip(processes, ("not valid UTF-8", "process 0: got .*not valid UTF-8"), strict=True):
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 1
-        assert re.search(f"error: .*{expected}", errors), errors
+    with processes.started(tiny.arguments(text, tmp_path / "run"), 2) as both:
+        for process, expected in zip(both, ("not valid UTF-8", "process 0: got .*not valid UTF-8"), strict=True):
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert re.search(f"error: .*{expected}", errors), errors
+            assert "cut off" not in errors
 
 
 def test_no_cluster_is_an_error_only_where_one_is_asked_for(monkeypatch):
-    def no_cluster():
+    def no_cluster(**options):
         raise ValueError("coordinator_address should be defined.")
 
     monkeypatch.setattr(jax.distributed, "initialize", no_cluster)

@@ -6,12 +6,11 @@ from typing import Any
 
 import jax
 
-from bertjax.errors import UserError
 from bertjax.task import Task
 from bertjax.training.config import TrainingConfig
 from bertjax.training.planning import chips, search
 from bertjax.training.planning.plan import describe, plan
-from bertjax.training.sharding import MeshConfig, mesh_shape
+from bertjax.training.sharding import check_split
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
     config = complete(config)
     if is_search:
         return search.search(config, build, where)
-    check_mesh(config, len(where.devices))
+    check_split(config, len(where.devices))
     record = plan(*build(config), where)
     for line in describe(record):
         _log.info("%s", line)
@@ -58,17 +57,3 @@ def complete(config: Mapping[str, Any]) -> dict[str, Any]:
         if key in model and model[key] is None and "vocab_size" in data:
             model[key] = data["vocab_size"]
     return completed
-
-
-def check_mesh(config: Mapping[str, Any], count: int) -> None:
-    """Raises UserError if a tensor axis does not divide the heads, or the feed-forward layer, that it splits."""
-    *_, tensor = mesh_shape(MeshConfig(**config["mesh"]), count)
-    for key in search.SPLIT_BY_TENSOR:
-        size = config["model"].get(key)
-        if size and size % tensor:
-            raise UserError(
-                "config key mesh.tensor",
-                got=f"{tensor} for model.{key}={size}",
-                expected=f"a divisor of {size}, which is split over this axis",
-                fix="lower --config.mesh.tensor",
-            )

@@ -18,11 +18,11 @@ from bertjax.training.config import TrainingConfig
 from bertjax.training.planning.chips import Slice
 from bertjax.training.planning.flops import training_flops
 from bertjax.training.planning.plan import describe, plan
+from bertjax.training.sharding import SPLIT_BY_TENSOR
 
 _log = logging.getLogger(__name__)
 
 Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
-SPLIT_BY_TENSOR = ("num_heads", "intermediate_size")
 NUM_COMPILED = 6
 _MOST_TENSOR, _MOST_PARTS = 8, 64
 # What is kept for the backward pass is more than the compiler keeps, which fuses: candidates are refused by estimate

@@ -1,0 +1,84 @@
+"""`launch.py` as several processes that train together."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def free_address() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def started(
+    arguments: Sequence[str],
+    count: int,
+    devices: int = 1,
+    entry: Sequence[str] = ("launch.py", "--noreport"),
+    own: Sequence[Sequence[str]] = (),
+    environments: Sequence[Mapping[str, str]] = (),
+) -> Iterator[list[subprocess.Popen]]:
+    """Starts processes with pipes for their standard error; those that are left are killed in the end.
+
+    Args:
+      arguments: what all are given.
+      count: how many there are; one does without the flags that join several.
+      devices: of each.
+      entry: what Python runs.
+      own: besides, arguments of each.
+      environments: variables of each.
+    """
+    address, processes = free_address(), []
+    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    env |= {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
+    for i in range(count):
+        joining = ["--distributed=on", f"--coordinator_address={address}", f"--num_processes={count}"]
+        command = [sys.executable, *entry, *arguments, *([*joining, f"--process_id={i}"] if count > 1 else [])]
+        command += own[i] if own else []
+        its_env = env | (environments[i] if environments else {})
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=its_env, stderr=subprocess.PIPE, text=True))
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def finish(processes: Sequence[subprocess.Popen]) -> None:
+    """Waits for processes that should end well."""
+    for process in processes:
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors
+
+
+def train(arguments: Sequence[str], count: int, devices: int = 1, **more: Sequence) -> None:
+    """Starts processes that should end well, and waits for them."""
+    with started(arguments, count, devices, **more) as processes:
+        finish(processes)
+
+
+def lines(workdir: Path) -> list[dict]:
+    """The whole lines of a run's `metrics.jsonl`, while it goes on."""
+    path = workdir / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def wait_for_step(workdir: Path, step: int, processes: Sequence[subprocess.Popen]) -> None:
+    """Waits until a run has logged a step of training."""
+    while not any(line["step"] >= step and "train/loss" in line for line in lines(workdir)):
+        for process in processes:
+            assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)

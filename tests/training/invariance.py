@@ -1,0 +1,149 @@
+"""Twenty updates of any task through the trainer, on any devices; as a program, on those of several processes."""
+
+import argparse
+import importlib
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bertjax.errors import build_all
+from bertjax.training import distributed, loop, sharding
+from bertjax.training.compilation import Compilations
+from bertjax.training.config import TrainingConfig
+from bertjax.training.optimizers import path_names
+from tests import tiny
+
+STEPS = 20
+# Smaller arrays than a user's are split, since all arrays are small.
+MIN_FSDP_SIZE = 64
+_SMALL = {
+    "num_steps": STEPS,
+    "batch_size": 32,
+    "data.valid_fraction": 0.2,
+    "model.num_layers": 2,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 64,
+    "model.max_positions": 48,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "optimizer.warmup_steps": 2,
+    "optimizer.learning_rate": 1e-3,
+}
+_OF_TASKS = {
+    "bert_pretraining": {"data.seq_len": 32, "data.lines": "sentence", "data.vocab_size": 128, "data.workers": 1},
+    "classification": {"data.seq_len": 16, "model.classifier_dropout": 0.0},
+    "translation": {"data.seq_len": 16, "model.num_decoder_layers": 2, "model.initializer_range": 0.18},
+    "bertsum_ext": {
+        "data.seq_len": 32,
+        "data.window_overlap": 8,
+        "model.scorer": "transformer",
+        "model.scorer_heads": 2,
+        "model.scorer_intermediate": 64,
+        "model.scorer_dropout": 0.0,
+    },
+}
+_VARIANTS = {"translation": "dates"}
+TASKS = tuple(_OF_TASKS)
+
+
+class Result(NamedTuple):
+    """What twenty updates gave.
+
+    Attributes:
+      losses: of each update.
+      first: the parameters after the first update, on the host.
+      last: those after the last.
+      bytes_per_device: of parameters and the optimizer's state, on each of this process's devices.
+      promised_bytes: what the mesh promises for each device.
+    """
+
+    losses: list[float]
+    first: Any
+    last: Any
+    bytes_per_device: list[int]
+    promised_bytes: int
+
+
+def write_data(task: str, folder: Path) -> dict[str, Any]:
+    """Data for a task, small; returns the keys of the config that name them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if task == "bert_pretraining":
+        return {"data.source": str(tiny.write_text(folder / "text.txt", documents=60))}
+    write = {"classification": tiny.write_table, "bertsum_ext": tiny.write_articles}
+    return write[task](folder) if task in write else {}
+
+
+def train(task: str, folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
+    """Trains a task on the first devices of all processes, its data prepared in a folder."""
+    sharding._MIN_FSDP_SIZE = MIN_FSDP_SIZE
+    tree = importlib.import_module(f"configs.{task}").get_config(_VARIANTS.get(task, "tiny"))
+    tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **write_data(task, folder)})
+    tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
+    module = importlib.import_module(f"experiments.{task}")
+    settings, experiment = build_all(
+        (TrainingConfig, module.Config), module.resolve(json.loads(tree.to_json_best_effort())), ""
+    )
+    text = module.preparation(experiment, folder / "run")
+    distributed.on_first_process(text.run)
+    made = module.make(experiment, text.folder, text.folder)
+    losses, first, update = [], None, None
+    with Compilations() as compiled:
+        trainer = loop.Trainer(made, settings, jax.devices()[:devices])
+        for update in trainer.updates(trainer.fresh(), compiled):
+            losses.append(float(update.report.metrics["loss"][0]))
+            first = on_host(update.state.params) if first is None else first
+    state = update.state.params, update.state.opt_state
+    return Result(losses, first, on_host(update.state.params), bytes_per_device(state), promised_bytes(state, mesh))
+
+
+def on_host(params: Any) -> Any:
+    """The parameters of all processes, as numpy arrays."""
+    return jax.tree.map(np.asarray, multihost_utils.process_allgather(params, tiled=True))
+
+
+def bytes_per_device(state: Any) -> list[int]:
+    """What each of this process's devices holds of a state."""
+    held: dict[Any, int] = {}
+    for leaf in jax.tree.leaves(state):
+        for shard in leaf.addressable_shards:
+            held[shard.device] = held.get(shard.device, 0) + shard.data.nbytes
+    return list(held.values())
+
+
+def promised_bytes(state: Any, mesh: tuple[int, int, int]) -> int:
+    """What a device should hold: `tensor` splits heads and feed-forward layers, `fsdp` all arrays but tiny ones."""
+    _, fsdp, tensor = mesh
+    total = 0
+    for name, leaf in zip(jax.tree.leaves(path_names(state)), jax.tree.leaves(state), strict=True):
+        of_tensor = re.search(r"attention/(query|key|value)/|intermediate/|(attention|layers)/output/kernel$", name)
+        sizes = [size for size in leaf.shape if size % fsdp == 0 and size > 2]
+        parts = (tensor if of_tensor else 1) * (fsdp if leaf.size >= MIN_FSDP_SIZE and sizes else 1)
+        total += leaf.nbytes // parts
+    return total
+
+
+def main() -> None:
+    """Trains as one of several processes, and leaves what came of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("mesh", type=lambda text: tuple(map(int, text.split("x"))))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--distributed")
+    parser.add_argument("--coordinator_address")
+    parser.add_argument("--num_processes", type=int)
+    parser.add_argument("--process_id", type=int)
+    args = parser.parse_args()
+    distributed.initialize(args.distributed, args.coordinator_address, args.num_processes, args.process_id)
+    args.output.write_bytes(pickle.dumps(tuple(train(args.task, args.folder, args.mesh, jax.device_count()))))
+
+
+if __name__ == "__main__":
+    main()
