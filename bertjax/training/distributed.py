@@ -27,7 +27,7 @@ _MESSAGE_BYTES = 1024
 _DONE = "done"
 # How long a start waits for all, how soon a silent process counts as dead, and how long one that is through waits for
 # the others: each less than a minute.
-_START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 50, 30, 40
+_START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 50, 30, 30
 # What collectives and JAX's coordination service say when another process is gone.
 _GONE = re.compile("Gloo|NCCL|[Cc]oordination|UNAVAILABLE|DEADLINE_EXCEEDED")
 # Keeps the last line that it is given, and says it when who gave it is gone, unless that line is empty.
@@ -120,7 +120,7 @@ def _nobody_came(address: str, num_processes: int) -> UserError:
 def _another_is_gone(name: str) -> UserError:
     return UserError(
         name,
-        got="cut off: it was killed, or another process has died or cannot be reached (the lines above say more)",
+        got="cut off: it was killed, or another process has died or cannot be reached (lines above may say more)",
         expected="all processes to go on together",
         fix="start all of them again with the same command: a run goes on from its last checkpoint",
     )

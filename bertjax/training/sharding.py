@@ -127,7 +127,8 @@ def tree_shardings(shapes: Any, mesh: Mesh, rules: Rules) -> Any:
         spec: list[str | None] = [None] * leaf.ndim
         axes = next((axes for pattern, axes in rules if re.search(pattern, name)), ())
         for dimension, axis in zip(range(leaf.ndim - len(axes), leaf.ndim), axes, strict=True):
-            if axis and dimension >= 0 and leaf.shape[dimension] % mesh.shape[axis] == 0:
+            # An axis of one device splits nothing, and would keep another from the dimension.
+            if axis and mesh.shape[axis] > 1 and dimension >= 0 and leaf.shape[dimension] % mesh.shape[axis] == 0:
                 spec[dimension] = axis
         free = [d for d in range(leaf.ndim) if spec[d] is None and leaf.shape[d] % mesh.shape["fsdp"] == 0]
         if free and mesh.shape["fsdp"] > 1 and leaf.size >= _MIN_FSDP_SIZE:

@@ -122,9 +122,14 @@ def promised_bytes(state: Any, mesh: tuple[int, int, int]) -> int:
     _, fsdp, tensor = mesh
     total = 0
     for name, leaf in zip(jax.tree.leaves(path_names(state)), jax.tree.leaves(state), strict=True):
-        of_tensor = re.search(r"attention/(query|key|value)/|intermediate/|(attention|layers)/output/kernel$", name)
-        sizes = [size for size in leaf.shape if size % fsdp == 0 and size > 2]
-        parts = (tensor if of_tensor else 1) * (fsdp if leaf.size >= MIN_FSDP_SIZE and sizes else 1)
+        free, parts = list(leaf.shape), 1
+        if tensor > 1 and re.search(
+            r"attention/(query|key|value)/|intermediate/|(attention|layers)/output/kernel$", name
+        ):
+            free.pop(-2 if "output" in name else -1)
+            parts = tensor
+        if leaf.size >= MIN_FSDP_SIZE and any(size % fsdp == 0 for size in free):
+            parts *= fsdp
         total += leaf.nbytes // parts
     return total
 

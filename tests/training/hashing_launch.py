@@ -1,0 +1,39 @@
+"""`launch.py` at a walking pace, with a line for each row of each training batch: which batch, which row, its sha256.
+
+The lines go to a file in the folder that the environment variable BATCH_HASHES names.
+"""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from absl import app
+
+import launch
+from experiments.bert_pretraining import BertPretraining
+
+_SECONDS = 0.2  # between batches, so that a run can be killed at some step
+
+
+def main() -> None:
+    """Does what `launch.py` does."""
+    original = BertPretraining.batches
+    log = (Path(os.environ["BATCH_HASHES"]) / str(os.getpid())).open("w")
+
+    def batches(task, split, start, rows):
+        for index, batch in enumerate(original(task, split, start, rows), start):
+            if split == "train":
+                for place, row in enumerate(rows):
+                    content = b"".join(batch[name][place].tobytes() for name in sorted(batch))
+                    log.write(f"{index} {row} {hashlib.sha256(content).hexdigest()}\n")
+                log.flush()
+                time.sleep(_SECONDS)
+            yield batch
+
+    BertPretraining.batches = batches
+    app.run(launch.main, flags_parser=launch._parse_flags)
+
+
+if __name__ == "__main__":
+    main()
