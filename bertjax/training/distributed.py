@@ -92,6 +92,10 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
                 fix="give --coordinator_address=HOST:PORT --num_processes=N --process_id=I to each process",
             ) from error
         return
+    except jax.errors.JaxRuntimeError as error:
+        last_words.withdraw()
+        expected, fix = "process 0 to listen at its address", "choose a free port on the machine of process 0"
+        raise UserError("--coordinator_address", got=str(error), expected=expected, fix=fix) from error
     name = f"process {process_id} of {num_processes}" if coordinator_address else "this process"
     last_words.change(f"error: {_another_is_gone(name)}")
     atexit.register(last_words.withdraw)  # before JAX waits for the others to end, too

@@ -145,6 +145,16 @@ def test_flags_that_cannot_join_processes(flags, told):
         distributed.initialize(*flags)
 
 
+def test_a_port_that_is_taken(monkeypatch, capfd):
+    def refuse(*flags, **options):
+        raise jax.errors.JaxRuntimeError("UNKNOWN: Failed to start RPC server")
+
+    monkeypatch.setattr(jax.distributed, "initialize", refuse)
+    with pytest.raises(UserError, match=r"--coordinator_address: got UNKNOWN: Failed to start RPC server; .*free port"):
+        distributed.initialize("on", "here:8080", 2, 0)
+    assert capfd.readouterr().err == "", "there are no last words"
+
+
 def others_give(monkeypatch, text):
     """Makes this the first of two processes, of which the other gives `text`."""
 

@@ -29,7 +29,7 @@ def test_the_number_of_processes_may_change_between_kills(tmp_path):
         return processes.started(
             tiny.arguments(text, tmp_path / name, **values),
             count,
-            entry=("-m", "tests.training.hashing_launch"),
+            entry=("-m", "tests.training.hashing_launch", "--noreport"),
             environments=[{"BATCH_HASHES": str(folder)}] * count,
         )
 
