@@ -123,6 +123,7 @@ def test_processes_with_other_configs_are_told_which_keys_differ(text, tmp_path)
 
 @pytest.mark.slow
 def test_clocks_and_languages_of_the_processes_may_differ(text, tmp_path):
+    text.write_text(text.read_text() + "\n\nGröße İstanbul ısı 東京 .\nthe İ sees a ı .\n" * 9, encoding="utf-8")
     elsewhere = {"TZ": "Asia/Tokyo", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8", "PYTHONUTF8": "0"}
     here = {"TZ": "America/Lima", "LC_ALL": "C", "LANG": "C"}
     for name, environments in {"same": (here, here), "different": (here, elsewhere)}.items():
