@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,8 +96,9 @@ def _is_due(config: TrainingConfig, step: int, interval: int) -> bool:
     return step % interval == 0 or step == config.num_steps
 
 
-def check(task: Task, config: TrainingConfig) -> None:
-    """Raises UserError where a task, its settings and the devices do not fit together; reads no data."""
+def check(task: Task, config: TrainingConfig, values: Mapping[str, Any]) -> None:
+    """Raises UserError where a task, its settings, all `values` of the config and devices do not fit; reads no data."""
+    sharding.check_split(values, jax.device_count())
     Trainer(task, config, jax.devices())
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import jax
-
 from bertjax.checkpoints import find_steps, has_checkpoint
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
@@ -34,7 +32,6 @@ from bertjax.training import (
     predictions,
     run_folder,
     samples,
-    sharding,
     streams,
     tracing,
 )
@@ -142,8 +139,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     Raises:
       UserError: whatever the user can mend.
     """
-    command = {"--mode": request.mode, "--workdir": request.workdir, "--checkpoint": request.checkpoint}
-    distributed.agree_on_command(command | run_folder.flat(given or {}))
+    distributed.agree_on_command({"--mode": request.mode, "--workdir": request.workdir, **run_folder.flat(given or {})})
     if request.mode == "report":
         return _report(request, given, find)
     module, config = _resolved(request, given, find)
@@ -163,8 +159,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         return Outcome.DONE
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if request.mode in ("train", "check"):
-        sharding.check_split(config, jax.device_count())
-        loop.check(rehearsal, settings)
+        loop.check(rehearsal, settings, config)
     if request.mode == "train":
         distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, request.started))
