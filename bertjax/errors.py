@@ -54,7 +54,8 @@ class UserError(ValueError):
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Makes the dataclass `cls` from a config subtree; every key must be a field, and every field given.
 
-    There are no defaults to fall back on, so a dead, missing or mistyped key cannot go unnoticed.
+    There are no defaults to fall back on, so a dead, missing or mistyped key cannot go unnoticed. A key that came later
+    has one, which is what runs did before that; `configs/` name it all the same.
 
     Args:
       cls: a dataclass whose fields are plain values, tuples, mappings or such dataclasses.
@@ -83,6 +84,10 @@ def _checked_fields(
 ) -> dict[str, Any]:
     """The values of all fields, as the fields' types."""
     fields = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
+    later = {
+        f.name: f.default for cls in classes for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING
+    }
+    values = {**later, **values}
     prefix = f"{where}." if where else ""
     for key in values:
         if key not in fields:

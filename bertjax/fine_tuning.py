@@ -9,12 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.data.buckets import bucket_lengths
+from bertjax.data.buckets import bucket_lengths, examples_in
 from bertjax.errors import UserError, build_all
 from bertjax.models.bert import BertConfig
 from bertjax.task import Batch, Example, Params
 
 _INPUTS = ("input_ids", "token_type_ids", "segment_ids")
+_POSITIONS = "position_ids"
+# Keys of `model` for what knows nothing of packed rows.
+_NOT_PACKED = ("lstm_size", "feature_layers")
+# What of them `BertForSequenceClassification` takes where rows are packed.
+PACKED = (_POSITIONS, "cls_positions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,11 +129,19 @@ def init(model: nn.Module, rng: jax.Array) -> Params:
     return model.init(rng, ids, ids, ids, deterministic=True)["params"]
 
 
-def apply(model: nn.Module, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
-    """What such a model gives for a batch; without `rng`, dropout is off."""
+def apply(
+    model: nn.Module, params: Params, batch: Batch, rng: jax.Array | None, of_packed: Sequence[str] = (_POSITIONS,)
+) -> Any:
+    """What such a model gives for a batch; without `rng`, dropout is off.
+
+    Args:
+      model, params, batch, rng: as said.
+      of_packed: the inputs that it takes besides where rows are packed, and batches have them.
+    """
     inputs = (batch[name] for name in _INPUTS)
+    packed = {name: batch[name] for name in of_packed if name in batch}
     rngs = {} if rng is None else {"dropout": rng}
-    return model.apply({"params": params}, *inputs, deterministic=rng is None, rngs=rngs)
+    return model.apply({"params": params}, *inputs, **packed, deterministic=rng is None, rngs=rngs)
 
 
 def batch_specs(
@@ -148,6 +161,44 @@ def batch_specs(
         | {name: jax.ShapeDtypeStruct(shape[:1], kind) for name, kind in of_rows.items()}
         for shape in shapes
     ]
+
+
+def training_specs(
+    batch_size: int, length: int, packing: bool, of_tokens: Mapping[str, Any], of_examples: Mapping[str, Any]
+) -> list[dict[str, jax.ShapeDtypeStruct]]:
+    """Shape and type of each field of `packed_rows.training_batches`; see `Task.batch_specs`.
+
+    Args:
+      batch_size, length, packing: as there.
+      of_tokens: types of what tokens have beside BERT's inputs.
+      of_examples: types of what examples have.
+    """
+    if not packing:
+        return batch_specs(shapes(batch_size, length), of_tokens, of_examples)
+    of_tokens = {**dict.fromkeys((*_INPUTS, _POSITIONS), np.int32), **of_tokens}
+    of_examples = {**of_examples, "cls_positions": np.int32, "weights": np.float32}
+    places = batch_size, examples_in(length)
+    return [
+        {name: jax.ShapeDtypeStruct((batch_size, length), kind) for name, kind in of_tokens.items()}
+        | {name: jax.ShapeDtypeStruct(places, kind) for name, kind in of_examples.items()}
+    ]
+
+
+def check_packing(packing: bool, model: Mapping[str, Any]) -> None:
+    """Raises UserError if rows are to be packed for a model that reads on from one example into the next.
+
+    Args:
+      packing: whether they are.
+      model: the config's.
+    """
+    wrong = [f"model.{key}={model[key]}" for key in _NOT_PACKED if model.get(key)]
+    if packing and wrong:
+        raise UserError(
+            "config key data.packing",
+            got=f"True with {', '.join(wrong)}",
+            expected="False, or a classifier on BERT itself: a BiLSTM reads on from one example of a row into the next",
+            fix="leave out --config.data.packing, or that",
+        )
 
 
 def shapes(batch_size: int, seq_len: int) -> list[tuple[int, int]]:

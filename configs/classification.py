@@ -69,6 +69,7 @@ def _data(size: str) -> ConfigDict:
     data.on_bad_row = "stop"
     data.labels = ()  # of the training rows
     data.seq_len = 128
+    data.packing = False
     data.vocab_file = ""
     data.lowercase = True if size else placeholder(bool)
     return data

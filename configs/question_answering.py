@@ -56,6 +56,7 @@ def _data(size: str) -> ConfigDict:
     data.valid_fraction = 0.1
     data.on_bad_row = "stop"
     data.seq_len = 384
+    data.packing = False
     data.doc_stride = 128
     data.max_query_length = 64
     data.max_answer_length = 30

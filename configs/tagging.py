@@ -65,6 +65,7 @@ def _data(size: str) -> ConfigDict:
     data.scheme = "auto"
     data.labels = ()  # of the training sentences
     data.seq_len = 128
+    data.packing = False
     data.split_punctuation = True
     data.vocab_file = ""
     data.lowercase = False if size else placeholder(bool)

@@ -17,6 +17,7 @@ from bertjax.data import labeled_text
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
 from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.text_rows import text_row, truncate
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError, build_all, choice
@@ -71,10 +72,12 @@ class RowsConfig:
     Attributes:
       labels: the classes, in order; none for those of the training rows, or else of `init_from`.
       seq_len: tokens of a row at most, special ones included; longer texts are cut at their ends.
+      packing: whether several texts share a row of that length in training.
     """
 
     labels: tuple[str, ...]
     seq_len: int
+    packing: bool = False
 
 
 _DATA = (LabeledTextConfig, RowsConfig, VocabularyConfig)
@@ -96,6 +99,9 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             labels = labels or labeled_text.label_names(train)
             labeled_text.check_labels([*train, *valid], labels)
         count = len(train)
+        if rows.packing:
+            encoded = _encoded(train, _given(config["data"], Path()).tokenizer(), rows.seq_len)
+            count = count_rows(np.array([len(row["input_ids"]) for row in encoded]), rows.seq_len, packing=True)
     elif not labels and config["init_from"] and config["objective"] == "classification":
         labels = pretrained.describe(Path(config["init_from"])).labels
     return fine_tuning.resolve_lengths({**config, "data": {**config["data"], "labels": labels}}, count)
@@ -109,9 +115,22 @@ def _read(config: LabeledTextConfig, numeric: bool) -> tuple[list[LabeledText], 
 
 def preparation(config: Config, workdir: Path) -> GivenText:
     """The rows that training needs; their vocabulary is kept in the run's folder."""
-    text, _, vocabulary = build_all(_DATA, config.data, "data")
-    sources = {"data.source": text.source, "data.valid_source": text.valid_source}
-    return GivenText(workdir / "data", sources, vocabulary)
+    return _given(config.data, workdir / "data")
+
+
+def _given(data: Mapping[str, Any], folder: Path) -> GivenText:
+    text, _, vocabulary = build_all(_DATA, data, "data")
+    return GivenText(folder, {"data.source": text.source, "data.valid_source": text.valid_source}, vocabulary)
+
+
+def _encoded(rows: Iterable[LabeledText], tokenizer: WordPiece, seq_len: int) -> Iterator[dict[str, np.ndarray]]:
+    """Each text, or pair, as `input_ids` and `token_type_ids`."""
+    rows = iter(rows)
+    while part := list(itertools.islice(rows, _ENCODED_AT_ONCE)):
+        first = tokenizer.encode_batch([row.first for row in part])
+        second = tokenizer.encode_batch([row.second or "" for row in part])
+        for row, a, b in zip(part, first, second, strict=True):
+            yield text_row(truncate([a] if row.second is None else [a, b], seq_len), tokenizer)
 
 
 def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Classification":
@@ -137,6 +156,7 @@ class Classification:
         self._text, self._rows, _ = build_all(_DATA, config.data, "data")
         self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
+        fine_tuning.check_packing(self._rows.packing, config.model)
         self._labels, self._numeric = self._rows.labels, config.objective == "regression"
         if config.objective == "regression":
             _check_no_labels(config, self._labels)
@@ -146,31 +166,25 @@ class Classification:
         self._model = BertForSequenceClassification(
             self._model_config, num_labels, head.classifier_dropout, head.lstm_size
         )
-        self._train: BucketedBatches | None = None
+        self._train: BucketedBatches | PackedBatches | None = None
         self._held_out: list[Example] = []
         if reads:
             self._read_rows()
 
     def _read_rows(self) -> None:
         train, valid = _read(self._text, self._numeric)
-        lengths = bucket_lengths(self._rows.seq_len)
-        sizes = [self._config.batch_size] * len(lengths)
-        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, sizes, self._config.seed)
+        rows, config = Rows(self._encoded(train)), self._config
+        self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
         self._held_out = [Example([row], None) for row in self._encoded(valid)]
 
     def _encoded(self, rows: Iterable[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
         """Each row as arrays: `input_ids`, `token_type_ids`, `labels`."""
         number = {label: np.array(i, np.int32) for i, label in enumerate(self._labels)}
-        rows = iter(rows)
-        while part := list(itertools.islice(rows, _ENCODED_AT_ONCE)):
-            first = self._tokenizer.encode_batch([row.first for row in part])
-            second = self._tokenizer.encode_batch([row.second or "" for row in part])
-            for row, a, b in zip(part, first, second, strict=True):
-                segments = truncate([a] if row.second is None else [a, b], self._rows.seq_len)
-                encoded = text_row(segments, self._tokenizer)
-                if row.label is not None:
-                    encoded["labels"] = np.array(row.label, np.float32) if self._numeric else number[str(row.label)]
-                yield encoded
+        rows, encoded_rows = itertools.tee(rows)
+        for row, encoded in zip(rows, _encoded(encoded_rows, self._tokenizer, self._rows.seq_len), strict=True):
+            if row.label is not None:
+                encoded["labels"] = np.array(row.label, np.float32) if self._numeric else number[str(row.label)]
+            yield encoded
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
@@ -192,9 +206,8 @@ class Classification:
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
-        label = np.float32 if self._numeric else np.int32
-        shapes = fine_tuning.shapes(self._config.batch_size, self._rows.seq_len)
-        return fine_tuning.batch_specs(shapes, {}, {"labels": label})
+        label, rows = np.float32 if self._numeric else np.int32, self._rows
+        return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, {}, {"labels": label})
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
@@ -202,21 +215,22 @@ class Classification:
         return self._train.training(start, rows) if split == "train" else iter(())
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The rows, each as much as its class counts."""
+        """The texts, each as much as its class counts."""
         return {self._config.objective: jnp.maximum(jnp.sum(self._row_weights(batch)), 1e-6)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy, or the squared error, of each row; see `Task.loss`."""
-        logits, labels = fine_tuning.apply(self._model, params, batch, rng), batch["labels"]
+        """The cross-entropy, or the squared error, of each text; see `Task.loss`."""
+        logits = fine_tuning.apply(self._model, params, batch, rng, fine_tuning.PACKED)
+        labels = batch["labels"]
         weights, count = batch["weights"], jnp.sum(batch["weights"])
-        each = squared_error(logits[:, 0], labels) if self._numeric else cross_entropy(logits, labels)
+        each = squared_error(logits[..., 0], labels) if self._numeric else cross_entropy(logits, labels)
         metrics = {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
         if not self._numeric:
             metrics["accuracy"] = jnp.sum(is_best(logits, labels) * weights), count
         return {self._config.objective: jnp.sum(each * self._row_weights(batch))}, metrics
 
     def _row_weights(self, batch: Batch) -> jax.Array:
-        """How much each row counts; nothing where it only fills up the batch."""
+        """How much each text counts; nothing where a place is left, or a row only fills up the batch."""
         if not self._config.class_weights:
             return jnp.asarray(batch["weights"])
         return batch["weights"] * jnp.asarray(self._config.class_weights)[batch["labels"]]

@@ -17,6 +17,7 @@ from bertjax.data.answers import Question, QuestionsConfig
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
 from bertjax.data.lines import BadRows
+from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.spans import (
     Candidate,
     SpanConfig,
@@ -65,7 +66,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     text, spans, _ = build_all(_DATA, config["data"], "data")
     count = 1
     if text.source:
-        count = len(_training_rows(text, spans, _key(_given(config["data"], Path()).tokenizer())).lengths)
+        windows = _training_rows(text, spans, _key(_given(config["data"], Path()).tokenizer()))
+        count = count_rows(windows.lengths, spans.seq_len, spans.packing)
     return fine_tuning.resolve_lengths(config, count)
 
 
@@ -136,14 +138,15 @@ class QuestionAnswering:
         self._text, self._spans, _ = build_all(_DATA, config.data, "data")
         self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
         check_seq_len(self._spans.seq_len, self._model_config.max_positions)
+        fine_tuning.check_packing(self._spans.packing, config.model)
         self._model = BertForQuestionAnswering(self._model_config, head.lstm_size)
 
     @functools.cached_property
-    def _train(self) -> BucketedBatches:
+    def _train(self) -> BucketedBatches | PackedBatches:
         assert self._reads, "a task that has read no questions only predicts"
         rows = _training_rows(self._text, self._spans, _key(self._tokenizer))
-        lengths = bucket_lengths(self._spans.seq_len)
-        return BucketedBatches(rows, lengths, [self._config.batch_size] * len(lengths), self._config.seed)
+        length, packing = self._spans.seq_len, self._spans.packing
+        return training_batches(rows, length, packing, self._config.batch_size, self._config.seed)
 
     @functools.cached_property
     def _valid(self) -> list[tuple[Question, list[Window]]]:
@@ -167,25 +170,28 @@ class QuestionAnswering:
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
         of_rows = {"start_positions": np.int32, "end_positions": np.int32}
-        shapes = fine_tuning.shapes(self._config.batch_size, self._spans.seq_len)
-        return fine_tuning.batch_specs(shapes, {}, of_rows)
+        spans = self._spans
+        return fine_tuning.training_specs(self._config.batch_size, spans.seq_len, spans.packing, {}, of_rows)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
         return self._train.training(start, rows) if split == "train" else iter(())
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The rows."""
+        """The windows."""
         return {"span": jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The mean of the cross-entropies of start and end, of each row; see `Task.loss`.
+        """The mean of the cross-entropies of start and end, of each window; see `Task.loss`.
 
-        Padding takes no part in the softmax, unlike in `run_squad.py`, which pads all rows to one length: so a row's
-        loss does not depend on the length of its batch.
+        Padding takes no part in the softmax, unlike in `run_squad.py`, which pads all rows to one length: so a window's
+        loss does not depend on the length of its batch, nor, packed, on what it shares a row with.
         """
         start, end = self._logits(params, batch, rng)
         starts, ends = batch["start_positions"], batch["end_positions"]
+        if self._spans.packing:
+            start, end = (_of_each(logits, batch) for logits in (start, end))
+            starts, ends = (batch["cls_positions"] + places for places in (starts, ends))
         weights, count = batch["weights"], jnp.sum(batch["weights"])
         each = span_cross_entropy(start, end, starts, ends)
         metrics = {
@@ -299,6 +305,13 @@ class QuestionAnswering:
         """Those of padding are so low that a softmax gives it nothing."""
         logits = fine_tuning.apply(self._model, params, batch, rng)
         return SpanLogits(*(mask_logits(each, batch["segment_ids"] != 0) for each in logits))
+
+
+def _of_each(logits: jax.Array, batch: Batch) -> jax.Array:
+    """The logits of packed rows [B, S] once for each of their windows [B, E, S], those of the others masked."""
+    numbers = 1 + jnp.arange(batch["cls_positions"].shape[1])
+    own = batch["segment_ids"][:, None] == numbers[:, None]
+    return mask_logits(jnp.broadcast_to(logits[:, None], own.shape), own)
 
 
 def _stacked(logits: Sequence[np.ndarray], width: int) -> np.ndarray:

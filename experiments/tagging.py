@@ -18,6 +18,7 @@ from bertjax import fine_tuning, pretrained, showing
 from bertjax.data import tagged_words
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
+from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.tagged_words import Columns, Sentence, SentencesConfig
 from bertjax.data.tokenizers import SPECIALS, WordPiece, separate_punctuation
 from bertjax.errors import UserError, build_all, choice
@@ -69,12 +70,14 @@ class RowsConfig:
       seq_len: tokens of a row at most, special ones included; longer sentences take several rows.
       split_punctuation: whether punctuation marks are words of their own in text to predict on, whose words are
         otherwise what is between spaces.
+      packing: whether several sentences share a row of `seq_len` tokens in training.
     """
 
     scheme: str
     labels: tuple[str, ...]
     seq_len: int
     split_punctuation: bool
+    packing: bool = False
 
     def __post_init__(self) -> None:
         choice(self.scheme, (_AUTO, *tags.SCHEMES, _PLAIN), "data.scheme")
@@ -98,7 +101,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             scheme = _recognized([sentence.tags for sentence in (train if text.valid_source else [*train, *valid])])
         labels = labels or _label_names(_in_bio(train, scheme), scheme)
         tokenizer = _given_text(config["data"], Path()).tokenizer()
-        count = sum(len(tagged_words.rows(sentence.words, tokenizer, rows.seq_len)) for sentence in train)
+        windows = [w for sentence in train for w in tagged_words.rows(sentence.words, tokenizer, rows.seq_len)]
+        count = count_rows(np.array([len(w.inputs["input_ids"]) for w in windows]), rows.seq_len, rows.packing)
     else:
         if not labels and config["init_from"]:
             labels = pretrained.describe(Path(config["init_from"])).labels
@@ -206,11 +210,12 @@ class Tagging:
         self._text, self._columns, self._rows, _ = build_all(_DATA, config.data, "data")
         self._model_config, head = fine_tuning.model_configs(config, TaggerConfig, tokenizer.vocab_size)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
+        fine_tuning.check_packing(self._rows.packing, config.model)
         self._labels = self._rows.labels
         tagged_words.check_labels(self._labels)
         self._number = {label: i for i, label in enumerate(self._labels)}
         self._head, self._model = head, _model(self._model_config, len(self._labels), head)
-        self._train: BucketedBatches | None = None
+        self._train: BucketedBatches | PackedBatches | None = None
         self._held_out: list[Example] = []
         if reads:
             self._read_rows()
@@ -219,9 +224,8 @@ class Tagging:
         train, valid = (_in_bio(sentences, self._rows.scheme) for sentences in _read(self._text, self._columns))
         self._check_tags(train)
         self._warn_of_unknown(valid)
-        lengths = bucket_lengths(self._rows.seq_len)
-        sizes = [self._config.batch_size] * len(lengths)
-        self._train = BucketedBatches(Rows(self._encoded(train)), lengths, sizes, self._config.seed)
+        rows, config = Rows(self._encoded(train)), self._config
+        self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
         self._held_out = [self._example(sentence.words, sentence.tags) for sentence in valid]
 
     def _check_tags(self, sentences: Sequence[Sentence]) -> None:
@@ -275,8 +279,8 @@ class Tagging:
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
-        shapes = fine_tuning.shapes(self._config.batch_size, self._rows.seq_len)
-        return fine_tuning.batch_specs(shapes, _LABELS, {})
+        rows = self._rows
+        return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, _LABELS, {})
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
@@ -328,8 +332,7 @@ class Tagging:
         for number, line in enumerate(lines, start=1):
             words = (separate_punctuation(line) if self._rows.split_punctuation else line).split()
             if not words:
-                fix = "complete or delete the line"
-                raise UserError(f"input line {number}", got="an empty line", expected="a sentence", fix=fix)
+                raise UserError(f"input line {number}", got="an empty line", expected="words", fix="delete the line")
             yield self._example(words, ())
 
     def predict_lengths(self) -> Sequence[int]:

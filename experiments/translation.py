@@ -14,7 +14,8 @@ import numpy as np
 from bertjax import seq2seq, showing, translators
 from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.dates import DatesConfig
-from bertjax.data.pair_rows import PackedBatches, PairRows, StreamBatches, row_of_pairs
+from bertjax.data.packed_rows import PackedBatches, row_of
+from bertjax.data.pair_rows import PairRows, StreamBatches
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation_text import DateCounts, TranslationText
@@ -178,7 +179,7 @@ class Translation:
             dates = self._pairs.dates
             self._train = StreamBatches(lambda start: self._encoded(dates(start)), length, config.batch_size)
         elif self._rows.packing:
-            packing = row_of_pairs(length, length // 2)
+            packing = row_of(length, length // 2)
             self._train = PackedBatches(PairRows(self._fitting("train")), packing, config.batch_size, config.seed)
         else:
             rows = PairRows(self._fitting("train"))

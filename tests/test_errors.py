@@ -74,6 +74,19 @@ def test_build_all_shares_the_keys():
     assert (outer.name, other) == ("x", Other("x", 4))
 
 
+@dataclasses.dataclass(frozen=True)
+class Older:
+    size: int
+    later: bool = False
+
+
+def test_a_key_that_came_later_may_be_missing():
+    assert build(Older, {"size": 1}, "") == Older(1, False)
+    assert build(Older, {"size": 1, "later": True}, "") == Older(1, True)
+    with pytest.raises(UserError, match="config key later: got 1"):
+        build(Older, {"size": 1, "later": 1}, "")
+
+
 @pytest.mark.parametrize("key", GOOD)
 def test_a_missing_key_is_named(key):
     values = {k: v for k, v in GOOD.items() if k != key}

@@ -2,13 +2,22 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
-from bertjax.fine_tuning import FineTuningConfig, batch_specs, example, model_configs, resolve_lengths, shapes
+from bertjax.fine_tuning import (
+    FineTuningConfig,
+    batch_specs,
+    check_packing,
+    example,
+    model_configs,
+    resolve_lengths,
+    shapes,
+)
 from configs import parts
 from tests.tiny import check_told
 
@@ -99,6 +108,23 @@ def test_the_shapes_of_batches():
             **dict.fromkeys(("input_ids", "token_type_ids", "segment_ids", "tags"), ((8, length), np.int32)),
             **dict.fromkeys(("labels", "weights"), ((8,), np.float32)),
         }
+
+
+@pytest.mark.parametrize("key", [{"lstm_size": 8}, {"feature_layers": (-1,)}])
+def test_what_reads_on_from_one_example_into_the_next_is_not_packed(key):
+    model = {"lstm_size": 0, "feature_layers": (), **key}
+    check_packing(False, model)
+    check_packing(True, {"lstm_size": 0})
+    with pytest.raises(UserError) as error:
+        check_packing(True, model)
+    ((name, value),) = key.items()
+    check_told(
+        f"error: {error.value}",
+        what=r"config key data\.packing$",
+        got=re.escape(f"True with model.{name}={value}"),
+        expected="False",
+        fix="leave out",
+    )
 
 
 def test_the_rows_of_an_example_have_segments():

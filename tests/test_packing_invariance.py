@@ -1,6 +1,9 @@
 """Instances that share a row learn what they learn alone: the same losses, metrics and gradients."""
 
+import importlib
+import itertools
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,9 @@ import numpy as np
 import optax
 import pytest
 
+from bertjax.errors import build_all
 from bertjax.training import loop
+from bertjax.training.config import TrainingConfig
 from tests import tiny
 
 CAUSAL = {
@@ -23,6 +28,37 @@ WAYS = {
     "whole words": {"masking__whole_word": True},
     "causal": {"data__next_sentence": False, **CAUSAL},
 }
+SMALL = {
+    "batch_size": 4,
+    "model.num_layers": 1,
+    "model.hidden_size": 16,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_positions": 48,
+    "data.seq_len": 48,
+}
+
+
+def write_numbers(folder):
+    """Sentences with a number each."""
+    keys = tiny.write_table(folder)
+    first, *rows = Path(keys["data.source"]).read_text().splitlines()
+    numbered = [f"{row.split(chr(9))[0]}\t{number % 7 / 2}" for number, row in enumerate(rows)]
+    Path(keys["data.source"]).write_text("\n".join([first, *numbered]) + "\n")
+    return keys
+
+
+# Of each: the experiment, what writes its rows, and what else its config has.
+FINE_TUNING = {
+    "classes": ("classification", tiny.write_table, {"class_weights": (1.0, 3.0)}),
+    "numbers": (
+        "classification",
+        write_numbers,
+        {"objective": "regression", "metrics": ("pearson",), "model.direction": "left_to_right"},
+    ),
+    "tags": ("tagging", tiny.write_sentences, {}),
+    "answers": ("question_answering", tiny.write_questions, {"data.max_query_length": 9}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +66,8 @@ def text(tmp_path_factory):
     return tiny.write_text(tmp_path_factory.mktemp("packing") / "text.txt")
 
 
-def epoch(tree):
-    """Sums, metrics, denominators and the gradient of the loss over all instances of the first epoch; and its rows."""
-    task, _ = tiny.task_and_settings(tree)
+def totals(task, batches):
+    """Sums, metrics, denominators and the gradient of the loss over batches."""
     params = task.init(jax.random.key(0))
     # Larger than at the start, so that attention is far from uniform and depends on who may look at whom.
     params = jax.tree.map(lambda leaf: 5 * leaf if leaf.ndim > 1 else leaf, params)
@@ -42,10 +77,16 @@ def epoch(tree):
         return sum(sums.values(), jnp.zeros(())), (sums, metrics, task.denominators(batch))
 
     measure = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    rows = np.arange(tree["batch_size"])
-    made = [measure(params, batch) for batch in task._split("train").evaluation(rows)]
+    made = [measure(params, batch) for batch in batches]
     (_, told), gradient = jax.tree.map(lambda *parts: sum(np.asarray(part, np.float64) for part in parts), *made)
-    return told, gradient, task._split("train")._plan.count(0)
+    return told, gradient
+
+
+def epoch(tree):
+    """Sums, metrics, denominators and the gradient of the loss over all instances of the first epoch; and its rows."""
+    task, _ = tiny.task_and_settings(tree)
+    batches = task._split("train").evaluation(np.arange(tree["batch_size"]))
+    return *totals(task, batches), task._split("train")._plan.count(0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -64,6 +105,43 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     difference = jax.tree.map(lambda a, b: a - b, gradient, packed_gradient)
     distance = float(optax.global_norm(difference) / optax.global_norm(gradient))
     print(f"{way}: {rows} rows, packed {packed_rows}; gradients differ by {distance:.1e}")
+    assert distance <= 1e-5
+
+
+def fine_tuning_tree(name, folder, **overrides):
+    """The experiment's module, and its config."""
+    experiment, write, changes = FINE_TUNING[name]
+    module = importlib.import_module(f"experiments.{experiment}")
+    tree = importlib.import_module(f"configs.{experiment}").get_config("tiny")
+    tree.update_from_flattened_dict({**SMALL, **write(folder), **changes, **overrides})
+    return module, module.resolve(json.loads(tree.to_json_best_effort()))
+
+
+def fine_tuning_task(name, folder, **overrides):
+    module, resolved = fine_tuning_tree(name, folder, **overrides)
+    settings, config = build_all((TrainingConfig, module.Config), resolved, "")
+    text = module.preparation(config, folder)
+    text.run()
+    return module.make(config, text.folder, text.folder), settings
+
+
+@pytest.mark.parametrize("name", FINE_TUNING)
+def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
+    plain, _ = fine_tuning_task(name, tmp_path)
+    packed, settings = fine_tuning_task(name, tmp_path, **{"data.packing": True})
+    alone = plain._train.rows.padded(np.arange(len(plain._train.rows.lengths)), 48)
+    shared = list(itertools.islice(packed.batches("train", 0, np.arange(4)), packed._train.steps_per_epoch))
+    assert settings.evaluate_every == len(shared) < 0.6 * len(alone["weights"]) / 4
+    (specs,) = packed.batch_specs()
+    shapes = {key: (array.shape, array.dtype) for key, array in shared[0].items()}
+    assert shapes == {key: (spec.shape, spec.dtype) for key, spec in specs.items()}
+    (told, gradient), (packed_told, packed_gradient) = totals(plain, [alone]), totals(packed, shared)
+    told[1]["tokens"] = packed_told[1]["tokens"] = packed_told[1]["tokens"][0]  # counted once a batch
+    for (path, a), (_, b) in zip(jax.tree.leaves_with_path(told), jax.tree.leaves_with_path(packed_told), strict=True):
+        assert abs(a - b) <= 1e-5 * abs(a), (path, a, b)
+    difference = jax.tree.map(lambda a, b: a - b, gradient, packed_gradient)
+    distance = float(optax.global_norm(difference) / optax.global_norm(gradient))
+    print(f"{name}: {len(alone['weights'])} rows, packed {4 * len(shared)}; gradients differ by {distance:.1e}")
     assert distance <= 1e-5
 
 

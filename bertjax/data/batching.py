@@ -3,17 +3,17 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import grain
 import numpy as np
 from jaxtyping import Int32, Int64
 
 from bertjax.data.corpus import Corpus
+from bertjax.data.layout import Layout, places_in_groups
 from bertjax.data.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.data.packing import Packing
 from bertjax.data.plan import Plan, PlannedRows
-from bertjax.data.sentence_pairs import PairsConfig, places_in_groups
+from bertjax.data.sentence_pairs import PairsConfig
 from bertjax.errors import UserError
 
 Batch = Mapping[str, np.ndarray]
@@ -164,7 +164,7 @@ class PretrainingBatches:
 
     def _assemble(self, planned: PlannedRows, epoch: int) -> Batch:
         config, instances = self._config, planned.instances
-        layout = _Layout.of(config.pairs.lengths(instances), planned.first)
+        layout = Layout.of(config.pairs.lengths(instances), np.diff(planned.first))
         predictions = self._predictions(instances, layout, epoch)
         batch = {
             name: np.full(
@@ -174,7 +174,7 @@ class PretrainingBatches:
             )
             for name, shape in self._shapes.items()
         }
-        row, column = layout.row[layout.instance], (layout.offset[layout.instance] + layout.place)
+        row, column = layout.token_row, layout.token_column
         batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.place]
         batch["token_type_ids"][row, column] = layout.place > 1 + instances["length_a"][layout.instance]
         batch["segment_ids"][row, column] = 1 + layout.number[layout.instance]
@@ -187,7 +187,7 @@ class PretrainingBatches:
             batch["next_sentence_weights"][layout.row, layout.number] = 1
         return batch
 
-    def _predictions(self, instances: np.ndarray, layout: "_Layout", epoch: int) -> Predictions:
+    def _predictions(self, instances: np.ndarray, layout: Layout, epoch: int) -> Predictions:
         """The instances, each by itself, masked."""
         tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
@@ -223,26 +223,7 @@ class PretrainingBatches:
         return np.concatenate(parts)
 
 
-class _Layout(NamedTuple):
-    """Where instances and their tokens stand."""
-
-    lengths: Int64[np.ndarray, " n"]  # of instances
-    row: Int64[np.ndarray, " n"]  # the row of each instance
-    number: Int64[np.ndarray, " n"]  # which of the row's instances it is
-    offset: Int64[np.ndarray, " n"]  # tokens before it in the row
-    instance: Int64[np.ndarray, " tokens"]  # the instance of each token
-    place: Int64[np.ndarray, " tokens"]  # its place there
-
-    @classmethod
-    def of(cls, lengths: Int64[np.ndarray, " n"], first: Int64[np.ndarray, " m"]) -> "_Layout":
-        """Args: tokens of instances, row after row; the first instance of each row."""
-        sizes, starts = np.diff(first), np.cumsum(lengths) - lengths
-        row, number = np.repeat(np.arange(len(sizes)), sizes), places_in_groups(sizes)
-        offset = starts - starts[np.arange(len(lengths)) - number]
-        return cls(lengths, row, number, offset, np.repeat(np.arange(len(lengths)), lengths), places_in_groups(lengths))
-
-
-def _put_predictions(batch: Batch, predictions: Predictions, layout: _Layout) -> None:
+def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> None:
     """Predictions of a row's instances come one after another."""
     instance, index = np.nonzero(predictions.weights)
     counts = np.bincount(instance, minlength=len(layout.row))

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
+from bertjax.data.layout import Layout
 from bertjax.data.random import permutation
 from bertjax.errors import UserError
 
@@ -16,6 +17,8 @@ Indices = Int64[np.ndarray, " n"]
 # Each takes seconds to compile, where there are rows for it; fewer of them would mean more padding.
 _LENGTHS = (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 _SHUFFLED_ROWS, _SHUFFLED_BATCHES = 0, 1  # parts of the permutation's stream
+# A packed row has room for an example every so many tokens: few sets have shorter ones on average.
+_TOKENS_PER_EXAMPLE = 4
 
 
 def bucket_lengths(limit: int) -> tuple[int, ...]:
@@ -36,6 +39,11 @@ def budget_sizes(lengths: Sequence[int], batch_size: int) -> tuple[int, ...]:
     (32, 8, 8)
     """
     return tuple(batch_size * (lengths[-1] // length) for length in lengths)
+
+
+def examples_in(length: int) -> int:
+    """How many examples a packed row of so many tokens has room for."""
+    return -(-length // _TOKENS_PER_EXAMPLE)
 
 
 @runtime_checkable
@@ -86,6 +94,27 @@ class Rows:
         for name, values in self._scalars.items():
             batch[name] = np.where(indices < 0, np.zeros((), values.dtype), values[indices])
         return batch
+
+    def packed(self, instances: Indices, sizes: Int64[np.ndarray, " rows"], length: int) -> dict[str, np.ndarray]:
+        """Rows of several of these rows, the examples, padded with zeros to `length`; see `packed_rows.Packable`.
+
+        Returns, for B rows of S tokens with room for E = `examples_in(S)` examples each:
+          of tokens [B, S]: the fields; segment_ids int32, the example's number in its row from 1 on, 0 at padding;
+          position_ids int32, from 0 in each example;
+          of examples [B, E]: the fields that are scalars; cls_positions int32, where each begins; weights float32, 1
+          for an example, and 0 for a place that is left.
+        """
+        layout = Layout.of(self.lengths[instances], sizes)
+        tokens = np.repeat(self._starts[instances], layout.lengths) + layout.place
+        of_tokens = {name: values[tokens] for name, values in self._ragged.items()}
+        of_tokens["segment_ids"] = (1 + layout.number[layout.instance]).astype(np.int32)
+        of_tokens["position_ids"] = layout.place.astype(np.int32)
+        of_examples = {name: values[instances] for name, values in self._scalars.items()}
+        of_examples["cls_positions"] = layout.offset.astype(np.int32)
+        of_examples["weights"] = np.ones(len(instances), np.float32)
+        shape, places = (len(sizes), length), (len(sizes), examples_in(length))
+        batch = {name: layout.spread_tokens(values, shape) for name, values in of_tokens.items()}
+        return batch | {name: layout.spread_instances(values, places) for name, values in of_examples.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Int64
 
 from bertjax.data import random
+from bertjax.data.layout import places_in_groups
 from bertjax.data.masking import MaskingConfig
 from bertjax.data.packing import Packing, pack
-from bertjax.data.sentence_pairs import PairsConfig, Sentences, make_instances, places_in_groups
+from bertjax.data.sentence_pairs import PairsConfig, Sentences, make_instances
 from bertjax.errors import UserError
 
 # Part of the name of every plan: raise it when the same settings would give other rows.

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt32
 
 from bertjax.data import random
+from bertjax.data.layout import places_in_groups
 from bertjax.errors import UserError
 
 # An instance: tokens [start, start + length) of document a, then of document b (length_b is 0: one segment only).
@@ -301,13 +302,3 @@ def _target_lengths(
     words = random.bits(seed, random.Stream.CHUNKS, epoch, documents, 2)
     short = random.uniform(words[:, 0]) < config.short_seq_prob
     return np.where(short, 2 + random.below(words[:, 1], room - 1), room)
-
-
-def places_in_groups(sizes: Int64[np.ndarray, " m"]) -> Int64[np.ndarray, " n"]:
-    """For groups of these sizes that stand one after another: the place of each member in its group.
-
-    >>> places_in_groups(np.array([2, 0, 3])).tolist()
-    [0, 1, 0, 1, 2]
-    """
-    ends = np.cumsum(sizes)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - sizes, sizes)

@@ -35,6 +35,7 @@ class SpanConfig:
       n_best: how many answers are kept, and starts and ends of each window are looked at (20).
       null_answers: whether a question may have no answer (SQuAD 2.0).
       null_threshold: by how much no answer must score above the best answer to be chosen (0.0).
+      packing: whether several windows share a row of `seq_len` tokens in training.
     """
 
     seq_len: int
@@ -44,6 +45,7 @@ class SpanConfig:
     n_best: int
     null_answers: bool
     null_threshold: float
+    packing: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("doc_stride", 1), ("max_query_length", 0), ("max_answer_length", 1), ("n_best", 1)):

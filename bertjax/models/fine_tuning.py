@@ -1,8 +1,10 @@
 """BERT with the heads of its fine-tuning (Devlin et al. 2019, section 4 and figure 4), and its feature-based tagger.
 
-Rows hold one instance each: `segment_ids` is 1 at tokens and 0 at padding. Logits are float32.
+Rows hold one instance each: `segment_ids` is 1 at tokens and 0 at padding. Where several are packed into a row they are
+numbered from 1 on, and `position_ids` begin anew in each; a BiLSTM, which reads on from one into the next, is an error.
+Logits are float32.
 
-Shapes: B batch, S length, H hidden size, C classes, K chosen layers.
+Shapes: B batch, S length, H hidden size, C classes, K chosen layers, E instances of a packed row.
 """
 
 from typing import NamedTuple
@@ -28,7 +30,7 @@ class SpanLogits(NamedTuple):
 
 
 class BertForSequenceClassification(nn.Module):
-    """Classes of whole rows; with one label, a number for each (regression), or a score for each choice.
+    """Classes of whole instances; with one label, a number for each (regression), or a score for each choice.
 
     What is classified is the pooled [CLS], which is the first token; the last token's in its place if the model looks
     from left to right alone, since [CLS] then sees nothing but itself. With a BiLSTM ("+ BiLSTM" of table 5) it is
@@ -49,20 +51,27 @@ class BertForSequenceClassification(nn.Module):
         token_type_ids: Int[Array, "B S"],
         segment_ids: Int[Array, "B S"],
         *,
+        position_ids: Int[Array, "B S"] | None = None,
+        cls_positions: Int[Array, "B E"] | None = None,
         deterministic: bool,
-    ) -> Float32[Array, "B C"]:
-        """Returns the logits of each row."""
-        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size)
-        last = jnp.sum(segment_ids != 0, axis=1, keepdims=True) - 1
+    ) -> Float32[Array, "B *E C"]:
+        """Returns the logits of each row; of a packed row those of each instance, which begin at `cls_positions`."""
+        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, position_ids is not None)
+        pooled = cls_positions
+        if self.config.direction == "left_to_right":
+            pooled = _last_tokens(segment_ids, cls_positions)
         output = Bert(self.config, use_pooler=not self.lstm_size, name="bert")(
             input_ids,
             token_type_ids,
             segment_ids,
-            cls_positions=last if self.config.direction == "left_to_right" else None,
+            position_ids=position_ids,
+            cls_positions=pooled,
             deterministic=deterministic,
             return_attention=False,
         )
-        x = output.hidden if output.pooled is None else output.pooled[:, 0]
+        x = output.hidden if output.pooled is None else output.pooled
+        if output.pooled is not None and cls_positions is None:
+            x = x[:, 0]
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
             x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).final
@@ -87,12 +96,19 @@ class BertForTokenClassification(nn.Module):
         token_type_ids: Int[Array, "B S"],
         segment_ids: Int[Array, "B S"],
         *,
+        position_ids: Int[Array, "B S"] | None = None,
         deterministic: bool,
     ) -> Float32[Array, "B S C"]:
         """Returns the logits of each token."""
-        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size)
-        bert = Bert(self.config, use_pooler=False, name="bert")
-        x = bert(input_ids, token_type_ids, segment_ids, deterministic=deterministic, return_attention=False).hidden
+        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, position_ids is not None)
+        x = Bert(self.config, use_pooler=False, name="bert")(
+            input_ids,
+            token_type_ids,
+            segment_ids,
+            position_ids=position_ids,
+            deterministic=deterministic,
+            return_attention=False,
+        ).hidden
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
             x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).hidden
@@ -117,12 +133,19 @@ class BertForQuestionAnswering(nn.Module):
         token_type_ids: Int[Array, "B S"],
         segment_ids: Int[Array, "B S"],
         *,
+        position_ids: Int[Array, "B S"] | None = None,
         deterministic: bool,
     ) -> SpanLogits:
         """Returns the logits of each token."""
-        check_value(self.lstm_size >= 0, "lstm_size", self.lstm_size, "at least 0")
-        bert = Bert(self.config, use_pooler=False, name="bert")
-        x = bert(input_ids, token_type_ids, segment_ids, deterministic=deterministic, return_attention=False).hidden
+        _check_lstm(self.lstm_size, position_ids is not None)
+        x = Bert(self.config, use_pooler=False, name="bert")(
+            input_ids,
+            token_type_ids,
+            segment_ids,
+            position_ids=position_ids,
+            deterministic=deterministic,
+            return_attention=False,
+        ).hidden
         if self.lstm_size:
             x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).hidden
         logits = _classifier(self.config, 2, "qa_outputs")(x)
@@ -205,11 +228,23 @@ class BertFeatureTagger(nn.Module):
         return tagger(features, segment_ids, deterministic=deterministic)
 
 
+def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None) -> Int[Array, "B E"]:
+    """Where each instance ends that begins at `first`; without it, where the one of each row does."""
+    first = jnp.zeros_like(segment_ids[:, :1]) if first is None else first
+    sizes = jnp.sum(segment_ids[:, None] == 1 + jnp.arange(first.shape[1])[:, None], axis=-1)
+    return jnp.maximum(first + sizes - 1, 0)
+
+
 def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
     return Dense(num_labels, kernel_init(config), "float32", name=name)
 
 
-def _check_head(num_labels: int, dropout: float, lstm_size: int) -> None:
+def _check_head(num_labels: int, dropout: float, lstm_size: int, packed: bool = False) -> None:
     check_value(num_labels >= 1, "num_labels", num_labels, "at least 1")
     check_value(0 <= dropout < 1, "classifier_dropout", dropout, "at least 0 and below 1")
+    _check_lstm(lstm_size, packed)
+
+
+def _check_lstm(lstm_size: int, packed: bool) -> None:
     check_value(lstm_size >= 0, "lstm_size", lstm_size, "at least 0")
+    check_value(not (lstm_size and packed), "lstm_size", lstm_size, "0 with packed rows, data.packing=True")

@@ -71,11 +71,11 @@ def squared_error(predictions: Float[Array, "*n"], targets: Float[Array, "*n"]) 
 
 
 def span_cross_entropy(
-    start_logits: Float[Array, "B S"],
-    end_logits: Float[Array, "B S"],
-    starts: Int[Array, " B"],
-    ends: Int[Array, " B"],
-) -> Float[Array, " B"]:
+    start_logits: Float[Array, "*n S"],
+    end_logits: Float[Array, "*n S"],
+    starts: Int[Array, "*n"],
+    ends: Int[Array, "*n"],
+) -> Float[Array, "*n"]:
     """The mean of the cross-entropies of a span's first and last token, as `run_squad.py` of google-research/bert.
 
     That code lets padding and the question take part in the softmax. To leave them out, give `mask_logits(...)`.

@@ -49,11 +49,15 @@ def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What is different in the lasting values of two configs, in words."""
+    """What is different in the lasting values of two configs, in words.
+
+    A key that one of them lacks came later than that run, which did what the key does when it is off: False, 0, "", ().
+    """
     one, two = lasting(old), lasting(new)
+    off = {key for key in one.keys() ^ two.keys() if not one.get(key) and not two.get(key)}
     return [
         f"{key}: {one.get(key)!r} there, {two.get(key)!r} now"
-        for key in sorted(one.keys() | two.keys())
+        for key in sorted((one.keys() | two.keys()) - off)
         if one.get(key) != two.get(key)
     ]
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len, examples_in
+from bertjax.data.packed_rows import count_rows, training_batches
 from bertjax.errors import UserError
 
 
@@ -42,6 +43,38 @@ def test_a_worked_example():
         "labels": [1, 0, 0],
     }
     assert batch["weights"].dtype == np.float32 and batch["input_ids"].dtype == np.int32
+
+
+def test_a_worked_example_of_packing():
+    rows = Rows([row(0, 2), row(1, 3), row(2, 4)])
+    batch = rows.packed(np.array([1, 0, 2]), np.array([2, 0, 1]), 6)
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "segment_ids": [[1, 1, 1, 2, 2, 0], [0] * 6, [1, 1, 1, 1, 0, 0]],
+        "position_ids": [[0, 1, 2, 0, 1, 0], [0] * 6, [0, 1, 2, 3, 0, 0]],
+        "input_ids": [[2000, 2001, 2002, 1000, 1001, 0], [0] * 6, [3000, 3001, 3002, 3003, 0, 0]],
+        "token_type_ids": [[1, 1, 1, 1, 1, 0], [0] * 6, [1, 1, 1, 1, 0, 0]],
+        "labels": [[1, 0], [0, 0], [2, 0]],
+        "cls_positions": [[0, 3], [0, 0], [0, 0]],
+        "weights": [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]],
+    }
+    assert batch["weights"].dtype == np.float32
+    assert {array.dtype.name for name, array in batch.items() if name != "weights"} == {"int32"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, seed):
+    batches = training_batches(Rows(row(i, n) for i, n in enumerate(lengths)), 40, True, batch_size, seed)
+    assert batches.steps_per_epoch == -(-count_rows(np.array(lengths), 40, True) // batch_size)
+    labels = []
+    for batch in itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch):
+        assert batch["weights"].shape == (batch_size, examples_in(40))
+        for place in zip(*np.nonzero(batch["weights"]), strict=True):
+            ids = batch["input_ids"][place[0]][batch["segment_ids"][place[0]] == 1 + place[1]]
+            labels.append(int(batch["labels"][place]))
+            assert ids.tolist() == row(labels[-1], lengths[labels[-1]])["input_ids"].tolist()
+            assert ids[0] == batch["input_ids"][place[0], batch["cls_positions"][place]]
+    assert sorted(labels) == list(range(len(lengths)))
 
 
 @settings(max_examples=50, deadline=None)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.buckets import BucketedBatches, Padded, bucket_lengths
-from bertjax.data.pair_rows import PackedBatches, PackedPairRows, PairRows, row_of_pairs
+from bertjax.data.packed_rows import Packable, PackedBatches, PackedRows, row_of
+from bertjax.data.pair_rows import PairRows
 
 SIZES = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=40)
 
@@ -51,7 +52,7 @@ def check_all_there(batches, sizes):
 
 def test_a_worked_example():
     rows = pairs_of([(2, 3), (4, 1)])
-    assert isinstance(rows, Padded)
+    assert isinstance(rows, Padded) and isinstance(rows, Packable)
     assert rows.lengths.tolist() == [3, 4]
     batch = rows.padded(np.array([1, -1, 0]), 5)
     assert {name: array.tolist() for name, array in batch.items()} == {
@@ -65,7 +66,7 @@ def test_a_worked_example():
 
 
 def test_a_worked_example_of_packing():
-    rows = PackedPairRows(pairs_of([(2, 3), (4, 1), (7, 7)]), row_of_pairs(8, 4), seed=0, epoch=0)
+    rows = PackedRows(pairs_of([(2, 3), (4, 1), (7, 7)]), row_of(8, 4), seed=0, epoch=0)
     assert isinstance(rows, Padded)
     assert sorted(rows.lengths.tolist()) == [7, 7]
     both = int(rows.padded(np.array([0]), 8)["segment_ids"].max() == 1)
@@ -83,7 +84,7 @@ def test_a_worked_example_of_packing():
 
 
 def test_no_more_pairs_in_a_row_than_said():
-    rows = PackedPairRows(pairs_of([(1, 1)] * 7), row_of_pairs(8, 3), 0, 0)
+    rows = PackedRows(pairs_of([(1, 1)] * 7), row_of(8, 3), 0, 0)
     assert sorted(rows.lengths.tolist()) == [1, 3, 3]
 
 
@@ -98,7 +99,7 @@ def test_buckets_have_every_pair_once_an_epoch(sizes, batch_size, seed):
 @settings(max_examples=25, deadline=None)
 @given(SIZES, st.integers(20, 50), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch_size, seed):
-    batches = PackedBatches(pairs_of(sizes), row_of_pairs(length, most), batch_size, seed)
+    batches = PackedBatches(pairs_of(sizes), row_of(length, most), batch_size, seed)
     steps = batches.steps_per_epoch
     epochs = list(itertools.islice(batches.training(0, np.arange(batch_size)), 2 * steps))
     for epoch in (epochs[:steps], epochs[steps:]):
@@ -111,7 +112,7 @@ def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch
 @pytest.fixture(scope="module")
 def packed():
     sizes = np.random.default_rng(0).integers(3, 20, (300, 2)).tolist()
-    return lambda seed: PackedBatches(pairs_of(sizes), row_of_pairs(40, 8), 4, seed)
+    return lambda seed: PackedBatches(pairs_of(sizes), row_of(40, 8), 4, seed)
 
 
 def take(batches, start, count, rows=(0, 1, 2, 3)):
@@ -161,7 +162,7 @@ def test_a_side_without_tokens_is_a_bug(empty):
 
 def test_a_pair_longer_than_a_row_is_a_bug():
     with pytest.raises(AssertionError):
-        PackedPairRows(pairs_of([(2, 9)]), row_of_pairs(8, 2), 0, 0)
+        PackedRows(pairs_of([(2, 9)]), row_of(8, 2), 0, 0)
 
 
 @pytest.mark.slow
@@ -170,6 +171,6 @@ def test_a_million_pairs_take_seconds():
     tokens = np.arange(60, dtype=np.int32)
     pairs = PairRows({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
     begin = time.process_time()
-    rows = PackedPairRows(pairs, row_of_pairs(256, 16), 0, 0)
+    rows = PackedRows(pairs, row_of(256, 16), 0, 0)
     assert time.process_time() - begin < 5  # 0.4 seen
     assert pairs.lengths.sum() / (256 * len(rows.lengths)) > 0.99

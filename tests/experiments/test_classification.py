@@ -1,6 +1,7 @@
 """Classification and regression, from rows in a file to labels for new text."""
 
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -125,6 +126,35 @@ def test_a_finished_run_stays_as_it_is(run):
     before = (workdir / "metrics.jsonl").read_text()
     assert tiny.run(*command).status is None
     assert (workdir / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_that_is_older_than_a_key_goes_on_and_is_used(run, tmp_path):
+    workdir, command = run
+    older = shutil.copytree(workdir, tmp_path / "older")
+    config = json.loads((older / "config.json").read_text())
+    assert config["data"].pop("packing") is False
+    (older / "config.json").write_text(json.dumps(config))
+    outcome = tiny.run("--mode=predict", f"--workdir={older}", stdin=b"the cat sees a dog .\n")
+    assert outcome.status is None, outcome.status
+    again = [f"--workdir={older}" if flag.startswith("--workdir") else flag for flag in command]
+    assert tiny.run(*again).status is None
+    assert "config key data.packing" not in tiny.run(*again, "--config.data.packing=True").error
+    assert "data.packing: False there, True now" in tiny.run(*again, "--config.data.packing=True").error
+
+
+@pytest.mark.slow
+def test_a_packed_run_learns(tmp_path):
+    values = {**SMALL, **tiny.write_table(tmp_path, rows=400), "model.max_positions": 48, "data.seq_len": 48}
+    values |= {"data.packing": True, "batch_size": 8, "mesh.data": 8, "num_epochs": 30.0}
+    workdir = tmp_path / "run"
+    outcome = tiny.run("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
+    assert outcome.status is None, outcome.status
+    metrics = lines_of(workdir / "metrics.jsonl")
+    assert max(line["valid/accuracy"] for line in metrics if "valid/accuracy" in line) > 0.97
+    steps = json.loads((workdir / "config.json").read_text())["evaluate_every"]
+    assert steps < 320 / 8 / 2
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"the cat sees a dog .\n")
+    assert json.loads(outcome.stdout)["label"] == "yes"
 
 
 def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, caplog):

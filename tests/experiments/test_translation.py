@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 from safetensors.numpy import load_file
 
@@ -196,23 +197,31 @@ def test_checkpoints_are_averaged(run):
         checkpoints.find_steps(workdir, "last:4")
 
 
-def test_packed_pairs_have_the_losses_of_separate_ones(tmp_path):
+def test_packed_pairs_have_the_losses_and_gradients_of_separate_ones(tmp_path):
     plain, _ = task_of(tmp_path / "plain", data__seq_len=24)
     packed, _ = task_of(tmp_path / "packed", data__seq_len=24, data__packing=True)
     params = plain.init(jax.random.key(1))
 
     def total(task):
-        of_batch = jax.jit(lambda batch: task.loss(params, batch, None))
-        sums = tokens = pairs = 0
-        for _, batch in zip(range(task._train.steps_per_epoch), task.batches("train", 0, np.arange(32)), strict=False):
-            loss, metrics = of_batch(batch)
-            sums, tokens = sums + float(loss["translation"]), tokens + float(metrics["tokens"][0])
-            pairs += int((np.diff(batch["target_segment_ids"], prepend=0) > 0).sum())
-        return sums, tokens, pairs
+        def loss(params, batch):
+            sums, metrics = task.loss(params, batch, None)
+            return sums["translation"], metrics
 
-    (a, tokens, pairs), (b, packed_tokens, packed_pairs) = total(plain), total(packed)
-    assert (tokens, pairs) == (packed_tokens, packed_pairs)
+        of_batch = jax.jit(jax.value_and_grad(loss, has_aux=True))
+        sums = tokens = pairs = 0
+        gradient = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
+        for _, batch in zip(range(task._train.steps_per_epoch), task.batches("train", 0, np.arange(32)), strict=False):
+            (loss_, metrics), gradient_ = of_batch(params, batch)
+            sums, tokens = sums + float(loss_), tokens + float(metrics["tokens"][0])
+            gradient = jax.tree.map(np.add, gradient, gradient_)
+            pairs += int((np.diff(batch["target_segment_ids"], prepend=0) > 0).sum())
+        return sums, gradient, tokens, pairs
+
+    (a, gradient, *counts), (b, packed_gradient, *packed_counts) = total(plain), total(packed)
+    assert counts == packed_counts
     assert a == pytest.approx(b, rel=1e-5)
+    difference = jax.tree.map(np.subtract, gradient, packed_gradient)
+    assert optax.global_norm(difference) <= 1e-5 * optax.global_norm(gradient)
     assert packed._train.steps_per_epoch < plain._train.steps_per_epoch
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.training.run_folder import check_text, save_environment
+from bertjax.training.run_folder import check_text, differences, save_environment
 
 
 def test_a_run_that_has_begun_keeps_its_text(tmp_path):
@@ -25,3 +25,16 @@ def test_how_a_run_began_is_kept_once_it_has(tmp_path):
     save_environment(tmp_path, {"command": ["second"]})
     kept = json.loads((tmp_path / "environment.json").read_text())
     assert kept["command"] == ["first"] and kept["processes"] == 1 and sum(kept["devices"].values()) == 8
+
+
+def test_a_key_that_came_later_is_off_in_older_runs():
+    old = {"batch_size": 8, "data": {"source": "a"}}
+    for off in (False, 0, "", []):
+        new = {"batch_size": 8, "data": {"source": "a", "later": off}}
+        assert differences(old, new) == differences(new, old) == []
+    on = {"batch_size": 8, "data": {"source": "a", "later": True}}
+    assert differences(old, on) == ["data.later: None there, True now"]
+    assert differences(new, on) == ["data.later: [] there, True now"]
+    assert differences({"batch_size": 8, "data": {"source": ""}}, {"batch_size": 0, "data": {"source": ""}}) == [
+        "batch_size: 8 there, 0 now"
+    ]
