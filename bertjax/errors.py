@@ -44,11 +44,11 @@ class UserError(ValueError):
 
     def within(self, where: str) -> "UserError":
         """The same, told of a part of something larger."""
-        return _restore(f"{where}: {self}")
+        return restored(f"{where}: {self}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send theirs home by pickle, which knows nothing of keyword arguments.
-        return _restore, (str(self),)
+        return restored, (str(self),)
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -176,7 +176,8 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
     )
 
 
-def _restore(message: str) -> UserError:
+def restored(message: str) -> UserError:
+    """The error of a message that one had."""
     error = UserError.__new__(UserError)
     ValueError.__init__(error, message)
     return error

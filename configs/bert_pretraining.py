@@ -76,6 +76,7 @@ def _data() -> ConfigDict:
     data.vocab_size = 30_522
     data.workers = 0
     data.prepared_dir = ""
+    data.beam = {"runner": "", "options": ()}
     data.seq_len = 128
     data.next_sentence = True
     data.short_seq_prob = 0.1

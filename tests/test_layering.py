@@ -99,6 +99,7 @@ OWNERS = {
     "orbax": ("bertjax/checkpoints.py",),
     "tensorboardX": ("bertjax/training/metric_log.py",),
     "tensorflow_datasets": ("bertjax/data/records.py",),
+    "apache_beam": ("bertjax/data/beam.py",),
     "submitit": ("bertjax/sweeps/processes.py",),
     "absl.flags": ("launch.py",),
     "absl.app": ("launch.py",),
@@ -173,7 +174,9 @@ def test_nothing_is_oversized():
     assert [o for path, source in sources().items() for o in oversized(path, source)] == []
 
 
-@pytest.mark.parametrize("library", ["orbax", "tensorboardX", "tensorflow_datasets", "submitit", "absl.flags"])
+@pytest.mark.parametrize(
+    "library", ["orbax", "tensorboardX", "tensorflow_datasets", "apache_beam", "submitit", "absl.flags"]
+)
 def test_one_module_owns_each_of_these(library):
     importers = [path for path, source in sources().items() if any(is_within(n, (library,)) for n in imported(source))]
     assert importers == list(OWNERS[library])
@@ -211,6 +214,7 @@ def test_one_module_owns_each_of_these(library):
         ("bertjax/data/a.py", "from jax import numpy"),
         ("bertjax/data/a.py", "from bertjax.models import bert"),
         ("bertjax/data/a.py", "import tensorflow_datasets as tfds"),
+        ("bertjax/data/a.py", "import apache_beam as beam"),
         ("bertjax/decoding/a.py", "from bertjax.models import transformer"),
         ("bertjax/decoding/a.py", "from bertjax.data import vocabularies"),
         ("bertjax/scoring/a.py", "import jax.numpy as jnp"),

@@ -15,12 +15,13 @@ parts of the work in it, from which an interrupted preparation goes on.
 
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import json
 import logging
 import shutil
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +29,8 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from bertjax.data import preparation, records, word_counts
+from bertjax.data import beam, preparation, records, shares, word_counts
+from bertjax.data.beam import BeamConfig
 from bertjax.data.given_text import given_vocabulary
 from bertjax.data.parts import Parts
 from bertjax.data.preparation import Tokenized
@@ -47,6 +49,7 @@ SPLITS = ("train", "valid")
 # Part of every fingerprint: raise it when the same text would be prepared to other bytes.
 _FORMAT = 2
 _MANIFEST = "manifest.json"
+_NO_BEAM = BeamConfig()
 # The folder of finished parts, deleted at the end.
 _PARTS = "parts"
 # Above these fractions a warning tells of duplicates. Short sentences recur in any text ("Yes."), documents do not.
@@ -70,6 +73,7 @@ class CorpusConfig:
       lowercase: whether the vocabulary is uncased.
       workers: processes that split and tokenize; 0 for one each core. The result does not depend on it.
       prepared_dir: where prepared text is kept and found again; empty for the run's own folder.
+      beam: whether, and where, Apache Beam does the work. The result does not depend on it.
     """
 
     source: str
@@ -83,6 +87,7 @@ class CorpusConfig:
     lowercase: bool
     workers: int
     prepared_dir: str
+    beam: BeamConfig = _NO_BEAM
 
     def __post_init__(self) -> None:
         choice(self.lines, ("sentence", "paragraph"), "data.lines")
@@ -161,6 +166,8 @@ class Preparation:
         """
         if self.is_finished():
             return
+        if self._config.beam.runner:
+            beam.check(self._config.beam)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         partial = self.folder.with_suffix(".partial")
         with self.folder.with_suffix(".lock").open("w") as lock:
@@ -218,29 +225,69 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
     """Writes everything but the manifest; returns what was counted, and the fractions that are duplicates."""
     tokenizer = _vocabulary(config, folder)
     counts, fractions, files, unigrams = {}, {}, {}, {}
+    tokenize = functools.partial(preparation.tokenize, vocab_dir=folder, lines=config.lines)
     for name in SPLITS:
-        source = _open(config, _text_of(config, name))
-        parts = Parts(folder / _PARTS / name, ".npz")
-        documents = _some(_documents(config, name, source), config, name)
-        preparation.tokenize(documents, folder, config.lines, config.workers, parts)
+        paths, source_counts = _parts(config, name, tokenize, folder / _PARTS / name, ".npz")
         counter = preparation.SplitCounter(folder, name, tokenizer.vocab_size)
-        files[name] = [path for path in parts.paths if counter.add(Tokenized.load(path))]
+        files[name] = [path for path in paths if counter.add(Tokenized.load(path))]
         if not files[name]:
             raise _no_documents(config, name)
         counts[name], fractions[name] = counter.finish()
         unigrams[name] = counter.unigrams
         # Without text of its own, the held-out split has read the same rows again.
         if name == "train" or config.valid_source:
-            counts[name]["skipped_rows"] = source.counts["bad_rows"]
-            counts[name]["empty_documents"] += source.counts["empty_documents"]
+            counts[name]["skipped_rows"] = source_counts["bad_rows"]
+            counts[name]["empty_documents"] += source_counts["empty_documents"]
         else:
             counts[name]["skipped_rows"] = 0
     np.save(folder / "unigrams.npy", unigrams["train"])
     shutil.rmtree(folder / "records", ignore_errors=True)  # an interrupted process may have begun them
+    pipeline = beam.pipeline_of(config.beam, config.workers) if config.beam.runner else None
     records.write_tokens(
-        folder / "records", {name: [_Documents(path) for path in paths] for name, paths in files.items()}
+        folder / "records", {name: [_Documents(path) for path in paths] for name, paths in files.items()}, pipeline
     )
+    if pipeline:
+        _check_records(folder, counts)
     return counts, fractions
+
+
+def _parts(
+    config: CorpusConfig, split: str, work: Callable[..., None], folder: Path, suffix: str
+) -> tuple[list[Path], Mapping[str, int]]:
+    """The finished parts of a split's documents, and what their source counted; makes what is not there yet.
+
+    Args:
+      config: which text.
+      split: which of its documents.
+      work: writes documents as parts; see `shares.make_parts`.
+      folder: for the parts.
+      suffix: how their names end.
+    Raises:
+      UserError: bad text, or none.
+    """
+    source = _open(config, _text_of(config, split))
+    documents = functools.partial(_documents, config, split)
+    if config.beam.runner:
+        paths, counts = shares.make_parts(source, documents, work, folder / "beam", config.beam, config.workers)
+        if not paths:
+            raise _no_documents(config, split)
+        return paths, counts
+    parts = Parts(folder, suffix)
+    work(_some(documents(source), config, split), workers=config.workers, parts=parts)
+    return parts.paths, source.counts
+
+
+def _check_records(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Raises UserError unless there is a record for each document that was counted before Beam wrote them."""
+    for name in SPLITS:
+        found, expected = len(records.TokenRecords(folder / "records", name)), counts[name]["documents"]
+        if found != expected:
+            raise UserError(
+                f"the {name} records that Beam wrote",
+                got=f"{found:,}",
+                expected=f"{expected:,}, as many as there are documents",
+                fix="prepare again with other data.beam.options, or without data.beam",
+            )
 
 
 def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
@@ -251,10 +298,9 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
         tokenizer = WordPiece.from_file(folder / "vocab.txt", config.lowercase)
     else:
         # The held-out documents have no part in the vocabulary.
-        documents = _some(_documents(config, "train", _open(config, config.source)), config, "train")
-        parts = Parts(folder / _PARTS / "words", ".txt")
-        preparation.count_words(documents, config.lowercase, config.workers, parts)
-        counts = word_counts.most_frequent(parts.paths, folder / _PARTS)
+        count = functools.partial(preparation.count_words, lowercase=config.lowercase)
+        paths, _ = _parts(config, "train", count, folder / _PARTS / "words", ".txt")
+        counts = word_counts.most_frequent(paths, folder / _PARTS)
         tokenizer = WordPiece(preparation.train_vocabulary(counts, config.vocab_size), config.lowercase)
     tokenizer.save(folder)
     return tokenizer

@@ -1,6 +1,7 @@
 """Reads TFDS datasets without TensorFlow: the only module that imports tensorflow_datasets."""
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import io
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordReader
 from jaxtyping import Int32
 
 from bertjax.errors import UserError
@@ -231,17 +233,47 @@ class TokenRecords:
         return [record["tokens"] for record in self._records.__getitems__(list(documents))]
 
 
-def write_tokens(folder: Path, splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " _"]]]]) -> None:
+def write_tokens(
+    folder: Path,
+    splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " _"]]]],
+    pipeline: Mapping[str, Any] | None = None,
+) -> None:
     """Writes the token ids of each split's documents, in order, as ArrayRecord.
 
     Args:
       folder: the parent of the dataset's folder.
       splits: the documents of each file, which is held in memory while it is written; read to its end before the
         next.
+      pipeline: the runner and the options of Beam, by whose workers the files are then written; see `beam.pipeline_of`.
     """
     tfds.disable_progress_bar()  # the caller shows its own
+    builder = _token_builder(folder, splits)
+    options = {f"beam_{name}": value for name, value in (pipeline or {}).items()}
     with contextlib.redirect_stdout(io.StringIO()):  # TFDS speaks of downloads, where results may go
-        _token_builder(folder, splits).download_and_prepare()
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
+    if pipeline:
+        _recount(builder)
+
+
+def _recount(builder: tfds.core.DatasetBuilder) -> None:
+    """Writes down how many records each file has.
+
+    TFDS 4.9.10 takes what Beam's workers counted in the order of the files' numbers as text, 10 before 2: then a reader
+    looks for records in the wrong files, and leaves some out.
+    """
+    infos = [
+        dataclasses.replace(info, shard_lengths=[_count_records(path) for path in info.filepaths])
+        for info in builder.info.splits.values()
+    ]
+    builder.info.set_splits(tfds.core.splits.SplitDict(infos))
+    builder.info.write_to_directory(builder.data_path)
+
+
+def _count_records(path: Any) -> int:
+    reader = ArrayRecordReader(str(path))
+    count: int = reader.num_records()
+    reader.close()
+    return count
 
 
 def _token_builder(folder: Path, splits: Mapping[str, Sequence[Iterable[np.ndarray]]]) -> tfds.core.DatasetBuilder:

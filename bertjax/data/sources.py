@@ -1,5 +1,6 @@
 """Raw text documents as a stream, in bounded memory: plain files, JSON lines, TFDS or the documentation."""
 
+import copy
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 # What is held in memory at once: a long book is a thirtieth of it.
 MAX_DOCUMENT_BYTES = 2**26
+# A share has files of so many bytes together, or a longer one, or so many records.
+_SHARE_BYTES = 2**28
+_SHARE_RECORDS = 2**16
 
 _TFDS_SOURCE = re.compile(r"tfds:(?P<name>[^:]+(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<split>.+))?")
 
@@ -61,6 +65,7 @@ class TextSource:
             self._records = _open_records(source, text_field)
         elif source != "documentation":
             self._paths = _find_files(source)
+        self._is_share = False
         self.counts: dict[str, int] = {}
 
     def documents(self) -> Iterator[Document]:
@@ -82,13 +87,45 @@ class TextSource:
             else:
                 self.counts["empty_documents"] += 1
         self.counts["bad_rows"] = self._bad_rows.count
-        if not self.counts["documents"]:
+        if not self.counts["documents"] and not self._is_share:
             raise UserError(
                 f"config key data.source={self._source}",
                 got=f"no text at all ({self.counts['bad_rows']} bad rows left out)",
                 expected="at least one line of text",
                 fix="check that the source and config.data.text_field are the ones meant",
             )
+
+    def shares(self) -> list["TextSource"]:
+        """Returns its parts, for workers, in order: some files each, or some records; there may be no text in one."""
+        if self._records is not None:
+            name, split = split_name(self._source, "data.source")
+            starts = range(0, len(self._records), _SHARE_RECORDS) if split.isidentifier() else ()
+            slices = [f"tfds:{name}:{split}[{start}:{start + _SHARE_RECORDS}]" for start in starts[:-1]]
+            last = [f"tfds:{name}:{split}[{start}:]" for start in starts[-1:]]
+            return [self._share(source, []) for source in [*slices, *last] or [self._source]]
+        groups: list[list[Path]] = [[]]
+        size = 0
+        for path in self._paths:
+            if size >= _SHARE_BYTES:
+                groups.append([])
+                size = 0
+            groups[-1].append(path.absolute())  # workers begin in other folders
+            size += path.stat().st_size
+        return [self._share(self._source, group) for group in groups]
+
+    def _share(self, source: str, paths: list[Path]) -> "TextSource":
+        share = copy.copy(self)
+        share._source, share._paths, share._is_share = source, paths, True
+        share._records = self._records and _open_records(source, self._text_field)
+        return share
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_records": None}  # opened where the rest arrives
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._source.startswith("tfds:"):
+            self._records = _open_records(self._source, self._text_field)
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns a JSON-able description of the text, which tells nothing of its folder, time and machine.

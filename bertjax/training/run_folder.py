@@ -25,6 +25,7 @@ _MAY_CHANGE = (
     "checkpoint",
     "data.workers",
     "data.prepared_dir",
+    "data.beam",
 )
 # Those that figures may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")

@@ -3,6 +3,7 @@ import re
 import pytest
 
 from benchmarks import common, packing
+from tests import tiny
 
 
 @pytest.mark.slow
@@ -20,3 +21,23 @@ def test_packing_leaves_less_padding_and_every_contender_is_timed(tmp_path, monk
     assert padding["ours, packed"] < padding["ours, padded"] == padding["transformers, eager"]
     assert all(float(row[5].split()[0].replace(",", "")) > 0 for row in rows)
     assert len(re.findall(r"\d+\.\d+ \(", note)) == 2
+
+
+@pytest.mark.slow
+def test_packed_batches_of_a_task_are_timed_beside_buckets(tmp_path, monkeypatch):
+    keys = tiny.write_table(tmp_path / "made", rows=400)
+    rows = (tmp_path / "made/rows.tsv").read_text().replace("yes", "1").replace("no", "0")
+    (tmp_path / "made/rows.tsv").write_text(rows)
+    (tmp_path / "vocab").mkdir()
+    (tmp_path / "vocab/bert-base-uncased-vocab.txt").write_text((tmp_path / "made/vocabulary/vocab.txt").read_text())
+    monkeypatch.setenv("BERTJAX_DATA", str(tmp_path))
+    monkeypatch.setattr(packing, "_FILES", {"sst2": ("made/rows.tsv", "made/rows.tsv")})
+    monkeypatch.setattr(packing, "_WARMUP", 4)
+    assert keys["data.source"] == str(tmp_path / "made/rows.tsv")
+    table, note = packing.measure_task("sst2", "tiny", 2, 2, tmp_path / "work")
+    (_, _, rows, examples, padding, _), (_, _, packed_rows, packed_examples, packed_padding, _) = table
+    assert int(packed_rows) < int(rows) == 32
+    assert 0.5 < float(packed_examples) / float(examples) < 2
+    assert float(packed_padding.rstrip("%")) < 20
+    assert float(padding.rstrip("%")) < 100
+    assert re.fullmatch(r"sst2, tiny: packed is \d+\.\d+ \(.*\) x bucketed", note)

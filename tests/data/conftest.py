@@ -1,5 +1,6 @@
 """Fixtures of the data tests: a tiny corpus, and the comparison of measured rates with expected ones."""
 
+import importlib.util
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.tokenizers import SPECIALS
+
+# The extra `beam` does not go with `dev`.
+collect_ignore = [] if importlib.util.find_spec("apache_beam") else ["test_beam.py"]
 
 STEMS = ("walk", "talk", "jump", "the", "a", "cat", "dog", "tree", "house", "river", "old", "new", "under", "we", ".")
 PIECES = ("##s", "##ed", "##ing")
