@@ -1,13 +1,18 @@
 """What packing gives on real lengths: padding, and tokens/s that are not padding, on a CPU.
 
     BERTJAX_DATA=FOLDER python -m benchmarks.packing --rounds=10
+    BERTJAX_DATA=FOLDER python -m benchmarks.packing --tasks mrpc sst2 multi30k --size=tiny --rounds=10
 
-Ours with several instances in a row, ours with one instance in a row, and `transformers.BertForPreTraining` on PyTorch
+In pretraining, ours with several instances in a row, ours with one, and `transformers.BertForPreTraining` on PyTorch
 on those same padded rows, interleaved in one process; without and with next-sentence prediction. Sources: articles of
 Wikipedia, and short documents, each docstring of the embedded documentation being one.
+
+In fine-tuning and translation (`--tasks`), ours with several examples in a row and ours in buckets of lengths, which is
+what it does otherwise, interleaved too. Updates of both have about as many examples.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
@@ -16,11 +21,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import common
+import numpy as np
+
+from benchmarks import common, translation_step
+from bertjax.task import Batch
+from bertjax.training.config import TrainingConfig
+from configs import classification as classification_config
+from experiments import classification, translation
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522")
 _COUNTED = 2**21  # tokens, padding included, that padding is counted in
 _TIMED = 8  # batches that are taken in turn
+_WARMUP = 120  # updates in which all lengths come that there are
+_FILES = {"mrpc": ("mrpc/train.tsv", "mrpc/dev.tsv"), "sst2": ("sst2/train.tsv.gz", "sst2/dev.tsv")}
+_TASKS = (*_FILES, "multi30k")
+_TASK_HEADER = ["task", "batches", "rows", "examples", "padding", "real tokens/s, median (quartiles)"]
 _HEADER = ["source", "batch", "next sentence", "contender", "padding", "real tokens/s, median (quartiles)"]
 
 
@@ -32,25 +47,37 @@ def main() -> None:
     )
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="SIZE:ROWSxLENGTH:VOCABULARY")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--tasks", nargs="+", choices=_TASKS, help="these, in place of pretraining")
+    parser.add_argument("--size", default="tiny", help="of the tasks' model")
+    parser.add_argument("--updates", type=int, default=10, help="of a task's round")
     parser.add_argument("--peer", choices=("eager", "compiled", "none"), default="eager")
     parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
     if "BERTJAX_DATA" not in os.environ:
-        sys.exit("error: set BERTJAX_DATA to the folder with wikipedia_en and vocab")
+        sys.exit("error: set BERTJAX_DATA to the folder with wikipedia_en, vocab, mrpc, sst2 and multi30k")
     print(f"{common.describe_machine()}; float32; {args.rounds} rounds\n", flush=True)
-    rows, notes = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for source in args.sources:
-            for text in args.shapes:
-                for next_sentence in (False, True):
-                    shape = common.Shape.parse(text)
-                    found, note = measure(shape, source, next_sentence, args.peer, args.rounds, Path(folder))
-                    rows += found
-                    notes.append(note)
-                    print(note, flush=True)
-    print("\n" + common.table(_HEADER, rows))
+        header, rows = measure_all(args, Path(folder))
+    print("\n" + common.table(header, rows))
     print(f"\nLoad average at the end {common.load_average()}")
+
+
+def measure_all(args: argparse.Namespace, folder: Path) -> tuple[list[str], list[list[str]]]:
+    """The table of what the command line asks for; prints the ratios on the way."""
+    rows = []
+    for name in args.tasks or ():
+        found, note = measure_task(name, args.size, args.updates, args.rounds, folder / name)
+        rows += found
+        print(note, flush=True)
+    if args.tasks:
+        return _TASK_HEADER, rows
+    for source, text, next_sentence in itertools.product(args.sources, args.shapes, (False, True)):
+        shape = common.Shape.parse(text)
+        found, note = measure(shape, source, next_sentence, args.peer, args.rounds, folder)
+        rows += found
+        print(note, flush=True)
+    return _HEADER, rows
 
 
 def data_of(source: str, folder: Path) -> dict[str, Any]:
@@ -92,6 +119,50 @@ def measure(
         if name != "ours, packed"
     ]
     return rows, f"{', '.join(label)}: packed is {', '.join(ratios)}"
+
+
+def measure_task(name: str, size: str, updates: int, rounds: int, folder: Path) -> tuple[list[list[str]], str]:
+    """Rows of the table for one task, and the ratio in words; `updates` are those of a round."""
+    bucketed, settings = task_of(name, size, folder, packing=False, batch_size=32)
+    rows = settings.batch_size
+    if name in _FILES:  # for as many examples an update; the batches of translation hold as many tokens anyway
+        rows = max(1, round(rows * bucketed._train.rows.lengths.mean() / bucketed._train.lengths[-1]))
+    tasks = {"bucketed": (bucketed, settings), "packed": task_of(name, size, folder, packing=True, batch_size=rows)}
+    contenders = {key: common.OurTraining(*each, updates, _WARMUP) for key, each in tasks.items()}
+    seconds = common.interleave(contenders, rounds)
+    table, speeds = [], {}
+    for key, (task, found) in tasks.items():
+        made = task.batches("train", 0, np.arange(found.batch_size))
+        counts = np.array([count(batch) for batch in itertools.islice(made, _WARMUP + rounds * updates)])
+        each_row, examples, tokens, places = counts.mean(axis=0)
+        timed = counts[_WARMUP:, 2].reshape(rounds, updates).sum(axis=1)
+        speeds[key] = [n / s for n, s in zip(timed, seconds[key], strict=True)]
+        cells = [f"{each_row:.0f}", f"{examples:.1f}", f"{1 - tokens / places:.1%}", common.spread(speeds[key], 0)]
+        table.append([name, key, *cells])
+    ratios = [a / b for a, b in zip(speeds["packed"], speeds["bucketed"], strict=True)]
+    return table, f"{name}, {size}: packed is {common.spread(ratios, 2)} x bucketed"
+
+
+def count(batch: Batch) -> tuple[int, int, int, int]:
+    """The rows of a batch, the examples, the tokens that are not padding, and the places; of both sides of pairs."""
+    sides = [batch[name] for name in ("segment_ids", "target_segment_ids") if name in batch]
+    examples = int(sides[0].max(axis=1).sum())
+    return len(sides[0]), examples, sum(map(np.count_nonzero, sides)), sum(side.size for side in sides)
+
+
+def task_of(name: str, size: str, folder: Path, packing: bool, batch_size: int) -> tuple[Any, TrainingConfig]:
+    """A task as `launch.py` makes it, and its settings."""
+    if name in _FILES:
+        data = Path(os.environ["BERTJAX_DATA"])
+        experiment, config = classification, classification_config.get_config(f"{size},{name},tsv")
+        config.data.source, config.data.valid_source = (str(data / file) for file in _FILES[name])
+        config.data.vocab_file = f"{data}/vocab/bert-base-uncased-vocab.txt"
+    else:
+        experiment, config = translation, translation_step.config_of(size)
+    config.data.packing, config.batch_size = packing, batch_size
+    config.num_steps = 10**6  # more than are made
+    task, settings, _ = common.open_task(experiment, config, folder)
+    return task, settings
 
 
 if __name__ == "__main__":
