@@ -134,6 +134,24 @@ def test_files_are_shared_by_their_sizes(files, monkeypatch):
         assert [document.lines for share in found for document in share.documents()] == documents
 
 
+def test_records_are_shared_in_stretches(monkeypatch):
+    texts = [f"text {number}" for number in range(10)]
+
+    def open_records(source, text_field):
+        start, _, stop = sources.split_name(source, "data.source")[1].removeprefix("train").strip("[]").partition(":")
+        return texts[int(start or 0) : int(stop) if stop else None]
+
+    monkeypatch.setattr(sources, "_open_records", open_records)
+    monkeypatch.setattr(sources, "_SHARE_RECORDS", 4)
+    for split, count, total in (("train", 3, 10), ("train[0:7]", 1, 7)):  # a slice is not sliced again
+        found = TextSource(f"tfds:made:{split}", "text", "stop").shares()
+        assert len(found) == count
+        for several in (found, pickle.loads(pickle.dumps(found))):
+            assert [document.lines for share in several for document in share.documents()] == [
+                [text] for text in texts[:total]
+            ]
+
+
 def test_the_documentation_is_one_share():
     (share,) = TextSource("documentation", "text", "stop").shares()
     assert next(share.documents()) == next(TextSource("documentation", "text", "stop").documents())
