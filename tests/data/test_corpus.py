@@ -268,9 +268,9 @@ def test_the_vocabulary_is_trained_without_the_held_out_documents(make_config, p
     seen: list[list[str]] = []
     count = preparation.count_words
 
-    def watched(documents: Iterator[list[str]], *arguments: object) -> None:
+    def watched(documents: Iterator[list[str]], **named: object) -> None:
         seen.extend(documents)
-        count(seen, *arguments)
+        count(seen, **named)
 
     monkeypatch.setattr(preparation, "count_words", watched)
     prepared = prepare(make_config(**TRAINED))
