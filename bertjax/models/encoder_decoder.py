@@ -39,7 +39,7 @@ class EncoderDecoderConfig(TransformerConfig):
     sinusoid_layout: str  # "interleaved", "half_split" or "deinterleaved": see `sinusoids`
     max_positions: int
     scale_embeddings: bool  # whether embeddings are multiplied by sqrt(H) before positions are added
-    key_size: int  # of a head's queries and keys; 0: that of its values, hidden_size / num_heads
+    key_size: int = 0  # of a head's queries and keys; 0: that of its values, hidden_size / num_heads
 
     @property
     def head_key_size(self) -> int:
