@@ -20,7 +20,7 @@ from bertjax.files import read_records
 
 _log = logging.getLogger(__name__)
 
-_NAME = "goodput.jsonl"
+FILE = "goodput.jsonl"
 # Only the first is what a run is for. Before "init" begins, libraries were loaded and text was prepared.
 KINDS = ("step", "init", "compile", "data_wait", "evaluation", "checkpoint", "lost")
 
@@ -36,7 +36,7 @@ class Ledger:
 
     def __enter__(self) -> "Ledger":
         if self._is_writer:
-            self._file = (self._workdir / _NAME).open("ab+")
+            self._file = (self._workdir / FILE).open("ab+")
             if self._file.tell():  # a line that a kill has torn ends here
                 self._file.seek(-1, 2)
                 self._file.write(b"" if self._file.read() == b"\n" else b"\n")
@@ -99,7 +99,7 @@ class Ledger:
 def rows(workdir: Path) -> list[dict[str, Any]]:
     """The rows of a run that count, in order: those that a later one has written off are left out."""
     counting: list[dict[str, Any]] = []
-    for row in read_records(workdir / _NAME):
+    for row in read_records(workdir / FILE):
         if row["kind"] == "lost":
             counting = [earlier for earlier in counting if earlier["step"] <= row["step"]]
         counting.append(row)
@@ -111,7 +111,7 @@ def summary(workdir: Path) -> dict[str, float]:
     seconds = dict.fromkeys(KINDS, 0.0)
     found = rows(workdir)
     for row in found:
-        seconds[row["kind"]] += row["seconds"]
+        seconds[row["kind"]] = seconds.get(row["kind"], 0.0) + row["seconds"]
     return seconds if found else {}
 
 

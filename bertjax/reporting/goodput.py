@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax import goodput
 from bertjax.reporting.runs import Run, read_lines
 
-FILE = "goodput.jsonl"
 _USEFUL = "step"
-_ORDER = (_USEFUL, "data_wait", "compile", "evaluation", "checkpoint", "init", "lost")
 
 
 def told(run: Run) -> dict[str, Any] | None:
@@ -18,16 +17,15 @@ def told(run: Run) -> dict[str, Any] | None:
     Raises:
       UserError: a line of the ledger that was not written by a run.
     """
-    path = run.folder / FILE
+    path = run.folder / goodput.FILE
     ledger = _of_ledger(path) if path.exists() else {}
-    seconds, source = (ledger, f"From {FILE}.") if ledger else (_of_figures(run), "From metrics.jsonl: training alone.")
+    seconds, source = (ledger, f"From {path.name}.") if ledger else (_of_figures(run), "From metrics.jsonl: training.")
     total = sum(seconds.values())
     if not total > 0:
         return None
-    names = [*(name for name in _ORDER if name in seconds), *(name for name in seconds if name not in _ORDER)]
     parts = [
-        {"kind": name, "seconds": round(seconds[name], 3), "percent": f"{100 * seconds[name] / total:.1f}"}
-        for name in names
+        {"kind": name, "seconds": round(spent, 3), "percent": f"{100 * spent / total:.1f}"}
+        for name, spent in seconds.items()
     ]
     said = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {_duration(total)} went into updates."
     return {"parts": parts, "said": said, "source": source}
@@ -46,10 +44,8 @@ def _duration(seconds: float) -> str:
 
 
 def _of_ledger(path: Path) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for record in read_lines(path, numbers=("seconds",), names=("kind",)):
-        found[record["kind"]] = found.get(record["kind"], 0.0) + float(record["seconds"])
-    return found
+    list(read_lines(path, numbers=("step", "seconds"), names=("kind",)))  # tells what is wrong with a line
+    return {kind: seconds for kind, seconds in goodput.summary(path.parent).items() if seconds}
 
 
 def _of_figures(run: Run) -> Mapping[str, float]:

@@ -140,12 +140,13 @@ def test_time_comes_from_the_ledger_if_there_is_one(make_run):
     assert read(page.write(folder)).tables["time"][1][:2] == ["step", "200.0"]
     kinds = {"init": 2.0, "compile": 8.0, "step": 30.0, "evaluation": 10.0}
     ledger = [{"kind": kind, "seconds": seconds / 2, "step": 1} for kind, seconds in kinds.items()]
-    (folder / "goodput.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ledger * 2))
+    killed = [{"kind": "step", "seconds": 5.0, "step": 9}, {"kind": "lost", "seconds": 5.0, "step": 1}]
+    (folder / "goodput.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ledger * 2 + killed))
     found = read(page.write(folder))
     assert [row[:2] for row in found.tables["time"][1:]] == [
-        ["step", "30.0"], ["compile", "8.0"], ["evaluation", "10.0"], ["init", "2.0"],
+        ["step", "30.0"], ["init", "2.0"], ["compile", "8.0"], ["evaluation", "10.0"], ["lost", "5.0"],
     ]  # fmt: skip
-    assert "60.0 % of 50.0 seconds" in found.sections["goodput"]
+    assert "54.5 % of 55.0 seconds" in found.sections["goodput"]
 
 
 def test_nothing_that_a_run_says_gets_out_of_its_place(make_run):
@@ -184,7 +185,7 @@ def test_runs_side_by_side(make_run, tmp_path):
         ({"config.json": "{}", "metrics.jsonl": '{"step": 0}\n', "environment.json": "{"}, "environment.json: got"),
         (
             {"config.json": "{}", "metrics.jsonl": '{"step": 0}\n', "goodput.jsonl": '{"kind": "step"}\n{}\n'},
-            'goodput.jsonl, line 1: got \'{"kind": "step"}\'; expected an object with "seconds" and "kind"',
+            'goodput.jsonl, line 1: got \'{"kind": "step"}\'; expected an object with "step" and "seconds" and "kind"',
         ),
         ({"sweep.json": "{}"}, "no run with figures"),
         ({"sweep.json": "{"}, "no run with figures"),
