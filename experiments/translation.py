@@ -15,7 +15,7 @@ from bertjax import seq2seq, showing, translators
 from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.dates import DatesConfig
 from bertjax.data.packed_rows import PackedBatches, row_of
-from bertjax.data.pair_rows import PairRows, StreamBatches
+from bertjax.data.pair_rows import PairRows, StreamBatches, check_length
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation_text import DateCounts, TranslationText
@@ -176,6 +176,8 @@ class Translation:
             PairRows(self._fitting("valid")), lengths, budget_sizes(lengths, config.batch_size), config.seed
         )
         if self._pairs.is_dates:
+            rows = self._encoded(self._pairs.pairs("valid"))
+            check_length(max(max(map(len, row.values())) for row in rows), length)
             dates = self._pairs.dates
             self._train = StreamBatches(lambda start: self._encoded(dates(start)), length, config.batch_size)
         elif self._rows.packing:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from bertjax.data.layout import Layout, places_in_groups
+from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
 # Of each side: its tokens, which pair they are of, and where in it they stand.
@@ -76,10 +77,19 @@ class StreamBatches:
     batch_size: int
 
     def training(self, start: int, rows: Indices) -> Iterator[dict[str, np.ndarray]]:
-        """Rows `rows` of the global batch of each step from `start` on, without end."""
+        """Rows `rows` of the batch of each step from `start` on, without end. Raises UserError for pairs too long."""
         stream = self.rows(start * self.batch_size)
         while True:
-            yield PairRows(itertools.islice(stream, self.batch_size)).padded(rows, self.length)
+            pairs = PairRows(itertools.islice(stream, self.batch_size))
+            check_length(int(pairs.lengths.max()), self.length)
+            yield pairs.padded(rows, self.length)
+
+
+def check_length(longest: int, length: int) -> None:
+    """Raises UserError if the longest of pairs that are all to be taken has more tokens than a row."""
+    if longest > length:
+        fix = "raise --config.data.seq_len"
+        raise UserError("config key data.seq_len", got=length, expected=f"at least {longest}, as of a date", fix=fix)
 
 
 class _Side:

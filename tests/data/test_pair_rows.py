@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from bertjax.data.buckets import BucketedBatches, Padded, bucket_lengths
 from bertjax.data.packed_rows import Packable, PackedBatches, PackedRows, row_of
-from bertjax.data.pair_rows import PairRows
+from bertjax.data.pair_rows import PairRows, StreamBatches
+from bertjax.errors import UserError
 
 SIZES = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=40)
 
@@ -22,6 +23,16 @@ def pair(number, source, target):
         "input_ids": np.arange(first, first + source, dtype=np.int32),
         "labels": np.arange(first + 50, first + 50 + target, dtype=np.int32),
     }
+
+
+def test_a_pair_without_end_that_is_too_long_is_told():
+    def stream(start):
+        return (pair(number, 2 + number, 1) for number in itertools.count(start))
+
+    batches = StreamBatches(stream, length=4, batch_size=2).training(0, np.arange(2))
+    assert next(batches)["input_ids"].shape == (2, 4)
+    with pytest.raises(UserError, match=r"data\.seq_len: got 4; expected at least 5"):
+        next(batches)
 
 
 def pairs_of(sizes):

@@ -257,6 +257,8 @@ def test_dates_never_end(tmp_path):
     np.testing.assert_equal([first, second], [next(stream), next(stream)])
     assert not np.array_equal(first["input_ids"], second["input_ids"])
     assert len(list(task.tested())) == 1000
+    with pytest.raises(UserError, match=r"data\.seq_len: got 16; expected at least \d\d, as of a date\. Fix: raise"):
+        task_of(tmp_path, **{**changes, "data__seq_len": 16}, model__max_positions=64, model__share_embeddings=False)
 
 
 @pytest.mark.slow
