@@ -111,6 +111,7 @@ def test_the_names_of_the_figures(home):
     assert rates == pytest.approx([peak / 2, peak * (1 - 3 / 6), peak * (1 - 5 / 6)])
 
 
+@pytest.mark.slow
 def test_the_latest_and_the_best_checkpoint_are_kept(home):
     run = home / "run"
     losses = {step: scores_of(run, step)["valid/masked_lm_loss"] for step in (2, 4, 6)}
@@ -371,7 +372,8 @@ def test_predictions_from_published_weights(home, published):
     same_predictions(predict(*flags, stdin=text), predict(f"--workdir={home / 'run'}", stdin=text))
 
 
-@pytest.mark.parametrize("source", [pytest.param("published", marks=pytest.mark.slow), "run"])
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["published", "run"])
 def test_training_from_weights_begins_where_they_ended(home, published, tmp_path, source):
     # The first update of a warm-up has rate 0.
     once = {"num_steps": 1, "evaluate_every": 1, "log_every": 1}
@@ -383,7 +385,7 @@ def test_training_from_weights_begins_where_they_ended(home, published, tmp_path
     assert vocabs[0] == vocabs[1]
 
 
-@pytest.mark.parametrize("source", ["published", "run"])
+@pytest.mark.parametrize("source", ["published", pytest.param("run", marks=pytest.mark.slow)])
 def test_positions_that_were_not_learned_begin_as_copies(home, published, tmp_path, source):
     def positions(folder):
         return restore_params(folder, "latest", None)["bert"]["embeddings"]["position_embeddings"]

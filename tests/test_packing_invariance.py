@@ -89,7 +89,9 @@ def epoch(tree):
     return *totals(task, batches), task._split("train")._plan.count(0)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["pairs", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "pairs")]
+)
 def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     short = {"data__seq_len": 48, "data__short_seq_prob": 0.8}
     trees = [tiny.config(text, data__packing=packing, **short, **WAYS[way]) for packing in (False, True)]
@@ -125,7 +127,9 @@ def fine_tuning_task(name, folder, **overrides):
     return module.make(config, text.folder, text.folder), settings
 
 
-@pytest.mark.parametrize("name", FINE_TUNING)
+@pytest.mark.parametrize(
+    "name", [name if name == "classes" else pytest.param(name, marks=pytest.mark.slow) for name in FINE_TUNING]
+)
 def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
     plain, _ = fine_tuning_task(name, tmp_path)
     packed, settings = fine_tuning_task(name, tmp_path, **{"data.packing": True})

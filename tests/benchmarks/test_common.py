@@ -55,6 +55,7 @@ def test_an_unknown_override_is_an_error():
         batch_specs(common.Shape("tiny", 4, 16, 50), {"model.layers": 3})
 
 
+@pytest.mark.slow
 def test_our_step_takes_its_batches_in_turn():
     shape = common.Shape("tiny", 2, 8, 50)
     batches = [common.made_up_batch(batch_specs(shape, {}), 50)] * 2

@@ -182,6 +182,7 @@ def test_tfds():
     assert prints["text"]["num_examples"] == 3
 
 
+@pytest.mark.slow
 def test_the_embedded_articles():
     train, valid = (read(split=split, source="documentation", valid_fraction=0.1) for split in ("train", "valid"))
     modules = [{article.where.partition("#")[0] for article in side} for side in (train, valid)]

@@ -56,6 +56,7 @@ def test_preparing_twice_gives_the_same_bytes(changes, make_config, prepare, tmp
     assert len([name for name in first if name.startswith("records/")]) >= 2
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_and_the_size_of_blocks_change_nothing(make_config, prepare, tmp_path, monkeypatch):
     one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)

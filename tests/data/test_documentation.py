@@ -131,6 +131,7 @@ def test_a_python_without_sources_is_told(library):
             use()
 
 
+@pytest.mark.slow
 def test_this_pythons_documentation_is_a_corpus(corpus):
     names = [name for name, _ in corpus]
     assert len(set(names)) == len(names) > 500

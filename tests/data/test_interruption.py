@@ -193,7 +193,7 @@ def test_what_a_process_left_that_was_killed_at_the_last_moment_is_kept(make_con
     assert left_behind(config) == [preparing.fingerprint]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_parts_change_nothing_but_the_cut_of_the_records(workers, make_config, prepare, tmp_path, monkeypatch):
     one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
     in_small_parts(monkeypatch)

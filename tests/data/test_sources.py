@@ -228,6 +228,7 @@ def test_a_document_without_end_stops(monkeypatch):
         read("a.txt", "skip")
 
 
+@pytest.mark.slow
 def test_memory_is_bounded():
     with Path("a.txt").open("wb") as stream:
         for _ in range(30):

@@ -61,6 +61,7 @@ def test_words_beyond_the_limit_are_told(tmp_path, monkeypatch, caplog):
     assert "the 2 most frequent words train the vocabulary" in caplog.text
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_different_words(tmp_path, monkeypatch):
     for name, value in (("_DIFFERENT_WORDS", 2000), ("_FILES", 4), ("MAX_WORDS", 1000)):
         monkeypatch.setattr(word_counts, name, value)

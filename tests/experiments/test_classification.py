@@ -157,6 +157,7 @@ def test_a_packed_run_learns(tmp_path):
     assert json.loads(outcome.stdout)["label"] == "yes"
 
 
+@pytest.mark.slow
 def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, caplog):
     workdir, _ = run
     values = {**tiny.write_table(tmp_path), "data.seq_len": 16, "num_steps": 1, "batch_size": 8}

@@ -272,6 +272,7 @@ def abstractive(path):
     return model, model.init(jax.random.key(0), *ids, deterministic=True, return_attention=False)["params"]
 
 
+@pytest.mark.slow
 def test_an_abstractive_model_starts_from_an_extractive_one(caplog):
     """BERTSUMEXTABS takes the encoder alone."""
     _, params = abstractive(GOLDEN / "rnn.pt")

@@ -51,7 +51,7 @@ def run(model, params, inputs, key=None):
     ).logits
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_token_by_token(num_beams):
     inputs = batch()
     check_steps(MODEL, params(), inputs["source_ids"], SOURCE_SEGMENTS, CONFIG.vocab_size, num_beams)

@@ -135,7 +135,7 @@ def test_packed_rows_equal_separate_rows(changes):
     np.testing.assert_allclose(packed[0, 5:], apart[1, :3], atol=1e-5)
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     "changes",
     [

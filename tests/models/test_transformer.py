@@ -135,7 +135,7 @@ def test_encoder_applies_the_layers_in_order(norm, scan):
     np.testing.assert_allclose(run(config, variables)[0], expected, atol=5e-5)
 
 
-@pytest.mark.parametrize(("norm", "dropout"), [("post", 0.3), ("pre", 0.0)])
+@pytest.mark.parametrize(("norm", "dropout"), [pytest.param("post", 0.3, marks=pytest.mark.slow), ("pre", 0.0)])
 def test_scanned_unrolled_and_rematerialized_agree(norm, dropout):
     base = dataclasses.replace(CONFIG, norm=norm, dropout=dropout, attention_dropout=dropout, scan_layers=False)
     variables = init(Encoder(base), base)

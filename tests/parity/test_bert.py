@@ -100,6 +100,7 @@ def test_golden(case):
     check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scan", "remat"), FORMS)
 def test_golden_in_all_forms(scan, remat):
     folder = GOLDEN / "bert_deep"

@@ -57,7 +57,9 @@ def changing(task, from_batch):
     return task
 
 
-@pytest.mark.parametrize(("parallel", "program"), [("jit", "jit(step)"), ("pmap", "jit(_fun)")])
+@pytest.mark.parametrize(
+    ("parallel", "program"), [("jit", "jit(step)"), pytest.param("pmap", "jit(_fun)", marks=pytest.mark.slow)]
+)
 def test_a_steady_run_compiles_its_step_once(text, parallel, program):
     task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8, parallel=parallel))
     trainer = loop.Trainer(task, settings, jax.devices())
@@ -80,6 +82,7 @@ def test_another_shape_is_an_error_here(text):
         list(trainer.updates(state, compiled))
 
 
+@pytest.mark.slow
 def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(compilation.Recompilations, "add", add)
     task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8))

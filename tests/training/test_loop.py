@@ -109,6 +109,7 @@ def test_updates_are_traced(text, tmp_path):
     assert {mark["step_num"] for mark in marks} == {2, 3}
 
 
+@pytest.mark.slow
 def test_the_last_checkpoints_and_the_best_are_kept(text, tmp_path):
     train(one_device(text, num_steps=8, checkpoint__keep=1, checkpoint__save_every=1, evaluate_every=2), tmp_path)
     scores = {line["step"]: line["valid/masked_lm_loss"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line}
@@ -143,6 +144,7 @@ def test_no_update_begins_before_the_checkpoint_that_was_due_is_durable(text, tm
     assert lines(tmp_path)[-2]["train/save_wait_seconds"] > 0.6
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_on_while_the_checkpoint_is_written(text, tmp_path, monkeypatch):
     def slow_manifest(self):
         assert evaluated.wait(60)
@@ -160,7 +162,7 @@ def test_an_evaluation_goes_on_while_the_checkpoint_is_written(text, tmp_path, m
     assert (tmp_path / "checkpoints" / "2" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("stop_at", [1, 3, 4])
+@pytest.mark.parametrize("stop_at", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 4))])
 def test_a_run_resumes_exactly_dropout_on(text, finished, tmp_path, monkeypatch, stop_at):
     """Killed after any step, saved or not, a run ends with the same parameters bit for bit."""
     calls = []
@@ -227,7 +229,7 @@ def test_an_evaluation_that_sigterm_interrupted_is_made_up_for(text, tmp_path, m
     assert [line["step"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line] == [6]
 
 
-@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("is_written", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatch, is_written):
     """Whether the line of its scores had been written or not, there is one in the end, and the best is known."""
 
