@@ -15,7 +15,7 @@ from bertjax import seq2seq, showing, translators
 from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.dates import DatesConfig
 from bertjax.data.packed_rows import PackedBatches, row_of
-from bertjax.data.pair_rows import PairRows, StreamBatches, check_length
+from bertjax.data.pair_rows import PairRows, StreamBatches
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation_text import DateCounts, TranslationText
@@ -172,20 +172,17 @@ class Translation:
     def _read_pairs(self) -> None:
         config, length = self._config, self._rows.seq_len
         lengths = bucket_lengths(length)
-        self._valid = BucketedBatches(
-            PairRows(self._fitting("valid")), lengths, budget_sizes(lengths, config.batch_size), config.seed
-        )
+        sizes = budget_sizes(lengths, config.batch_size)
+        self._valid = BucketedBatches(PairRows(self._fitting("valid")), lengths, sizes, config.seed)
         if self._pairs.is_dates:
-            rows = self._encoded(self._pairs.pairs("valid"))
-            check_length(max(max(map(len, row.values())) for row in rows), length)
+            PairRows(self._encoded(self._pairs.pairs("valid"))).check_fits(length)
             dates = self._pairs.dates
             self._train = StreamBatches(lambda start: self._encoded(dates(start)), length, config.batch_size)
         elif self._rows.packing:
             packing = row_of(length, length // 2)
             self._train = PackedBatches(PairRows(self._fitting("train")), packing, config.batch_size, config.seed)
         else:
-            rows = PairRows(self._fitting("train"))
-            self._train = BucketedBatches(rows, lengths, budget_sizes(lengths, config.batch_size), config.seed)
+            self._train = BucketedBatches(PairRows(self._fitting("train")), lengths, sizes, config.seed)
 
     @property
     def _pairs(self) -> TranslationText:

@@ -34,6 +34,15 @@ class PairRows:
         self._sides = [_Side(side) for side in arrays]
         self.lengths = np.maximum(*(side.lengths for side in self._sides))
 
+    def check_fits(self, length: int) -> None:
+        """Raises UserError if a pair has more tokens than `length`, where none is left out."""
+        longest = int(self.lengths.max())
+        if longest > length:
+            fix = "raise --config.data.seq_len"
+            raise UserError(
+                "config key data.seq_len", got=length, expected=f"at least {longest}, as of a date", fix=fix
+            )
+
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
         """The pairs of some indices, padded with zeros to `length`; an index of -1 stands for an empty row.
 
@@ -81,15 +90,8 @@ class StreamBatches:
         stream = self.rows(start * self.batch_size)
         while True:
             pairs = PairRows(itertools.islice(stream, self.batch_size))
-            check_length(int(pairs.lengths.max()), self.length)
+            pairs.check_fits(self.length)
             yield pairs.padded(rows, self.length)
-
-
-def check_length(longest: int, length: int) -> None:
-    """Raises UserError if the longest of pairs that are all to be taken has more tokens than a row."""
-    if longest > length:
-        fix = "raise --config.data.seq_len"
-        raise UserError("config key data.seq_len", got=length, expected=f"at least {longest}, as of a date", fix=fix)
 
 
 class _Side:

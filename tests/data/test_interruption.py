@@ -101,6 +101,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from bertjax.data import corpus, preparation, records, word_counts
+from bertjax.errors import build
 
 if __name__ == "__main__":
     preparation._BLOCK_CHARACTERS, preparation._PART_TOKENS, word_counts._WORDS = 100, 200, 100
@@ -115,7 +116,7 @@ if __name__ == "__main__":
         return original(*arguments)
 
     setattr(module, name, killed)
-    corpus.Preparation(corpus.CorpusConfig(**json.loads(sys.argv[2])), Path("unused")).run()
+    corpus.Preparation(build(corpus.CorpusConfig, json.loads(sys.argv[2]), ""), Path("unused")).run()
 """
 
 

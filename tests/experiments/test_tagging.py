@@ -137,7 +137,7 @@ def test_predictions_and_export(run, tmp_path):
 def test_an_empty_line_is_told(run):
     workdir, _ = run
     outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
-    tiny.check_told(outcome.error, what="input line 2", got="an empty line", expected="a sentence", fix="delete")
+    tiny.check_told(outcome.error, what="input line 2", got="an empty line", expected="words", fix="delete")
 
 
 def test_a_finished_run_stays_as_it_is(run):
