@@ -71,7 +71,7 @@ def test_sigterm_to_one_process_stops_both_and_one_process_goes_on(text, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_a_process_is_killed_the_others_end_and_say_so(text, tmp_path, victim):
-    with processes.started(tiny.arguments(text, tmp_path / "run", **ENDLESS), 3) as all_three:
+    with processes.started(tiny.arguments(text, tmp_path / "run", **{**ENDLESS, "batch_size": 12}), 3) as all_three:
         processes.wait_for_step(tmp_path / "run", 4, all_three)
         all_three[victim].kill()
         began = time.monotonic()
