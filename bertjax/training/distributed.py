@@ -27,7 +27,7 @@ _MESSAGE_BYTES = 1024
 _DONE = "done"
 # How long a start waits for all, how soon a silent process counts as dead, and how long one that is through waits for
 # the others: each less than a minute.
-_START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 50, 30, 30
+_START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 40, 30, 30
 # What collectives and JAX's coordination service say when another process is gone.
 _GONE = re.compile("Gloo|NCCL|[Cc]oordination|UNAVAILABLE|DEADLINE_EXCEEDED")
 # Keeps the last line that it is given, and says it when who gave it is gone, unless that line is empty.

@@ -102,10 +102,10 @@ def test_a_start_without_the_others_ends(text, tmp_path, own_id):
     flags = [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={own_id}"]
     began = time.monotonic()
     with processes.started([*tiny.arguments(text, tmp_path / "run"), *flags], 1) as (process,):
-        _, errors = process.communicate(timeout=90)
-    assert time.monotonic() - began < 60
+        _, errors = process.communicate(timeout=120)
+    assert time.monotonic() - began < 80  # of which 40 s are the wait, and the rest a busy machine's
     assert process.returncode != 0
-    told = f"error: joining the other processes: got not all of them within 50 s; expected 2 .* at {address}. Fix: "
+    told = f"error: joining the other processes: got not all of them within 40 s; expected 2 .* at {address}. Fix: "
     assert re.search(told, errors), errors
     assert not (tmp_path / "run").exists()
 
