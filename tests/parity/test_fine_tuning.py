@@ -105,7 +105,7 @@ def their_results(model, case, with_gradient=False):
     result = [value.detach().float().numpy() for value in outputs]
     if not with_gradient:
         return result
-    loss = output.loss if labels else sum((value**3).sum() for value in outputs)
+    loss = output.loss if labels else sum((value.abs() ** 3).sum() for value in outputs)
     loss.backward()
     gradient = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
     return result, loss.item(), gradient
@@ -171,7 +171,7 @@ def our_loss(case, outputs):
         return jnp.sum(cross_entropy(logits, jnp.maximum(labels["labels"], 0)) * counted) / jnp.sum(counted)
 
     return {
-        "model": lambda: sum(jnp.sum(value**3) for value in outputs),
+        "model": lambda: sum(jnp.sum(jnp.abs(value) ** 3) for value in outputs),
         "pretraining": lambda: (
             of_words(outputs[0]) + jnp.mean(cross_entropy(outputs[1], labels["next_sentence_label"]))
         ),

@@ -7,6 +7,7 @@ import pickle
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
@@ -88,7 +89,11 @@ def write_data(task: str, folder: Path) -> dict[str, Any]:
 
 def train(task: str, folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
     """Trains a task on the first devices of all processes, its data prepared in a folder."""
-    sharding._MIN_FSDP_SIZE = MIN_FSDP_SIZE
+    with mock.patch.object(sharding, "_MIN_FSDP_SIZE", MIN_FSDP_SIZE):
+        return _train(task, folder, mesh, devices)
+
+
+def _train(task: str, folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
     tree = importlib.import_module(f"configs.{task}").get_config(_VARIANTS.get(task, "tiny"))
     tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **write_data(task, folder)})
     tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
