@@ -127,9 +127,8 @@ def fine_tuning_task(name, folder, **overrides):
     return module.make(config, text.folder, text.folder), settings
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "classes" else pytest.param(name, marks=pytest.mark.slow) for name in FINE_TUNING]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FINE_TUNING)
 def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
     plain, _ = fine_tuning_task(name, tmp_path)
     packed, settings = fine_tuning_task(name, tmp_path, **{"data.packing": True})

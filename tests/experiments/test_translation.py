@@ -197,6 +197,7 @@ def test_checkpoints_are_averaged(run):
         checkpoints.find_steps(workdir, "last:4")
 
 
+@pytest.mark.slow
 def test_packed_pairs_have_the_losses_and_gradients_of_separate_ones(tmp_path):
     plain, _ = task_of(tmp_path / "plain", data__seq_len=24)
     packed, _ = task_of(tmp_path / "packed", data__seq_len=24, data__packing=True)

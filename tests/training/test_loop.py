@@ -290,6 +290,7 @@ def test_a_finished_run_is_left_as_it_is(text, finished, tmp_path):
     assert (copy / "metrics.jsonl").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(text, tmp_path):
     tree = one_device(text, optimizer__learning_rate=1e30, optimizer__schedule="constant", optimizer__clip_norm=0.0)
     with pytest.raises(

@@ -74,6 +74,7 @@ def test_rows_need_not_be_one_block(monkeypatch):
     np.testing.assert_array_equal(local_rows(whole, 16), [2, 3, 8, 9, 10, 11])
 
 
+@pytest.mark.slow
 def test_activations_stay_split_by_rows_under_fsdp():
     """Without the constraint each device computes all rows: the temporary memory gives it away."""
     from bertjax.errors import build

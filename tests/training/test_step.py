@@ -69,7 +69,7 @@ WAYS = {
     "scanned": ({"model__scan_layers": True}, 1),
     "remat": ({"model__remat": True}, 1),
 }
-FAST = ("4x8", "all axes", "pmap")  # the others are in part the same
+FAST = ("4x8", "all axes")  # the others are in part the same
 
 
 @pytest.fixture(scope="module")
