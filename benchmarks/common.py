@@ -1,6 +1,7 @@
 """What the benchmarks share: shapes, the real training step on made-up batches, interleaved timing, tables."""
 
 import contextlib
+import ctypes.util
 import dataclasses
 import importlib
 import itertools
@@ -35,7 +36,12 @@ from experiments import bert_pretraining
 
 _NUM_SPECIALS = 5  # [PAD] [UNK] [CLS] [SEP] [MASK]
 # glibc gives large arrays back to the system at once and fetches fresh pages for the next ones, unless told otherwise.
-_TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
+_MALLOC: dict[str, dict[str, str]] = {
+    "default": {},
+    "tuned": {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**34)},  # glibc's, main thread only
+    "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4", "TCMALLOC_RELEASE_RATE": "0"},
+}
+MALLOCS = tuple(_MALLOC)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +291,7 @@ def describe_machine() -> str:
     """Versions, devices and the settings that speed depends on, in a line or two."""
     packages = [f"{name} {_version(name)}" for name in ("jax", "jaxlib", "torch", "transformers")]
     threads = len(os.sched_getaffinity(0))
-    malloc = "tuned" if all(os.environ.get(key) == value for key, value in _TUNED_MALLOC.items()) else "default"
+    malloc = next(name for name in reversed(MALLOCS) if _MALLOC[name].items() <= os.environ.items())
     device = jax.devices()[0].device_kind
     return (
         f"Python {platform.python_version()}, {', '.join(packages)}; {device}, {threads} threads, malloc {malloc}, "
@@ -299,9 +305,11 @@ def load_average() -> str:
 
 
 def use_malloc(setting: str) -> None:
-    """Starts the program anew under glibc's settings for large arrays ("tuned"), or without them ("default")."""
-    environment = {key: value for key, value in os.environ.items() if key not in _TUNED_MALLOC}
-    environment |= _TUNED_MALLOC if setting == "tuned" else {}
+    """Starts the program anew under one of `MALLOCS`; all but the default keep large arrays for the next step."""
+    if setting == "tcmalloc" and ctypes.util.find_library("tcmalloc_minimal") is None:
+        sys.exit("error: --malloc=tcmalloc: got no libtcmalloc_minimal. Fix: apt-get install libtcmalloc-minimal4")
+    known = {key for values in _MALLOC.values() for key in values}
+    environment = {key: value for key, value in os.environ.items() if key not in known} | _MALLOC[setting]
     if environment != dict(os.environ):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 

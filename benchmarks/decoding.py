@@ -1,6 +1,6 @@
 """Speed of beam search beside `generate` of transformers and CTranslate2, interleaved in one process, on a CPU.
 
-    python -m benchmarks.decoding --rounds=5 [--malloc=tuned]
+    python -m benchmarks.decoding --rounds=5 [--malloc=tcmalloc]
 
 One published-format model (MarianMTModel, random weights) for all: sentences of random words, each translated into just
 as many tokens as asked for, so that all do the same work whatever the weights say. float32. Each contender decodes the
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=30, help="of each translation")
     parser.add_argument("--batches", type=int, nargs="+", default=(32, 100), help="sentences at once")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
     random = np.random.default_rng(0)

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--size", default="tiny", help="of the tasks' model")
     parser.add_argument("--updates", type=int, default=10, help="of a task's round")
     parser.add_argument("--peer", choices=("eager", "compiled", "none"), default="eager")
-    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
     if "BERTJAX_DATA" not in os.environ:

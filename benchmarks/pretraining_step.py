@@ -1,7 +1,7 @@
 """Speed of the float32 training step on a CPU beside transformers on PyTorch, interleaved in one process.
 
     python -m benchmarks.pretraining_step --rounds=20
-    python -m benchmarks.pretraining_step --rounds=20 --malloc=tuned
+    python -m benchmarks.pretraining_step --rounds=20 --malloc=tcmalloc
     python -m benchmarks.pretraining_step --peers --variant=scanned:model.scan_layers=True --variant=rbg:rng=rbg
     python -m benchmarks.pretraining_step --peers --profile --shapes=base:8x128:30522
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peers", nargs="*", choices=("eager", "compiled"), default=("eager", "compiled"))
     parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...")
-    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     parser.add_argument("--profile", action="store_true", help="where the time goes, for our step and its variants")
     args = parser.parse_args()
     common.use_malloc(args.malloc)

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="of a round")
     parser.add_argument("--articles", type=int, default=200, help="to summarize")
-    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
     print(f"{common.describe_machine()}; float32; {args.rounds} rounds\n", flush=True)

@@ -1,6 +1,6 @@
 """Speed of training translation beside `torch.nn.Transformer` on PyTorch, interleaved in one process, on a CPU.
 
-    BERTJAX_DATA=FOLDER python -m benchmarks.translation_step --rounds=5 [--malloc=tuned]
+    BERTJAX_DATA=FOLDER python -m benchmarks.translation_step --rounds=5 [--malloc=tcmalloc]
 
 Both train pairs of Multi30k in the same batches, those of the run: same buckets, same padding, same tokens to predict.
 Dropout, smoothed labels, Adam and the schedule are in both; everything is float32. Compilation is timed apart.
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=("tiny", "base"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="of a round")
-    parser.add_argument("--malloc", choices=("default", "tuned"), default="default")
+    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
     if "BERTJAX_DATA" not in os.environ:
