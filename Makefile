@@ -17,7 +17,7 @@ A cache keeps results of a function that is expensive to call. Each result is st
 endef
 export ARTICLE
 
-.PHONY: setup setup-dev demo demo-translation demo-summarization walkthrough test test-all lint types style clean
+.PHONY: setup setup-dev demo demo-translation demo-summarization walkthrough test test-all lint types clean
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev

@@ -19,6 +19,7 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import marian
 from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
+from bertjax.models.recurrent_seq2seq import RecurrentConfig
 from bertjax.task import Params
 
 _log = logging.getLogger(__name__)
@@ -128,6 +129,16 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
                     fix="leave it out",
                 )
+    if architecture == "recurrent":  # nothing was said about the Transformer's values
+        names = [field.name for field in dataclasses.fields(RecurrentConfig)]
+        model = {key: value for key, value in model.items() if key in names}
+    if config["data"]["packing"] and (architecture == "recurrent" or config["data"]["source"] == "dates"):
+        raise UserError(
+            "config key data.packing",
+            got=True,
+            expected="False for dates, which come without end, and for a recurrent model",
+            fix="set --config.data.packing=False",
+        )
     missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
     if missing:
         raise UserError(
@@ -144,8 +155,8 @@ def _describe(folder: Path) -> tuple[str, dict[str, Any]]:
     if checkpoints.has_checkpoint(folder):
         run = json.loads((folder / "config.json").read_text())
         if run["experiment"] != "translation":
-            got = f"a run of {run['experiment']}"
-            raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix="correct it")
+            got, fix = f"a run of {run['experiment']}", "name a folder of one"
+            raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix=fix)
         return run["architecture"], {key: value for key, value in run["model"].items() if key not in _FREE}
     return "transformer", {key: value for key, value in marian.read_config(folder).items() if key not in _FREE}
 

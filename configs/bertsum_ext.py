@@ -12,7 +12,8 @@
 
 Behind the colon, separated by commas: a size; a scorer; `presumm`.
 
-- Sizes: tiny, mini, small, medium, base, large, from fresh weights; with a vocabulary in `data.vocab_file`, or else one
+- Sizes: tiny, mini, small, medium, base, large, from fresh weights, by the demonstration's recipe of 300 updates unless
+  `presumm` or `num_steps` says otherwise; with a vocabulary in `data.vocab_file`, or else one
   that is trained on the articles. Without a size, `init_from` gives it: a Hugging Face folder, a checkpoint of
   Google's, a run of ours, or a .pt of PreSumm's or BertSum's.
 - Scorers: classifier, transformer (of PreSumm), rnn (of BertSum). Without one, that of `init_from`, or a classifier.

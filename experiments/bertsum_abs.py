@@ -69,6 +69,13 @@ class Config(FineTuningConfig):
             if getattr(self, key) < 2:
                 fix = f"raise --config.{key}"
                 raise UserError(f"config key {key}", got=getattr(self, key), expected="at least 2", fix=fix)
+        if self.data["long_articles"] != "cut":
+            raise UserError(
+                "config key data.long_articles",
+                got=self.data["long_articles"],
+                expected="cut, as one row is all that the decoder sees",
+                fix="set --config.data.long_articles=cut, and raise --config.data.seq_len for more",
+            )
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -232,6 +232,8 @@ def test_a_vocabulary_of_another_casing(train, home):
         ({"optimizer__name": "sgd"}, "optimizer.name", "'sgd'", "adamw, lamb", "one of these"),
         ({"optimizer__schedule": "step"}, "optimizer.schedule", "'step'", "linear", "one of these"),
         ({"optimizer__learning_rate": -1.0}, "optimizer.learning_rate", "-1.0", "0 or more", "raise it"),
+        ({"optimizer__beta2": 1.5}, "optimizer.beta2", "1.5", "0 or more, and below 1", "leave Adam's value"),
+        ({"optimizer__eps": -1.0}, "optimizer.eps", "-1.0", "0 or more", "leave Adam's value"),
         ({"optimizer__no_decay": "("}, "optimizer.no_decay", r"'\('", "regular expression", "correct it"),
         (
             {"optimizer__groups": "(('no/such',{'frozen':True}),)"},

@@ -56,7 +56,7 @@ def check(config: BeamConfig) -> None:
             where,
             got=got,
             expected="a runner of Apache Beam, DirectRunner, DataflowRunner, FlinkRunner, ..., and what it needs",
-            fix="pip install 'bertjax[beam]' (for Dataflow 'apache-beam[gcp]' too), or leave out --config.data.beam",
+            fix="pip install -e '.[beam]' (for Dataflow 'apache-beam[gcp]' too), or leave out --config.data.beam",
         )
 
 

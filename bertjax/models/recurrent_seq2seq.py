@@ -132,7 +132,7 @@ class RecurrentSeq2Seq(nn.Module):
                 "config key model: a recurrent model",
                 got="rows into which several pairs are packed",
                 expected="one pair in each row",
-                fix="switch packing off",
+                fix="set --config.data.packing=False",
             )
         memory = self.encode(source_ids, source_segments, deterministic=deterministic)
         words = self.drop(jnp.take(self.target_words, target_ids, axis=0), deterministic=deterministic)

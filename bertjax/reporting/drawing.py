@@ -20,8 +20,8 @@ def load_matplotlib() -> Any:
         raise UserError(
             "the drawing library",
             got=str(error),
-            expected="Matplotlib, which only reports need",
-            fix="pip install 'bertjax[report]'",
+            expected="Matplotlib, which only pictures need",
+            fix="pip install -e '.[report]'",
         ) from error
 
 

@@ -48,5 +48,5 @@ def _load(name: str) -> Any:
             "the libraries of reports",
             got=str(error),
             expected="Jinja and vl-convert, which only reports need",
-            fix="pip install 'bertjax[report]'",
+            fix="pip install -e '.[report]'",
         ) from error

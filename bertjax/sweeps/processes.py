@@ -190,12 +190,13 @@ class Cluster:
         Raises:
           UserError: no submitit, no SLURM, or a parameter that does not exist.
         """
+        backend = "--backend=slurm" if cluster == "slurm" else f"--backend=submitit_{cluster}"
         try:
             import submitit
         except ImportError as error:
             got, expected = "no submitit", "the extra slurm"
-            fix = "pip install 'bertjax[slurm]'"
-            raise UserError(f"--backend={cluster}", got=got, expected=expected, fix=fix) from error
+            fix = "pip install -e '.[slurm]'"
+            raise UserError(backend, got=got, expected=expected, fix=fix) from error
         self._submitit, self._cluster, self._program, self._folder = submitit, cluster, program, folder
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -203,7 +204,7 @@ class Cluster:
             self._executor.update_parameters(**{"timeout_min": _MINUTES, **parameters})
         except Exception as error:  # submitit has types of its own for what it does not take
             raise UserError(
-                f"--backend={cluster}",
+                backend,
                 got=f"{type(error).__name__}: {error}",
                 expected="a machine with SLURM, and parameters of submitit.AutoExecutor",
                 fix="correct --slurm=NAME=VALUE, or choose --backend=workers",

@@ -139,7 +139,8 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     Raises:
       UserError: whatever the user can mend.
     """
-    distributed.agree_on_command({"--mode": request.mode, "--workdir": request.workdir, **run_folder.flat(given or {})})
+    flags = {f"--{name}": getattr(request, name) for name in ("mode", "workdir", "checkpoint", "input", "output")}
+    distributed.agree_on_command({**flags, **run_folder.flat(given or {})})
     if request.mode == "report":
         return _report(request, given, find)
     module, config = _resolved(request, given, find)
@@ -266,8 +267,8 @@ def _published(module: Trainable, experiment: Any, config: Mapping[str, Any]) ->
 
 def _evaluated(request: Request, task: Task, settings: TrainingConfig, workdir: Path | None) -> dict[str, float]:
     """The figures of a checkpoint, or the means of those of each of several, as PreSumm has them of its three best."""
-    which, _, several = request.checkpoint.partition("each:")
-    names = [which] if workdir is None or not several else list(map(str, find_steps(workdir, several)))
+    kind, _, several = request.checkpoint.partition(":")
+    names = list(map(str, find_steps(workdir, several))) if workdir and kind == "each" else [request.checkpoint]
     records = [inference.Inference(task, settings, workdir, name).evaluate() for name in names]
     return {name: sum(record[name] for record in records) / len(records) for name in records[0]}
 

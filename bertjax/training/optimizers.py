@@ -1,6 +1,7 @@
 """Optimizers as values: AdamW in BERT's form and the standard one, LAMB, schedules, parameter groups."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ class OptimizerConfig:
       frozen_layers: how many layers, from the first, stay as they are, and the embeddings with them; 0 for none.
       groups: ordered (path pattern, overrides): a parameter belongs to the first group whose pattern is found
         in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any of the fields above but
-        the last four, or {"frozen": True}.
+        the last three, or {"frozen": True}.
     """
 
     name: str
@@ -65,6 +66,10 @@ class OptimizerConfig:
                     expected="0 or more",
                     fix="raise it",
                 )
+        for key, least, most in (("beta1", 0, 1), ("beta2", 0, 1), ("eps", 0, math.inf)):
+            if not least <= getattr(self, key) < most:
+                got, expected = getattr(self, key), f"{least} or more" + (f", and below {most}" if most == 1 else "")
+                raise UserError(f"config key optimizer.{key}", got=got, expected=expected, fix="leave Adam's value")
         _check_pattern(self.no_decay, "optimizer.no_decay")
         for i, group in enumerate(self.groups):
             where = f"optimizer.groups[{i}]"

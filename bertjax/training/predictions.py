@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bertjax.errors import UserError
 from bertjax.training import streams
 
 
@@ -34,8 +35,8 @@ def fingerprint(config: Mapping[str, Any], checkpoint: str, source: str) -> str:
 def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextIO, int]]:
     """A file for lines, and how many there are already: those that a process before this one got to.
 
-    Lines go to a file beside it, which gets its name when the block ends. If that is by an exception that a user can
-    mend, it is deleted; if by an interruption, the next call with the same `made_of` finds it.
+    Lines go to a file beside it, which gets its name when the block ends. If that is by an error of the user's, it is
+    deleted; otherwise the next call with the same `made_of` finds it.
 
     Args:
       name: the file; or "-" or a device, which are written to as they are.
@@ -55,7 +56,7 @@ def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextI
         if is_writer:
             with streams.named_errors(name):
                 partial.replace(path)
-    except Exception:
+    except UserError:
         if is_writer:
             partial.unlink(missing_ok=True)
         raise

@@ -37,7 +37,10 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     if not tiny:
         needs |= {"ner.init_from": "a cased BERT-Base", "ner.data.valid_source": "the same, held out"}
     return {
-        "stages": [parts.tiny(), parts.stage("ner", "configs/tagging.py", {"data.seq_len": 48}, "pretrain")]
+        "stages": [
+            parts.tiny(),
+            parts.stage("ner", "configs/tagging.py", {"data.seq_len": parts.TINY_LENGTH}, "pretrain"),
+        ]
         if tiny
         else [parts.task("ner")],
         "rows": [

@@ -5,7 +5,8 @@
         --set=mnli.data.valid_source=MNLI/dev_matched.tsv --set='ner*.data.source=eng.train' \\
         --set='ner*.data.valid_source=eng.testa'
     python launch.py --sweep=configs/sweeps/bert_masking.py:tiny --workdir=runs/masking \\
-        --set=package.data.source=docstrings.tsv
+        --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
+        --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
 Six pretrainings of BERT-Base, each fine-tuned on MNLI and on names, which are also found from its features.
 """
@@ -32,7 +33,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     features = parts.stage("ner_features", "configs/tagging.py:features", init_from="pretrain512")
     tasks = [parts.task("mnli", "pretrain512"), parts.task("ner", "pretrain512"), features]
     return {
-        "stages": [parts.tiny(), parts.tiny_task()] if tiny else [*parts.base(), *tasks],
+        "stages": [parts.tiny(), *parts.tiny_tasks()] if tiny else [*parts.base(), *tasks],
         "rows": [
             parts.row(
                 f"{mask}/{keep}/{replace}",
@@ -47,7 +48,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         ],
         "base": "80/10/10",
         "seeds": (0, 1, 2),
-        "metrics": parts.tiny_metrics()
+        "metrics": [parts.task_metric(name, heading) for name, heading in parts.TINY_TASKS.items()]
         if tiny
         else [
             parts.task_metric("mnli", "MNLI"),
@@ -55,7 +56,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
             parts.metric("NER features", "ner_features", "valid/f1", "percent", digits=1),
         ],
         "source": "Devlin et al. 2019, table 8: rows are MASK/SAME/RND in percent; on development sets.",
-        "needs": parts.tiny_needs()
+        "needs": parts.task_needs(list(parts.TINY_TASKS))
         if tiny
         else {**parts.base_needs(), **parts.task_needs(["mnli", "ner", "ner_features"])},
     }

@@ -4,7 +4,8 @@
         --set='pretrain*.data.source=wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
         --set=mnli.data.valid_source=MNLI/dev_matched.tsv ...
     python launch.py --sweep=configs/sweeps/bert_model_size.py:tiny --workdir=runs/sizes \\
-        --set=package.data.source=docstrings.tsv
+        --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
+        --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
 Six pretrainings, from 3 layers of width 768 to BERT-Large, and six times three fine-tunings for each seed. `tiny` goes
 from 1 layer of width 64 to 2 of width 128.
@@ -32,9 +33,10 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     tiny = parts.is_tiny(variant)
     last = "pretrain" if tiny else "pretrain512"
     perplexity = parts.metric("perplexity", last, "valid/masked_lm_loss", "exponential", "min")
+    tasks = parts.TINY_TASKS if tiny else _TASKS
     headings = ["perplexity", *_TASKS.values()]
     return {
-        "stages": [parts.tiny(), parts.tiny_task()]
+        "stages": [parts.tiny(), *parts.tiny_tasks()]
         if tiny
         else [*parts.base(), *(parts.task(name, "pretrain512") for name in _TASKS)],
         "rows": [
@@ -52,10 +54,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         ],
         "base": "L=2 H=128 A=2" if tiny else "L=12 H=768 A=12",
         "seeds": (0, 1, 2),
-        "metrics": [
-            perplexity,
-            *(parts.tiny_metrics() if tiny else (parts.task_metric(name, head) for name, head in _TASKS.items())),
-        ],
+        "metrics": [perplexity, *(parts.task_metric(name, heading) for name, heading in tasks.items())],
         "source": "Devlin et al. 2019, table 6: perplexity on held-out text, accuracy on development sets.",
-        "needs": parts.tiny_needs() if tiny else {**parts.base_needs(), **parts.task_needs(list(_TASKS))},
+        "needs": {**({} if tiny else parts.base_needs()), **parts.task_needs(list(tasks))},
     }

@@ -4,7 +4,8 @@
         --set=pretrain.data.source='wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
         --set=mnli.data.valid_source=MNLI/dev_matched.tsv
     python launch.py --sweep=configs/sweeps/bert_steps.py:tiny --workdir=runs/steps \\
-        --set=package.data.source=docstrings.tsv
+        --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
+        --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
 Each length is a pretraining of its own, with its own decay of the rate, all of it at length 128.
 """
@@ -25,22 +26,24 @@ _LTR = {
 def get_sweep(variant: str = "") -> dict[str, Any]:
     """The sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
+    tasks = parts.TINY_TASKS if tiny else {"mnli": "MNLI-m"}
     lengths = {f"{count}k": 1000 * count for count in _THOUSANDS}
     if tiny:
-        lengths = {"100": 100, "300": 300}
+        lengths = {"1k": 1000, "4k": 4000}
     return {
-        "stages": [parts.tiny(), parts.tiny_task()] if tiny else [parts.base()[0], parts.task("mnli", "pretrain")],
+        "stages": [parts.tiny(), *parts.tiny_tasks()] if tiny else [parts.base()[0], parts.task("mnli", "pretrain")],
         "rows": [
             parts.row(f"{name}, {length} steps", {**values, "pretrain.num_steps": number})
             for name, values in (("masked", {}), ("left to right", _LTR))
             for length, number in lengths.items()
         ],
-        "base": "masked, 300 steps" if tiny else "masked, 500k steps",
+        "base": "masked, 4k steps" if tiny else "masked, 500k steps",
         "seeds": (0, 1, 2),
-        "metrics": parts.tiny_metrics() if tiny else [parts.task_metric("mnli", "MNLI-m")],
+        "metrics": [parts.task_metric(name, heading) for name, heading in tasks.items()],
         "source": "Devlin et al. 2019, appendix C.1, a figure without numbers: 1M updates are worth almost 1.0 more on "
         "MNLI than 500k.",
-        "needs": parts.tiny_needs()
-        if tiny
-        else {"pretrain.data.source": "the text to pretrain on", **parts.task_needs(["mnli"])},
+        "needs": {
+            **({} if tiny else {"pretrain.data.source": "the text to pretrain on"}),
+            **parts.task_needs(list(tasks)),
+        },
     }

@@ -153,6 +153,7 @@ def test_each_variant_makes_a_task(variant):
     ("overrides", "told"),
     [
         ({"target_len": 1}, "target_len: got 1; expected at least 2"),
+        ({"data__long_articles": "windows"}, "data.long_articles: got windows; expected cut"),
         ({"num_scored": 0}, "num_scored: got 0"),
         ({"positions": "far"}, "positions: got 'far'"),
         ({"data__seq_len": 50}, "data.seq_len: got 50; expected 8 to model.max_positions=24"),

@@ -272,6 +272,13 @@ def test_the_recurrent_model_learns_too(tmp_path):
     metrics = lines_of(tmp_path / "run" / "metrics.jsonl")
     losses = [line["valid/nll"] for line in metrics if "valid/nll" in line]
     assert losses[-1] < 0.5
+    # Another run goes on from it, by no other model's name.
+    own = {**values, "init_from": str(tmp_path / "run"), "num_steps": 1, "checkpoint.final": "latest"}
+    own = {key: value for key, value in own.items() if key not in RECURRENT and not key.startswith("data.vocab")}
+    outcome = tiny.run("--config=configs/translation.py", f"--workdir={tmp_path / 'further'}", *flags(own))
+    assert outcome.status is None, outcome.status
+    (first, *_) = [line["valid/nll"] for line in lines_of(tmp_path / "further" / "metrics.jsonl") if "valid/nll" in line]
+    assert first < losses[-1] + 0.1
 
 
 @pytest.mark.parametrize("variant", ["tiny", "base", "big", "rnn", "dates", "rnn,dates"])
@@ -296,6 +303,7 @@ def test_each_variant_makes_a_task(variant):
         ({"data__target": ""}, "got .* and ''"),
         ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
         ({"num_scored": 0}, "num_scored: got 0"),
+        ({"data__source": "dates", "data__packing": True}, "data.packing: got True; expected False for dates"),
         ({"data__source": "dates", "data__source_locale": "English"}, "data.source_locale: got 'English'"),
     ],
 )

@@ -176,5 +176,5 @@ def test_mistakes_are_told(tmp_path, name, kind, options, message):
 
 def test_without_the_drawing_library_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=re.escape("pip install 'bertjax[report]'")):
+    with pytest.raises(UserError, match=re.escape("pip install -e '.[report]'")):
         draw_attention(tmp_path / "a.png", {"cross": cross()}, layers=None, heads=None)

@@ -174,7 +174,7 @@ def test_runs_without_a_pace_have_no_token_axis(make_run):
 
 def test_without_the_drawing_library_the_extra_is_named(make_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=re.escape("pip install 'bertjax[report]'")):
+    with pytest.raises(UserError, match=re.escape("pip install -e '.[report]'")):
         learning_curves({"a": make_run("r", lines([100]))}, "step")
 
 

@@ -215,7 +215,7 @@ def test_the_command_line_tells_mistakes_in_one_line(tmp_path):
 def test_without_the_libraries_the_extra_is_named(with_vega, make_run, monkeypatch, library):
     libraries.vega.cache_clear()
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(UserError, match=re.escape("pip install 'bertjax[report]'")):
+    with pytest.raises(UserError, match=re.escape("pip install -e '.[report]'")):
         page.write(make_run("r", lines([100])))
 
 

@@ -25,7 +25,6 @@ COLUMNS = {
     "sst2": ("sentence", "label"),
     "rte": ("sentence1", "sentence2", "label"),
     "stsb": ("sentence1", "sentence2", "score"),
-    "package": ("text", "package"),
 }
 
 

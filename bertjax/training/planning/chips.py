@@ -157,7 +157,7 @@ def _unknown(topology: str, why: str) -> UserError:
 def _check_libtpu() -> None:
     """Raises UserError unless libtpu is there, in the version that goes with this JAX."""
     wanted = pinned_libtpu(importlib.metadata.requires("jax") or [])
-    fix = "pip install 'bertjax[plan]'"
+    fix = "pip install -e '.[plan]'"
     if importlib.util.find_spec("libtpu") is None:
         raise UserError("--mode=plan", got="no libtpu", expected="TPU's compiler, which needs no TPU", fix=fix)
     found = importlib.metadata.version("libtpu")
