@@ -26,6 +26,9 @@ _PANELS = {
     "loss of predicted tokens (nats)": "{objective}_loss",
     "accuracy on predicted tokens": "{objective}_accuracy",
     "next-sentence accuracy": "next_sentence_accuracy",
+    "loss of target tokens (nats)": "nll",
+    "accuracy on target tokens": "token_accuracy",
+    "BLEU": "bleu",
 }
 _WIDTH, _PANEL_HEIGHT = 7.5, 2.6  # inches
 # Text stays text, and names of parts do not depend on the moment: the same picture is the same bytes.
@@ -41,7 +44,7 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
     """The learning curves of runs as an SVG document.
 
     Panels: held-out and training loss of the predicted tokens with the unigram line, their accuracy, and
-    next-sentence accuracy with its 50 % line. A panel for which no run has figures is left out. Lines carry ids,
+    next-sentence accuracy with its 50 % line; of translation, loss, accuracy and BLEU. A panel for which no run has figures is left out. Lines carry ids,
     `RUN/METRIC`, and `/1`, `/2`, ... behind it for the phases of a run that goes on from another one.
 
     Args:
