@@ -44,8 +44,9 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
     """The learning curves of runs as an SVG document.
 
     Panels: held-out and training loss of the predicted tokens with the unigram line, their accuracy, and
-    next-sentence accuracy with its 50 % line; of translation, loss, accuracy and BLEU. A panel for which no run has figures is left out. Lines carry ids,
-    `RUN/METRIC`, and `/1`, `/2`, ... behind it for the phases of a run that goes on from another one.
+    next-sentence accuracy with its 50 % line; of translation, loss, accuracy and BLEU. A panel for which no run has
+    figures is left out. Lines carry ids, `RUN/METRIC`, and `/1`, `/2`, ... behind it for the phases of a run that goes
+    on from another one.
 
     Args:
       runs: their folders, by the name to draw them under.
