@@ -168,7 +168,9 @@ def test_packed_rows_are_refused():
     places = jnp.zeros((2, 6), jnp.int32)
     call = {"deterministic": True, "return_attention": False, "source_positions": places}
     batch = SOURCE, SOURCE_SEGMENTS, TARGET, TARGET_SEGMENTS
-    with pytest.raises(UserError, match=r"recurrent model: got rows .* expected one pair in each row\. Fix: switch"):
+    with pytest.raises(
+        UserError, match=r"recurrent model: got rows .* expected one pair in each row\. Fix: set --config"
+    ):
         RecurrentSeq2Seq(CONFIG).apply({"params": make(CONFIG)}, *batch, **call)
 
 

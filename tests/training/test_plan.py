@@ -296,7 +296,7 @@ def test_unknown_slices(topology, why):
 
 def test_without_libtpu(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"--mode=plan: got no libtpu.*pip install 'bertjax\[plan\]'"):
+    with pytest.raises(UserError, match=r"--mode=plan: got no libtpu.*pip install -e '.\[plan\]'"):
         chips.find_slice("v5e:4x4")
 
 
