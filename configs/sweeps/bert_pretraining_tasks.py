@@ -9,7 +9,7 @@
 
 Three pretrainings of BERT-Base, the last two rows having one in common, and four times five fine-tunings for each seed.
 `tiny` is one phase of a small model, on the
-embedded documentation unless `pretrain.data.source` is set, and two tasks: a quarter of an hour a row on one core.
+embedded documentation unless `pretrain.data.source` is set, and two tasks.
 """
 
 from typing import Any

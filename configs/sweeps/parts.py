@@ -85,7 +85,7 @@ def base_needs() -> dict[str, str]:
 
 
 def tiny() -> dict[str, Any]:
-    """Pretraining in a quarter of an hour on one core, with the first seed, on the embedded documentation or any text.
+    """4,000 updates of pretraining, with the first seed, on the embedded documentation or any text.
 
     Rows are short: at length 128 so small a batch does not get over the unigram line (docs/results.md).
     """
@@ -108,6 +108,6 @@ def tiny() -> dict[str, Any]:
 
 
 def tiny_tasks() -> list[dict[str, Any]]:
-    """Sentences and pairs, fine-tuned in a minute or two."""
+    """Sentences and pairs."""
     values = {"data.seq_len": TINY_LENGTH, "optimizer.learning_rate": 5e-4}
     return [task(name, "pretrain", values) for name in TINY_TASKS]
