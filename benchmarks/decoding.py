@@ -130,6 +130,7 @@ class Ours:
             marian.load(folder, jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"])
         )
         decoding = DecodingConfig(
+            method="beam_search",
             num_beams=beams,
             n_best=1,
             length_penalty="length",
@@ -143,9 +144,12 @@ class Ours:
             block_ngrams=0,
             force_eos=True,
             stopping="hf",
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
         )
         pad = self._config.target_vocab_size - 1
-        write = functools.partial(seq2seq.write, model, config=decoding, ids=TargetIds(pad, _END, pad))
+        write = functools.partial(seq2seq.write, model, config=decoding, ids=TargetIds(pad, _END, pad), seed=0)
         self._write, self._tokens = jax.jit(write), tokens
 
     def __call__(self, rows: Rows) -> Rows:

@@ -8,12 +8,17 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.decoding.beam_search import beam_search
 from bertjax.decoding.config import DecodingConfig, length_limits
+from bertjax.decoding.forced import score_targets
+from bertjax.decoding.hypotheses import Hypotheses
+from bertjax.decoding.sampling import sample
 from bertjax.errors import UserError, choice
 from bertjax.models.beams import Beams
 from bertjax.models.encoder_decoder import Seq2SeqOutput
@@ -111,6 +116,7 @@ def write(
     batch: Batch,
     config: DecodingConfig,
     ids: TargetIds,
+    seed: int,
     continues: Bool[Array, " V"] | None = None,
 ) -> Mapping[str, Array]:
     """The `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n]; T follows from S.
@@ -118,9 +124,10 @@ def write(
     Args:
       model, params: as for `apply`.
       batch: `input_ids`, `segment_ids` [B, S]; `token_type_ids` if the model takes them.
-      config: how they are searched for.
+      config: how they are searched for, or drawn.
       ids: special tokens.
-      continues: which ids continue the word before them; see `beam_search`.
+      seed: of what is drawn, which depends on it and on the source alone: neither on the batch nor on the machines.
+      continues: which ids continue the word before them; see `beam_search`. Samples do not look at it.
     """
     variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
     # Caches need not be longer than what the longest row may get.
@@ -128,24 +135,67 @@ def write(
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
     memory = model.apply(variables, sources, segments, **_token_types(batch), deterministic=True, method="encode")
-    cache = model.apply(variables, memory, config.num_beams, config.max_length, method="start")
+    width = config.n_best if config.method == "sampling" else config.num_beams
+    cache = model.apply(variables, memory, width, config.max_length, method="start")
 
     def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
         outcome: tuple[Array, Any] = model.apply(variables, tokens, cache, beams, method="step")
         return outcome
 
-    found = beam_search(
-        step,
-        cache,
-        start_ids=jnp.full(len(sources), ids.start, jnp.int32),
-        min_lengths=min_lengths,
-        max_lengths=max_lengths,
-        config=config,
-        eos_id=ids.end,
-        pad_id=ids.pad,
-        continues=continues,
-    )
+    what: dict[str, Any] = {
+        "start_ids": jnp.full(len(sources), ids.start, jnp.int32),
+        "min_lengths": min_lengths,
+        "max_lengths": max_lengths,
+        "config": config,
+        "eos_id": ids.end,
+        "pad_id": ids.pad,
+    }
+    if config.method == "sampling":
+        return _found(sample(step, cache, _keys(seed, sources, segments), **what))
+    return _found(beam_search(step, cache, **what, continues=continues))
+
+
+def score_given(
+    model: nn.Module, params: Params, batch: Batch, config: DecodingConfig, ids: TargetIds
+) -> Mapping[str, Array]:
+    """The targets that are given, as `write` returns those it finds: ids [B, 1, T], lengths and scores [B, 1].
+
+    Args:
+      model, params, batch: as for `apply`.
+      config: what scores are.
+      ids: special tokens.
+    """
+    logits = apply(model, params, batch, ids.start, None, return_attention=False).logits
+    lengths = jnp.sum(batch["target_segment_ids"] != 0, axis=1)
+    return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
+
+
+def given_pair(line: str, where: str) -> tuple[str, str]:
+    """A source and its target, of a line with a tab between them. Raises UserError, with `where`, for another line."""
+    parts = [part.strip() for part in line.split("\t")]
+    if len(parts) != 2 or not all(parts):
+        fix = "write SOURCE, a tab, TARGET; or leave decoding.method as it is, to have a target written"
+        raise UserError(where, got=line[:80], expected="a text and its target, with a tab between them", fix=fix)
+    return parts[0], parts[1]
+
+
+def check_finds(config: DecodingConfig) -> None:
+    """Raises UserError if targets are given, where some are to be found."""
+    if config.method == "forced":
+        fix = "leave it as it is here, and set it with --mode=predict"
+        expected = "beam_search or sampling, as targets are to be found"
+        raise UserError("config key decoding.method", got=config.method, expected=expected, fix=fix)
+
+
+def _found(found: Hypotheses) -> Mapping[str, Array]:
     return {"ids": found.ids, "lengths": found.lengths, "scores": found.scores}
+
+
+def _keys(seed: int, sources: Int[Array, "B S"], segments: Int[Array, "B S"]) -> Key[Array, " B"]:
+    """A key for each row, by its tokens: whichever rows it is among, and however far it is padded."""
+    odd = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
+    digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
 
 
 def _token_types(batch: Batch) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 def _decoding(dataset: str) -> ConfigDict:
     decoding = ConfigDict()
+    decoding.method = "beam_search"
     decoding.num_beams = 5
     decoding.n_best = 1
     decoding.length_penalty = "gnmt"
@@ -95,4 +96,7 @@ def _decoding(dataset: str) -> ConfigDict:
     decoding.block_ngrams = 3
     decoding.force_eos = False
     decoding.stopping = "presumm"
+    decoding.temperature = 1.0  # this and the rest of sampling
+    decoding.top_k = 0
+    decoding.top_p = 1.0
     return decoding

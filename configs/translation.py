@@ -183,6 +183,7 @@ def _data() -> ConfigDict:
 
 def _decoding() -> ConfigDict:
     decoding = ConfigDict()
+    decoding.method = "beam_search"
     decoding.num_beams = 4
     decoding.n_best = 1
     decoding.length_penalty = "gnmt"
@@ -196,6 +197,9 @@ def _decoding() -> ConfigDict:
     decoding.block_ngrams = 0
     decoding.force_eos = False
     decoding.stopping = "exact"
+    decoding.temperature = 1.0  # this and the rest of sampling
+    decoding.top_k = 0
+    decoding.top_p = 1.0
     return decoding
 
 

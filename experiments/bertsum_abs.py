@@ -118,6 +118,7 @@ class Summarization:
         check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
         self._model = BertSumAbs(self._model_config, self._head)
         self._decoding = build(DecodingConfig, config.decoding, "decoding")
+        seq2seq.check_finds(self._decoding)
         self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
         self._rouge = build(RougeConfig, config.rouge, "rouge")
         start, end, _ = summary_rows.target_ids(tokenizer)
@@ -226,17 +227,20 @@ class Summarization:
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The summary of each row: ids [B, 1, T], lengths and scores [B, 1]."""
         continues = jnp.asarray(self._tokenizer.is_continuation)
-        return seq2seq.write(self._model, params, batch, self._decoding, self._ids, continues)
+        return seq2seq.write(self._model, params, batch, self._decoding, self._ids, self._config.seed, continues)
 
-    def _sentences(self, outputs: Sequence[Output]) -> list[str]:
+    def _sentences(self, outputs: Sequence[Output], rank: int = 0) -> list[str]:
         (output,) = outputs
-        return summary_rows.sentences(output["ids"][0, : output["lengths"][0]].tolist(), self._tokenizer)
+        return summary_rows.sentences(output["ids"][rank, : output["lengths"][rank]].tolist(), self._tokenizer)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The summary, as sentences, with its score; and the reference, if there is one."""
+        """The summary, as sentences, with its score; all of `n_best`; and the reference, if there is one."""
         article = example.source.article
-        score = round(float(outputs[0]["scores"][0]), 6)
-        record = {"id": article.id, "summary": self._sentences(outputs), "score": score}
+        each = [
+            {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}
+            for rank in range(self._decoding.n_best)
+        ]
+        record = {"id": article.id, **each[0], **({"n_best": each} if len(each) > 1 else {})}
         return record if article.summary is None else {**record, "reference": list(article.summary)}
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from bertjax.data.packed_rows import PackedBatches, row_of
 from bertjax.data.pair_rows import PairRows, StreamBatches
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.translation_rows import RowsConfig, TranslationRows
 from bertjax.data.translation_text import DateCounts, TranslationText
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError, build, build_all, choice
@@ -31,9 +31,6 @@ from bertjax.seq2seq import TargetIds
 from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
-_log = logging.getLogger(__name__)
-
-_ENCODED_AT_ONCE = 1024
 _METRICS = ("nll", "perplexity", "token_accuracy")  # of targets that are given
 _ANY_SIZE = 8  # of a vocabulary that is not there yet
 
@@ -81,26 +78,6 @@ class Config:
         if self.num_scored < 1:
             fix = "score 500 pairs or so"
             raise UserError("config key num_scored", got=self.num_scored, expected="at least 1", fix=fix)
-
-
-@dataclasses.dataclass(frozen=True)
-class RowsConfig:
-    """How pairs become rows.
-
-    Attributes:
-      seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on.
-      packing: whether short pairs share a row of that length.
-      on_long_line: what to do with a line to translate that the model has no positions for: "split" or "refuse".
-    """
-
-    seq_len: int
-    packing: bool
-    on_long_line: str
-
-    def __post_init__(self) -> None:
-        choice(self.on_long_line, ("split", "refuse"), "data.on_long_line")
-        if self.seq_len < 2:
-            raise UserError("config key data.seq_len", got=self.seq_len, expected="at least 2", fix="raise it")
 
 
 _DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
@@ -152,6 +129,7 @@ class Translation:
         self._train: BucketedBatches | PackedBatches | StreamBatches | None = None
         self._valid: BucketedBatches | None = None
         if reads:
+            seq2seq.check_finds(self._decoding)
             self._read_pairs()
 
     def _most_positions(self) -> int:
@@ -173,55 +151,29 @@ class Translation:
         config, length = self._config, self._rows.seq_len
         lengths = bucket_lengths(length)
         sizes = budget_sizes(lengths, config.batch_size)
-        self._valid = BucketedBatches(PairRows(self._fitting("valid")), lengths, sizes, config.seed)
+        self._valid = BucketedBatches(self._fitting("valid"), lengths, sizes, config.seed)
         if self._pairs.is_dates:
-            PairRows(self._encoded(self._pairs.pairs("valid"))).check_fits(length)
+            PairRows(self._encoder.encoded(self._pairs.pairs("valid"))).check_fits(length)
             dates = self._pairs.dates
-            self._train = StreamBatches(lambda start: self._encoded(dates(start)), length, config.batch_size)
+            self._train = StreamBatches(lambda start: self._encoder.encoded(dates(start)), length, config.batch_size)
         elif self._rows.packing:
             packing = row_of(length, length // 2)
-            self._train = PackedBatches(PairRows(self._fitting("train")), packing, config.batch_size, config.seed)
+            self._train = PackedBatches(self._fitting("train"), packing, config.batch_size, config.seed)
         else:
-            self._train = BucketedBatches(PairRows(self._fitting("train")), lengths, sizes, config.seed)
+            self._train = BucketedBatches(self._fitting("train"), lengths, sizes, config.seed)
 
     @property
     def _pairs(self) -> TranslationText:
         assert self._text, "a task that has read no pairs only predicts"
         return self._text
 
-    def _fitting(self, split: str) -> Iterator[dict[str, np.ndarray]]:
-        """The rows of a split's pairs that are not too long. Raises UserError if there are none."""
-        long = count = 0
-        for row in self._encoded(self._pairs.pairs(split)):
-            if max(map(len, row.values())) > self._rows.seq_len:
-                long += 1
-                continue
-            count += 1
-            yield row
-        if long:
-            _log.warning("left out %d of %d pairs of %s: over %d tokens", long, long + count, split, self._rows.seq_len)
-        if not count:
-            raise UserError(
-                "config key data.seq_len",
-                got=f"{self._rows.seq_len}, and all {long} pairs of {split} are longer",
-                expected="pairs that fit",
-                fix="raise --config.data.seq_len",
-            )
+    @property
+    def _encoder(self) -> TranslationRows:
+        assert self._vocabularies, "a task without vocabularies is only to be checked"
+        return TranslationRows(self._vocabularies, self._rows)
 
-    def _encoded(self, pairs: Iterable[Pair]) -> Iterator[dict[str, np.ndarray]]:
-        """Each pair as `input_ids` and `labels`, both with their end tokens."""
-        assert self._vocabularies
-        pairs = iter(pairs)
-        while part := list(itertools.islice(pairs, _ENCODED_AT_ONCE)):
-            source, target = (
-                vocabulary.encode_batch(texts)
-                for vocabulary, texts in zip(
-                    self._vocabularies, ([p.source for p in part], [p.target for p in part]), strict=True
-                )
-            )
-            for a, b in zip(source, target, strict=True):
-                ends = (np.append(ids, np.int32(v.eos_id)) for ids, v in zip((a, b), self._vocabularies, strict=True))
-                yield dict(zip(("input_ids", "labels"), ends, strict=True))
+    def _fitting(self, split: str) -> PairRows:
+        return PairRows(self._encoder.fitting(self._pairs.pairs(split), split))
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
@@ -280,7 +232,8 @@ class Translation:
 
     def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
         for pair in pairs:
-            yield self._example(pair.source, pair.target, pair.where)
+            rows = self._encoder.to_translate(pair.source, self._limit, pair.where)
+            yield Example(rows, (pair.source, pair.target))
 
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and those of the loss."""
@@ -293,34 +246,29 @@ class Translation:
         return scoring.score(self._config.metrics, hypotheses, references)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text in each line; an empty one stays empty."""
-        for number, line in enumerate(lines, start=1):
-            yield self._example(line.strip(), None, f"input line {number}")
+        """A text in each line, an empty one staying empty; or, of targets to score, one with its target after a tab.
 
-    def _example(self, text: str, reference: str | None, where: str) -> Example:
-        """A text as one row, or as several if it is too long for one."""
-        assert self._vocabularies
-        vocabulary = self._vocabularies[0]
-        (ids,) = vocabulary.encode_batch([text]) if text else (np.zeros(0, np.int32),)
-        room = self._limit - 1
-        if len(ids) > room and self._rows.on_long_line == "refuse":
-            raise UserError(
-                where,
-                got=f"{len(ids):,} tokens",
-                expected=f"at most {room:,}",
-                fix="divide the line, or set --config.data.on_long_line=split",
-            )
-        parts = [ids[start : start + room] for start in range(0, len(ids), room)]
-        rows = [np.append(part, np.int32(vocabulary.eos_id)) for part in parts]
-        return Example([{"input_ids": row, "segment_ids": np.ones_like(row)} for row in rows], (text, reference))
+        Raises:
+          UserError: a line that is neither, or too long.
+        """
+        for number, line in enumerate(lines, start=1):
+            where = f"input line {number}"
+            if self._decoding.method != "forced":
+                text = line.strip()
+                yield Example(self._encoder.to_translate(text, self._limit, where), (text, None))
+                continue
+            source, target = seq2seq.given_pair(line, where)
+            yield Example([self._encoder.to_score(source, target, self._limit, where)], (source, target))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
         return bucket_lengths(self._limit)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The `n_best` translations of each row: ids [B, n, T], lengths and scores [B, n]."""
-        return seq2seq.write(self._model, params, batch, self._decoding, self._ids)
+        """The `n_best` translations of each row, or the given one: ids [B, n, T], lengths and scores [B, n]."""
+        if self._decoding.method == "forced":
+            return seq2seq.score_given(self._model, params, batch, self._decoding, self._ids)
+        return seq2seq.write(self._model, params, batch, self._decoding, self._ids, self._config.seed)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The text, its translation with its score, and all of the `n_best` if they are more than one."""
@@ -332,25 +280,23 @@ class Translation:
         return record
 
     def line(self, record: Mapping[str, Any]) -> str:
-        """What a file of translations has of a record."""
-        return str(record["translation"])
+        """What a file of translations has of a record; of a target that was given, its score."""
+        return str(record["score" if self._decoding.method == "forced" else "translation"])
 
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text of some rank, and its score; of a text in several rows they are joined, and added up."""
-        assert self._vocabularies
-        parts = [self._vocabularies[1].decode(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
+        parts = [self._encoder.vocabularies[1].decode(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
         return " ".join(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
         """That of the encoder, the decoder, and of the decoder to the source, for the best translation."""
-        assert self._vocabularies
         source, target = example.rows[0]["input_ids"], outputs[0]["ids"][0, : outputs[0]["lengths"][0]]
         batch = {"input_ids": source[None], "labels": target[None]}
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
         found = seq2seq.apply(self._model, params, batch, self._ids.start, None, return_attention=True)
         sources, targets = (
             translators.pieces(vocabulary, ids)
-            for vocabulary, ids in zip(self._vocabularies, (source, target), strict=True)
+            for vocabulary, ids in zip(self._encoder.vocabularies, (source, target), strict=True)
         )
         # The decoder looks from what it was fed, at what it was fed.
         fed = ["<s>", *targets[:-1]]
@@ -386,8 +332,7 @@ class Translation:
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""
-        assert self._vocabularies
-        translators.save_vocabularies(self._vocabularies, folder)
+        translators.save_vocabularies(self._encoder.vocabularies, folder)
 
 
 def _model(config: Config, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:

@@ -8,52 +8,34 @@ from jaxtyping import Array, Int
 
 from bertjax.errors import UserError, choice
 
+METHODS = ("beam_search", "sampling", "forced")
 STOPPING = ("exact", "hf", "hf_early", "presumm")
 LENGTH_PENALTIES = ("none", "gnmt", "length")
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthConfig:
-    """How many tokens a hypothesis has, relative to its source.
+class DecodingConfig:
+    """How targets are found. Greedy search is a beam of one.
 
-    At most `max_ratio` x source + `max_extra`, the end token counted, and never more than `max_length`; at least
-    `min_ratio` x source + `min_extra`, the end token not counted. Vaswani et al. (2017) have source + 50.
-
-    Raises:
-      UserError: a value out of range.
-    """
-
-    max_length: int  # T, the static one: what caches are made for
-    max_ratio: float
-    max_extra: int
-    min_ratio: float
-    min_extra: int
-
-    def __post_init__(self) -> None:
-        _check(self.max_length >= 1, "max_length", self.max_length, "at least 1")
-        for key in ("max_ratio", "min_ratio"):
-            value = getattr(self, key)
-            _check(0 <= value < math.inf, key, value, "a number of 0 or more")
-        _check(self.min_extra >= 0, "min_extra", self.min_extra, "at least 0")
-        grows = self.max_ratio > 0 or self.max_extra >= 1
-        _check(grows, "max_extra", self.max_extra, "at least 1 where max_ratio is 0")
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodingConfig(LengthConfig):
-    """How `beam_search` goes. Greedy search is a beam of one.
+    A hypothesis has at most `max_ratio` x source + `max_extra` tokens, the end token counted, and never more than
+    `max_length`; at least `min_ratio` x source + `min_extra`, the end token not counted. Vaswani et al. (2017) have
+    source + 50.
 
     Attributes:
-      num_beams: hypotheses that are followed at once.
-      n_best: how many of those that finished are returned.
-      length_penalty: what a finished hypothesis's log-probability is divided by, see `length_penalties`.
+      method: "beam_search"; "sampling", drawn at random; or "forced", where targets are given, and only scored.
+      num_beams: hypotheses that are followed at once by a beam search.
+      n_best: how many of those that finished are returned; or how many are drawn, independent of each other.
+      length_penalty: what a finished hypothesis's log-probability is divided by, see `length_penalties`. A sample's
+        score is its log-probability.
       alpha: its exponent; 0 is no penalty, below 0 prefers the short.
       count_eos: whether the end token counts as part of the length there. It does in transformers and PreSumm.
+      max_length: T, the static one: what caches are made for.
+      max_ratio, max_extra, min_ratio, min_extra: see above.
       block_ngrams: no n tokens in a row come twice; 0 for no such rule. See `ngram_blocking`.
-      force_eos: a row's last possible token is the end token, at no cost, as `forced_eos_token_id` of transformers,
-        which Marian has, even if that is before the least length. Otherwise hypotheses are cut there, and compete as
-        they are.
-      stopping: when a row is done:
+      force_eos: a beam search's last possible token is the end token, at no cost, as `forced_eos_token_id` of
+        transformers, which Marian has, even if that is before the least length. Otherwise hypotheses are cut there, and
+        compete as they are.
+      stopping: when a row of a beam search is done:
         "exact": when none of its beams can get a better score than the `n_best` that finished, whatever they go on
           with. What transformers calls "never", apart from `n_best` there being the beams.
         "hf": as `generate(early_stopping=False)` of transformers 5: when `num_beams` finished, and the best beam's
@@ -61,65 +43,59 @@ class DecodingConfig(LengthConfig):
         "hf_early": as its `early_stopping=True`: when `num_beams` finished.
         "presumm": as PreSumm: when the best beam ends. There beams that end go on as well, past their end token.
         A beam of one is done at its first end token under each.
+      temperature: what logits are divided by before sampling; 0 takes the likeliest token.
+      top_k: only the k likeliest tokens are drawn from; 0 for all.
+      top_p: only the fewest likeliest tokens that have this probability together (Holtzman et al. 2020); 1 for all.
+        Of the `top_k` ones if both are given, as in transformers.
 
     Raises:
       UserError: a value out of range, or two that contradict each other.
     """
 
+    method: str
     num_beams: int
     n_best: int
     length_penalty: str
     alpha: float
     count_eos: bool
+    max_length: int
+    max_ratio: float
+    max_extra: int
+    min_ratio: float
+    min_extra: int
     block_ngrams: int
     force_eos: bool
     stopping: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice(self.length_penalty, LENGTH_PENALTIES, "decoding.length_penalty")
-        choice(self.stopping, STOPPING, "decoding.stopping")
-        _check(self.num_beams >= 1, "num_beams", self.num_beams, "at least 1")
-        in_range = 1 <= self.n_best <= self.num_beams
-        _check(in_range, "n_best", self.n_best, f"1 to num_beams={self.num_beams}")
-        one = self.stopping != "presumm" or self.n_best == 1
-        _check(one, "n_best", self.n_best, "1 with decoding.stopping=presumm")
-        _check(math.isfinite(self.alpha), "alpha", self.alpha, "a finite number")
-        _check(self.block_ngrams >= 0, "block_ngrams", self.block_ngrams, "at least 0")
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingConfig(LengthConfig):
-    """How `sample` draws.
-
-    Attributes:
-      num_samples: hypotheses for each row, independent of each other.
-      temperature: what logits are divided by; 0 takes the likeliest token.
-      top_k: only the k likeliest tokens are drawn from; 0 for all.
-      top_p: only the fewest likeliest tokens that have this probability together (Holtzman et al. 2020); 1 for all.
-        Of the `top_k` ones if both are given, as in transformers.
-      block_ngrams: as for `DecodingConfig`.
-
-    Raises:
-      UserError: a value out of range.
-    """
-
-    num_samples: int
     temperature: float
     top_k: int
     top_p: float
-    block_ngrams: int
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        _check(self.num_samples >= 1, "num_samples", self.num_samples, "at least 1")
-        _check(0 <= self.temperature < math.inf, "temperature", self.temperature, "a number of 0 or more")
-        _check(self.top_k >= 0, "top_k", self.top_k, "at least 0")
+        choice(self.method, METHODS, "decoding.method")
+        choice(self.length_penalty, LENGTH_PENALTIES, "decoding.length_penalty")
+        choice(self.stopping, STOPPING, "decoding.stopping")
+        for key, least in (("max_length", 1), ("num_beams", 1), ("min_extra", 0), ("block_ngrams", 0), ("top_k", 0)):
+            value = getattr(self, key)
+            _check(value >= least, key, value, f"at least {least}")
+        for key in ("max_ratio", "min_ratio", "temperature"):
+            value = getattr(self, key)
+            _check(0 <= value < math.inf, key, value, "a number of 0 or more")
+        grows = self.max_ratio > 0 or self.max_extra >= 1
+        _check(grows, "max_extra", self.max_extra, "at least 1 where max_ratio is 0")
+        if self.method == "beam_search":
+            in_range = 1 <= self.n_best <= self.num_beams
+            _check(in_range, "n_best", self.n_best, f"1 to num_beams={self.num_beams}")
+            one = self.stopping != "presumm" or self.n_best == 1
+            _check(one, "n_best", self.n_best, "1 with decoding.stopping=presumm")
+        _check(self.n_best >= 1, "n_best", self.n_best, "at least 1")
+        _check(self.method != "forced" or self.n_best == 1, "n_best", self.n_best, "1 with decoding.method=forced")
+        _check(math.isfinite(self.alpha), "alpha", self.alpha, "a finite number")
         _check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _check(self.block_ngrams >= 0, "block_ngrams", self.block_ngrams, "at least 0")
 
 
-def length_limits(config: LengthConfig, source_lengths: Int[Array, " B"]) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
+def length_limits(
+    config: DecodingConfig, source_lengths: Int[Array, " B"]
+) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
     """Returns the least tokens before the end token, and the most tokens with it, of each row.
 
     Ratios are rounded to the nearest. The most is at least 1, and the least leaves room for an end token.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from bertjax.decoding.config import SamplingConfig, check_special_ids
+from bertjax.decoding.config import DecodingConfig, check_special_ids
 from bertjax.decoding.hypotheses import Hypotheses, Step
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs
 from bertjax.decoding.top_k import top_k
@@ -35,24 +35,24 @@ def sample(
     start_ids: Int[Array, " B"],
     min_lengths: Int[Array, " B"],
     max_lengths: Int[Array, " B"],
-    config: SamplingConfig,
+    config: DecodingConfig,
     eos_id: int,
     pad_id: int,
 ) -> Hypotheses:
-    """Returns `num_samples` hypotheses of each row, in the order of drawing. Pure: jit the whole of it.
+    """Returns `n_best` hypotheses of each row, in the order of drawing. Pure: jit the whole of it.
 
     Log-probabilities and scores are the model's own, whatever the temperature. At the most tokens a hypothesis is cut.
 
     Args:
       keys: one for each row, so that what is drawn for a row does not depend on the others.
-      step, cache, start_ids, min_lengths, max_lengths, eos_id, pad_id: as for `beam_search`, with K = `num_samples`.
+      step, cache, start_ids, min_lengths, max_lengths, eos_id, pad_id: as for `beam_search`, with K = `n_best`.
     Raises:
       UserError: an end token that is the padding.
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
     # Samples stay in their places.
-    own = jnp.broadcast_to(jnp.arange(config.num_samples, dtype=jnp.int32), (len(start_ids), config.num_samples))
+    own = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
     lineage = jnp.broadcast_to(own[..., None], (*own.shape, config.max_length))
 
     def advance(state: _State) -> _State:
@@ -81,7 +81,7 @@ def sample(
 
 
 def _allow(
-    config: SamplingConfig,
+    config: DecodingConfig,
     state: _State,
     logits: Float[Array, "B K V"],
     is_early: Bool[Array, " B"],
@@ -97,7 +97,7 @@ def _allow(
     return logits
 
 
-def _draw(config: SamplingConfig, keys: Key[Array, " B"], logits: Float[Array, "B K V"]) -> Int[Array, "B K"]:
+def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "B K V"]) -> Int[Array, "B K"]:
     """One token of each hypothesis."""
     if config.temperature == 0:
         return jnp.argmax(logits, axis=-1)

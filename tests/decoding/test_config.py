@@ -6,16 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.decoding.config import SamplingConfig, check_special_ids, length_limits
+from bertjax.decoding.config import check_special_ids, length_limits
 from bertjax.decoding.length_penalties import length_penalty
 from bertjax.errors import UserError
 from tests.decoding.toys import config
-
-
-def sampling(**changes):
-    lengths = {"max_length": 9, "max_ratio": 0.0, "max_extra": 9, "min_ratio": 0.0, "min_extra": 0}
-    values = {"num_samples": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "block_ngrams": 0}
-    return SamplingConfig(**{**lengths, **values, **changes})
 
 
 @pytest.mark.parametrize(
@@ -50,7 +44,7 @@ def test_presumm_returns_one():
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("num_samples", 0, "at least 1"),
+        ("n_best", 0, "at least 1"),
         ("temperature", -0.1, "a number of 0 or more"),
         ("temperature", math.nan, "a number of 0 or more"),
         ("top_k", -1, "at least 0"),
@@ -62,8 +56,17 @@ def test_presumm_returns_one():
 )
 def test_a_samplers_bad_values_are_named(key, value, expected):
     with pytest.raises(UserError) as told:
-        sampling(**{key: value})
+        config(method="sampling", **{key: value})
     assert f"config key decoding.{key}: got {value}; expected {expected}. Fix: change" in str(told.value)
+
+
+def test_a_method_is_chosen_by_name():
+    with pytest.raises(
+        UserError, match=r"decoding\.method: got 'greedy'; expected one of beam_search, sampling, forced"
+    ):
+        config(method="greedy")
+    with pytest.raises(UserError, match=r"n_best: got 2; expected 1 with decoding\.method=forced"):
+        config(method="forced", n_best=2)
 
 
 @pytest.mark.parametrize(

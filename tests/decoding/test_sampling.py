@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.decoding.config import SamplingConfig
 from bertjax.decoding.sampling import sample
 from tests.decoding import toys
 from tests.decoding.toys import EOS, PAD, make_tables
@@ -16,14 +15,12 @@ MANY = 4000
 
 
 def config(**changes):
-    values = {"num_samples": 8, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "block_ngrams": 0, "max_length": 6}
-    lengths = {"max_ratio": 0.0, "max_extra": 6, "min_ratio": 0.0, "min_extra": 0}
-    return SamplingConfig(**{**values, **lengths, **changes})
+    return toys.config(**{"method": "sampling", "n_best": 8, **changes})
 
 
 @functools.partial(jax.jit, static_argnames="settings")
 def draw(tables, seeds, minima, maxima, settings):
-    states = jnp.zeros((len(tables), settings.num_samples), jnp.int32)
+    states = jnp.zeros((len(tables), settings.n_best), jnp.int32)
     return sample(
         toys.reordered_step,
         (jnp.asarray(tables), states),
@@ -67,7 +64,7 @@ def check_frequencies(ids, probabilities):
 )
 def test_frequencies(changes):
     """Of the first two tokens, within three standard errors; one seed in ten or so has a token beyond them."""
-    settings = config(num_samples=MANY, max_length=2, **changes)
+    settings = config(n_best=MANY, max_length=2, **changes)
     table = make_tables(0, 1, 8)
     ids = run(table, [0], [0], [2], settings).ids[0]
     check_frequencies(ids[:, 0], expected_probabilities(toys.logits_after(table[0], ()), settings, [PAD]))
@@ -79,7 +76,7 @@ def test_frequencies(changes):
 
 def test_temperature_0_is_greedy():
     tables = make_tables(1, 16, 9)
-    settings = config(temperature=0.0, num_samples=2)
+    settings = config(temperature=0.0, n_best=2)
     greedy = toys.search(tables, np.zeros(16, int), np.full(16, 6), toys.config(num_beams=1))
     ours = run(tables, range(16), [0] * 16, [6] * 16, settings)
     for each in range(2):
@@ -102,7 +99,7 @@ def test_samples_keep_to_the_rules():
     """Lengths, no padding before the end and only padding after it, n-grams, and the model's own probabilities."""
     tables = make_tables(3, 2, 7)
     tables[..., PAD] += 5
-    settings = config(num_samples=50, temperature=1.5, block_ngrams=2, max_length=8)
+    settings = config(n_best=50, temperature=1.5, block_ngrams=2, max_length=8)
     drawn, minima, maxima = run(tables, [1, 2], [3, 0], [8, 5], settings), (3, 0), (8, 5)
     for row in range(2):
         for ids, length, log_probability, score in zip(*(field[row] for field in drawn), strict=True):

@@ -18,6 +18,7 @@ MIX = 101
 
 def config(**changes):
     values = {
+        "method": "beam_search",
         "num_beams": 4,
         "n_best": 1,
         "length_penalty": "none",
@@ -31,6 +32,9 @@ def config(**changes):
         "block_ngrams": 0,
         "force_eos": False,
         "stopping": "exact",
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
     }
     return DecodingConfig(**{**values, **changes})
 

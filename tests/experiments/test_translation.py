@@ -141,6 +141,53 @@ def test_records_have_scores_and_all_hypotheses(run, tmp_path):
     assert empty == {"source": "", "translation": "", "score": 0}
 
 
+def predicted(workdir, text, folder, **decoding):
+    """The records of lines, by a run's weights and another way of decoding."""
+    folder.mkdir()
+    (folder / "in.txt").write_text(text)
+    values = {"init_from": workdir, "decoding.max_length": 16, "data.seq_len": 16}
+    values |= {f"decoding.{key}": value for key, value in decoding.items()}
+    files = [f"--input={folder / 'in.txt'}", f"--output={folder / 'out.jsonl'}"]
+    outcome = tiny.run("--mode=predict", "--config=configs/translation.py", *flags(values), *files)
+    assert outcome.status is None, outcome.status
+    return lines_of(folder / "out.jsonl")
+
+
+def test_translations_are_drawn(run, tmp_path):
+    """What is drawn goes by the seed and the text, wherever it stands and whatever stands beside it."""
+    workdir, _ = run
+    options = {"method": "sampling", "n_best": 6}
+    many = predicted(workdir, "a cat sees.\n\nold bird likes.\ndog.\n", tmp_path / "many", **options, temperature=3.0)
+    assert [len(record["n_best"]) for record in many] == [6] * 4
+    assert len({each["translation"] for each in many[0]["n_best"]}) > 1
+    assert many[1]["translation"] == ""
+    alone = predicted(workdir, "old bird likes.\n", tmp_path / "alone", **options, temperature=3.0)
+    assert [each["translation"] for each in alone[0]["n_best"]] == [each["translation"] for each in many[2]["n_best"]]
+    likely = predicted(workdir, "old bird likes.\n", tmp_path / "likely", **options, top_k=1)
+    assert {each["translation"] for each in likely[0]["n_best"]} == {"alter Vogel mag."}
+
+
+def test_a_given_translation_is_scored_as_the_search_scores_it(run, tmp_path):
+    workdir, _ = run
+    found = predicted(workdir, "a cat sees.\nold bird.\n", tmp_path / "found")
+    lines = "".join(f"{record['source']}\t{record['translation']}\n" for record in found)
+    scored = predicted(workdir, lines + "old bird.\tein Hund.\n", tmp_path / "scored", method="forced")
+    for record, expected in zip(scored, found, strict=False):
+        assert record["translation"] == expected["translation"]
+        assert record["score"] == pytest.approx(expected["score"], abs=1e-4)
+    assert scored[2]["score"] < scored[1]["score"] - 1
+    forced = ["--config=configs/translation.py", f"--config.init_from={workdir}", "--config.decoding.method=forced"]
+    forced += ["--config.decoding.max_length=16", "--config.data.seq_len=16"]
+    outcome = tiny.run("--mode=predict", *forced, stdin=lines.encode())
+    assert [float(line) for line in outcome.stdout.splitlines()] == [record["score"] for record in scored[:2]]
+    for line, told in (
+        ("a cat.", "input line 1: got a cat.; expected a text and its target, with a tab between them"),
+        ("a cat.\t", "expected a text and its target"),
+        ("a cat.\t" + "Katze " * 40, "tokens; expected at most 23. Fix: divide both"),
+    ):
+        assert told in tiny.run("--mode=predict", *forced, stdin=line.encode()).error
+
+
 def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
     workdir, _ = run
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
@@ -294,6 +341,7 @@ def test_each_variant_makes_a_task(variant):
     ("overrides", "told"),
     [
         ({"decoding__num_beams": 0}, "decoding.num_beams: got 0; expected at least 1"),
+        ({"decoding__method": "forced"}, "decoding.method: got forced; expected beam_search or sampling"),
         ({"decoding__max_length": 40}, "decoding.max_length: got 40; expected at most model.max_positions=24"),
         ({"data__seq_len": 40}, "data.seq_len: got 40; expected at most model.max_positions=24"),
         ({"data__seq_len": 2}, r"data.seq_len: got 2, and all .* pairs of valid are longer"),

@@ -29,6 +29,7 @@ FIRST_PIECE = 26
 IDS = TargetIds(start=1, end=2, pad=0)
 # The beam search of PreSumm, with the golden lengths.
 DECODING = DecodingConfig(
+    method="beam_search",
     max_length=20,
     max_ratio=0.0,
     max_extra=20,
@@ -42,6 +43,9 @@ DECODING = DecodingConfig(
     block_ngrams=3,
     force_eos=False,
     stopping="presumm",
+    temperature=1.0,
+    top_k=0,
+    top_p=1.0,
 )
 
 
@@ -84,7 +88,7 @@ def run(model, params, batch):
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def write(model, params, batch, config):
     continues = jnp.arange(model.config.vocab_size) >= FIRST_PIECE
-    return seq2seq.write(model, params, batch, config, IDS, continues)
+    return seq2seq.write(model, params, batch, config, IDS, 0, continues)
 
 
 def check(folder):

@@ -1,0 +1,120 @@
+"""Pairs of texts as pairs of token sequences, to learn from and to translate."""
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from jaxtyping import Int32
+
+from bertjax.data.parallel_text import Pair
+from bertjax.data.subword_vocabularies import Vocabularies
+from bertjax.errors import UserError, choice
+
+_log = logging.getLogger(__name__)
+
+_ENCODED_AT_ONCE = 1024
+
+Row = dict[str, Int32[np.ndarray, " n"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """How pairs become rows.
+
+    Attributes:
+      seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on.
+      packing: whether short pairs share a row of that length.
+      on_long_line: what to do with a line to translate that the model has no positions for: "split" or "refuse".
+    """
+
+    seq_len: int
+    packing: bool
+    on_long_line: str
+
+    def __post_init__(self) -> None:
+        choice(self.on_long_line, ("split", "refuse"), "data.on_long_line")
+        if self.seq_len < 2:
+            raise UserError("config key data.seq_len", got=self.seq_len, expected="at least 2", fix="raise it")
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationRows:
+    """Makes rows: `input_ids` of the source and `labels` of the target, both with their end tokens.
+
+    Attributes:
+      vocabularies: of the two sides.
+      config: see there.
+    """
+
+    vocabularies: Vocabularies
+    config: RowsConfig
+
+    def encoded(self, pairs: Iterable[Pair]) -> Iterator[Row]:
+        """Each pair as a row, however long."""
+        pairs = iter(pairs)
+        while part := list(itertools.islice(pairs, _ENCODED_AT_ONCE)):
+            sides = [pair.source for pair in part], [pair.target for pair in part]
+            for row in zip(*map(self._ids, (0, 1), sides), strict=True):
+                yield dict(zip(("input_ids", "labels"), row, strict=True))
+
+    def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[Row]:
+        """The rows of a split's pairs that are not too long. Raises UserError if there are none."""
+        long = count = 0
+        for row in self.encoded(pairs):
+            if max(map(len, row.values())) > self.config.seq_len:
+                long += 1
+                continue
+            count += 1
+            yield row
+        if long:
+            what = long, long + count, split, self.config.seq_len
+            _log.warning("left out %d of %d pairs of %s: over %d tokens", *what)
+        if not count:
+            raise UserError(
+                "config key data.seq_len",
+                got=f"{self.config.seq_len}, and all {long} pairs of {split} are longer",
+                expected="pairs that fit",
+                fix="raise --config.data.seq_len",
+            )
+
+    def to_translate(self, text: str, limit: int, where: str) -> list[Row]:
+        """A text as one row, as several if it is too long for one, or as none if it is empty.
+
+        Args:
+          text: without white space around it.
+          limit: tokens of a row at most.
+          where: it stands.
+        Raises:
+          UserError: it is too long, and not to be split.
+        """
+        if not text:
+            return []
+        (ids,) = self._ids(0, [text])
+        tokens, end, room = ids[:-1], ids[-1:], limit - 1
+        if len(tokens) > room and self.config.on_long_line == "refuse":
+            raise _too_long(where, len(tokens), room, "divide the line, or set --config.data.on_long_line=split")
+        parts = (tokens[start : start + room] for start in range(0, len(tokens), room))
+        return [_with_segments({"input_ids": np.append(part, end)}) for part in parts]
+
+    def to_score(self, source: str, target: str, limit: int, where: str) -> Row:
+        """A source and its target as one row; arguments as of `to_translate`. Raises UserError for one too long."""
+        (row,) = self.encoded([Pair(source, target, where)])
+        longest = max(map(len, row.values()))
+        if longest > limit:
+            raise _too_long(where, longest - 1, limit - 1, "divide both")
+        return _with_segments(row)
+
+    def _ids(self, side: int, texts: list[str]) -> list[Int32[np.ndarray, " n"]]:
+        vocabulary = self.vocabularies[side]
+        return [np.append(ids, np.int32(vocabulary.eos_id)) for ids in vocabulary.encode_batch(texts)]
+
+
+def _with_segments(row: Row) -> Row:
+    names = {"input_ids": "segment_ids", "labels": "target_segment_ids"}
+    return row | {names[name]: np.ones_like(ids) for name, ids in row.items()}
+
+
+def _too_long(where: str, got: int, room: int, fix: str) -> UserError:
+    return UserError(where, got=f"{got:,} tokens", expected=f"at most {room:,}", fix=fix)
