@@ -38,8 +38,8 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         needs |= {"ner.init_from": "a cased BERT-Base", "ner.data.valid_source": "the same, held out"}
     return {
         "stages": [
-            parts.tiny(),
-            parts.stage("ner", "configs/tagging.py", {"data.seq_len": parts.TINY_LENGTH}, "pretrain"),
+            *parts.tiny(),
+            parts.stage("ner", "configs/tagging.py", {"data.seq_len": parts.TINY_LENGTH}, "pretrain128"),
         ]
         if tiny
         else [parts.task("ner")],

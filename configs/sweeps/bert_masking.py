@@ -33,7 +33,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     features = parts.stage("ner_features", "configs/tagging.py:features", init_from="pretrain512")
     tasks = [parts.task("mnli", "pretrain512"), parts.task("ner", "pretrain512"), features]
     return {
-        "stages": [parts.tiny(), *parts.tiny_tasks()] if tiny else [*parts.base(), *tasks],
+        "stages": [*parts.tiny(), *parts.tiny_tasks()] if tiny else [*parts.base(), *tasks],
         "rows": [
             parts.row(
                 f"{mask}/{keep}/{replace}",

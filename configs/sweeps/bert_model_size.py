@@ -31,12 +31,12 @@ _TINY: dict[tuple[int, int, int], tuple[float, ...]] = {(1, 64, 1): (), (1, 128,
 def get_sweep(variant: str = "") -> dict[str, Any]:
     """The sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
-    last = "pretrain" if tiny else "pretrain512"
+    last = "pretrain128" if tiny else "pretrain512"
     perplexity = parts.metric("perplexity", last, "valid/masked_lm_loss", "exponential", "min")
     tasks = parts.TINY_TASKS if tiny else _TASKS
     headings = ["perplexity", *_TASKS.values()]
     return {
-        "stages": [parts.tiny(), *parts.tiny_tasks()]
+        "stages": [*parts.tiny(), *parts.tiny_tasks()]
         if tiny
         else [*parts.base(), *(parts.task(name, "pretrain512") for name in _TASKS)],
         "rows": [

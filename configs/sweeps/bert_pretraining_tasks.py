@@ -8,8 +8,7 @@
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
 Three pretrainings of BERT-Base, the last two rows having one in common, and four times five fine-tunings for each seed.
-`tiny` is one phase of a small model, on the
-embedded documentation unless `pretrain.data.source` is set, and two tasks.
+`tiny` is a small model, on the embedded documentation unless `pretrain*.data.source` is set, and two tasks.
 """
 
 from typing import Any
@@ -38,7 +37,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         "+ BiLSTM": ({**_LTR, **lstm}, (82.1, 84.1, 75.7, 91.6, 84.9)),
     }
     return {
-        "stages": [parts.tiny(), *parts.tiny_tasks()]
+        "stages": [*parts.tiny(), *parts.tiny_tasks()]
         if tiny
         else [*parts.base(), *(parts.task(name, "pretrain512") for name in _TASKS)],
         "rows": [

@@ -16,10 +16,10 @@ from configs.sweeps import parts
 
 _THOUSANDS = (200, 400, 500, 600, 800, 1000)
 _LTR = {
-    "pretrain.data.next_sentence": False,
-    "pretrain.objective": "causal_lm",
+    "pretrain*.data.next_sentence": False,
+    "pretrain*.objective": "causal_lm",
     "pretrain.model.direction": "left_to_right",
-    "pretrain.checkpoint.best_metric": "valid/causal_lm_loss",
+    "pretrain*.checkpoint.best_metric": "valid/causal_lm_loss",
 }
 
 
@@ -29,15 +29,15 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     tasks = parts.TINY_TASKS if tiny else {"mnli": "MNLI-m"}
     lengths = {f"{count}k": 1000 * count for count in _THOUSANDS}
     if tiny:
-        lengths = {"1k": 1000, "4k": 4000}
+        lengths = {"1k": 1000, "3k": 3000}
     return {
-        "stages": [parts.tiny(), *parts.tiny_tasks()] if tiny else [parts.base()[0], parts.task("mnli", "pretrain")],
+        "stages": [*parts.tiny(), *parts.tiny_tasks()] if tiny else [parts.base()[0], parts.task("mnli", "pretrain")],
         "rows": [
             parts.row(f"{name}, {length} steps", {**values, "pretrain.num_steps": number})
             for name, values in (("masked", {}), ("left to right", _LTR))
             for length, number in lengths.items()
         ],
-        "base": "masked, 4k steps" if tiny else "masked, 500k steps",
+        "base": "masked, 3k steps" if tiny else "masked, 500k steps",
         "seeds": (0, 1, 2),
         "metrics": [parts.task_metric(name, heading) for name, heading in tasks.items()],
         "source": "Devlin et al. 2019, appendix C.1, a figure without numbers: 1M updates are worth almost 1.0 more on "

@@ -23,7 +23,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     tasks = parts.TINY_TASKS if tiny else _TASKS
     weights = {} if tiny else {f"{name}.init_from": "BERT-Large" for name in tasks}
     return {
-        "stages": [parts.tiny(), *parts.tiny_tasks()] if tiny else [parts.task(name) for name in _TASKS],
+        "stages": [*parts.tiny(), *parts.tiny_tasks()] if tiny else [parts.task(name) for name in _TASKS],
         "rows": [
             parts.row("bias correction", {}, {} if tiny else {"SQuAD F1": 90.68}),
             parts.row("no bias correction", {f"{name}.optimizer.bias_correction": False for name in tasks}),
