@@ -153,7 +153,7 @@ def warm_start(params: Params, folder: Path, afresh: Sequence[str] = (), positio
         learned = min(describe(folder).model["max_positions"], len(_positions(params)))
         wanted = _with_positions(wanted, _rows(_positions(wanted), jnp.arange(learned)))
         started = {**params, **_load(wanted, folder, afresh)}
-        return extend_positions(started, len(_positions(params)), positions)
+        return extend_positions(started, learned, len(_positions(params)), positions)
     return {**params, **_load(wanted, folder, afresh)}
 
 
@@ -176,30 +176,30 @@ def _load(wanted: Params, folder: Path, afresh: Sequence[str]) -> Params:
     return dict(found)
 
 
-def extend_positions(params: Params, max_positions: int, how: str) -> Params:
-    """Returns parameters of a model that has BERT as `bert` with a position table of so many rows.
+def extend_positions(params: Params, learned: int, max_positions: int, how: str) -> Params:
+    """Returns parameters of a model that has BERT as `bert`, whose later positions are copies of those learned.
 
     Args:
-      params: with a table of fewer rows, or as many.
+      params: those with a table of positions.
+      learned: how many rows of it, from the first on, are kept.
       max_positions: how many there are to be.
       how: "repeat_last", as PreSumm does: all new rows are copies of the last. "tile": they are copies of the old ones,
         again and again, so that attention to near-by tokens works at any position from the start (as Longformer
         begins: Beltagy et al. 2020, section 5).
     Raises:
-      UserError: another way, or a table that is longer already.
+      UserError: another way, or fewer positions than are kept.
     """
     choice(how, ("repeat_last", "tile"), "positions")
-    table, rows = _positions(params), jnp.arange(max_positions)
-    if len(table) > max_positions:
+    if learned > max_positions:
         raise UserError(
             "config key model.max_positions",
             got=max_positions,
-            expected=f"at least the {len(table)} that there are",
+            expected=f"at least the {learned} that there are",
             fix="raise it; a model may be used for shorter rows as it is",
         )
-    return _with_positions(
-        params, _rows(table, jnp.minimum(rows, len(table) - 1) if how == "repeat_last" else rows % len(table))
-    )
+    rows = jnp.arange(max_positions)
+    rows = jnp.minimum(rows, learned - 1) if how == "repeat_last" else rows % learned
+    return _with_positions(params, _rows(_positions(params), rows))
 
 
 def _positions(params: Params) -> Any:

@@ -13,15 +13,14 @@ import numpy as np
 from bertjax import pretrained, showing
 from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
-from bertjax.data.given_text import given_vocabulary
+from bertjax.data.given_text import kept_vocabulary
 from bertjax.data.masking import MaskingConfig
 from bertjax.data.sentence_pairs import PairsConfig
 from bertjax.data.text_rows import text_row
-from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
-from bertjax.models.embeddings import repeat_positions
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Rows, Sums
@@ -95,12 +94,10 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Bert
 
     Args:
       config: its settings.
-      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
-        the settings can be checked.
+      vocab_dir: see `kept_vocabulary`.
       prepared: the prepared text; without it the task can predict and export, but not train.
     """
-    corpus, *_ = build_all(_DATA, config.data, "data")
-    tokenizer = given_vocabulary(vocab_dir, corpus.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    tokenizer = kept_vocabulary(vocab_dir, config.data["lowercase"])
     return BertPretraining(config, tokenizer, Corpus(prepared) if prepared else None)
 
 
@@ -132,11 +129,8 @@ class BertPretraining:
         if not self._config.init_from:
             return params
         params = pretrained.warm_start(params, Path(self._config.init_from))
-        if self._config.learned_positions:
-            embeddings = params["bert"]["embeddings"]
-            table = jnp.asarray(embeddings["position_embeddings"])
-            table = repeat_positions(table, self._config.learned_positions)
-            params["bert"]["embeddings"] = {**embeddings, "position_embeddings": table}
+        if learned := self._config.learned_positions:
+            params = pretrained.extend_positions(params, learned, self._model_config.max_positions, "tile")
         return params
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:

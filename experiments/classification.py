@@ -15,11 +15,11 @@ import numpy as np
 from bertjax import fine_tuning, pretrained, showing
 from bertjax.data import labeled_text
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
+from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
 from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.text_rows import text_row, truncate
-from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError, build_all, choice
 from bertjax.fine_tuning import FineTuningConfig, HeadConfig
 from bertjax.interop import huggingface
@@ -100,7 +100,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             labeled_text.check_labels([*train, *valid], labels)
         count = len(train)
         if rows.packing:
-            encoded = _encoded(train, _given(config["data"], Path()).tokenizer(), rows.seq_len)
+            encoded = _encoded(train, GivenText.of(config["data"], Path()).tokenizer(), rows.seq_len)
             count = count_rows(np.array([len(row["input_ids"]) for row in encoded]), rows.seq_len, packing=True)
     elif not labels and config["init_from"] and config["objective"] == "classification":
         labels = pretrained.describe(Path(config["init_from"])).labels
@@ -115,12 +115,7 @@ def _read(config: LabeledTextConfig, numeric: bool) -> tuple[list[LabeledText], 
 
 def preparation(config: Config, workdir: Path) -> GivenText:
     """The rows that training needs; their vocabulary is kept in the run's folder."""
-    return _given(config.data, workdir / "data")
-
-
-def _given(data: Mapping[str, Any], folder: Path) -> GivenText:
-    text, _, vocabulary = build_all(_DATA, data, "data")
-    return GivenText(folder, {"data.source": text.source, "data.valid_source": text.valid_source}, vocabulary)
+    return GivenText.of(config.data, workdir / "data")
 
 
 def _encoded(rows: Iterable[LabeledText], tokenizer: WordPiece, seq_len: int) -> Iterator[dict[str, np.ndarray]]:
@@ -138,12 +133,10 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Clas
 
     Args:
       config: its settings.
-      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
-        the settings can be checked.
+      vocab_dir: see `kept_vocabulary`.
       prepared: any folder if the task is to train; without it the rows are not read.
     """
-    *_, vocabulary = build_all(_DATA, config.data, "data")
-    tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    tokenizer = kept_vocabulary(vocab_dir, config.data["lowercase"])
     return Classification(config, tokenizer, reads=prepared is not None)
 
 

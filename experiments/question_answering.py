@@ -15,7 +15,7 @@ from bertjax import fine_tuning, pretrained, showing
 from bertjax.data import answers
 from bertjax.data.answers import Question, QuestionsConfig
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
+from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
 from bertjax.data.lines import BadRows
 from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.spans import (
@@ -28,7 +28,7 @@ from bertjax.data.spans import (
     windows,
     with_positions,
 )
-from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError, build_all
 from bertjax.fine_tuning import FineTuningConfig
 from bertjax.interop import huggingface
@@ -66,7 +66,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     text, spans, _ = build_all(_DATA, config["data"], "data")
     count = 1
     if text.source:
-        windows = _training_rows(text, spans, _key(_given(config["data"], Path()).tokenizer()))
+        windows = _training_rows(text, spans, _key(GivenText.of(config["data"], Path()).tokenizer()))
         count = count_rows(windows.lengths, spans.seq_len, spans.packing)
     return fine_tuning.resolve_lengths(config, count)
 
@@ -107,12 +107,7 @@ def _key(tokenizer: WordPiece) -> tuple[tuple[str, ...], bool]:
 
 def preparation(config: Config, workdir: Path) -> GivenText:
     """The questions that training needs; their vocabulary is kept in the run's folder."""
-    return _given(config.data, workdir / "data")
-
-
-def _given(data: Mapping[str, Any], folder: Path) -> GivenText:
-    text, _, vocabulary = build_all(_DATA, data, "data")
-    return GivenText(folder, {"data.source": text.source, "data.valid_source": text.valid_source}, vocabulary)
+    return GivenText.of(config.data, workdir / "data")
 
 
 def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "QuestionAnswering":
@@ -120,12 +115,10 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Ques
 
     Args:
       config: its settings.
-      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
-        the settings can be checked.
+      vocab_dir: see `kept_vocabulary`.
       prepared: any folder if the task is to train or to be scored; without it the questions are not read.
     """
-    *_, vocabulary = build_all(_DATA, config.data, "data")
-    tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    tokenizer = kept_vocabulary(vocab_dir, config.data["lowercase"])
     return QuestionAnswering(config, tokenizer, reads=prepared is not None)
 
 

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from bertjax import fine_tuning, pretrained, showing
 from bertjax.data import tagged_words
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.given_text import GivenText, VocabularyConfig, given_vocabulary
+from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
 from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.tagged_words import Columns, Sentence, SentencesConfig
-from bertjax.data.tokenizers import SPECIALS, WordPiece, separate_punctuation
+from bertjax.data.tokenizers import WordPiece, separate_punctuation
 from bertjax.errors import UserError, build_all, choice
 from bertjax.fine_tuning import FineTuningConfig, HeadConfig
 from bertjax.interop import huggingface
@@ -100,7 +100,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
         if scheme == _AUTO:
             scheme = _recognized([sentence.tags for sentence in (train if text.valid_source else [*train, *valid])])
         labels = labels or _label_names(_in_bio(train, scheme), scheme)
-        tokenizer = _given_text(config["data"], Path()).tokenizer()
+        tokenizer = GivenText.of(config["data"], Path()).tokenizer()
         windows = [w for sentence in train for w in tagged_words.rows(sentence.words, tokenizer, rows.seq_len)]
         count = count_rows(np.array([len(w.inputs["input_ids"]) for w in windows]), rows.seq_len, rows.packing)
     else:
@@ -171,12 +171,7 @@ def _label_names(sentences: Sequence[Sentence], scheme: str) -> tuple[str, ...]:
 
 def preparation(config: Config, workdir: Path) -> GivenText:
     """The sentences that training needs; their vocabulary is kept in the run's folder."""
-    return _given_text(config.data, workdir / "data")
-
-
-def _given_text(data: Mapping[str, Any], folder: Path) -> GivenText:
-    text, _, _, vocabulary = build_all(_DATA, data, "data")
-    return GivenText(folder, {"data.source": text.source, "data.valid_source": text.valid_source}, vocabulary)
+    return GivenText.of(config.data, workdir / "data")
 
 
 def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Tagging":
@@ -184,12 +179,10 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Tagg
 
     Args:
       config: its settings.
-      vocab_dir: a folder with the vocabulary; without it the special tokens stand in, and nothing more than
-        the settings can be checked.
+      vocab_dir: see `kept_vocabulary`.
       prepared: any folder if the task is to train; without it the sentences are not read.
     """
-    *_, vocabulary = build_all(_DATA, config.data, "data")
-    tokenizer = given_vocabulary(vocab_dir, vocabulary.lowercase) if vocab_dir else WordPiece(SPECIALS, lowercase=True)
+    tokenizer = kept_vocabulary(vocab_dir, config.data["lowercase"])
     return Tagging(config, tokenizer, reads=prepared is not None)
 
 

@@ -5,9 +5,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bertjax.data import tables
-from bertjax.data.tokenizers import WordPiece
+from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
 
@@ -38,6 +39,12 @@ class GivenText:
     sources: Mapping[str, str]
     vocabulary: VocabularyConfig
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any], folder: Path) -> "GivenText":
+        """That of the keys `data` of a config: rows to train on, rows held out, and the vocabulary."""
+        sources = {f"data.{key}": data[key] for key in ("source", "valid_source")}
+        return cls(folder, sources, VocabularyConfig(data["vocab_file"], data["lowercase"]))
+
     @property
     def fingerprint(self) -> str:
         """What the rows and their encoding depend on."""
@@ -63,6 +70,11 @@ class GivenText:
                 fix="set --config.data.vocab_file, or --config.init_from",
             )
         return given_vocabulary(Path(self.vocabulary.vocab_file), self.vocabulary.lowercase)
+
+
+def kept_vocabulary(folder: Path | None, lowercase: bool) -> WordPiece:
+    """The vocabulary in a folder; without one the special tokens stand in, where only settings are checked."""
+    return given_vocabulary(folder, lowercase) if folder else WordPiece(SPECIALS, lowercase=True)
 
 
 def given_vocabulary(path: Path, lowercase: bool) -> WordPiece:

@@ -1,6 +1,5 @@
 """BERT's input embeddings (Devlin et al. 2019, section 3, figure 2)."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
@@ -25,15 +24,11 @@ class BertEmbeddings(nn.Module):
 
     def setup(self) -> None:
         """Makes the tables attributes: the masked language model's output shares the word embeddings."""
-        self.word_embeddings = self._table("word_embeddings", self.vocab_size)
-        self.position_embeddings = self._table("position_embeddings", self.max_positions)
-        self.token_type_embeddings = self._table("token_type_embeddings", self.type_vocab_size)
+        self.word_embeddings = embedding_table(self, self.config, "word_embeddings", self.vocab_size)
+        self.position_embeddings = embedding_table(self, self.config, "position_embeddings", self.max_positions)
+        self.token_type_embeddings = embedding_table(self, self.config, "token_type_embeddings", self.type_vocab_size)
         self.norm = layer_norm(self.config)
         self.dropout = Dropout(self.config.dropout)
-
-    def _table(self, name: str, rows: int) -> Float[Array, "{rows} H"]:
-        init = nn.initializers.truncated_normal(self.config.initializer_range)
-        return jnp.asarray(self.param(name, init, (rows, self.config.hidden_size)))
 
     def __call__(
         self,
@@ -63,12 +58,7 @@ class BertEmbeddings(nn.Module):
         return self.dropout(self.norm(x), deterministic=deterministic)
 
 
-def repeat_positions(table: Float[Array, "S H"], learned: int) -> Float[Array, "S H"]:
-    """Returns a position table whose rows from `learned` on are copies of those before, again and again.
-
-    So that attention to near-by tokens, once learned, works at any position from the start (as Longformer begins:
-    Beltagy et al. 2020, section 5).
-    """
-    rows = jnp.arange(table.shape[0]) % learned
-    # Compiled, so that a table which is spread over processes can be indexed.
-    return jax.jit(lambda table: table[rows])(table)
+def embedding_table(module: nn.Module, config: TransformerConfig, name: str, rows: int) -> Float[Array, "{rows} H"]:
+    """Makes a table of vectors a parameter of a module, drawn as BERT draws them."""
+    init = nn.initializers.truncated_normal(config.initializer_range)
+    return jnp.asarray(module.param(name, init, (rows, config.hidden_size)))

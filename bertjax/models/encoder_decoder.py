@@ -15,6 +15,7 @@ from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.beams import Beams
 from bertjax.models.decoder import Decoder, DecoderCache
 from bertjax.models.dropout import Dropout
+from bertjax.models.embeddings import embedding_table
 from bertjax.models.encoder import Encoder
 from bertjax.models.partitioning import keep_rows_split
 from bertjax.models.sinusoids import sinusoids
@@ -92,10 +93,12 @@ class EncoderDecoder(nn.Module):
         """Makes the parts."""
         config = self.config
         if config.share_embeddings:
-            self.source_words = self.target_words = self._table("embeddings", config.source_vocab_size)
+            self.source_words = self.target_words = embedding_table(
+                self, config, "embeddings", config.source_vocab_size
+            )
         else:
-            self.source_words = self._table("source_embeddings", config.source_vocab_size)
-            self.target_words = self._table("target_embeddings", config.target_vocab_size)
+            self.source_words = embedding_table(self, config, "source_embeddings", config.source_vocab_size)
+            self.target_words = embedding_table(self, config, "target_embeddings", config.target_vocab_size)
         self.source_places = self._positions("source_positions")
         self.target_places = self._positions("target_positions")
         self.drop = Dropout(config.dropout)
@@ -184,14 +187,10 @@ class EncoderDecoder(nn.Module):
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache
 
-    def _table(self, name: str, rows: int) -> Float[Array, "{rows} H"]:
-        init = nn.initializers.truncated_normal(self.config.initializer_range)
-        return jnp.asarray(self.param(name, init, (rows, self.config.hidden_size)))
-
     def _positions(self, name: str) -> Float[Array, "P H"]:
         config = self.config
         if config.positions == "learned":
-            return self._table(name, config.max_positions)
+            return embedding_table(self, config, name, config.max_positions)
         return jnp.asarray(sinusoids(config.max_positions, config.hidden_size, config.sinusoid_layout))
 
     def _embed(

@@ -88,8 +88,8 @@ def base_needs() -> dict[str, str]:
 def tiny() -> list[dict[str, Any]]:
     """Two phases of pretraining a small model, with the first seed, on the embedded documentation or any text.
 
-    The run to go on from is `pretrain128`. Rows are short at first: with longer ones so small a model does not get below
-    the unigram line in that many updates (docs/results.md).
+    The run to go on from is `pretrain128`. Rows are short at first: with longer ones so small a model does not get
+    below the unigram line in that many updates (docs/results.md).
     """
     common = {
         "log_every": 100,

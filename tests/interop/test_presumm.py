@@ -473,16 +473,18 @@ def test_more_positions_than_the_checkpoint_s_are_asked_for():
 
 def test_extending_positions():
     params = {"bert": {"embeddings": {"position_embeddings": jnp.arange(3.0)[:, None], "a": 1}, "b": 2}, "c": 3}
-    longer = pretrained.extend_positions(params, 5, "repeat_last")
+    longer = pretrained.extend_positions(params, 3, 5, "repeat_last")
     assert longer["bert"]["embeddings"].pop("position_embeddings")[:, 0].tolist() == [0, 1, 2, 2, 2]
     assert longer == {"bert": {"embeddings": {"a": 1}, "b": 2}, "c": 3}
-    table = pretrained.extend_positions(params, 8, "tile")["bert"]["embeddings"]["position_embeddings"]
+    table = pretrained.extend_positions(params, 3, 8, "tile")["bert"]["embeddings"]["position_embeddings"]
     assert table[:, 0].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    table = pretrained.extend_positions(params, 2, 3, "tile")["bert"]["embeddings"]["position_embeddings"]
+    assert table[:, 0].tolist() == [0, 1, 0]
     assert params["bert"]["embeddings"]["position_embeddings"].shape == (3, 1)
     with pytest.raises(UserError, match=r"max_positions: got 2; expected at least the 3 that there are"):
-        pretrained.extend_positions(params, 2, "tile")
+        pretrained.extend_positions(params, 3, 2, "tile")
     with pytest.raises(UserError, match=r"positions: got 'zeros'; expected one of repeat_last, tile"):
-        pretrained.extend_positions(params, 5, "zeros")
+        pretrained.extend_positions(params, 3, 5, "zeros")
 
 
 @pytest.mark.slow

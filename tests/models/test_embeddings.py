@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.embeddings import BertEmbeddings, repeat_positions
+from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.transformer import TransformerConfig
 
 CONFIG = TransformerConfig(
@@ -72,12 +72,6 @@ def test_dropout_comes_last(variables):
     kept = dropped != 0
     assert 0.2 < kept.mean() < 0.8
     np.testing.assert_allclose(dropped[kept], 2 * still[kept], rtol=1e-5)
-
-
-def test_positions_beyond_those_learned_are_copies():
-    table = jnp.arange(14.0).reshape(7, 2)
-    np.testing.assert_array_equal(repeat_positions(table, 3)[:, 0], [0, 2, 4, 0, 2, 4, 0])
-    np.testing.assert_array_equal(repeat_positions(table, 7), table)
 
 
 @pytest.mark.parametrize("where", ["input_ids", "token_type_ids"])
