@@ -5,13 +5,31 @@ faster from there.
 """
 
 import logging
+import os
+import platform
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import jax
 
 _log = logging.getLogger(__name__)
+
+
+_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+
+
+def share_programs(folder: Path) -> None:
+    """Lets the runs that follow, in this process or in its children, have their compiled programs in common.
+
+    Args:
+      folder: where they are kept, apart for each machine, as their processors may differ; not heeded if the user keeps
+        programs elsewhere.
+    """
+    if _FOLDER not in os.environ:
+        os.environ[_FOLDER] = str(folder / (platform.node() or "here"))
+        jax.config.update("jax_compilation_cache_dir", os.environ[_FOLDER])
 
 
 class Compilations:

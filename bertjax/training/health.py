@@ -90,7 +90,7 @@ def _first_bad(task: Task, params: Any, batch: Any, index: int, config: Training
     bad = [name for name, leaf in zip(names, jax.tree.leaves(params), strict=True) if not jnp.isfinite(leaf).all()]
     if bad:
         return f"parameter {bad[0]} went bad first ({len(bad)} of {len(names)} are)"
-    keys = jax.random.split(steps.dropout_key(config, index), config.accumulation_steps)
+    keys = jax.random.split(steps.dropout_key(config.rng, config.seed, index), config.accumulation_steps)
 
     def loss(params: Any) -> jax.Array:
         def micro_loss(rows: Any, key: jax.Array) -> jax.Array:

@@ -147,7 +147,7 @@ class Trainer:
 
     def fresh(self) -> steps.TrainState:
         """The state before the first update: published weights if the task has any, or fresh parameters."""
-        state = jax.jit(self._init, out_shardings=self._shardings)()
+        state = jax.jit(self._init, out_shardings=self._shardings)(steps.seed_of(self._config))
         params = self._task.warm_start(state.params)
         return state._replace(params=jax.device_put(params, self._shardings.params))
 

@@ -1,4 +1,4 @@
-"""One update: a pure function of (state, batch, index), compiled once over the mesh, or mapped by pmap."""
+"""One update: a pure function of (state, batch, index, seed), compiled once over the mesh, or mapped by pmap."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,10 +35,11 @@ class StepReport(NamedTuple):
     finite: jax.Array  # bool: loss and gradient are finite, and so the update was made
 
 
+# state, batch, index of the update -> state, report
 StepFunction = Callable[[TrainState, Tree, Any], tuple[TrainState, StepReport]]
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+def init_state(task: Task, optimizer: optax.GradientTransformation, seed: jax.Array | int) -> TrainState:
     """A fresh state; pure, to be compiled with the shardings it shall have."""
     params = task.init(jax.random.key(seed))
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
@@ -52,8 +53,8 @@ def make_step(
     whole_batch: Callable[[Tree], Tree] = lambda tree: tree,
     all_sum: Callable[[Tree], Tree] = lambda tree: tree,
     own_key: Callable[[jax.Array], jax.Array] = lambda key: key,
-) -> StepFunction:
-    """The update of one global batch.
+) -> Callable[[TrainState, Tree, Any, Any], tuple[TrainState, StepReport]]:
+    """The update of one global batch, of (state, batch, index, seed).
 
     The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch.
     Micro-batches and devices add up sums, so the update does not depend on how the batch was divided.
@@ -62,13 +63,13 @@ def make_step(
       task: what is trained.
       optimizer: how.
       config: into how many micro-batches the rows are divided; dropout keys are a function of (seed, index,
-        micro-batch), of the kind `rng`.
+        micro-batch), of the kind `rng`. The seed is an argument, so that runs of several seeds are one program.
       whole_batch: from the rows at hand to the global batch; the identity under jit, whose arrays are global.
       all_sum: from sums over the rows at hand to sums over the global batch.
       own_key: from the key of an update to that of the rows at hand.
     """
 
-    def step(state: TrainState, batch: Tree, index: jax.Array) -> tuple[TrainState, StepReport]:
+    def step(state: TrainState, batch: Tree, index: jax.Array, seed: jax.Array) -> tuple[TrainState, StepReport]:
         denominators = task.denominators(whole_batch(batch))
 
         def loss(params: Params, rows: Tree, key: jax.Array) -> tuple[jax.Array, Metrics]:
@@ -78,7 +79,7 @@ def make_step(
         def micro_step(rows: Tree, key: jax.Array) -> Tree:
             return jax.value_and_grad(loss, has_aux=True)(state.params, rows, key)
 
-        keys = jax.random.split(own_key(dropout_key(config, index)), config.accumulation_steps)
+        keys = jax.random.split(own_key(dropout_key(config.rng, seed, index)), config.accumulation_steps)
         (value, metrics), grads = all_sum(accumulate(micro_step, batch, keys))
         metrics["loss"] = (value, jnp.ones(()))
 
@@ -95,9 +96,14 @@ def make_step(
     return step
 
 
-def dropout_key(config: TrainingConfig, index: jax.Array | int) -> jax.Array:
+def seed_of(config: TrainingConfig) -> np.uint32:
+    """The seed as compiled programs take it."""
+    return np.uint32(config.seed)
+
+
+def dropout_key(rng: str, seed: jax.Array | int, index: jax.Array | int) -> jax.Array:
     """The key of an update, to be split over its micro-batches."""
-    return jax.random.fold_in(jax.random.key(config.seed, impl=config.rng), index)
+    return jax.random.fold_in(jax.random.key(seed, impl=rng), index)
 
 
 def accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys: jax.Array) -> Tree:
@@ -117,7 +123,7 @@ class Assembly(NamedTuple):
 
     mesh: Mesh
     optimizer: optax.GradientTransformation
-    init: Callable[[], TrainState]  # a fresh state
+    init: Callable[[Any], TrainState]  # from the seed to a fresh state
     shapes: TrainState  # of its arrays
     shardings: TrainState  # where they live
 
@@ -130,10 +136,8 @@ def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) 
     params = jax.eval_shape(task.init, jax.random.key(0))
     optimizer = make_optimizer(config.optimizer, params, config.num_steps)
 
-    def init() -> TrainState:
-        return init_state(task, optimizer, config.seed)
-
-    shapes = jax.eval_shape(init)
+    init = partial(init_state, task, optimizer)
+    shapes = jax.eval_shape(init, seed_of(config))
     shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
     return Assembly(mesh, optimizer, init, shapes, shardings)
 
@@ -152,7 +156,7 @@ def jit_update(
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.jit(
         make_step(task, optimizer, config),
-        in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated),
+        in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated, replicated),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
     )
@@ -170,7 +174,7 @@ def jit_step(
 
     def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
         with jax.set_mesh(mesh):
-            return compiled(state, batch, index)
+            return compiled(state, batch, index, seed_of(config))
 
     return call
 
@@ -197,10 +201,11 @@ def pmap_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, c
         own_key=lambda key: jax.random.fold_in(key, jax.lax.axis_index("data")),
     )
     mapped = jax.pmap(
-        step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=list(mesh.devices.ravel())
+        step, axis_name="data", in_axes=(None, 0, None, None), out_axes=None, devices=list(mesh.devices.ravel())
     )
 
     def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
-        return mapped(state, jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch), index)
+        rows = jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
+        return mapped(state, rows, index, seed_of(config))
 
     return call

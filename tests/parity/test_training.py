@@ -38,7 +38,7 @@ def losses_of_ours(task, settings, params, batches):
     step = jax.jit(steps.make_step(task, optimizer, settings))
     losses = []
     for index, batch in enumerate(batches):
-        state, report = step(state, batch, index)
+        state, report = step(state, batch, index, settings.seed)
         losses.append(float(report.metrics["loss"][0]))
     return losses
 

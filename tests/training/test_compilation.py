@@ -121,6 +121,22 @@ def test_what_was_compiled_again_is_told(caplog):
     assert "(x (2,))" in caplog.messages[0]
 
 
+@pytest.mark.parametrize("given", ["", "elsewhere"])
+def test_programs_are_shared_in_a_folder_unless_the_user_names_one(tmp_path, monkeypatch, given):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    if given:
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", given)
+    try:
+        compilation.share_programs(tmp_path)
+        used = jax.config.jax_compilation_cache_dir
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert used == (before if given else os.environ["JAX_COMPILATION_CACHE_DIR"])
+    if not given:
+        assert Path(used).parent == tmp_path
+
+
 @pytest.mark.slow
 def test_the_second_start_takes_its_programs_from_the_cache(text, tmp_path):
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}

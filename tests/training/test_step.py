@@ -101,22 +101,40 @@ def test_a_bad_update_is_not_made_and_none_after_it(text):
     state = steps.init_state(task, optimizer, seed=0)
     step = jax.jit(steps.make_step(task, optimizer, settings))
     batches = [dict(batch) for batch, _ in zip(task.batches("train", 0, np.arange(32)), range(3), strict=False)]
-    state, report = step(state, batches[0], 0)
+    state, report = step(state, batches[0], 0, 0)
     assert report.finite and state.step == 1
     batches[1]["masked_weights"] = batches[1]["masked_weights"] * np.nan
-    after, report = step(state, batches[1], 1)
+    after, report = step(state, batches[1], 1, 0)
     assert not report.finite
-    later, report = step(after, batches[2], 2)
+    later, report = step(after, batches[2], 2, 0)
     assert not report.finite
     for a, b in ((state, after), (state, later)):
         assert all(jax.tree.leaves(jax.tree.map(lambda x, y: bool(jnp.array_equal(x, y)), a, b)))
+
+
+def test_all_seeds_are_one_program(text):
+    """So that they share what is compiled, while dropout and parameters are those of each."""
+    programs, states = [], []
+    for seed in (0, 2**32 - 1):
+        task, settings = tiny.task_and_settings({**tiny.config(text), "seed": seed})
+        assembled = steps.assemble(task, settings, jax.devices()[:1])
+        update = steps.jit_update(task, assembled.optimizer, assembled.mesh, assembled.shardings, settings)
+        with jax.set_mesh(assembled.mesh):
+            lowered = update.lower(assembled.shapes, task.batch_specs()[0], np.int32(0), steps.seed_of(settings))
+        programs.append(lowered.as_text())
+        init = jax.jit(assembled.init)
+        states.append(init(steps.seed_of(settings)).params["bert"]["embeddings"]["word_embeddings"])
+        key = jax.jit(steps.dropout_key, static_argnums=0)(settings.rng, steps.seed_of(settings), 3)
+        assert key == steps.dropout_key(settings.rng, seed, 3)
+    assert programs[0] == programs[1]
+    assert (states[0] != states[1]).any()
 
 
 def test_the_kind_of_random_bits_is_a_setting(text):
     drawn = {}
     for rng in ("threefry2x32", "rbg"):
         _, settings = tiny.task_and_settings({**tiny.config(text), "rng": rng})
-        keys = [steps.dropout_key(settings, index) for index in (3, 3, 4)]
+        keys = [steps.dropout_key(settings.rng, settings.seed, index) for index in (3, 3, 4)]
         assert all(jax.random.key_impl(key) == rng for key in keys)
         drawn[rng] = [np.asarray(jax.random.bits(key, (8,))) for key in keys]
         np.testing.assert_array_equal(drawn[rng][0], drawn[rng][1])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.task import Task
@@ -101,7 +101,7 @@ def _compile(task: Task, settings: TrainingConfig, assembled: steps.Assembly, sp
     began = time.monotonic()
     try:
         with jax.set_mesh(mesh):
-            program = update.lower(shapes, dict(spec), jax.ShapeDtypeStruct((), jnp.int32)).compile()
+            program = update.lower(shapes, dict(spec), np.int32(0), steps.seed_of(settings)).compile()
     except jax.errors.JaxRuntimeError as error:
         temporary = _temporary(str(error), known)
         if temporary is None:
