@@ -4,7 +4,8 @@
     python -m benchmarks.fine_tuning_scores runs/mrpc/seed0 --seeds 0 1 2
 
 The rows are read and the held-out figures computed by our code, everything else is theirs. Both evaluate once an epoch
-and keep the best. Rows are drawn in another order, in batches of any lengths.
+and keep the best. Rows are drawn in another order, in batches of any lengths. The same command goes on where it was
+interrupted, from `transformers/` in the run's folder.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import dataclasses
 import json
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +21,15 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from transformers.trainer_utils import get_last_checkpoint
 
 from benchmarks import common
 from bertjax.data import labeled_text
 from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.errors import build
 from bertjax.scoring import glue
+
+_SAVE_EVERY = 200  # updates
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def main() -> None:
     found = []
     for seed in args.seeds:
         began = time.perf_counter()
-        found.append(train(config, data, seed))
+        found.append(train(config, data, seed, args.run / "transformers" / f"seed{seed}"))
         print(f"seed {seed}: {json.dumps(found[-1])}, {(time.perf_counter() - began) / 60:.1f} min", flush=True)
     for name in found[0]:
         values = [figures[name] for figures in found]
@@ -75,8 +78,8 @@ class Rows:
         return {**encoded, "labels": row.label if self.numeric else self._names.index(str(row.label))}
 
 
-def train(config: Mapping[str, Any], data: Rows, seed: int) -> dict[str, float]:
-    """The figures of the best epoch."""
+def train(config: Mapping[str, Any], data: Rows, seed: int, folder: Path) -> dict[str, float]:
+    """The figures of the best epoch; checkpoints are kept in the folder, and gone on from."""
     transformers.set_seed(seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         config["init_from"], num_labels=data.num_labels
@@ -87,25 +90,25 @@ def train(config: Mapping[str, Any], data: Rows, seed: int) -> dict[str, float]:
         answers = logits[:, 0] if data.numeric else logits.argmax(axis=1)
         return dict(glue.score(config["metrics"], answers, np.asarray(prediction.label_ids)))
 
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = transformers.Trainer(
-            model=model,
-            args=arguments(config, seed, folder),
-            train_dataset=data.train,
-            eval_dataset=data.valid,
-            data_collator=transformers.DataCollatorWithPadding(data.tokenizer),
-            compute_metrics=figures,
-        )
-        trainer.train()
+    trainer = transformers.Trainer(
+        model=model,
+        args=arguments(config, seed, folder),
+        train_dataset=data.train,
+        eval_dataset=data.valid,
+        data_collator=transformers.DataCollatorWithPadding(data.tokenizer),
+        compute_metrics=figures,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)))
     best = config["checkpoint"]["best_metric"].removeprefix("valid/")
     return best_epoch(trainer.state.log_history, config["metrics"], best)
 
 
-def arguments(config: Mapping[str, Any], seed: int, folder: str) -> transformers.TrainingArguments:
+def arguments(config: Mapping[str, Any], seed: int, folder: Path) -> transformers.TrainingArguments:
     """The run's recipe, in their words."""
     optimizer = config["optimizer"]
     return transformers.TrainingArguments(
-        output_dir=folder,
+        output_dir=str(folder),
         seed=seed,
         max_steps=config["num_steps"],
         per_device_train_batch_size=config["batch_size"],
@@ -119,7 +122,9 @@ def arguments(config: Mapping[str, Any], seed: int, folder: str) -> transformers
         max_grad_norm=optimizer["clip_norm"],
         eval_strategy="steps",
         eval_steps=config["evaluate_every"],
-        save_strategy="no",
+        save_strategy="steps",
+        save_steps=_SAVE_EVERY,
+        save_total_limit=1,
         report_to="none",
         disable_tqdm=True,
         logging_strategy="no",
