@@ -18,6 +18,16 @@ _TASKS = {
     "squad": ("configs/question_answering.py:squad", "f1", "plain"),
     "ner": ("configs/tagging.py", "f1", "percent"),
 }
+# What makes `configs/translation.py:tiny` smaller still.
+SMALL_TRANSFORMER = {
+    "model.num_layers": 2,
+    "model.num_decoder_layers": 2,
+    "model.hidden_size": 64,
+    "model.initializer_range": 64**-0.5,
+    "optimizer.schedule": "linear",
+    "optimizer.warmup_steps": 200,
+    "optimizer.learning_rate": 3e-3,
+}
 # What a small model is fine-tuned on.
 TINY_TASKS = {"sst2": "SST-2", "mrpc": "MRPC"}
 TINY_LENGTH = 128
@@ -27,6 +37,36 @@ _SHORT_LENGTH = 32
 def is_tiny(variant: str) -> bool:
     """Whether the variant is `tiny`, the only one there is beside the paper's scale."""
     return bool(parts.chosen(variant, (("tiny",),))[0])
+
+
+def scale(variant: str) -> str:
+    """Of a translation's variant: "paper", "dates" (`tiny`) or "text" (`tiny,text`)."""
+    tiny, text = parts.chosen(variant, (("tiny",), ("text",)))
+    if text and not tiny:
+        raise ValueError("sweep variant: got 'text'; expected 'tiny,text', or neither")
+    return text or ("dates" if tiny else "paper")
+
+
+def pairs_needs() -> dict[str, str]:
+    """The files that the user has to name for translation."""
+    splits = (("", "text to train on"), ("valid_", "held-out text"), ("test_", "text to test on"))
+    return {f"train.data.{split}{side}": what for split, what in splits for side in ("source", "target")}
+
+
+def tiny_translation(scale: str) -> dict[str, Any]:
+    """Values for all rows of a translation's small ablation: minutes a run on one core."""
+    if scale == "dates":
+        return {"num_steps": 600, "batch_size": 64, "evaluate_every": 600, "checkpoint.save_every": 600}
+    return {
+        "num_steps": 2000,
+        "batch_size": 16,
+        "evaluate_every": 1000,
+        "num_scored": 200,
+        "data.vocab_size": 4000,
+        "data.seq_len": 64,
+        "model.dropout": 0.1,
+        "checkpoint.save_every": 200,
+    }
 
 
 def stage(

@@ -7,7 +7,7 @@
     python launch.py --sweep=configs/sweeps/transformer.py:tiny --workdir=runs/transformer
 
 Each row is a training of its own, 100,000 updates (big: 300,000). `tiny` varies a model of 2 layers that learns to
-write dates: minutes a row on two cores.
+write dates, and `tiny,text` one that learns from files such as Multi30k's, named as above: minutes a row.
 """
 
 from typing import Any
@@ -17,31 +17,28 @@ from configs.sweeps import parts
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
     """The sweep at the paper's scale, or `tiny`."""
-    tiny = parts.is_tiny(variant)
+    scale = parts.scale(variant)
+    tiny = scale != "paper"
+    small = parts.SMALL_TRANSFORMER
+    stages = {
+        "paper": parts.stage("train", "configs/translation.py:base"),
+        "dates": parts.stage("train", "configs/translation.py:dates", parts.tiny_translation("dates")),
+        "text": parts.stage("train", "configs/translation.py:tiny", {**parts.tiny_translation("text"), **small}),
+    }
     return {
-        "stages": [parts.stage("train", "configs/translation.py:dates", _TINY)]
-        if tiny
-        else [parts.stage("train", "configs/translation.py:base")],
+        "stages": [stages[scale]],
         "rows": _tiny_rows() if tiny else _rows(),
         "base": "base",
         "seeds": (0, 1, 2) if tiny else (0,),
         "metrics": [
             parts.metric("perplexity", "train", "valid/perplexity", direction="min"),
             parts.metric("exact match", "train", "valid/exact_match", digits=1)
-            if tiny
+            if scale == "dates"
             else parts.metric("BLEU", "train", "test/bleu", digits=1),
         ],
         "source": "Vaswani et al. 2017, table 3: English to German, newstest2013, by word pieces.",
-        "needs": {} if tiny else _NEEDS,
+        "needs": {} if scale == "dates" else parts.pairs_needs(),
     }
-
-
-_TINY = {"num_steps": 600, "batch_size": 64, "evaluate_every": 600, "checkpoint.save_every": 600}
-_NEEDS = {
-    f"train.data.{split}{side}": what
-    for split, what in (("", "text to train on"), ("valid_", "newstest2013"), ("test_", "newstest2013"))
-    for side in ("source", "target")
-}
 
 
 def _rows() -> list[dict[str, Any]]:

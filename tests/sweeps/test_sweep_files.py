@@ -17,6 +17,7 @@ from tests import tiny
 ROOT = Path(__file__).parents[2]
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*.py")) if path.stem != "parts"]
 FILES = [f"{name}{variant}" for name in NAMES for variant in ("", ":tiny")]
+FILES += ["transformer:tiny,text", "recurrent_attention:tiny,text"]
 # Columns that the tables of GLUE have.
 COLUMNS = {
     "mnli": ("sentence1", "sentence2", "gold_label"),
@@ -131,7 +132,7 @@ def test_what_table_5_shares():
 
 
 @pytest.mark.parametrize(
-    "spec", [pytest.param(spec, marks=() if spec.endswith(":tiny") else pytest.mark.slow) for spec in FILES]
+    "spec", [pytest.param(spec, marks=() if ":tiny" in spec else pytest.mark.slow) for spec in FILES]
 )
 def test_every_config_passes_what_a_run_checks_first(spec, tmp_path, no_fingerprint):
     name, _, variant = spec.partition(":")
