@@ -64,7 +64,7 @@ def test_a_steady_run_compiles_its_step_once(text, parallel, program):
     task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8, parallel=parallel))
     trainer = loop.Trainer(task, settings, jax.devices())
     with compilation.Compilations() as compiled:
-        state = jax.jit(trainer._init, out_shardings=trainer._shardings)()
+        state = trainer.fresh()
         updates = list(trainer.updates(state, compiled))
     assert len(updates) == 6
     assert compiled.programs.count(program) == 1
@@ -78,7 +78,7 @@ def test_another_shape_is_an_error_here(text):
         compilation.Compilations() as compiled,
         pytest.raises(AssertionError, match=r"update 4 compiled .*jit\(step\)"),
     ):
-        state = jax.jit(trainer._init, out_shardings=trainer._shardings)()
+        state = trainer.fresh()
         list(trainer.updates(state, compiled))
 
 
