@@ -61,9 +61,9 @@ class Predictor:
 
         Full batches have a power of two of rows, so that few shapes are compiled for the others, which are filled up.
         """
-        waiting = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+        waiting = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
         while waiting:
-            fitting = max(1, _BATCH_PLACES // self._fitting(len(rows[waiting[-1]]["input_ids"])))
+            fitting = max(1, _BATCH_PLACES // self._fitting(_length(rows[waiting[-1]])))
             count = 1 << (fitting.bit_length() - 1)
             members, waiting = waiting[-count:], waiting[:-count]
             names = [name for name, array in rows[members[0]].items() if array.ndim]
@@ -71,6 +71,11 @@ class Predictor:
 
     def _fitting(self, length: int) -> int:
         return next(padded for padded in self._lengths if padded >= length)
+
+
+def _length(row: Row) -> int:
+    """Of its longest array: a given target may be longer than its source."""
+    return max(len(array) for array in row.values() if array.ndim)
 
 
 def _windows(examples: Iterable[Example]) -> Iterator[list[Example]]:
