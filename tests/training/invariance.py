@@ -5,6 +5,7 @@ import importlib
 import json
 import pickle
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -87,15 +88,23 @@ def write_data(task: str, folder: Path) -> dict[str, Any]:
     return write[task](folder) if task in write else {}
 
 
-def train(task: str, folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
-    """Trains a task on the first devices of all processes, its data prepared in a folder."""
+def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
+    """Trains a task on the first devices of all processes.
+
+    Args:
+      task: its experiment's name.
+      data: what `write_data` returned.
+      folder: for what is prepared of it.
+      mesh: devices for data, fsdp and tensor.
+      devices: how many.
+    """
     with mock.patch.object(sharding, "_MIN_FSDP_SIZE", MIN_FSDP_SIZE):
-        return _train(task, folder, mesh, devices)
+        return _train(task, data, folder, mesh, devices)
 
 
-def _train(task: str, folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
+def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
     tree = importlib.import_module(f"configs.{task}").get_config(_VARIANTS.get(task, "tiny"))
-    tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **write_data(task, folder)})
+    tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **data})
     tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
     module = importlib.import_module(f"experiments.{task}")
     settings, experiment = build_all(
@@ -150,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("mesh", type=lambda text: tuple(map(int, text.split("x"))))
+    parser.add_argument("data", type=json.loads)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--distributed")
@@ -158,7 +168,8 @@ def main() -> None:
     parser.add_argument("--process_id", type=int)
     args = parser.parse_args()
     distributed.initialize(args.distributed, args.coordinator_address, args.num_processes, args.process_id)
-    args.output.write_bytes(pickle.dumps(tuple(train(args.task, args.folder, args.mesh, jax.device_count()))))
+    result = train(args.task, args.data, args.folder, args.mesh, jax.device_count())
+    args.output.write_bytes(pickle.dumps(tuple(result)))
 
 
 if __name__ == "__main__":

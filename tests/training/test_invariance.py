@@ -1,5 +1,6 @@
 """Twenty updates of each task, dropout off, are the same whatever devices and processes they are spread over."""
 
+import json
 import pickle
 
 import jax
@@ -23,9 +24,10 @@ def distance(a, b):
 
 @pytest.fixture(scope="module", params=invariance.TASKS)
 def alone(request, tmp_path_factory):
-    """A task, the folder of its data, and what came of it on one device."""
-    folder = tmp_path_factory.mktemp(request.param)
-    return request.param, folder, invariance.train(request.param, folder, (1, 1, 1), 1)
+    """A task, the keys of its data, their folder, and what came of it on one device."""
+    task, folder = request.param, tmp_path_factory.mktemp(request.param)
+    data = invariance.write_data(task, folder)
+    return task, data, folder, invariance.train(task, data, folder, (1, 1, 1), 1)
 
 
 def check(name, result, expected):
@@ -43,8 +45,8 @@ def check(name, result, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
 def test_devices_make_no_difference(alone, mesh):
-    task, folder, expected = alone
-    result = invariance.train(task, folder, MESHES[mesh], 8)
+    task, data, folder, expected = alone
+    result = invariance.train(task, data, folder, MESHES[mesh], 8)
     check(f"{task}, {mesh}", result, expected)
     share = result.promised_bytes / expected.promised_bytes
     assert share == 1 if mesh == "8 data" else share < {"8 fsdp": 0.2, "4x2 tensor": 0.8, "2x2x2": 0.5}[mesh]
@@ -52,9 +54,10 @@ def test_devices_make_no_difference(alone, mesh):
 
 @pytest.mark.slow
 def test_two_processes_of_four_devices_make_no_difference(alone, tmp_path):
-    task, folder, expected = alone
+    task, data, folder, expected = alone
     own = [[f"--output={tmp_path / str(i)}"] for i in range(2)]
-    processes.train([task, "2x2x2", str(folder)], 2, 4, entry=("-m", "tests.training.invariance"), own=own)
+    shared = [task, "2x2x2", json.dumps(data), str(folder)]
+    processes.train(shared, 2, 4, entry=("-m", "tests.training.invariance"), own=own)
     for i in range(2):
         result = invariance.Result(*pickle.loads((tmp_path / str(i)).read_bytes()))
         assert len(result.bytes_per_device) == 4
