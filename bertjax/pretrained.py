@@ -229,5 +229,5 @@ def _check_vocabulary(init_from: str, vocab_file: str | None) -> None:
 def _chosen(model: Mapping[str, Any]) -> dict[str, Any]:
     """What of a model's fields has to be the same; where some are not known, those that are."""
     scorer = model.get("scorer")
-    of_scorer = () if scorer is None else ("scorer", *_SCORER_KEYS[scorer])
+    of_scorer = () if scorer is None else ("scorer", "sentence_pooling", *_SCORER_KEYS[scorer])
     return {key: model[key] for key in (*_MODEL_KEYS, *of_scorer, *_DECODER_KEYS) if key in model}

@@ -55,8 +55,9 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model.scorer_heads = 8
     config.model.scorer_intermediate = 2048
     config.model.rnn_compat = False
+    config.model.sentence_pooling = "cls"  # or "mean"; without a size as init_from says, so that of a sentence encoder
     if not size:  # what `init_from` fills in, or these values if it has another scorer or none
-        of_scorer = ("scorer_layers", "scorer_heads", "scorer_intermediate", "rnn_compat")
+        of_scorer = ("scorer_layers", "scorer_heads", "scorer_intermediate", "rnn_compat", "sentence_pooling")
         config.model.update({key: placeholder(type(config.model[key])) for key in of_scorer})
     config.model.scorer_dropout = 0.1
     config.batch_size = 8
@@ -89,6 +90,7 @@ def get_config(variant: str = "") -> ConfigDict:
 def _as_published(config: ConfigDict) -> None:
     """PreSumm's README and `train.py`: -batch_size 3000 (tokens) -accum_count 2 on three GPUs."""
     config.num_steps = 50_000
+    config.model.sentence_pooling = "cls"
     config.batch_size = 36
     config.evaluate_every = 1000
     config.checkpoint.save_every = 1000

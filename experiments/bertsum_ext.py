@@ -23,7 +23,7 @@ from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import build, choice
 from bertjax.fine_tuning import FineTuningConfig
-from bertjax.interop import presumm
+from bertjax.interop import huggingface, presumm
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring.rouge import RougeConfig
@@ -75,12 +75,19 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: contradictions, and whatever is wrong with the articles.
     """
-    config = pretrained.resolve(config, extends_positions=True, otherwise=_SCORER)
+    otherwise = {**_SCORER, "sentence_pooling": _pooling(config["init_from"])}
+    config = pretrained.resolve(config, extends_positions=True, otherwise=otherwise)
     data, count = ArticleData.of(config["data"]), 1
     if data.vocabulary.vocab_file and config["num_steps"] is None and data.articles.source:
         size = max(1, config["batch_size"])
         count = size * _batches(data, article_text.given(data.vocabulary), size, config["seed"]).steps_per_epoch
     return fine_tuning.resolve_lengths(config, count)
+
+
+def _pooling(init_from: str) -> str:
+    """What a scorer's sentences are where nothing else says: means if the encoder was trained to give such vectors."""
+    folder = Path(init_from)
+    return "mean" if init_from and folder.is_dir() and huggingface.read_pooling(folder) == "mean" else "cls"
 
 
 def _batches(data: ArticleData, tokenizer: WordPiece, batch_size: int, seed: int) -> BucketedBatches:

@@ -190,7 +190,7 @@ def _scorer(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path:
     kind = scorer_of(tensors)
     if kind is None:
         return {}
-    found: dict[str, Any] = {"scorer": kind}
+    found: dict[str, Any] = {"scorer": kind, "sentence_pooling": "cls"}
     if kind == "rnn":
         found["rnn_compat"] = True
     if kind == "transformer":

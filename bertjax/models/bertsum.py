@@ -19,11 +19,13 @@ from bertjax.models.attention import Dense, make_mask
 from bertjax.models.bert import Bert, BertConfig, take_positions
 from bertjax.models.dropout import Dropout
 from bertjax.models.encoder import run_layers, stacked_init
+from bertjax.models.features import pool_spans
 from bertjax.models.recurrent import LayerNormBiLSTM
 from bertjax.models.sinusoids import sinusoids
 from bertjax.models.transformer import TransformerConfig, TransformerLayer, check_value, layer_norm
 
 SCORERS = ("classifier", "transformer", "rnn")
+SENTENCE_POOLINGS = ("cls", "mean")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,9 @@ class BertSumConfig:
       rnn_compat: whether the LSTM computes what BertSum's code does: each sentence gets the two final states, not its
         own, and padding is read like sentences, so that scores depend on what else is in the batch. Published weights
         were trained with that.
+      sentence_pooling: what of BERT's output stands for a sentence: "cls", its [CLS], as in both papers; or the "mean"
+        of its tokens, [CLS] and [SEP] among them, which says more where BERT was trained on to give such means, as the
+        encoders of sentence-transformers are.
 
     Raises:
       UserError: a value out of range.
@@ -52,9 +57,11 @@ class BertSumConfig:
     scorer_intermediate: int
     scorer_dropout: float
     rnn_compat: bool
+    sentence_pooling: str
 
     def __post_init__(self) -> None:
         choice(self.scorer, SCORERS, "model.scorer")
+        choice(self.sentence_pooling, SENTENCE_POOLINGS, "model.sentence_pooling")
         for key in ("scorer_layers", "scorer_heads", "scorer_intermediate"):
             check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
         check_value(0 <= self.scorer_dropout < 1, "scorer_dropout", self.scorer_dropout, "at least 0 and below 1")
@@ -102,10 +109,22 @@ class BertSum(nn.Module):
             input_ids, token_type_ids, segment_ids, deterministic=deterministic, return_attention=False
         ).hidden
         mask = (sentence_mask != 0).astype(jnp.int32)
-        sentences = jnp.where(mask[..., None] != 0, take_positions(hidden, cls_positions), 0)
+        if self.head.sentence_pooling == "cls":
+            sentences = jnp.where(mask[..., None] != 0, take_positions(hidden, cls_positions), 0)
+        else:
+            sentences = pool_spans(hidden, cls_positions, _lengths(segment_ids, cls_positions, mask))
         first = jnp.zeros(len(input_ids), jnp.int32) if first_sentences is None else first_sentences
         logits: Array = self.scorer(sentences, mask, first, deterministic=deterministic)
         return logits
+
+
+def _lengths(
+    segment_ids: Int[Array, "B S"], cls_positions: Int[Array, "B E"], mask: Int[Array, "B E"]
+) -> Int[Array, "B E"]:
+    """How many tokens there are from the [CLS] of each sentence to the next one's, or to the padding; 0 at padding."""
+    end = jnp.sum(segment_ids != 0, axis=1, dtype=jnp.int32, keepdims=True)
+    starts = jnp.where(mask != 0, cls_positions, end)
+    return jnp.diff(starts, axis=1, append=end)
 
 
 def first_places(flags: Int[Array, "B S"], count: int) -> Int[Array, "B {count}"]:

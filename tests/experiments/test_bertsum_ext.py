@@ -460,6 +460,18 @@ def test_the_scorer_of_another_kind_is_a_contradiction(run):
     )
 
 
+def test_sentences_are_what_the_encoder_was_trained_to_give(minilm, tmp_path):
+    encoder = tmp_path / "encoder"
+    shutil.copytree(minilm, encoder)
+    values = {"init_from": str(encoder), **ROWS, **dict.fromkeys(SIZES)}
+    assert resolved("classifier", **values)["model"]["sentence_pooling"] == "mean"
+    assert resolved("classifier", **values, **{"model.sentence_pooling": "cls"})["model"]["sentence_pooling"] == "cls"
+    assert resolved("presumm", **values)["model"]["sentence_pooling"] == "cls"
+    shutil.rmtree(encoder / "1_Pooling")
+    assert resolved("classifier", **values)["model"]["sentence_pooling"] == "cls"
+    assert resolved("tiny")["model"]["sentence_pooling"] == "cls"
+
+
 def test_weights_without_a_scorer_begin_with_a_classifier(run, tmp_path, caplog):
     """Those that a plain BERT leaves open."""
     workdir, _ = run

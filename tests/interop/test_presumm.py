@@ -77,7 +77,12 @@ def equal(tree, other):
 
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_what_a_checkpoint_says(scorer):
-    assert presumm.describe(GOLDEN / f"{scorer}.pt") == {**FIXED, "scorer": scorer, **DESCRIBED[scorer]}
+    assert presumm.describe(GOLDEN / f"{scorer}.pt") == {
+        **FIXED,
+        "scorer": scorer,
+        **DESCRIBED[scorer],
+        "sentence_pooling": "cls",
+    }
 
 
 def test_each_tensor_comes_to_its_place():
@@ -386,7 +391,7 @@ def resolved(path, lowercase=True, **changes):
 
 
 def test_init_from_a_checkpoint():
-    path, absent = GOLDEN / "transformer.pt", {"rnn_compat": False}
+    path, absent = GOLDEN / "transformer.pt", {"rnn_compat": False, "sentence_pooling": "cls"}
     found = resolved(path, num_heads=3, **absent)
     expected = {**FIXED, "scorer": "transformer", **DESCRIBED["transformer"], "num_heads": 3, **absent}
     assert found["model"] == expected
@@ -436,7 +441,7 @@ def test_a_warm_start_from_a_folder_of_ours(tmp_path):
     presumm.save(tmp_path, params, model.config, model.head)
     WordPiece([*SPECIALS, *map(str, range(32))], lowercase=True).save(tmp_path)
     assert pretrained.describe(tmp_path).model == {
-        **FIXED, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True
+        **FIXED, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True, "sentence_pooling": "cls"
     }  # fmt: skip
     equal(pretrained.warm_start(fresh(model), tmp_path), params)
 

@@ -24,10 +24,11 @@ VALUES = {
     "scorer_intermediate": 20,
     "scorer_dropout": 0.1,
     "rnn_compat": False,
+    "sentence_pooling": "cls",
 }
 HEAD = BertSumConfig(**VALUES)
-CASES = [*SCORERS, "rnn_compat"]
-FAITHFUL = list(SCORERS)  # to which padding is nothing
+CASES = [*SCORERS, "rnn_compat", "classifier_mean"]
+FAITHFUL = [*SCORERS, "classifier_mean"]  # to which padding is nothing
 
 LENGTHS, SENTENCES = (10, 6, 8), (4, 1, 3)
 REAL = np.arange(10) < np.array(LENGTHS)[:, None]
@@ -35,7 +36,9 @@ MASK = np.arange(4) < np.array(SENTENCES)[:, None]
 
 
 def head(case):
-    return dataclasses.replace(HEAD, scorer=case.removesuffix("_compat"), rnn_compat=case.endswith("_compat"))
+    scorer, _, option = case.partition("_")
+    pooling = "mean" if option == "mean" else "cls"
+    return dataclasses.replace(HEAD, scorer=scorer, rnn_compat=option == "compat", sentence_pooling=pooling)
 
 
 def batch(padding=0):
@@ -171,6 +174,18 @@ def test_the_published_lstm_matches_numpy():
     for row in range(3):
         _, final = directions(params, x[row].astype(np.float64))
         np.testing.assert_allclose(ours[row], affine(params["output"], final + x[row])[:, 0], atol=2e-5)
+
+
+def test_a_sentence_may_be_the_mean_of_its_tokens():
+    model, inputs, variables = make("classifier_mean"), batch(), init("classifier_mean")
+    given = (inputs[name] for name in ("input_ids", "token_type_ids", "segment_ids"))
+    hidden = model.apply(
+        variables, *given, method=lambda model, *x: model.bert(*x, deterministic=True, return_attention=False).hidden
+    )
+    linear, ours = variables["params"]["scorer"]["linear"], run("classifier_mean", variables, inputs)
+    for row, parts in enumerate([[(0, 3), (3, 4), (4, 8), (8, 10)], [(0, 6)], [(0, 2), (2, 5), (5, 8)]]):
+        means = np.stack([np.mean(hidden[row, begin:end], axis=0) for begin, end in parts])
+        np.testing.assert_allclose(ours[row, : len(parts)], affine(linear, means)[:, 0], atol=2e-5)
 
 
 def test_the_places_of_the_first_sentences():

@@ -39,7 +39,13 @@ CHOICES = {
     "scorer_dropout": 0.0,
 }
 # Of scorers that are not the file's.
-ABSENT = {"scorer_layers": 1, "scorer_heads": 1, "scorer_intermediate": 1, "rnn_compat": False}
+ABSENT = {
+    "scorer_layers": 1,
+    "scorer_heads": 1,
+    "scorer_intermediate": 1,
+    "rnn_compat": False,
+    "sentence_pooling": "cls",
+}
 
 
 def read(path, **changes):
