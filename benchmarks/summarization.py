@@ -83,6 +83,7 @@ def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, Any, WordPie
     """The task as `launch.py` makes it, and its settings, keys and vocabulary."""
     config = get_config("transformer")
     config.init_from = init_from
+    config.model.sentence_pooling = "cls"  # as PreSumm has it
     config.batch_size = _ROWS
     config.data.source = config.data.valid_source = source
     config.data.long_articles = "cut"

@@ -21,7 +21,7 @@ from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_s
 from bertjax.data.tokenizers import WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
-from bertjax.errors import build, choice
+from bertjax.errors import UserError, build, choice
 from bertjax.fine_tuning import FineTuningConfig
 from bertjax.interop import huggingface, presumm
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
@@ -86,8 +86,11 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pooling(init_from: str) -> str:
     """What a scorer's sentences are where nothing else says: means if the encoder was trained to give such vectors."""
-    folder = Path(init_from)
-    return "mean" if init_from and folder.is_dir() and huggingface.read_pooling(folder) == "mean" else "cls"
+    try:
+        pooling = huggingface.read_pooling(init_from) if init_from and Path(init_from).is_dir() else None
+    except UserError:  # vectors that we do not make, of an encoder that serves as well as any
+        pooling = None
+    return "mean" if pooling == "mean" else "cls"
 
 
 def _batches(data: ArticleData, tokenizer: WordPiece, batch_size: int, seed: int) -> BucketedBatches:

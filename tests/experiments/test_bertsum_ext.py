@@ -467,6 +467,8 @@ def test_sentences_are_what_the_encoder_was_trained_to_give(minilm, tmp_path):
     assert resolved("classifier", **values)["model"]["sentence_pooling"] == "mean"
     assert resolved("classifier", **values, **{"model.sentence_pooling": "cls"})["model"]["sentence_pooling"] == "cls"
     assert resolved("presumm", **values)["model"]["sentence_pooling"] == "cls"
+    (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode_weightedmean_tokens": true}')
+    assert resolved("classifier", **values)["model"]["sentence_pooling"] == "cls"
     shutil.rmtree(encoder / "1_Pooling")
     assert resolved("classifier", **values)["model"]["sentence_pooling"] == "cls"
     assert resolved("tiny")["model"]["sentence_pooling"] == "cls"
