@@ -57,7 +57,7 @@ class BertSumConfig:
     scorer_intermediate: int
     scorer_dropout: float
     rnn_compat: bool
-    sentence_pooling: str
+    sentence_pooling: str = "cls"
 
     def __post_init__(self) -> None:
         choice(self.scorer, SCORERS, "model.scorer")

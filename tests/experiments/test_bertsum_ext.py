@@ -474,6 +474,16 @@ def test_sentences_are_what_the_encoder_was_trained_to_give(minilm, tmp_path):
     assert resolved("tiny")["model"]["sentence_pooling"] == "cls"
 
 
+def test_a_run_that_knows_no_pooling_reads_the_first_token(run, tmp_path):
+    workdir, _ = run
+    shutil.copytree(workdir, tmp_path / "older")
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["model"].pop("sentence_pooling") == "cls"
+    (tmp_path / "older" / "config.json").write_text(json.dumps(config))
+    text = " ".join(SENTENCES)
+    assert predict(f"--workdir={tmp_path / 'older'}", stdin=text) == predict(f"--workdir={workdir}", stdin=text)
+
+
 def test_weights_without_a_scorer_begin_with_a_classifier(run, tmp_path, caplog):
     """Those that a plain BERT leaves open."""
     workdir, _ = run
