@@ -11,10 +11,12 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-from nltk.stem.porter import PorterStemmer
+from typing import TYPE_CHECKING
 
 from bertjax.errors import UserError, choice
+
+if TYPE_CHECKING:
+    from nltk.stem.porter import PorterStemmer
 
 _Words = Sequence[bytes]
 _Score = Callable[[tuple[int, ...]], float]
@@ -260,10 +262,15 @@ def _rouge_words(text: str, stem: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=2**17)
 def _stem(word: str) -> str:
-    return _PORTER.stem(word) if len(word) >= _STEMMED_FROM else word
+    return _porter().stem(word) if len(word) >= _STEMMED_FROM else word
 
 
-_PORTER = PorterStemmer()
+@functools.cache
+def _porter() -> "PorterStemmer":
+    # As in `sentences`: not for those who stem nothing to wait for.
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
 
 
 def _pairs(words: _Words) -> Iterator[tuple[bytes, bytes]]:

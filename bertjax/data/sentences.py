@@ -5,9 +5,12 @@ kept in NLTK, given our own English word lists in place of a trained model: noth
 is split alike on every machine.
 """
 
+import functools
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+if TYPE_CHECKING:
+    from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 # Lower case, without their last period. Single letters need no entry: Punkt takes them for initials.
 _ABBREVIATIONS = """
@@ -68,7 +71,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
         is_last = start + len(window) == len(text)
         if not is_last:
             window = window.rpartition(" ")[0] or window
-        spans = list(_PUNKT.span_tokenize(window))
+        spans = list(_punkt().span_tokenize(window))
         # The last sentence may go on after the window, unless it fills the window.
         consumed = len(window) if is_last or len(spans) < 2 else spans.pop()[0]
         yield from ((start + first, start + last) for first, last in spans)
@@ -79,12 +82,13 @@ def _begins_sentence(character: str) -> bool:
     return character.isalnum() or character.isspace()
 
 
-def _punkt() -> PunktSentenceTokenizer:
+@functools.cache
+def _punkt() -> "PunktSentenceTokenizer":
+    # NLTK brings all of SciPy's statistics: not for those who split nothing to wait for.
+    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+
     parameters = PunktParameters()
     parameters.abbrev_types = set(_ABBREVIATIONS.split())
     parameters.collocations = {(word, "##number##") for word in _BEFORE_NUMBERS.split()}
     parameters.sent_starters = set(_SENTENCE_STARTERS.split())
     return PunktSentenceTokenizer(parameters)
-
-
-_PUNKT = _punkt()

@@ -1,17 +1,18 @@
 """The words of a summary as ROUGE takes them: runs of ASCII letters and digits, as numbers."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-from nltk.stem.porter import PorterStemmer
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertjax.scoring import rouge_stemmer
+
+if TYPE_CHECKING:
+    from nltk.stem.porter import PorterStemmer
 
 _WORD = re.compile("[A-Za-z0-9]+")
 _WRITTEN = re.compile("[^ \t\n\r\f\v]+")  # with its punctuation: what a limit of words counts
 
-_NLTK = PorterStemmer()
 _LONGEST_UNSTEMMED = 3
 
 
@@ -38,7 +39,15 @@ class Flavor(NamedTuple):
 
 
 def _nltk_stem(word: str) -> str:
-    return _NLTK.stem(word) if len(word) > _LONGEST_UNSTEMMED else word
+    return _porter().stem(word) if len(word) > _LONGEST_UNSTEMMED else word
+
+
+@functools.cache
+def _porter() -> "PorterStemmer":
+    # NLTK brings all of SciPy's statistics: not for those who stem nothing to wait for.
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
 
 
 FLAVORS = {
