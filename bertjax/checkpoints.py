@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -193,20 +193,17 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
     Raises:
       UserError: no such checkpoint, or one that is damaged or of another model.
     """
-    steps = find_steps(workdir, which)
-    _log.info("reading checkpoint %s", ", ".join(map(str, steps)))
-    total = None
-    for step in steps:
-        folder = _folder_of(workdir) / str(step)
-        _verify(folder, ("params",))
-        with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-            restored = checkpointer.restore(folder / "params", params)
-        total = restored if total is None else jax.tree.map(jnp.add, total, restored)
-    return total if len(steps) == 1 else jax.tree.map(lambda leaf: leaf / len(steps), total)
+
+    def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> Any:
+        return checkpointer.restore(folder, params)
+
+    return _mean(workdir, which, read)
 
 
 def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
-    """Reads what a run's last checkpoint has of some parameters, which may be those of a model with other heads.
+    """Reads what a run has of some parameters, which may be those of a model with other heads.
+
+    They are of the checkpoint, or the mean of those, that its `CheckpointConfig.final` names.
 
     Args:
       workdir: the run's folder.
@@ -214,20 +211,34 @@ def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
     Returns:
       the parameters, those that the run does not have as they were; and the paths of these.
     Raises:
-      UserError: a checkpoint that is damaged, or has arrays of the same name and another shape.
+      UserError: no such checkpoint, one that is damaged, or one with arrays of the same name and another shape.
     """
-    (step,) = find_steps(workdir, "latest")
-    folder = _folder_of(workdir) / str(step)
-    _verify(folder, ("params",))
     ours = traverse_util.flatten_dict(params, sep="/")
     anywhere = next(iter(ours.values())).sharding
-    with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-        saved = traverse_util.flatten_dict(checkpointer.metadata(folder / "params").item_metadata.tree, sep="/")
+
+    def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> dict[str, Any]:
+        saved = traverse_util.flatten_dict(checkpointer.metadata(folder).item_metadata.tree, sep="/")
         # All that was saved has to be read; what nobody wants are a few heads.
         wanted = {name: ours.get(name, _like(array, anywhere)) for name, array in saved.items()}
-        restored = checkpointer.restore(folder / "params", traverse_util.unflatten_dict(wanted, sep="/"))
-    found = {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in ours}
+        restored = checkpointer.restore(folder, traverse_util.unflatten_dict(wanted, sep="/"))
+        return {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in ours}
+
+    found = _mean(workdir, "final", read)
     return traverse_util.unflatten_dict(ours | found, sep="/"), tuple(sorted(ours.keys() - found.keys()))
+
+
+def _mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, Path], Any]) -> Any:
+    """What `read` finds in the parameters' folder of a checkpoint, or the mean over several."""
+    steps = find_steps(workdir, which)
+    _log.info("reading checkpoint %s", ", ".join(map(str, steps)))
+    total = None
+    for step in steps:
+        folder = _folder_of(workdir) / str(step)
+        _verify(folder, ("params",))
+        with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
+            found = read(checkpointer, folder / "params")
+        total = found if total is None else jax.tree.map(jnp.add, total, found)
+    return total if len(steps) == 1 else jax.tree.map(lambda leaf: leaf / len(steps), total)
 
 
 def num_parameters(workdir: Path) -> int:
@@ -300,7 +311,7 @@ def find_steps(workdir: Path, which: str) -> list[int]:
     found = {"latest": steps[-1:], "last": steps[-number:] if number else [], "best": best[:number]}
     if which.isdecimal() and int(which) in steps:
         return [int(which)]
-    if kind in found and number == len(found[kind]):
+    if kind in found and number and number == len(found[kind]):
         return found[kind]
     raise UserError(
         f"checkpoint {which!r} of {workdir}",

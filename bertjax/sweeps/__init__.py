@@ -5,18 +5,6 @@ before they start, `running` and `processes` what starts them, `figures`, `resul
 """
 
 from bertjax.sweeps.command import Options, run
-from bertjax.sweeps.figures import Evaluation, Figure, evaluation, summarize
-from bertjax.sweeps.seeds import as_json, parse_seeds, table, train_seeds
+from bertjax.sweeps.seeds import train_seeds
 
-__all__ = [
-    "Evaluation",
-    "Figure",
-    "Options",
-    "as_json",
-    "evaluation",
-    "parse_seeds",
-    "run",
-    "summarize",
-    "table",
-    "train_seeds",
-]
+__all__ = ["Options", "run", "train_seeds"]

@@ -75,6 +75,9 @@ def run(
     """
     _check_alone(request, given)
     choice(options.backend, BACKENDS, "--backend")
+    if options.workers < 1:
+        fix = "start with as many as there are devices"
+        raise UserError("--workers", got=options.workers, expected="at least 1", fix=fix)
     is_here = options.backend == "here" and not (options.dry_run or options.print_commands)
     if not is_here:
         jax.config.update("jax_platforms", "cpu")  # devices are for the runs
@@ -83,7 +86,8 @@ def run(
     seeds = sweep.seeds if options.seeds is None else parse_seeds(options.seeds)
     recipes = expansion.recipes(sweep, options.sets, load)
     folder.check(workdir, recipes)
-    runs = expansion.runs(sweep, recipes, seeds, workdir, folder.names(workdir))
+    first = folder.first_seed(workdir, seeds)
+    runs = expansion.runs(sweep, recipes, seeds, first, workdir, folder.names(workdir))
     checking.check(sweep, recipes, request, find)
     if options.dry_run or options.print_commands:
         with streams.open_output(request.output, distributed.is_first_process()) as output:
@@ -92,7 +96,7 @@ def run(
     if not request.report:
         runs = tuple(dataclasses.replace(run, arguments=(*run.arguments, "--noreport")) for run in runs)
     begin = _backend(options, workdir, request, find)
-    distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs))
+    distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs, first))
     if options.backend in ("here", "workers"):  # what is compiled here may not run on another machine
         compilation.share_programs(workdir / "compiled")
     try:

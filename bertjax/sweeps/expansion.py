@@ -107,7 +107,7 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
 
 
 def runs(
-    sweep: Sweep, recipes: Recipes, seeds: Sequence[int], workdir: Path, names: Mapping[str, str]
+    sweep: Sweep, recipes: Recipes, seeds: Sequence[int], first: int, workdir: Path, names: Mapping[str, str]
 ) -> tuple[Run, ...]:
     """The runs of a sweep, each after the one that it begins with.
 
@@ -115,11 +115,12 @@ def runs(
       sweep: what is to be run.
       recipes: of its rows.
       seeds: with each of which.
+      first: that of stages of one seed.
       workdir: the sweep's folder.
       names: of folders that have been given before, by what they hold.
     """
     served: dict[tuple[str, int], list[Key]] = {}
-    for key in _keys(sweep, seeds):
+    for key in _keys(sweep, seeds, first):
         served.setdefault((recipes[key.row, key.stage].content, key.seed), []).append(key)
     slugs = {row.name: row.slug for row in sweep.rows}
     folders: dict[Key, Path] = {}
@@ -133,7 +134,8 @@ def runs(
         folders |= dict.fromkeys(keys, folder)
         before = None
         if stage.init_from:
-            before = folders[Key(row, stage.init_from, _seed_of(sweep, stage.init_from, seed, seeds))]
+            earlier = sweep.stage(stage.init_from)
+            before = folders[Key(row, earlier.name, first if earlier.one_seed else seed)]
         arguments = [argument.replace(_WORKDIR, str(workdir)) for argument in recipe.arguments]
         config = {**_placed(recipe.config, str(workdir)), "seed": seed}
         if before:
@@ -157,15 +159,11 @@ def identity(recipe: Recipe, seed: int) -> str:
     return f"{recipe.content}-{seed}"
 
 
-def _keys(sweep: Sweep, seeds: Sequence[int]) -> Iterator[Key]:
+def _keys(sweep: Sweep, seeds: Sequence[int], first: int) -> Iterator[Key]:
     for stage in sweep.stages:
         for row in sweep.rows:
-            for seed in seeds[:1] if stage.one_seed else seeds:
+            for seed in (first,) if stage.one_seed else seeds:
                 yield Key(row.name, stage.name, seed)
-
-
-def _seed_of(sweep: Sweep, stage: str, seed: int, seeds: Sequence[int]) -> int:
-    return seeds[0] if sweep.stage(stage).one_seed else seed
 
 
 class _Set(NamedTuple):

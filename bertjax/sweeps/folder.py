@@ -1,7 +1,7 @@
 """What a sweep keeps in its folder: which rows it has and how they were made, so that another one is told from it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,12 @@ def names(workdir: Path) -> Mapping[str, str]:
     """The folders that runs have been given before, by what they hold; see `expansion.identity`."""
     found: Mapping[str, str] = _read(workdir)["names"]
     return found
+
+
+def first_seed(workdir: Path, seeds: Sequence[int]) -> int:
+    """The seed of stages of one seed: the first of these, or of those that the folder was begun with."""
+    kept = _read(workdir)["first_seed"]
+    return seeds[0] if kept is None else int(kept)
 
 
 def check(workdir: Path, recipes: Recipes) -> None:
@@ -45,7 +51,7 @@ def check(workdir: Path, recipes: Recipes) -> None:
         )
 
 
-def save(workdir: Path, spec: str, recipes: Recipes, runs: tuple[Run, ...]) -> None:
+def save(workdir: Path, spec: str, recipes: Recipes, runs: tuple[Run, ...], first_seed: int) -> None:
     """Writes down what the folder is of."""
     rows: dict[str, dict[str, str]] = {}
     for (row, stage), recipe in recipes.items():
@@ -53,6 +59,7 @@ def save(workdir: Path, spec: str, recipes: Recipes, runs: tuple[Run, ...]) -> N
     given = {identity(recipes[key.row, key.stage], key.seed): run.name for run in runs for key in run.keys}
     kept = {
         "sweep": spec,
+        "first_seed": first_seed,
         "rows": rows,
         "names": {**names(workdir), **given},
         "configs": {recipe.content: recipe.config for recipe in recipes.values()},
@@ -65,10 +72,10 @@ def save(workdir: Path, spec: str, recipes: Recipes, runs: tuple[Run, ...]) -> N
 def _read(workdir: Path) -> dict[str, Any]:
     path = workdir / _FILE
     if not path.exists():
-        return {"rows": {}, "names": {}, "configs": {}}
+        return {"first_seed": None, "rows": {}, "names": {}, "configs": {}}
     try:
         kept = json.loads(path.read_text())
-        return {key: dict(kept[key]) for key in ("rows", "names", "configs")}
+        return {"first_seed": kept.get("first_seed"), **{key: dict(kept[key]) for key in ("rows", "names", "configs")}}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             str(path),

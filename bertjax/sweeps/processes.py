@@ -101,10 +101,6 @@ class Workers:
 
     def __init__(self, count: int, program: Path, logs: Path) -> None:
         """Args: how many at a time; `launch.py`; a folder for what they say."""
-        if count < 1:
-            raise UserError(
-                "--workers", got=count, expected="at least 1", fix="start with as many as there are devices"
-            )
         self._program, self._logs = program, logs
         self._shares = shares(count, _cores(), _devices(os.environ))
 
@@ -116,6 +112,7 @@ class Workers:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{run.name}.txt"
         with log.open("a") as output:
+            said_before = output.tell()
             process = subprocess.Popen(
                 [sys.executable, str(self._program), "--distributed=off", *run.command],
                 env=environment,
@@ -126,14 +123,14 @@ class Workers:
         if share.cores:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, share.cores)  # before it has any threads
-        return _Child(process, log)
+        return _Child(process, log, said_before)
 
 
 class _Child:
     """See `Job`."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
-        self._process, self._log = process, log
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, said_before: int) -> None:
+        self._process, self._log, self._said_before = process, log, said_before
 
     def is_over(self) -> bool:
         return self._process.poll() is not None
@@ -144,7 +141,8 @@ class _Child:
     def complaint(self) -> str:
         if not self._process.returncode:
             return ""
-        return last_words(self._log.read_text(errors="replace")) or f"exit status {self._process.returncode}"
+        said = self._log.read_bytes()[self._said_before :].decode(errors="replace")
+        return last_words(said) or f"exit status {self._process.returncode}"
 
 
 def last_words(text: str) -> str:

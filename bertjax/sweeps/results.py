@@ -172,20 +172,10 @@ def _cost(sweep: Sweep, runs: Sequence[Run], row: str, seeds: Sequence[int], rea
         found = [read[folder] for folder in folders if folder in read]
         if len(found) < len(folders):
             continue
-        minutes.append(sum(seconds(run) for run in found) / 60)
+        minutes.append(sum(run.seconds_trained()[-1][1] for run in found) / 60)
         tokens.append(sum(run.tokens_seen()[-1][1] for run in found))
         with contextlib.suppress(UserError):  # checkpoints may have been deleted since
             parameters = checkpoints.num_parameters(folders[-1]) if parameters is None else parameters
     if not minutes:
         return Cost(None, None, None)
     return Cost(sum(minutes) / len(minutes), sum(tokens) / len(tokens), parameters)
-
-
-def seconds(run: Finished) -> float:
-    """How long a run has trained, from the pace of each window of its log; see `Run.tokens_seen`."""
-    total, before = 0.0, 0
-    for record in run.records:
-        if "train/step_seconds" in record:
-            total += (int(record["step"]) - before) * record["train/step_seconds"]
-            before = int(record["step"])
-    return total

@@ -18,14 +18,14 @@ from bertjax.training import compilation, distributed, modes, streams
 
 
 def parse_seeds(given: str) -> tuple[int, ...]:
-    """The seeds in a list such as "0,1,2". Raises UserError unless each is a number of its own, 0 or more."""
+    """The seeds in a list such as "0,1,2". Raises UserError unless each is a number of its own, 0 to 2**32 - 1."""
     parts = [part.strip() for part in given.split(",")]
     seeds = tuple(int(part) for part in parts if part.isascii() and part.isdecimal())
-    if len(seeds) < len(parts) or len(set(seeds)) < len(seeds):
+    if len(seeds) < len(parts) or len(set(seeds)) < len(seeds) or max(seeds) >= 2**32:
         raise UserError(
             "--seeds",
             got=repr(given),
-            expected="different whole numbers, 0 or more, separated by commas",
+            expected="different whole numbers, 0 to 2**32 - 1, separated by commas",
             fix="write for example --seeds=0,1,2",
         )
     return seeds

@@ -1,6 +1,7 @@
 """The settings of a training run that every task has."""
 
 import dataclasses
+import math
 
 from bertjax.checkpoints import CheckpointConfig
 from bertjax.errors import UserError, choice
@@ -55,4 +56,24 @@ class TrainingConfig(InferenceConfig):
                 got=f"{self.accumulation_steps} micro-batches for batch_size {self.batch_size}",
                 expected="a divisor of batch_size",
                 fix="change one of the two",
+            )
+
+    def check_final(self) -> None:
+        """Raises UserError if the run will not have the checkpoints that `checkpoint.final` names at its end."""
+        kept = self.checkpoint
+        kind, _, count = kept.final.partition(":")
+        if kind == "best" and not kept.best_metric:
+            got, fix = f"{kept.final}, and no checkpoint.best_metric", "set --config.checkpoint.best_metric"
+            raise UserError("config key checkpoint.final", got=got, expected="a metric to tell the best by", fix=fix)
+        every, most = kept.save_every, kept.keep
+        if kind == "best":  # those that are evaluated too
+            every, most = math.lcm(every, self.evaluate_every), kept.keep_best
+        there = min(-(-self.num_steps // every), most)
+        if count and int(count) > there:
+            raise UserError(
+                "config key checkpoint.final",
+                got=f"{kept.final}, of {there} that there will be",
+                expected=f"the mean of at most {there}",
+                fix=f"set --config.checkpoint.final={kind}:{there}, or save, evaluate or keep more of them "
+                "(checkpoint.{save_every,keep,keep_best}, evaluate_every)",
             )

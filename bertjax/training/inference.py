@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bertjax.checkpoints import find_steps, restore_params
+from bertjax.errors import UserError
 from bertjax.task import Attended, Attends, Batch, Example, HasTest, Metrics, Output, Params, Predicts, Shows, Task
 from bertjax.training import distributed, sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
@@ -142,7 +143,11 @@ class Inference:
     """
 
     def __init__(self, task: Predicts, config: InferenceConfig, workdir: Path | None, checkpoint: str) -> None:
-        """Args: the task; its settings; the run and which of its checkpoints, or None for published weights."""
+        """Args: the task; its settings; the run and which of its checkpoints, or None and "final" for `init_from`."""
+        if workdir is None and checkpoint != "final":
+            got, expected = f"{checkpoint!r}, and no --workdir", "a run in --workdir to choose among the checkpoints of"
+            fix = "leave it out: a run in init_from gives those of its checkpoint.final"
+            raise UserError("--checkpoint", got=got, expected=expected, fix=fix)
         self._task, self._config = task, config
         self._mesh = sharding.make_mesh(config.mesh, jax.devices())
         self.checkpoint = "" if workdir is None else "+".join(map(str, find_steps(workdir, checkpoint)))

@@ -98,6 +98,7 @@ def _is_due(config: TrainingConfig, step: int, interval: int) -> bool:
 
 def check(task: Task, config: TrainingConfig, values: Mapping[str, Any]) -> None:
     """Raises UserError where a task, its settings, all `values` of the config and devices do not fit; reads no data."""
+    config.check_final()
     sharding.check_split(values, jax.device_count())
     Trainer(task, config, jax.devices())
 

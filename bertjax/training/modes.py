@@ -153,7 +153,6 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
         _infer(request, config, task, inference.Inference(task, settings, from_run, request.checkpoint))
         return Outcome.DONE
-
     assert isinstance(module, Trainable)
     if request.mode == "evaluate" and not request.workdir:
         _write_record(request, _evaluated(request, _published(module, experiment, config), settings, None))
@@ -289,7 +288,8 @@ def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
 def rehearse(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> dict[str, Any]:
     """The config with all its values, checked as `run` would, but for text and devices. Raises UserError."""
     module, config = _resolved(request, given, find)
-    _, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
+    settings, experiment = build_all((_settings(module, request.mode), module.Config), config, "")
+    settings.check_final()
     module.make(experiment, None, None)
     return config
 

@@ -21,14 +21,21 @@ def fingerprint(config: Mapping[str, Any], checkpoint: str, source: str) -> str:
 
     Args:
       config: of the run, or of what predicts without one.
-      checkpoint: which of the run's.
+      checkpoint: which of the run's; "" for the weights in `init_from`, which are told by the times of their files.
       source: the file that is predicted on; "-" for standard input.
     """
     if not Path(source).is_file():
         return ""
     with Path(source).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashlib.sha256(json.dumps([config, checkpoint, digest], sort_keys=True).encode()).hexdigest()[:16]
+    weights = checkpoint or _times(Path(config["init_from"]))
+    return hashlib.sha256(json.dumps([config, weights, digest], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _times(weights: Path) -> list[tuple[str, int]]:
+    """When the files of a folder, or with names that begin so, were written."""
+    files = weights.rglob("*") if weights.is_dir() else weights.parent.glob(f"{weights.name}*")
+    return sorted((str(path), path.stat().st_mtime_ns) for path in files if path.is_file())
 
 
 @contextlib.contextmanager

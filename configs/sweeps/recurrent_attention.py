@@ -31,7 +31,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
             parts.stage(
                 "train",
                 f"configs/translation.py:{transformer}",
-                {} if scale == "paper" else parts.tiny_translation(scale),
+                parts.PAIRS if scale == "paper" else parts.tiny_translation(scale),
             )
         ],
         "rows": [

@@ -21,7 +21,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     tiny = scale != "paper"
     small = parts.SMALL_TRANSFORMER
     stages = {
-        "paper": parts.stage("train", "configs/translation.py:base"),
+        "paper": parts.stage("train", "configs/translation.py:base", parts.PAIRS),
         "dates": parts.stage("train", "configs/translation.py:dates", parts.tiny_translation("dates")),
         "text": parts.stage("train", "configs/translation.py:tiny", {**parts.tiny_translation("text"), **small}),
     }

@@ -216,6 +216,7 @@ def test_a_row_that_fails_is_listed_and_the_rest_is_there(flags, done, tmp_path,
         (["--mode=evaluate"], "--sweep", "--mode=evaluate", "leave it out"),
         (["--config=configs/classification.py:tiny"], "--sweep", "--config beside it", "leave it out"),
         (["--backend=ray"], "--backend", "'ray'", "choose"),
+        (["--backend=submitit_local", "--workers=0"], "--workers", "0", "as many as there are devices"),
     ],
 )
 def test_a_mistake_names_the_row(flags, tmp_path, arguments, what, got, fix):

@@ -16,7 +16,7 @@ from tests.tiny import check_told as check
 def expand(tmp_path, sets=(), seeds=(0, 1), names=None, **changed):
     sweep = made.sweep(**changed)
     recipes = expansion.recipes(sweep, sets, made.load)
-    return expansion.runs(sweep, recipes, seeds, tmp_path, names or {})
+    return expansion.runs(sweep, recipes, seeds, seeds[0], tmp_path, names or {})
 
 
 def named(runs):
@@ -84,19 +84,31 @@ def test_folders_keep_their_names_when_rows_join(tmp_path):
     rows = made.values()["rows"]
     sweep, more = made.sweep(rows=rows[:2]), made.sweep()
     recipes, others = (expansion.recipes(each, (), made.load) for each in (sweep, more))
-    runs = expansion.runs(sweep, recipes, (0,), tmp_path, folder.names(tmp_path))
-    folder.save(tmp_path, "sweep.py", recipes, runs)
+    runs = expansion.runs(sweep, recipes, (0,), 0, tmp_path, folder.names(tmp_path))
+    folder.save(tmp_path, "sweep.py", recipes, runs, 0)
     folder.check(tmp_path, others)
-    again = expansion.runs(more, others, (0, 1), tmp_path, folder.names(tmp_path))
+    again = expansion.runs(more, others, (0, 1), 0, tmp_path, folder.names(tmp_path))
     assert {run.folder for run in runs} <= {run.folder for run in again}
     assert [run.name for run in again if run.keys[0] == Key("No A", "pretrain", 0)] == ["no-a-pretrain-seed0"]
+
+
+def test_the_seed_that_serves_all_stays_when_others_follow(tmp_path):
+    stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
+    sweep = made.sweep(stages=stages, rows=[parts.row("base")])
+    recipes = expansion.recipes(sweep, (), made.load)
+    assert folder.first_seed(tmp_path, (3, 1)) == 3
+    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (3, 1), 3, tmp_path, {}), 3)
+    assert folder.first_seed(tmp_path, (1, 2)) == 3
+    again = expansion.runs(sweep, recipes, (1, 2), 3, tmp_path, folder.names(tmp_path))
+    assert [run.name for run in again] == ["base-pretrain-seed3", "base-task-seed1", "base-task-seed2"]
+    assert {run.needs for run in again[1:]} == {again[0].folder}
 
 
 @pytest.mark.parametrize("sets", [("task.size=7",), ("pretrain.data.source=other",)])
 def test_another_sweep_in_the_folder_is_refused(tmp_path, sets):
     sweep = made.sweep(rows=made.values()["rows"][:1])
     recipes = expansion.recipes(sweep, (), made.load)
-    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), tmp_path, {}))
+    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
     with pytest.raises(UserError) as error:
         folder.check(tmp_path, expansion.recipes(sweep, sets, made.load))
     key, now = ("size: 1 there", "7 now") if "size" in sets[0] else ("data.source: 'text' there", "'other' now")
@@ -108,7 +120,7 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path, sets):
 def test_rows_that_are_gone_and_checkpoints_that_are_chosen_otherwise_are_refused(tmp_path):
     sweep = made.sweep()
     recipes = expansion.recipes(sweep, (), made.load)
-    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), tmp_path, {}))
+    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
     fewer = made.sweep(rows=made.values()["rows"][:2])
     with pytest.raises(UserError, match=r"row 'No A & B', stage pretrain: there, not in this sweep"):
         folder.check(tmp_path, expansion.recipes(fewer, (), made.load))
@@ -195,7 +207,7 @@ def test_a_config_that_cannot_be_made_names_its_row(tmp_path):
 def test_what_is_kept_reads_back(tmp_path):
     sweep = made.sweep()
     recipes = expansion.recipes(sweep, (), made.load)
-    folder.save(tmp_path, "sweep.py:tiny", recipes, expansion.runs(sweep, recipes, (0,), tmp_path, {}))
+    folder.save(tmp_path, "sweep.py:tiny", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
     kept = json.loads((tmp_path / "sweep.json").read_text())
     assert kept["sweep"] == "sweep.py:tiny"
     assert list(kept["rows"]) == ["base", "No A", "No A & B"]

@@ -156,6 +156,13 @@ def test_what_a_worker_says_last_is_told(tmp_path, program):
     assert (tmp_path / "logs" / "fail.txt").read_text() == "error: this: got that\nsome more\n"
 
 
+def test_what_it_said_the_time_before_is_not_told_again(tmp_path, program):
+    workers = processes.Workers(1, program, tmp_path / "logs")
+    first, again = ([one.error for one in processes.in_jobs(chain(tmp_path, "fail"), workers, 1)] for _ in range(2))
+    assert first == ["this: got that"]
+    assert again[0].startswith("FileExistsError")  # as the folder is there now
+
+
 def test_sigterm_is_passed_on(tmp_path, program, monkeypatch):
     workers = processes.Workers(2, program, tmp_path / "logs")
     looks = []
@@ -198,12 +205,6 @@ def test_a_machine_divided(count, cores, devices, expected):
 )
 def test_last_words(text, last):
     assert processes.last_words(text) == last
-
-
-def test_no_worker(tmp_path, program):
-    with pytest.raises(UserError) as error:
-        processes.Workers(0, program, tmp_path)
-    check(f"error: {error.value}", what="--workers", got="0", expected="at least 1", fix="devices")
 
 
 def test_the_docstring_holds():

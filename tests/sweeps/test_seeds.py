@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax import sweeps
 from bertjax.errors import UserError
 from bertjax.reporting.runs import Run
-from bertjax.sweeps import Evaluation, figures
+from bertjax.sweeps import figures
+from bertjax.sweeps.figures import Evaluation, evaluation, summarize
+from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from bertjax.training import loop
 from tests import tiny
 from tests.tiny import check_told as check
@@ -139,16 +140,10 @@ def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, m
 # What can be wrong is told before anything is trained.
 
 
-@pytest.mark.parametrize("seeds", ["1,x", "", "1,,2", "0,1,0", "1,01", "-1", "1.5", "0 1", "²"])
+@pytest.mark.parametrize("seeds", ["1,x", "", "1,,2", "0,1,0", "1,01", "-1", "1.5", "0 1", "²", "0,4294967296"])
 def test_a_bad_list(flags, tmp_path, seeds):
     message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", f"--seeds={seeds}").error
-    check(message, what="--seeds", got=f"'{seeds}'", expected="different whole numbers, 0 or more", fix="--seeds=0,1,2")
-    assert not (tmp_path / "sweep").exists()
-
-
-def test_a_seed_that_is_too_large(flags, tmp_path):
-    message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", f"--seeds=0,{2**32}").error
-    check(message, what="config key seed", got=str(2**32), expected=r"0 to 2\*\*32 - 1", fix="choose")
+    check(message, what="--seeds", got=f"'{seeds}'", expected="different whole numbers", fix="--seeds=0,1,2")
     assert not (tmp_path / "sweep").exists()
 
 
@@ -189,7 +184,7 @@ def test_a_folder_with_runs_of_another_config(flags, sweep, tmp_path):
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, unique=True))
 def test_lists_come_back_as_numbers(seeds):
-    assert sweeps.parse_seeds(", ".join(map(str, seeds))) == tuple(seeds)
+    assert parse_seeds(", ".join(map(str, seeds))) == tuple(seeds)
 
 
 def run_of(folder: Path, best_metric: str, saved: tuple[int, ...]) -> Run:
@@ -214,21 +209,21 @@ def run_of(folder: Path, best_metric: str, saved: tuple[int, ...]) -> Run:
 )
 def test_the_evaluation_of_the_best_checkpoint_or_the_last(tmp_path, best_metric, saved, step):
     figures = {"valid/f1": 1 - step / 20, "valid/loss": step / 2}
-    assert sweeps.evaluation(run_of(tmp_path, best_metric, saved)) == Evaluation(step, pytest.approx(figures))
+    assert evaluation(run_of(tmp_path, best_metric, saved)) == Evaluation(step, pytest.approx(figures))
 
 
 def test_a_run_that_was_not_evaluated(tmp_path):
     run = run_of(tmp_path, "valid/f1", ())
     with pytest.raises(UserError) as error:
-        sweeps.evaluation(Run(tmp_path, run.config, run.records[:2]))
+        evaluation(Run(tmp_path, run.config, run.records[:2]))
     check(f"error: {error.value}", what="run ", got="no held-out", expected="an evaluation", fix="go on")
 
 
 def test_a_worked_summary():
     evaluations = {seed: Evaluation(8, {"valid/f1": value}) for seed, value in ((0, 0.25), (1, 0.5), (7, 0.75))}
-    figure = sweeps.summarize(evaluations)["valid/f1"]
+    figure = summarize(evaluations)["valid/f1"]
     assert (figure.mean, figure.std) == (0.5, 0.25)
-    assert sweeps.table(evaluations, sweeps.summarize(evaluations)) == (
+    assert table(evaluations, summarize(evaluations)) == (
         "seed  step  valid/f1\n"
         "   0     8    0.2500\n"
         "   1     8    0.5000\n"
@@ -241,19 +236,19 @@ def test_a_worked_summary():
 
 def test_one_seed_has_no_deviation():
     evaluations = {4: Evaluation(8, {"valid/f1": 0.25})}
-    summary = sweeps.summarize(evaluations)
-    assert sweeps.as_json(evaluations, summary)["metrics"] == {
+    summary = summarize(evaluations)
+    assert as_json(evaluations, summary)["metrics"] == {
         "valid/f1": {"seeds": {"4": 0.25}, "mean": 0.25, "std": None, "n": 1}
     }
-    assert sweeps.table(evaluations, summary).splitlines()[-2].split() == ["std", "-"]
+    assert table(evaluations, summary).splitlines()[-2].split() == ["std", "-"]
 
 
 def test_a_number_that_is_not_finite_spoils_the_mean_and_is_seen():
     evaluations = {0: Evaluation(8, {"valid/loss": math.nan}), 1: Evaluation(8, {"valid/loss": 1.0})}
-    summary = sweeps.summarize(evaluations)
-    figure = sweeps.as_json(evaluations, summary)["metrics"]["valid/loss"]
+    summary = summarize(evaluations)
+    figure = as_json(evaluations, summary)["metrics"]["valid/loss"]
     assert figure == {"seeds": {"0": None, "1": 1.0}, "mean": None, "std": None, "n": 2}
-    assert "nan" in sweeps.table(evaluations, summary)
+    assert "nan" in table(evaluations, summary)
 
 
 def test_the_docstring_holds():

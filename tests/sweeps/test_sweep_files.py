@@ -124,7 +124,7 @@ def test_figures_of_the_papers():
 def test_what_table_5_shares():
     sweep = sweep_of("bert_pretraining_tasks")
     recipes = expansion.recipes(sweep, [f"{need}=x" for need in sweep.needs], launch._load)
-    runs = expansion.runs(sweep, recipes, (0, 1, 2), Path("w"), {})
+    runs = expansion.runs(sweep, recipes, (0, 1, 2), 0, Path("w"), {})
     assert len([run for run in runs if run.keys[0].stage == "pretrain"]) == 3
     assert len([run for run in runs if run.keys[0].stage == "mnli"]) == 12
     both = {key.row for run in runs for key in run.keys if run.name.startswith("pretrain-")}
@@ -161,7 +161,7 @@ def test_commands_are_those_of_launch(spec, tmp_path, no_fingerprint):
     assert launch._load(commands[1][2:-1])["num_steps"] == 600
 
 
-@pytest.mark.parametrize("spec", ["seeds", "bertsum"])
+@pytest.mark.parametrize("spec", NAMES)
 def test_what_is_missing_is_named(spec, tmp_path):
     outcome = tiny.run(f"--sweep=configs/sweeps/{spec}.py", f"--workdir={tmp_path}", "--dry_run")
     missing = ", ".join(sweep_of(spec).needs)
