@@ -1,6 +1,7 @@
 """What all fine-tuning has in common: its config, lengths in epochs, and models and rows of BERT's three inputs."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,8 +67,9 @@ def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
     Raises:
       UserError: a run of no update, or a fraction that is none.
     """
-    if config["num_epochs"] <= 0:
-        raise UserError("config key num_epochs", got=config["num_epochs"], expected="above 0", fix="raise it")
+    if not 0 < config["num_epochs"] < math.inf:
+        got, expected = config["num_epochs"], "a number above 0"
+        raise UserError("config key num_epochs", got=got, expected=expected, fix="use 3.0, as BERT does")
     if not 0 <= config["warmup_fraction"] <= 1:
         got = config["warmup_fraction"]
         raise UserError("config key warmup_fraction", got=got, expected="0 to 1", fix="use 0.1, as BERT does")
@@ -121,6 +123,17 @@ def model_configs(config: HasModel, head: type, vocab_size: int) -> tuple[BertCo
             else "leave out --config.model.vocab_size, which follows from the vocabulary",
         )
     return bert, found
+
+
+def check_two_segments(config: BertConfig) -> None:
+    """Raises UserError for a BERT without a token type for each of two texts."""
+    if config.type_vocab_size < 2:
+        raise UserError(
+            "config key model.type_vocab_size",
+            got=config.type_vocab_size,
+            expected="at least 2, a token type for each of two segments",
+            fix="begin with a BERT that has them",
+        )
 
 
 def init(model: nn.Module, rng: jax.Array) -> Params:

@@ -2,7 +2,6 @@
 PreSumm's.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from flax import traverse_util
 from bertjax import checkpoints
 from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError, choice
-from bertjax.interop import bert_tensors, google, huggingface, presumm
+from bertjax.interop import bert_tensors, google, huggingface, json_files, presumm
 from bertjax.task import Params
 
 _log = logging.getLogger(__name__)
@@ -61,7 +60,10 @@ def describe(folder: Path) -> Pretrained:
         model = presumm.describe(folder)
         return Pretrained(_chosen(model), True if model["vocab_size"] == _UNCASED_SIZE else None, (), {})
     if checkpoints.has_checkpoint(folder):
-        run = json.loads((folder / "config.json").read_text())
+        run = json_files.read_json(folder / "config.json", dict)
+        if "vocab_size" not in run.get("model", {}):
+            got, expected = f"a run of {run.get('experiment')}", "one of a task with a BERT"
+            raise UserError(f"config key init_from={folder}", got=got, expected=expected, fix="name another folder")
         tokenizer = WordPiece.load(folder)
         model = {**run["model"], "vocab_size": run["model"]["vocab_size"] or tokenizer.vocab_size}
         return Pretrained(_chosen(model), tokenizer.lowercase, tuple(run["data"].get("labels", ())), run)

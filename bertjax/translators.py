@@ -1,9 +1,11 @@
 """What a translation model begins with: its vocabularies, and what `init_from` names: a run, or a MarianMTModel."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,11 @@ from bertjax.task import Params
 _log = logging.getLogger(__name__)
 
 _DONE = "vocabularies.json"
+# Whatever a vocabulary may be in.
+_FILES = (
+    *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "spm.model"),
+    *("vocab.txt", "tokenizer.json", "tokenizer_config.json"),
+)
 # Of the model, what the user may choose beside published weights.
 _FREE = (
     "attention_backend",
@@ -49,7 +56,12 @@ def open_vocabularies(folder: Path) -> Vocabularies:
 
 
 def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
-    """Writes them for `open_vocabularies`."""
+    """Writes them for `open_vocabularies`, in place of any that are there."""
+    for place in (folder / "source", folder / "target", folder):
+        for name in _FILES:
+            (place / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # one that is not there, or has something else in it
+            place.rmdir()
     if isinstance(vocabularies.source, MarianSubwords):
         vocabularies.source.save(folder)
         vocabularies.target.save(folder)
@@ -89,7 +101,8 @@ class Preparation:
         done, fingerprint = self.folder / _DONE, self.fingerprint
         if done.exists() and json.loads(done.read_text())["fingerprint"] == fingerprint:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)  # of another kind of vocabularies, perhaps
+        self.folder.mkdir(parents=True)
         if self.init_from:
             vocabularies = open_vocabularies(Path(self.init_from))
         else:
@@ -108,19 +121,19 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: no model is named at all, or one that contradicts the folder.
     """
-    model, architecture = dict(config["model"]), config["architecture"]
+    model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
     if config["init_from"]:
-        architecture, found = _describe(Path(config["init_from"]))
-        for key, value in {"architecture": architecture, **found}.items():
-            given = config["architecture"] if key == "architecture" else model.get(key)
-            if given not in (None, value):
+        known, found = _describe(Path(config["init_from"]))
+        wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
+        for key, value in {**known, **{f"model.{key}": value for key, value in found.items()}}.items():
+            if wanted.get(key) not in (None, value):
                 raise UserError(
-                    "config key architecture" if key == "architecture" else f"config key model.{key}",
-                    got=given,
+                    f"config key {key}",
+                    got=wanted[key],
                     expected=f"{value}, as in init_from={config['init_from']}",
                     fix="leave it out, and name no model after the config file",
                 )
-        model |= found
+        whole, model = known, {**model, **found}
         for key in ("vocab_file", "target_vocab_file"):
             if config["data"][key]:
                 raise UserError(
@@ -129,6 +142,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
                     fix="leave it out",
                 )
+    architecture = whole["architecture"]
     if architecture == "recurrent":  # nothing was said about the Transformer's values
         names = [field.name for field in dataclasses.fields(RecurrentConfig)]
         model = {key: value for key, value in model.items() if key in names}
@@ -147,18 +161,22 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             expected="a model, or a folder to take it from",
             fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
         )
-    return {**config, "architecture": architecture, "model": model}
+    return {**config, **whole, "model": model}
 
 
-def _describe(folder: Path) -> tuple[str, dict[str, Any]]:
-    """The architecture, and the fields of the model that follow from a folder."""
+def _describe(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """What a folder determines: architecture and first token, and the fields of the model."""
     if checkpoints.has_checkpoint(folder):
         run = json.loads((folder / "config.json").read_text())
         if run["experiment"] != "translation":
             got, fix = f"a run of {run['experiment']}", "name a folder of one"
             raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix=fix)
-        return run["architecture"], {key: value for key, value in run["model"].items() if key not in _FREE}
-    return "transformer", {key: value for key, value in marian.read_config(folder).items() if key not in _FREE}
+        model, whole = run["model"], {key: run[key] for key in ("architecture", "start_token")}
+    else:
+        model, special = marian.read_config(folder), marian.read_special_ids(folder)
+        start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
+        whole = {"architecture": "transformer", "start_token": start}
+    return whole, {key: value for key, value in model.items() if key not in _FREE}
 
 
 def warm_start(params: Params, folder: Path) -> Params:

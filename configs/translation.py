@@ -73,16 +73,17 @@ def get_config(variant: str = "") -> ConfigDict:
     config.parallel = "jit"
     config.mesh = parts.mesh()
     config.architecture = "recurrent" if model == "rnn" else "transformer"
+    config.start_token = "begin"
     config.model = _recurrent() if model == "rnn" else _transformer(*_TRANSFORMERS[model or "tiny"])
     config.model.source_vocab_size = placeholder(int)  # follow from the vocabularies
     config.model.target_vocab_size = placeholder(int)
     if not model and not dates:
         config.architecture = placeholder(str)
+        config.start_token = placeholder(str)
         config.model.update({key: placeholder(type(config.model[key])) for key in _PUBLISHED})
     config.data = _data()
     config.label_smoothing = 0.1
     config.smoothing_denominator = "V"
-    config.start_token = "begin"
     config.decoding = _decoding()
     config.metrics = ("bleu", "chrf")
     config.num_scored = 500

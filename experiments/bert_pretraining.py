@@ -248,7 +248,8 @@ class BertPretraining:
             seen = showing.attention(number, example, params, self._model_config, vocab)
             follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
             yield {"kind": "masks", "masks": masks, "words": words, **follows, **seen}
-        fewest = np.argmin(np.sum(batch["segment_ids"] == 1, axis=1))  # the row with the most else in it
+        lengths = np.sum(batch["segment_ids"] == 1, axis=1)  # 0 in rows that fill up the batch
+        fewest = np.argmin(np.where(lengths, lengths, np.inf))  # the row with the most else in it
         yield showing.mask(batch["segment_ids"][fewest], self._model_config.direction)
         yield from showing.bert_positions(params)
 

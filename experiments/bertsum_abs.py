@@ -1,6 +1,7 @@
 """Summaries that a decoder writes from what BERT makes of an article (Liu and Lapata 2019, section 4)."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,8 @@ class Config(FineTuningConfig):
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines, and lengths in updates where there is a vocabulary to count rows with.
-
-    Raises:
-      UserError: contradictions, and whatever is wrong with the articles.
-    """
-    config = pretrained.resolve(config, extends_positions=True, otherwise=_DECODER)
-    data, count = ArticleData.of(config["data"]), 1
-    if config["num_steps"] is None and data.articles.source:
-        count = len(data.read("train"))
-    return fine_tuning.resolve_lengths(config, count)
+    """Fills in what `init_from` determines. Raises UserError for contradictions."""
+    return pretrained.resolve(config, extends_positions=True, otherwise=_DECODER)
 
 
 def preparation(config: Config, workdir: Path) -> ArticleText:
@@ -116,6 +109,8 @@ class Summarization:
         self._config, self._tokenizer, self._data = config, tokenizer, ArticleData.of(config.data)
         self._model_config, self._head = fine_tuning.model_configs(config, BertSumAbsConfig, tokenizer.vocab_size)
         check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
+        if self._data.rows.interval_segments:
+            fine_tuning.check_two_segments(self._model_config)
         self._model = BertSumAbs(self._model_config, self._head)
         self._decoding = build(DecodingConfig, config.decoding, "decoding")
         seq2seq.check_finds(self._decoding)
@@ -125,17 +120,22 @@ class Summarization:
         self._ids = TargetIds(start, end, tokenizer.pad_id)
         self._lengths = bucket_lengths(self._data.rows.seq_len)
         self._sizes = budget_sizes(self._lengths, config.batch_size)
-        self._batches: dict[str, BucketedBatches] = {}
-        self._scored: Mapping[str, Sequence[LimitedArticle]] = {}
-        if reads:
-            self._scored = self._data.scored()
-            for split, found in (("train", self._data.read("train")), ("valid", self._scored["valid"])):
-                rows = SummaryRows(map(self._pair, found), config.target_len)
-                self._batches[split] = BucketedBatches(rows, self._lengths, self._sizes, config.seed)
+        self._scored = self._data.scored() if reads else {}
+        self._valid = self._batched(self._scored["valid"]) if reads else None
+
+    @functools.cached_property
+    def _train(self) -> BucketedBatches:
+        """The articles to train on, which are not read to be scored."""
+        return self._batched(self._data.read("train"))
+
+    def _batched(self, articles: Sequence[LimitedArticle]) -> BucketedBatches:
+        rows = SummaryRows(map(self._pair, articles), self._config.target_len)
+        return BucketedBatches(rows, self._lengths, self._sizes, self._config.seed)
 
     def _pair(self, article: LimitedArticle) -> dict[str, np.ndarray]:
         assert article.summary is not None
-        labels = summary_rows.target(article.summary, self._tokenizer, self._config.target_len)
+        words, limit = self._data.rows.words, self._config.target_len
+        labels = summary_rows.target(article.summary, self._tokenizer, words, limit)
         return {**self._inputs(article), "labels": labels}
 
     def _inputs(self, article: LimitedArticle) -> dict[str, np.ndarray]:
@@ -174,8 +174,8 @@ class Summarization:
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
-        batches = self._batches[split]
-        return batches.training(start, rows) if split == "train" else batches.evaluation(rows)
+        assert self._valid, "a task that has read no articles only predicts"
+        return self._train.training(start, rows) if split == "train" else self._valid.evaluation(rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The tokens of the summaries."""
@@ -189,11 +189,16 @@ class Summarization:
 
     def baselines(self) -> Mapping[str, float]:
         """What the first sentences of each article score, and those of the oracle."""
-        return summarization.baselines(self._scored, lambda article: _LEAD, self._rouge)
+        scored = {**self._scored, "valid": self._held_out}
+        return summarization.baselines(scored, lambda article: _LEAD, self._rouge)
+
+    @property
+    def _held_out(self) -> Sequence[LimitedArticle]:
+        return self._scored["valid"][: self._config.num_scored]
 
     def held_out(self) -> Iterator[Example]:
         """The first held-out articles, to be summarized."""
-        return map(self._example, self._scored["valid"][: self._config.num_scored])
+        return map(self._example, self._held_out)
 
     def tested(self) -> Iterator[Example]:
         """All articles to test on."""

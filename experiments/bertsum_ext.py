@@ -142,6 +142,8 @@ class Summarization:
         self._config, self._tokenizer, self._data = config, tokenizer, ArticleData.of(config.data)
         self._model_config, self._head = fine_tuning.model_configs(config, BertSumConfig, tokenizer.vocab_size)
         check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
+        if self._data.rows.interval_segments:
+            fine_tuning.check_two_segments(self._model_config)
         self._model = BertSum(self._model_config, self._head)
         self._selection = build(SelectionConfig, config.selection, "selection")
         self._rouge = build(RougeConfig, config.rouge, "rouge")

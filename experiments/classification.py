@@ -100,6 +100,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             labeled_text.check_labels([*train, *valid], labels)
         count = len(train)
         if rows.packing:
+            check_seq_len(rows.seq_len, config["model"]["max_positions"])
             encoded = _encoded(train, GivenText.of(config["data"], Path()).tokenizer(), rows.seq_len)
             count = count_rows(np.array([len(row["input_ids"]) for row in encoded]), rows.seq_len, packing=True)
     elif not labels and config["init_from"] and config["objective"] == "classification":
@@ -149,6 +150,8 @@ class Classification:
         self._text, self._rows, _ = build_all(_DATA, config.data, "data")
         self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
+        if len(self._text.text_columns) == 2:
+            fine_tuning.check_two_segments(self._model_config)
         fine_tuning.check_packing(self._rows.packing, config.model)
         self._labels, self._numeric = self._rows.labels, config.objective == "regression"
         if config.objective == "regression":

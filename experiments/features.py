@@ -147,12 +147,12 @@ class Features:
         self._config, self._tokenizer = config, tokenizer
         self._seq_len = build_all(_DATA, config.data, "data")[0].seq_len
         whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
-        bert_config, head = fine_tuning.model_configs(whole, FeaturesConfig, tokenizer.vocab_size)
-        check_seq_len(self._seq_len, bert_config.max_positions)
-        check_layers(head.layers, bert_config.num_layers)
-        self._model = BertFeatures(bert_config, head.layers, head.mixing)
+        self._bert_config, head = fine_tuning.model_configs(whole, FeaturesConfig, tokenizer.vocab_size)
+        check_seq_len(self._seq_len, self._bert_config.max_positions)
+        check_layers(head.layers, self._bert_config.num_layers, "model.layers")
+        self._model = BertFeatures(self._bert_config, head.layers, head.mixing)
         joined = len(head.layers) if head.mixing == "concatenation" else 1
-        self._size = bert_config.hidden_size * joined
+        self._size = self._bert_config.hidden_size * joined
 
     def init(self, rng: jax.Array) -> Params:
         """See `Predicts.init`."""
@@ -173,6 +173,8 @@ class Features:
         for count, line in enumerate(lines, start=1):
             first, second = parse_line(line, "\t" in line, count)
             texts = [first] if second is None else [first, second]
+            if second is not None:
+                fine_tuning.check_two_segments(self._bert_config)
             if self._config.pooling == "sentence":
                 ids = self._tokenizer.encode_batch(texts)
                 cut += sum(map(len, ids)) > self._seq_len - 1 - len(ids)

@@ -131,6 +131,7 @@ class QuestionAnswering:
         self._text, self._spans, _ = build_all(_DATA, config.data, "data")
         self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
         check_seq_len(self._spans.seq_len, self._model_config.max_positions)
+        fine_tuning.check_two_segments(self._model_config)
         fine_tuning.check_packing(self._spans.packing, config.model)
         self._model = BertForQuestionAnswering(self._model_config, head.lstm_size)
 

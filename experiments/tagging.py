@@ -257,14 +257,19 @@ class Tagging:
         return fine_tuning.init(self._model, rng)
 
     def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`; a classifier of other tags is not taken over, and no tagger on features."""
+        """See `Task.warm_start`; a classifier of other tags is not taken over, and no tagger on other features."""
         if not self._config.init_from:
             return params
         folder = Path(self._config.init_from)
+        found = pretrained.describe(folder)
+        is_same = found.labels == self._labels
         if self._head.feature_layers:
-            return pretrained.warm_start(params, folder, ("tagger",))
-        afresh = () if pretrained.describe(folder).labels == self._labels else ("classifier",)
-        return pretrained.warm_start(params, folder, afresh)
+            theirs = found.config.get("model", {})
+            of_tagger = {key: theirs.get(key) for key in ("feature_layers", "mixing", "lstm_layers", "lstm_size")}
+            of_tagger["feature_layers"] = tuple(of_tagger["feature_layers"] or ())
+            is_same = is_same and of_tagger.items() <= dataclasses.asdict(self._head).items()
+        name = "tagger" if self._head.feature_layers else "classifier"
+        return pretrained.warm_start(params, folder, () if is_same else (name,))
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """See `Task.partition_rules`."""

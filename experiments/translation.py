@@ -1,6 +1,7 @@
 """Translation, or any text from text, by an encoder and a decoder (Vaswani et al. 2017; Bahdanau et al. 2015)."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,7 +53,8 @@ class Config:
         "end" (as fairseq does).
       decoding: fields of `DecodingConfig`.
       metrics: held-out figures, of `scoring.translation.SCORES`.
-      num_scored: how many held-out pairs are translated at each evaluation; the likelihood is that of all.
+      num_scored: how many held-out pairs are translated at each evaluation; the likelihood is that of all within
+        `data.seq_len`.
     """
 
     experiment: str
@@ -126,11 +128,10 @@ class Translation:
         self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
         self._ids = TargetIds(*translators.target_ids(config.start_token, vocabularies and vocabularies[1]))
         self._limit = self._most_positions()
-        self._train: BucketedBatches | PackedBatches | StreamBatches | None = None
         self._valid: BucketedBatches | None = None
         if reads:
             seq2seq.check_finds(self._decoding)
-            self._read_pairs()
+            self._valid = self._read_valid()
 
     def _most_positions(self) -> int:
         """Tokens of a text at most."""
@@ -147,20 +148,27 @@ class Translation:
                 )
         return limit
 
-    def _read_pairs(self) -> None:
-        config, length = self._config, self._rows.seq_len
-        lengths = bucket_lengths(length)
-        sizes = budget_sizes(lengths, config.batch_size)
-        self._valid = BucketedBatches(self._fitting("valid"), lengths, sizes, config.seed)
+    def _read_valid(self) -> BucketedBatches:
+        length = self._rows.seq_len
         if self._pairs.is_dates:
             PairRows(self._encoder.encoded(self._pairs.pairs("valid"))).check_fits(length)
+        return self._bucketed("valid")
+
+    @functools.cached_property
+    def _train(self) -> BucketedBatches | PackedBatches | StreamBatches:
+        """The pairs to train on, which are not read to be scored."""
+        config, length = self._config, self._rows.seq_len
+        if self._pairs.is_dates:
             dates = self._pairs.dates
-            self._train = StreamBatches(lambda start: self._encoder.encoded(dates(start)), length, config.batch_size)
-        elif self._rows.packing:
-            packing = row_of(length, length // 2)
-            self._train = PackedBatches(self._fitting("train"), packing, config.batch_size, config.seed)
-        else:
-            self._train = BucketedBatches(self._fitting("train"), lengths, sizes, config.seed)
+            return StreamBatches(lambda start: self._encoder.encoded(dates(start)), length, config.batch_size)
+        if self._rows.packing:
+            return PackedBatches(self._fitting("train"), row_of(length, length // 2), config.batch_size, config.seed)
+        return self._bucketed("train")
+
+    def _bucketed(self, split: str) -> BucketedBatches:
+        lengths = bucket_lengths(self._rows.seq_len)
+        sizes = budget_sizes(lengths, self._config.batch_size)
+        return BucketedBatches(self._fitting(split), lengths, sizes, self._config.seed)
 
     @property
     def _pairs(self) -> TranslationText:
@@ -205,7 +213,7 @@ class Translation:
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
-        assert self._train and self._valid, "a task that has read no pairs only predicts"
+        assert self._valid, "a task that has read no pairs only predicts"
         return self._train.training(start, rows) if split == "train" else self._valid.evaluation(rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:

@@ -231,8 +231,20 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
         if needs_summary and not summary:
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", "complete the row")
     gold = _gold(row, style, body, where) if style.gold_field in row else None
-    name = row["id"] if isinstance(row.get("id"), (str, int)) else where
-    return Stored(str(name), tuple(filter(None, body)), isinstance(row[article_field], list), summary, gold, where)
+    return Stored(
+        _id(row, where), tuple(filter(None, body)), isinstance(row[article_field], list), summary, gold, where
+    )
+
+
+def _id(row: Mapping[str, Any], where: str) -> str:
+    """The name of an article, or where it is from if it has none."""
+    name = row.get("id")
+    if isinstance(name, bytes):  # of TFDS
+        name = lines.decode(Line(where, 0, name, MAX_DOCUMENT_BYTES))
+    if not isinstance(name, (str, int)):
+        return where
+    lines.check_text(str(name), where)
+    return str(name)
 
 
 def _parts(row: Mapping[str, Any], field: str, key: str, where: str) -> list[str]:

@@ -63,7 +63,7 @@ def rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConf
     Where an article is cut, so may be its last sentence, of which one piece is left at least.
     """
     limit = config.seq_len
-    pieces = [ids[: limit - 2] or [tokenizer.unk_id] for ids in _encode(sentences, tokenizer, config.words)]
+    pieces = [ids[: limit - 2] or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
     sizes = [len(ids) + 2 for ids in pieces]
     if config.long_articles == "windows":
         return [_row(pieces, part, tokenizer, config) for part in cover(sizes, limit, config.window_overlap)]
@@ -106,7 +106,8 @@ def merged(
     return whole
 
 
-def _encode(sentences: Sequence[str], tokenizer: WordPiece, words: str) -> list[list[int]]:
+def encode(sentences: Sequence[str], tokenizer: WordPiece, words: str) -> list[list[int]]:
+    """The pieces of each sentence; see `ArticleRowsConfig.words`."""
     if words == "bert":
         return tokenizer.encode_batch(sentences)
     texts = [sentence.lower() if tokenizer.lowercase else sentence for sentence in sentences]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int64
 
+from bertjax.data.article_rows import encode
 from bertjax.data.buckets import Rows
 from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError
@@ -29,11 +30,18 @@ def target_ids(tokenizer: WordPiece) -> tuple[int, int, int]:
     return places[START], places[END], places[BETWEEN]
 
 
-def target(summary: Sequence[str], tokenizer: WordPiece, limit: int) -> np.ndarray:
-    """What is to be written, int32 [T]: the pieces of all sentences with `BETWEEN` among them, cut, and `END`."""
+def target(summary: Sequence[str], tokenizer: WordPiece, words: str, limit: int) -> np.ndarray:
+    """What is to be written, int32 [T]: the pieces of all sentences with `BETWEEN` among them, cut, and `END`.
+
+    Args:
+      summary: its sentences.
+      tokenizer: of a vocabulary with `TARGET_TOKENS`.
+      words: what becomes pieces, as in articles: see `ArticleRowsConfig.words`.
+      limit: the longest T.
+    """
     _, end, between = target_ids(tokenizer)
     ids: list[int] = []
-    for sentence in tokenizer.encode_batch(summary):
+    for sentence in encode(summary, tokenizer, words):
         ids += [between, *sentence] if ids else sentence
     return np.array([*ids[: limit - 1], end], np.int32)
 

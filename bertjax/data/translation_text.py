@@ -10,6 +10,7 @@ from bertjax.data.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
 
 DATES = "dates"  # the source that is made up
+_FILES = ("target", "valid_source", "valid_target", "test_source", "test_target", "source_column", "target_column")
 _SAMPLED_DATES = 20_000  # in which all that dates are written with occurs
 # Pairs are held out by their texts alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
@@ -48,10 +49,21 @@ class TranslationText:
           UserError: sources that do not fit together, or are not there.
         """
         self.is_dates = files.source == DATES
+        named = [field for field in _FILES if getattr(files, field)]
+        if self.is_dates and named:
+            raise UserError(
+                "config key data.source",
+                got=f"{DATES}, beside data.{named[0]}",
+                expected="no other files beside made-up dates",
+                fix="set --config.data.source to the pairs to train on, or to nothing where nothing is trained",
+            )
+        self._files = files
         self.has_test = bool(counts.num_test if self.is_dates else files.test_source)
         self._counts = dataclasses.asdict(counts)
         splits = ("train", "valid", "test") if self.has_test else ("train", "valid")
-        self._texts = {} if self.is_dates else {split: ParallelText(files, split, _SPLIT_SEED) for split in splits}
+        # To be scored on held-out pairs takes none to train on.
+        read = [] if self.is_dates else [split for split in splits if split != "train" or files.source]
+        self._texts = {split: ParallelText(files, split, _SPLIT_SEED) for split in read}
         self._dates = {}
         if self.is_dates:
             seeds = {"train": seed, "valid": _SPLIT_SEED, "test": _SPLIT_SEED}
@@ -62,7 +74,8 @@ class TranslationText:
         if self.is_dates:
             count = _SAMPLED_DATES if split == "train" else self._counts[f"num_{split}"]
             return itertools.islice(self._dates[split].pairs(0), count)
-        return self._texts[split].pairs()
+        text = self._texts.get(split) or ParallelText(self._files, split, _SPLIT_SEED)
+        return text.pairs()
 
     def dates(self, start: int) -> Iterator[Pair]:
         """The dates to train on from a number on, without end."""

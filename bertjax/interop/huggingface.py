@@ -55,6 +55,9 @@ _ARCHITECTURES = {
     "BertSum": {"scorer"},
     "BertSumAbs": {"decoder", "target_embeddings", "bias"},
 }
+# Those that have classes, and what transformers calls two of them.
+_CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+_TWO_LABELS = ("LABEL_0", "LABEL_1")
 # A way to pool of sentence-transformers: our name for it, if we have it.
 _POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -94,13 +97,17 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def read_labels(folder: str | Path) -> tuple[str, ...] | None:
     """Returns the names of the classes by number, or None if config.json has none.
 
+    transformers leaves them out of a classifier of two classes with the names that it gives them.
+
     Raises:
       UserError: no readable config.json, or names that are not those of classes 0, 1, ...
     """
     path = model_folder(folder) / CONFIG_FILE
-    labels = json_files.read_json(path, dict).get("id2label")
+    values = json_files.read_json(path, dict)
+    labels = values.get("id2label")
     if labels is None:
-        return None
+        kinds = values.get("architectures") or ()
+        return _TWO_LABELS if any(str(kind).endswith(_CLASSIFIERS) for kind in kinds) else None
     numbers = [str(i) for i in range(len(labels))] if isinstance(labels, dict) else []
     if not numbers or labels.keys() != set(numbers) or not all(isinstance(name, str) for name in labels.values()):
         refuse(f"{path}: id2label", labels, 'names by number, such as {"0": "no", "1": "yes"}')

@@ -130,7 +130,9 @@ def read_head(folder: str | Path) -> dict[str, Any]:
             if not isinstance(values[key], dict):
                 refuse(f"{path}: {key}", values[key], "an object with options")
             hints = get_type_hints(head)
-            fields = json_files.fields(values[key], {name: (name, hints[name]) for name in hints}, path)
+            later = {f.name: f.default for f in dataclasses.fields(head) if f.default is not dataclasses.MISSING}
+            found = {**later, **values[key]}
+            fields = json_files.fields(found, {name: (name, hints[name]) for name in hints}, path)
             return dataclasses.asdict(head(**fields))
     return {}
 

@@ -59,7 +59,7 @@ class BertFeatures(nn.Module):
         self, input_ids: Int[Array, "B S"], token_type_ids: Int[Array, "B S"], segment_ids: Int[Array, "B S"]
     ) -> Float32[Array, "B S F"]:
         """Returns the vectors, those of padding too."""
-        check_layers(self.layers, self.config.num_layers)
+        check_layers(self.layers, self.config.num_layers, "model.layers")
         output = Bert(self.config, use_pooler=False, name="bert")(
             input_ids, token_type_ids, segment_ids, deterministic=True, return_attention=False, return_layers=True
         )
@@ -67,15 +67,15 @@ class BertFeatures(nn.Module):
         return LayerMix(self.mixing, name="mix")(choose_layers(output.layers, self.layers).astype(jnp.float32))
 
 
-def check_layers(chosen: Sequence[int], num_layers: int) -> None:
-    """Raises UserError unless some layers, each once, are chosen of those that `BertOutput.layers` has."""
+def check_layers(chosen: Sequence[int], num_layers: int, key: str) -> None:
+    """Raises UserError about a config key unless some layers, each once, are chosen of what `BertOutput.layers` has."""
     places = {layer % (num_layers + 1) for layer in chosen if -num_layers - 1 <= layer <= num_layers}
     if not chosen or len(places) < len(chosen):
         raise UserError(
-            "config key model.layers",
+            f"config key {key}",
             got=tuple(chosen),
             expected=f"one or more of 0 (the embeddings) to {num_layers}, or -{num_layers + 1} to -1, each once",
-            fix="for example (-4, -3, -2, -1), the last four",
+            fix=f"for example {tuple(range(-min(4, num_layers), 0))}, the last ones",
         )
 
 

@@ -210,7 +210,7 @@ class BertFeatureTagger(nn.Module):
         deterministic: bool,
     ) -> Float32[Array, "B S C"]:
         """Returns the logits of each token, padding included."""
-        check_layers(self.layers, self.config.num_layers)
+        check_layers(self.layers, self.config.num_layers, "model.feature_layers")
         output = Bert(self.config, use_pooler=False, name="bert")(
             input_ids, token_type_ids, segment_ids, deterministic=True, return_attention=False, return_layers=True
         )

@@ -18,7 +18,7 @@ import numpy as np
 from bertjax.errors import UserError, as_user_error
 from bertjax.files import completed
 from bertjax.reporting import drawing
-from bertjax.reporting.runs import Run, continued, read_run
+from bertjax.reporting.runs import Run, continued, named, read_run
 
 AXES = {"step": "step", "tokens": "tokens seen, padding aside"}
 # What each panel shows, and the metric, with the run's objective to be filled in.
@@ -29,6 +29,19 @@ _PANELS = {
     "loss of target tokens (nats)": "nll",
     "accuracy on target tokens": "token_accuracy",
     "BLEU": "bleu",
+}
+# The same of runs that have none of these.
+_OTHERS = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "F1": "f1",
+    "exact match": "exact_match",
+    "Pearson correlation": "pearson",
+    "Spearman correlation": "spearman",
+    "Matthews correlation": "matthews_correlation",
+    "ROUGE-1, F1": "rouge1",
+    "ROUGE-2, F1": "rouge2",
+    "ROUGE-L of sentences, F1": "rougeLsum",
 }
 _WIDTH, _PANEL_HEIGHT = 7.5, 2.6  # inches
 # Text stays text, and names of parts do not depend on the moment: the same picture is the same bytes.
@@ -44,9 +57,9 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
     """The learning curves of runs as an SVG document.
 
     Panels: held-out and training loss of the predicted tokens with the unigram line, their accuracy, and
-    next-sentence accuracy with its 50 % line; of translation, loss, accuracy and BLEU. A panel for which no run has
-    figures is left out. Lines carry ids, `RUN/METRIC`, and `/1`, `/2`, ... behind it for the phases of a run that goes
-    on from another one.
+    next-sentence accuracy with its 50 % line; of translation, loss, accuracy and BLEU; of other tasks loss and scores.
+    A panel for which no run has figures is left out. Lines carry ids, `RUN/METRIC`, and `/1`, `/2`, ... behind it for
+    the phases of a run that goes on from another one.
 
     Args:
       runs: their folders, by the name to draw them under.
@@ -56,11 +69,12 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
       UserError: a folder that is not a run's, runs without any figure to draw, or Matplotlib is not there.
     """
     chains = {name: continued(read_run(folder)) for name, folder in runs.items()}
-    panels = {
-        label: metric
-        for label, metric in _PANELS.items()
-        if any(_has(run, metric) for chain in chains.values() for run in chain)
-    }
+    every = [run for chain in chains.values() for run in chain]
+    own, others = (
+        {label: metric for label, metric in table.items() if any(_has(run, metric) for run in every)}
+        for table in (_PANELS, _OTHERS)
+    )
+    panels = own or others
     if not panels:
         raise UserError(
             "runs " + ", ".join(map(str, runs.values())),
@@ -94,22 +108,15 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", required=True, type=Path, help="the SVG file to write")
     parser.add_argument("--against", choices=AXES, default="step")
-    parser.add_argument("runs", nargs="+", metavar="NAME=RUN_FOLDER")
+    parser.add_argument("runs", nargs="+", metavar="[NAME=]RUN_FOLDER")
     args = parser.parse_args(arguments)
     try:
-        svg = learning_curves(dict(map(_named, args.runs)), args.against)
+        svg = learning_curves(named(args.runs), args.against)
         args.output.parent.mkdir(parents=True, exist_ok=True)
         with completed(args.output) as partial:
             partial.write_text(svg)
     except (UserError, OSError) as error:
         sys.exit(f"error: {as_user_error(error, str(args.output)) or error}")
-
-
-def _named(argument: str) -> tuple[str, Path]:
-    name, equals, folder = argument.partition("=")
-    if not (name and equals and folder):
-        raise UserError("arguments", got=repr(argument), expected="NAME=RUN_FOLDER", fix="name each run")
-    return name, Path(folder)
 
 
 def _has(run: Run, metric: str) -> bool:

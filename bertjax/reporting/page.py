@@ -15,7 +15,7 @@ from urllib.parse import quote
 from bertjax.errors import UserError, as_user_error
 from bertjax.files import completed
 from bertjax.reporting import configs, goodput, lengths, libraries, panels, results, samples
-from bertjax.reporting.runs import Run, continued, read_object, read_run
+from bertjax.reporting.runs import Run, continued, named, read_object, read_run
 
 NAME = "report.html"
 _ENVIRONMENT = "environment.json"
@@ -237,24 +237,19 @@ def main(arguments: Sequence[str]) -> None:
     """Writes the page that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, help="the page of several runs; one folder's stands in the folder")
-    parser.add_argument("folders", nargs="+", metavar="FOLDER or NAME=RUN_FOLDER")
+    parser.add_argument("folders", nargs="+", metavar="[NAME=]FOLDER")
     args = parser.parse_args(arguments)
     try:
         if args.output is None:
             for folder in args.folders:
                 print(write(Path(folder)))
             return
-        text = of_runs(dict(map(_named, args.folders)))
+        text = of_runs(named(args.folders))
         args.output.parent.mkdir(parents=True, exist_ok=True)
         with completed(args.output) as partial:
             partial.write_text(text, encoding="utf-8")
     except (UserError, OSError) as error:
         sys.exit(f"error: {as_user_error(error, str(args.output)) or error}")
-
-
-def _named(argument: str) -> tuple[str, Path]:
-    name, equals, folder = argument.partition("=")
-    return (name, Path(folder)) if equals else (Path(argument).name, Path(argument))
 
 
 if __name__ == "__main__":

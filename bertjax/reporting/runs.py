@@ -73,6 +73,20 @@ class Run:
         }
 
 
+def named(arguments: Sequence[str]) -> dict[str, Path]:
+    """Folders by the names of the command line, NAME=FOLDER, or by their own. Raises UserError if two have one name."""
+    found: dict[str, Path] = {}
+    for argument in arguments:
+        name, _, folder = argument.partition("=")
+        if not (name and folder) or Path(argument).exists():  # whose own name has a = in it, perhaps
+            name, folder = Path(argument).name, argument
+        if name in found:
+            got, expected = f"{found[name]} and {folder}, both as {name}", "a name for each run"
+            raise UserError("arguments", got=got, expected=expected, fix="write NAME=FOLDER")
+        found[name] = Path(folder)
+    return found
+
+
 def read_run(folder: Path) -> Run:
     """Reads a run, which may be under way or have been killed: a last line that is not whole is left out.
 

@@ -1,6 +1,7 @@
 """Evaluation and prediction, once for all tasks: static shapes, rows over the mesh, nothing dropped or doubled."""
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,19 @@ class Evaluation:
         return means(total or {}, "valid") | {f"valid/{name}": value for name, value in scores.items()}
 
 
+def _check_all_read(fresh: Params, started: Params) -> None:
+    """Raises UserError if a module has kept the parameters that were drawn for it: what it says would mean nothing."""
+    kept = jax.tree_util.tree_leaves_with_path(jax.tree.map(operator.is_, fresh, started))
+    modules = dict.fromkeys("/".join(part.key for part in path[:-1]) for path, is_fresh in kept if is_fresh)
+    if modules:
+        raise UserError(
+            "config key init_from",
+            got="no weights of " + ", ".join(modules) + " for this task",
+            expected="a model that has learned it",
+            fix="name one, or train with this init_from first, and then use the run by --workdir",
+        )
+
+
 class Inference:
     """A trained task: its parameters, on the mesh.
 
@@ -155,7 +169,9 @@ class Inference:
         shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
         if workdir is None:
             fresh = jax.jit(task.init, out_shardings=shardings)(jax.random.key(0))
-            self._params = jax.device_put(task.warm_start(fresh), shardings)
+            started = task.warm_start(fresh)
+            _check_all_read(fresh, started)
+            self._params = jax.device_put(started, shardings)
         else:
             self._params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
 

@@ -178,6 +178,7 @@ def test_tfds():
         with pytest.raises(UserError, match=r"record 0: got a row without field 'summary'; its fields: .*'highlights'"):
             read("tfds:cnn_dailymail:test")
     assert [article.where for article in found] == [f"tfds:cnn_dailymail:test record {n}" for n in range(3)]
+    assert not any(article.id.startswith("tfds:") for article in found)  # they have names of their own
     assert all(article.sentences and article.summary for article in found)
     assert prints["text"]["num_examples"] == 3
 
@@ -231,6 +232,7 @@ def test_reading_is_lazy_and_can_be_repeated():
         ('{"article": ["x", 3], "summary": "x"}', "a list in field 'article' of what is no text"),
         ('{"article": [["x", 3]], "summary": "x"}', "a list in field 'article' of what is no text"),
         ('{"article": "\\ud800", "summary": "x"}', "half of a surrogate pair"),
+        ('{"id": "\\ud800", "article": "x", "summary": "x"}', "half of a surrogate pair"),
         ("[]", "a JSON list"),
         ("{", "a row that is not valid JSON"),
         (b"caf\xe9", r"byte 0xe9 at byte offset \d+, not valid UTF-8"),

@@ -16,13 +16,15 @@ def shown(ids):
 
 def test_targets_have_marks_between_sentences_and_end():
     summary = ["The dog.", "Playing"]
-    assert shown(target(summary, TOKENIZER, 20)) == "the dog . [unused2] play ##ing [unused1]"
-    assert shown(target(summary, TOKENIZER, 6)) == "the dog . [unused2] play [unused1]"  # cut
-    assert shown(target([], TOKENIZER, 6)) == "[unused1]"
+    assert shown(target(summary, TOKENIZER, "bert", 20)) == "the dog . [unused2] play ##ing [unused1]"
+    assert shown(target(summary, TOKENIZER, "bert", 6)) == "the dog . [unused2] play [unused1]"  # cut
+    assert shown(target([], TOKENIZER, "bert", 6)) == "[unused1]"
+    assert shown(target(["The dog ."], TOKENIZER, "spaces", 6)) == "the dog . [unused1]"
+    assert shown(target(["The dog."], TOKENIZER, "spaces", 6)) == "the [UNK] [unused1]"  # one word, as in articles
 
 
 def test_what_was_written_becomes_sentences():
-    ids = [*target(["The dog.", "Playing"], TOKENIZER, 20).tolist(), VOCAB.index("dog")]
+    ids = [*target(["The dog.", "Playing"], TOKENIZER, "bert", 20).tolist(), VOCAB.index("dog")]
     assert sentences(ids, TOKENIZER) == ["the dog .", "playing"]
     _, end, between = target_ids(TOKENIZER)
     assert sentences([between, between, end], TOKENIZER) == []

@@ -171,6 +171,14 @@ def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, c
     assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["labels"] == ["cat", "none"]
 
 
+def test_nothing_is_predicted_by_a_head_that_was_drawn(run):
+    command = ["--mode=predict", "--config=configs/classification.py", f"--config.init_from={run[0]}"]
+    outcome = tiny.run(*command, "--config.data.seq_len=16", "--config.data.labels=('cat','none')", stdin=b"the cat")
+    tiny.check_told(
+        outcome.error, what="init_from", got="no weights of classifier", expected="has learned", fix="train with this"
+    )
+
+
 @pytest.mark.slow
 def test_numbers(tmp_path):
     """How many of the words are cats, from 0 to 5: attention's mean over them can tell."""

@@ -44,7 +44,7 @@ def make(tree):
 @functools.cache
 def runner(folder, variant, overrides):
     task, settings = make(tree_of(folder, variant, **dict(overrides)))
-    return task, Inference(task, settings, None, "latest")
+    return task, Inference(task, settings, None, "final")
 
 
 def extract(folder, lines, variant, **overrides):

@@ -12,7 +12,8 @@ import optax
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax import checkpoints
+from bertjax import checkpoints, translators
+from bertjax.data import subwords
 from bertjax.errors import UserError, build_all
 from bertjax.interop import marian
 from bertjax.training import inference
@@ -73,6 +74,8 @@ def values_of(folder, **overrides):
     folder.mkdir(parents=True, exist_ok=True)
     sources = dict(zip(("data.source", "data.target"), write_pairs(folder), strict=True))
     tests = dict(zip(("data.test_source", "data.test_target"), write_pairs(folder, 20, "test"), strict=True))
+    if overrides.get("data__source") == "dates":
+        sources, tests = {}, {}
     return {**SMALL, **TRANSFORMER, **sources, **tests, **{k.replace("__", "."): v for k, v in overrides.items()}}
 
 
@@ -245,6 +248,49 @@ def test_checkpoints_are_averaged(run):
 
 
 @pytest.mark.slow
+def test_published_weights_are_scored_without_text_to_train_on(run, tmp_path):
+    """Those of a run are the ones that it is used with, here the mean of two checkpoints."""
+    workdir, _ = run
+    pairs = dict(zip(("data.valid_source", "data.valid_target"), write_pairs(tmp_path, 20, "valid"), strict=True))
+    pairs |= {"data.source": "", "decoding.max_length": 16, "data.seq_len": 16, "metrics": ("exact_match",)}
+    outcome = tiny.run(
+        "--mode=evaluate", "--config=configs/translation.py", f"--config.init_from={workdir}", *flags(pairs)
+    )
+    assert outcome.status is None, outcome.status
+    assert "reading checkpoint 200, 300" in outcome.stderr
+    assert json.loads(outcome.stdout)["valid/exact_match"] > 70
+
+
+def test_a_checkpoint_is_chosen_of_a_run_alone(run):
+    command = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={run[0]}", "--checkpoint=200"]
+    outcome = tiny.run(*command, "--config.data.seq_len=16", "--config.decoding.max_length=16", stdin=b"a cat")
+    tiny.check_told(outcome.error, what="--checkpoint", got="'200', and no --workdir", expected="a run", fix="leave")
+
+
+def test_the_first_token_is_that_of_the_run(run, tmp_path):
+    config = json.loads((run[0] / "config.json").read_text())
+    (tmp_path / "checkpoints" / "300").mkdir(parents=True)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "start_token": "end"}))
+    tree = config_file.get_config()
+    tree.init_from = str(tmp_path)
+    assert translation.resolve(json.loads(tree.to_json_best_effort()))["start_token"] == "end"
+    tree.start_token = "begin"
+    with pytest.raises(UserError, match="config key start_token: got begin; expected end, as in init_from"):
+        translation.resolve(json.loads(tree.to_json_best_effort()))
+
+
+def test_vocabularies_of_an_earlier_start_are_not_taken(tmp_path):
+    apart = {"data__joint": False, "model__share_embeddings": False}
+    kinds = ({"data__subwords": "wordpiece"}, apart, {})
+    for values in (*kinds, *reversed(kinds)):
+        task, _ = task_of(tmp_path, **values)
+        task.save_vocabulary(tmp_path / "run")
+        for found in (task._vocabularies, translators.open_vocabularies(tmp_path / "run")):
+            assert (found.source is found.target) == ("data__joint" not in values)
+            is_word_piece = isinstance(found.source, subwords.WordPieceSubwords)
+            assert is_word_piece == ("data__subwords" in values)
+
+
 def test_packed_pairs_have_the_losses_and_gradients_of_separate_ones(tmp_path):
     plain, _ = task_of(tmp_path / "plain", data__seq_len=24)
     packed, _ = task_of(tmp_path / "packed", data__seq_len=24, data__packing=True)
@@ -296,8 +342,7 @@ def test_long_lines_are_split_or_refused(tmp_path):
 
 
 def test_dates_never_end(tmp_path):
-    dates = {"source": "dates", "target": "", "test_source": "", "test_target": ""}
-    dates |= {"subwords": "characters", "seq_len": 32, "joint": False}
+    dates = {"source": "dates", "subwords": "characters", "seq_len": 32, "joint": False}
     changes = {f"data__{key}": value for key, value in dates.items()}
     task, _ = task_of(tmp_path, **changes, model__max_positions=64, model__share_embeddings=False)
     first, second = (next(task.batches("train", start, np.arange(32))) for start in (0, 1))
@@ -352,6 +397,7 @@ def test_each_variant_makes_a_task(variant):
         ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
         ({"num_scored": 0}, "num_scored: got 0"),
         ({"data__source": "dates", "data__packing": True}, "data.packing: got True; expected False for dates"),
+        ({"data__source": "dates", "data__valid_source": "x.en"}, "data.source: got dates, beside data.valid_source"),
         ({"data__source": "dates", "data__source_locale": "English"}, "data.source_locale: got 'English'"),
     ],
 )

@@ -337,6 +337,13 @@ def test_labels_are_none_where_there_are_none():
     assert huggingface.read_labels(GOLDEN) is None
 
 
+def test_labels_that_transformers_leaves_out(tmp_path):
+    assert huggingface.read_labels(write_config(tmp_path, architectures=["BertForSequenceClassification"])) == (
+        "LABEL_0",
+        "LABEL_1",
+    )
+
+
 @pytest.mark.parametrize("id2label", [{"1": "a"}, {"0": 3}, {}, ["a"], {"0": "a", "00": "b"}])
 def test_bad_labels(tmp_path, id2label):
     with pytest.raises(UserError, match=r"config\.json: id2label: got .*; expected names by number.*Fix: "):

@@ -355,6 +355,10 @@ def test_there_and_back(tmp_path, scorer):
     assert presumm.read_head(tmp_path) == {
         key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")
     }
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["bertsum"]["sentence_pooling"]  # as in folders from before there was one
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert presumm.read_head(tmp_path)["sentence_pooling"] == "cls"
     # Tensors have the names that PreSumm gives them, and transformers.
     renamed = {re.sub("^encoder", "ext_layer", key.replace("bert.model.", "bert.")) for key in tensors(scorer)}
     renamed -= {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "ext_layer.pos_emb.pe"}

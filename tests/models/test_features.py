@@ -90,5 +90,5 @@ def test_layers_that_are_not_there():
         with pytest.raises(
             UserError, match=r"model\.layers: got .*; expected one or more of 0 .* to 2, or -3 to -1, each"
         ):
-            features.check_layers(chosen, 2)
-    features.check_layers((0, 1, -1), 2)
+            features.check_layers(chosen, 2, "model.layers")
+    features.check_layers((0, 1, -1), 2, "model.layers")

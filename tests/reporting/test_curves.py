@@ -178,7 +178,13 @@ def test_without_the_drawing_library_the_extra_is_named(make_run, monkeypatch):
         learning_curves({"a": make_run("r", lines([100]))}, "step")
 
 
-@pytest.mark.parametrize("arguments", [["runs/mine"], ["a=no_such_folder"]])
+def test_runs_of_other_tasks_have_their_loss_and_scores(make_run):
+    records = [{"step": step, "train/loss": 1 / step, "valid/f1": step / 100} for step in (10, 20)]
+    found = drawn(learning_curves({"a": make_run("r", records, objective="classification")}, "step"))
+    assert {"a/train/loss", "a/valid/f1"} <= set(found)
+
+
+@pytest.mark.parametrize("arguments", [["runs/mine"], ["a=no_such_folder"], ["a/seed0", "b/seed0"]])
 def test_the_command_line_tells_mistakes_in_one_line(tmp_path, arguments):
     with pytest.raises(SystemExit, match=r"^error: .*expected.*Fix: "):
         main([f"--output={tmp_path / 'x.svg'}", *arguments])
