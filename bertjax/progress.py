@@ -1,5 +1,6 @@
 """Progress of long work: a bar when a person is watching, a plain line now and then otherwise."""
 
+import functools
 import logging
 import sys
 import time
@@ -25,6 +26,12 @@ def show_lines(loggers: Iterable[str]) -> None:
         logging.getLogger(name).setLevel(logging.INFO)
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).propagate = False
+
+
+@functools.cache
+def tell_once(message: str) -> None:
+    """Logs what need not be said again, such as what a figure is."""
+    _log.info("%s", message)
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:

@@ -18,6 +18,7 @@ from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
 from bertjax.errors import build_all
 from bertjax.interop import presumm
+from bertjax.progress import tell_once
 from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
 
@@ -140,6 +141,7 @@ def figures(
       config: what is counted.
     """
     references = _references(found)
+    tell_once(f"ROUGE is {rouge.signature(config)}")
     ours = rouge.score(summaries, references, config)
     theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
     values = rouge.summarize(ours, confidence=True)

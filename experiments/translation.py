@@ -27,6 +27,7 @@ from bertjax.interop.marian import SpecialIds
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
+from bertjax.progress import tell_once
 from bertjax.scoring import translation as scoring
 from bertjax.seq2seq import TargetIds
 from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, Sums
@@ -251,6 +252,8 @@ class Translation:
         """The metrics of the config, in percent."""
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
         references = [[example.source[1]] for example, _ in results]
+        for name in {"bleu", "chrf"} & set(self._config.metrics):
+            tell_once(f"{name} is {scoring.signature(name, references)}")
         return scoring.score(self._config.metrics, hypotheses, references)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:

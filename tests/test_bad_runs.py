@@ -110,7 +110,7 @@ def test_a_run_without_checkpoints(copied):
         assert not (run / "out").exists()
 
 
-@pytest.mark.parametrize("which", ["77", "newest", "-2"])
+@pytest.mark.parametrize("which", ["77", "newest", "-2", "last:0", "last:five", "best:x"])
 def test_a_checkpoint_that_is_not_there(home, which):
     message = predict(home / "run", f"--checkpoint={which}")
     check(message, what=f"checkpoint '{which}'", got="steps 2, 4, 6", expected="one of the steps", fix="--checkpoint")

@@ -134,13 +134,6 @@ def first_places(flags: Int[Array, "B S"], count: int) -> Int[Array, "B {count}"
     return jnp.where(values > 0, length - values, length - 1)
 
 
-def probabilities(
-    logits: Float32[Array, "B E"], sentence_mask: Int[Array, "B E"] | Bool[Array, "B E"]
-) -> Float32[Array, "B E"]:
-    """Returns the scores as BertSum and PreSumm have them: between 0 and 1, and 0 at padding."""
-    return jnp.where(sentence_mask != 0, jax.nn.sigmoid(logits), 0)
-
-
 class Classifier(nn.Module):
     """A linear layer. Parameters: `linear` [H, 1]."""
 

@@ -1,7 +1,5 @@
 """Losses and scores of single predictions: whoever calls them masks, sums and averages."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -25,7 +23,7 @@ def smoothed_cross_entropy(
 ) -> Float[Array, "*n"]:
     """The cross-entropy with labels that are smoothed (Szegedy et al. 2016, section 7), for each.
 
-    The Kullback-Leibler divergence that other systems report is this minus `smoothing_entropy`, which is constant.
+    The Kullback-Leibler divergence that other systems report is this minus the smoothed label's entropy, a constant.
 
     Args:
       logits: of all words.
@@ -44,14 +42,6 @@ def smoothed_cross_entropy(
         total -= logits[..., padding_id]
     mean = total / _num_smoothed(logits.shape[-1], denominator)
     return jax.nn.logsumexp(logits, axis=-1) - picked - smoothing * (mean - picked)
-
-
-def smoothing_entropy(num_words: int, smoothing: float, denominator: str) -> float:
-    """The entropy of a smoothed label, the least that `smoothed_cross_entropy` can be; its arguments."""
-    count = _num_smoothed(num_words, denominator)
-    each, num_others = smoothing / count, count - 1 if denominator == "V" else count
-    label = 1 - num_others * each
-    return -sum(number * p * math.log(p) for number, p in ((1, label), (num_others, each)) if p > 0)
 
 
 def _num_smoothed(num_words: int, denominator: str) -> int:

@@ -375,7 +375,7 @@ def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str
         fix = "leave out --format, or set it to jsonl"
         raise UserError("--format=text", got="a task whose records are no texts", expected="one that writes", fix=fix)
     if isinstance(task, WritesText) and form != "jsonl":
-        return lambda record: task.line(record) + "\n"
+        return lambda record: task.line(record).replace("\n", " ") + "\n"  # one for each, whatever it holds
     return streams.json_line
 
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax import summarization
 from bertjax.data.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError, build_all
 from bertjax.training.config import TrainingConfig
@@ -129,6 +130,22 @@ def test_it_is_exported_and_begun_from(run, tmp_path):
     outcome = tiny.run("--mode=evaluate", *given)
     assert outcome.status is None, outcome.error
     assert json.loads(outcome.stdout)["valid/nll"] < 0.2
+
+
+def test_what_is_scored_takes_no_articles_to_train_on(tmp_path, monkeypatch):
+    task_of(tmp_path)[0].save_vocabulary(tmp_path / "kept")
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict(values_of(tmp_path, data__source="", num_scored=5))
+    resolved = bertsum_abs.resolve(json.loads(tree.to_json_best_effort()))
+    _, config = build_all((TrainingConfig, bertsum_abs.Config), resolved, "")
+    task = bertsum_abs.make(config, tmp_path / "kept", tmp_path / "kept")
+    assert next(task.batches("valid", 0, np.arange(4)))["labels"].shape == (4, 16)
+    # Held-out figures and what they are compared with are of the same articles.
+    assert len(list(task.held_out())) == 5
+    monkeypatch.setattr(
+        summarization, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
+    )
+    assert task.baselines() == {"valid": 5, "test": 20}
 
 
 def test_shapes_of_batches_are_announced(tmp_path):

@@ -1,0 +1,45 @@
+"""The settings that every run has, checked together."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bertjax.errors import UserError, build_all
+from bertjax.training.config import TrainingConfig
+from configs import bert_pretraining as config_file
+from experiments import bert_pretraining
+
+
+def settings(num_steps, evaluate_every, **checkpoint):
+    config = bert_pretraining.resolve(json.loads(config_file.get_config("tiny").to_json_best_effort()))
+    found, _ = build_all((TrainingConfig, bert_pretraining.Config), config, "")
+    kept = dataclasses.replace(found.checkpoint, **checkpoint)
+    return dataclasses.replace(found, num_steps=num_steps, evaluate_every=evaluate_every, checkpoint=kept)
+
+
+@pytest.mark.parametrize(
+    ("final", "there"),
+    [("last:4", 3), ("last:9", 3), ("best:3", 2), ("latest", None), ("best", None), ("last:3", None), ("best:2", None)],
+)
+def test_checkpoints_that_a_run_will_not_have(final, there):
+    """Of 50 updates, those saved are after 20, 40 and 50; those scored too after 40 and 50."""
+    config = settings(50, 40, save_every=20, keep=5, keep_best=4, best_metric="valid/loss", final=final)
+    if there is None:
+        config.check_final()
+        return
+    with pytest.raises(UserError, match=rf"final: got {final}, of {there} that .* at most {there}\. Fix: .*:{there},"):
+        config.check_final()
+
+
+def test_checkpoints_that_are_not_kept():
+    with pytest.raises(UserError, match=r"final: got last:3, of 2 that"):
+        settings(100, 10, save_every=10, keep=2, final="last:3").check_final()
+    with pytest.raises(UserError, match=r"final: got best:3, of 2 that"):
+        settings(100, 10, save_every=10, keep_best=2, best_metric="valid/loss", final="best:3").check_final()
+
+
+@pytest.mark.parametrize("final", ["best", "best:2"])
+def test_the_best_by_no_metric(final):
+    with pytest.raises(UserError, match=rf"final: got {final}, and no checkpoint.best_metric; expected a metric"):
+        settings(100, 10, save_every=10, best_metric="", final=final).check_final()
