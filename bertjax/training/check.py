@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from bertjax.task import Task
+from bertjax.training import distributed
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.health import NotFiniteError
@@ -49,7 +50,7 @@ def overfit_one_batch(task: Task, config: TrainingConfig) -> dict[str, Any]:
     optimizer = dataclasses.replace(config.optimizer, schedule="constant", warmup_steps=warmup)
     settings = dataclasses.replace(config, num_steps=_UPDATES, optimizer=optimizer)
     first: Figures = {}
-    last, updates, seconds, problem = first, 0, 0.0, ""
+    last, updates, seconds, problem, is_out_of_time = first, 0, 0.0, "", False
     with Compilations() as compiled:
         trainer = Trainer(_of_one_batch(task), settings, jax.devices())
         began = time.monotonic()
@@ -60,11 +61,12 @@ def overfit_one_batch(task: Task, config: TrainingConfig) -> dict[str, Any]:
                 if not first:
                     first, began = last, time.monotonic()
                 seconds = time.monotonic() - began
-                if not missed(first, last) or seconds > _SECONDS:
+                is_out_of_time = bool(distributed.of_first_process(seconds > _SECONDS))  # clocks differ
+                if not missed(first, last) or is_out_of_time:
                     break
         except NotFiniteError as error:
             problem = f"not finite: {error}"
-    problem = problem or diagnosis(first, last, updates, is_out_of_time=seconds > _SECONDS)
+    problem = problem or diagnosis(first, last, updates, is_out_of_time)
     baselines = dict(task.baselines())
     verdict = problem or "can learn: the batch is known by heart"
     _log.info("%s", verdict)

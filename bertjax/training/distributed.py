@@ -186,6 +186,11 @@ def _broadcast(text: str) -> str:
     return bytes(np.asarray(multihost_utils.broadcast_one_to_all(code))).rstrip(b"\0").decode(errors="replace")
 
 
+def of_first_process(number: int) -> int:
+    """Process 0's number, on all processes."""
+    return number if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int64(number)))
+
+
 def agree(value: str, what: str) -> None:
     """Raises UserError unless all processes have the same value."""
     values = _gather(value)

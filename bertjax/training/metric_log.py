@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
 from bertjax.files import completed, read_records
 from bertjax.goodput import Ledger
 from bertjax.task import Metrics
+from bertjax.training import distributed
 from bertjax.training.step import StepReport
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class MetricLog:
         """Whether a run had written figures "PREFIX..." of a step; the same answer on all processes."""
         lines = read_records(self._path) if self._is_writer else iter(())
         found = any(line["step"] == step and any(name.startswith(prefix) for name in line) for line in lines)
-        return bool(multihost_utils.broadcast_one_to_all(np.bool_(found))) if jax.process_count() > 1 else found
+        return bool(distributed.of_first_process(found))
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Writes the figures of a step, in full; the line that people read has four digits."""

@@ -8,12 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
-
 from bertjax.errors import UserError
-from bertjax.training import streams
+from bertjax.training import distributed, streams
 
 
 def fingerprint(config: Mapping[str, Any], checkpoint: str, source: str) -> str:
@@ -56,7 +52,7 @@ def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextI
             yield file, 0
         return
     partial = path.with_name(f"{path.name}.{made_of}.partial")
-    done = _shared(_keep_whole_lines(partial) if is_writer else 0)
+    done = distributed.of_first_process(_keep_whole_lines(partial) if is_writer else 0)
     try:
         with streams.named_errors(name), (partial if is_writer else Path(os.devnull)).open("a", 1, "utf-8") as file:
             yield file, done
@@ -78,8 +74,3 @@ def _keep_whole_lines(path: Path) -> int:
     if len(whole) < len(content):
         path.write_bytes(whole)
     return whole.count(b"\n")
-
-
-def _shared(count: int) -> int:
-    """Process 0's number, on all processes."""
-    return count if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int64(count)))
