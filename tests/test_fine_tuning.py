@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import numpy as np
@@ -13,6 +14,7 @@ from bertjax.fine_tuning import (
     FineTuningConfig,
     batch_specs,
     check_packing,
+    check_two_segments,
     example,
     model_configs,
     resolve_lengths,
@@ -87,8 +89,10 @@ def test_nothing_else_changes_and_the_config_given_stays():
 @pytest.mark.parametrize(
     ("key", "value", "expected", "fix"),
     [
-        ("num_epochs", 0.0, "above 0", "raise it"),
-        ("num_epochs", -1.0, "above 0", "raise it"),
+        ("num_epochs", 0.0, "above 0", "use 3.0"),
+        ("num_epochs", -1.0, "above 0", "use 3.0"),
+        ("num_epochs", math.nan, "above 0", "use 3.0"),
+        ("num_epochs", math.inf, "above 0", "use 3.0"),
         ("warmup_fraction", -0.1, "0 to 1", "0.1, as BERT"),
         ("warmup_fraction", 2.0, "0 to 1", "0.1, as BERT"),
     ],
@@ -97,6 +101,13 @@ def test_lengths_out_of_range(key, value, expected, fix):
     with pytest.raises(UserError) as error:
         resolve_lengths(config(**{key: value}), 320)
     check_told(f"error: {error.value}", what=f"config key {key}$", got=str(value), expected=expected, fix=fix)
+
+
+def test_two_texts_take_two_token_types():
+    bert, _ = models(99)
+    check_two_segments(bert)
+    with pytest.raises(UserError, match=r"model\.type_vocab_size: got 1; expected at least 2, a token type for each"):
+        check_two_segments(dataclasses.replace(bert, type_vocab_size=1))
 
 
 def test_the_shapes_of_batches():

@@ -237,8 +237,10 @@ def _text(value: Any, where: str) -> str:
 
 
 def _content(stage: str, config: Mapping[str, Any], before: str) -> str:
-    # Seeds are apart from it; where checkpoints are averaged, that changes the figures.
-    parts = {**lasting(config), "checkpoint": config.get("checkpoint"), "seed": None}
+    # Seeds are apart from it; where checkpoints are averaged, that changes the figures. A key that came later is off in
+    # sweeps that were begun before: what is off is left out, as in `run_folder.differences`.
+    on = {key: value for key, value in lasting(config).items() if value or value is None}
+    parts = {**on, "checkpoint": config.get("checkpoint"), "seed": None}
     return hashlib.sha256(json.dumps([stage, parts, before], sort_keys=True).encode()).hexdigest()
 
 

@@ -92,6 +92,18 @@ def test_folders_keep_their_names_when_rows_join(tmp_path):
     assert [run.name for run in again if run.keys[0] == Key("No A", "pretrain", 0)] == ["no-a-pretrain-seed0"]
 
 
+def test_a_key_that_came_later_is_off_in_a_sweep_from_before(tmp_path):
+    sweep = made.sweep()
+    recipes = expansion.recipes(sweep, (), made.load)
+    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
+    later = {"packing": False, "prefix": "", "few": 0}
+    folder.check(tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), **later}))
+    with pytest.raises(UserError, match="packing: None there, True now"):
+        folder.check(
+            tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), "packing": True})
+        )
+
+
 def test_the_seed_that_serves_all_stays_when_others_follow(tmp_path):
     stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
     sweep = made.sweep(stages=stages, rows=[parts.row("base")])
