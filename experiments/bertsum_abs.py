@@ -80,8 +80,10 @@ class Config(FineTuningConfig):
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines. Raises UserError for contradictions."""
-    return pretrained.resolve(config, extends_positions=True, otherwise=_DECODER)
+    """Fills in what `init_from` determines. Raises UserError for contradictions, and for missing keys of `data`."""
+    config = pretrained.resolve(config, extends_positions=True, otherwise=_DECODER)
+    ArticleData.of(config["data"])
+    return config
 
 
 def preparation(config: Config, workdir: Path) -> ArticleText:

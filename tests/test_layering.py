@@ -21,6 +21,7 @@ LAYERS = {
         "bertjax.summarization",
         "bertjax.translators",
         "bertjax.errors",
+        "bertjax.progress",
         "bertjax.models",
         "bertjax.data",
         "bertjax.decoding",
@@ -75,6 +76,7 @@ LAYERS = {
         "bertjax.decoding.selection",
         "bertjax.errors",
         "bertjax.interop",
+        "bertjax.progress",
         "bertjax.scoring",
     ),
     "bertjax/translators.py": (

@@ -319,5 +319,5 @@ def test_a_tagger_drops_out_but_not_the_bert_below():
 
 
 def test_a_tagger_checks_its_layers():
-    with pytest.raises(UserError, match=r"model\.layers: got \(3,\); expected one or more of 0"):
+    with pytest.raises(UserError, match=r"model\.feature_layers: got \(3,\); expected one or more of 0"):
         bert_tagger(layers=(3,)).init(jax.random.key(0), **batch(), deterministic=True)
