@@ -125,7 +125,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["init_from"]:
         known, found = _describe(Path(config["init_from"]))
         wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
-        for key, value in {**known, **{f"model.{key}": value for key, value in found.items()}}.items():
+        of_model = {f"model.{key}": value for key, value in found.items()}
+        for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes tell the most
             if wanted.get(key) not in (None, value):
                 raise UserError(
                     f"config key {key}",
