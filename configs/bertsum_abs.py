@@ -75,7 +75,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.checkpoint.best_metric = "valid/nll"
     config.checkpoint.best_mode = "min"
     config.checkpoint.keep_best = 3
-    config.checkpoint.final = "best"
     if size:
         config.optimizer.groups = ()  # nothing has been learned yet
         config.optimizer.warmup_steps = 8000

@@ -74,7 +74,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.checkpoint.best_metric = "valid/loss"
     config.checkpoint.best_mode = "min"
     config.checkpoint.keep_best = 3
-    config.checkpoint.final = "best"
     if size:
         config.num_steps = 300
         config.evaluate_every = 100

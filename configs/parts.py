@@ -104,7 +104,7 @@ def fine_tuning(config: ConfigDict, size: str) -> None:
         "best_metric": "",
         "best_mode": "max",
         "keep_best": 1,
-        "final": "latest",
+        "final": "best",
     }
 
 
