@@ -27,7 +27,13 @@ class Bpe(NamedTuple):
     merges: list[Pair]  # in the order in which they are applied
 
 
-def train(counts: Mapping[str, int], vocab_size: int, specials: Sequence[str], coverage: float) -> Bpe:
+def train(
+    counts: Mapping[str, int],
+    vocab_size: int,
+    specials: Sequence[str],
+    coverage: float,
+    characters: Mapping[str, int] | None = None,
+) -> Bpe:
     """A vocabulary of at most `vocab_size` tokens.
 
     First the special tokens, then the characters by code point, then merges: while there is room, the most frequent
@@ -41,14 +47,11 @@ def train(counts: Mapping[str, int], vocab_size: int, specials: Sequence[str], c
       vocab_size: the most tokens wanted.
       specials: the first tokens.
       coverage: the fraction of the text's characters that the alphabet has, see `alphabet`.
+      characters: occurrences of each character, if the text has more than those in `counts`.
     Raises:
       UserError: no words, or a `vocab_size` without room for the characters.
     """
-    frequency: Counter[str] = Counter()
-    for word, count in counts.items():
-        for char in word:
-            frequency[char] += count
-    chars = alphabet(frequency, coverage)
+    chars = alphabet(_characters(counts) if characters is None else characters, coverage)
     if len(specials) + len(chars) > vocab_size:
         raise UserError(
             "vocabulary size",
@@ -64,6 +67,15 @@ def train(counts: Mapping[str, int], vocab_size: int, specials: Sequence[str], c
         applied.append(merge[0])
         vocab[merge[1]] = None
     return Bpe(list(vocab), applied)
+
+
+def _characters(counts: Mapping[str, int]) -> Counter[str]:
+    """Occurrences of each character."""
+    frequency: Counter[str] = Counter()
+    for word, count in counts.items():
+        for char in word:
+            frequency[char] += count
+    return frequency
 
 
 def alphabet(frequency: Mapping[str, int], coverage: float) -> list[str]:

@@ -15,6 +15,7 @@ from bertjax.data import bpe_trainer, subwords, word_counts, wordpiece_trainer
 from bertjax.data.parts import Parts
 from bertjax.data.subwords import SPECIALS, Splitter, Subwords
 from bertjax.data.tokenizers import WordPiece
+from bertjax.data.word_counts import Frequent
 from bertjax.errors import UserError, choice
 from bertjax.progress import track
 
@@ -34,7 +35,8 @@ class SubwordConfig:
       vocab_file: a given vocabulary of the source, or of both (see `subwords.given`); empty to train.
       target_vocab_file: of the target, where it has its own.
       vocab_size: the most tokens of a trained one.
-      lowercase: whether text is lowercased; "wordpiece" strips its accents too, "characters" leave it as it is.
+      lowercase: whether text is lowercased; "wordpiece" strips its accents too. Not for "characters", nor for a given
+        vocabulary but a vocab.txt.
       normalization: "nfc" or "nfkc", of "bpe".
       character_coverage: the fraction of the training text's characters that become tokens of "bpe" and
         "characters"; 1.0 for all. Others are unknown.
@@ -52,6 +54,10 @@ class SubwordConfig:
     def __post_init__(self) -> None:
         choice(self.subwords, ("bpe", "wordpiece", "characters"), "data.subwords")
         choice(self.normalization, ("nfc", "nfkc"), "data.normalization")
+        if self.lowercase and self.subwords == "characters" and not self.vocab_file:
+            fix = "lowercase the text beforehand, or set --config.data.subwords=bpe"
+            expected = "False with data.subwords=characters, each of which is a token as it is"
+            raise UserError("config key data.lowercase", got=self.lowercase, expected=expected, fix=fix)
         if not 0 < self.character_coverage <= 1:
             raise UserError(
                 "config key data.character_coverage",
@@ -129,21 +135,22 @@ def train(config: SubwordConfig, texts: Iterable[str]) -> Subwords:
         return subwords.characters(bpe_trainer.alphabet(frequency, config.character_coverage))
     if config.subwords == "wordpiece":
         counts = _count(texts, functools.partial(wordpiece_trainer.count_words, lowercase=config.lowercase))
-        vocab = wordpiece_trainer.train(counts, config.vocab_size)
+        vocab = wordpiece_trainer.train(counts.words, config.vocab_size)
         trained: Subwords = subwords.WordPieceSubwords(WordPiece(vocab, config.lowercase))
     else:
         splitter = Splitter(config.normalization, config.lowercase)
         counts = _count(texts, splitter.count_words)
-        bpe = bpe_trainer.train(counts, config.vocab_size, SPECIALS, config.character_coverage)
+        coverage = config.character_coverage
+        bpe = bpe_trainer.train(counts.words, config.vocab_size, SPECIALS, coverage, counts.characters)
         trained = subwords.byte_pair(bpe, config.normalization, config.lowercase)
-    _log.info("trained a vocabulary of %d tokens on %d different words", trained.vocab_size, len(counts))
+    _log.info("trained a vocabulary of %d tokens on %d different words", trained.vocab_size, len(counts.words))
     if trained.vocab_size < config.vocab_size:
         _log.warning("the text gives only %d of the %d tokens asked for", trained.vocab_size, config.vocab_size)
     return trained
 
 
-def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]]) -> dict[str, int]:
-    """How often the most frequent words occur."""
+def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]]) -> Frequent:
+    """How often the most frequent words occur, and all characters."""
     with tempfile.TemporaryDirectory() as folder:
         parts = Parts(Path(folder) / "counts", ".txt")
         counted = ((len(block), count_words(block)) for block in track(_blocks(texts), "counting words", "blocks"))

@@ -3,10 +3,12 @@
 import heapq
 import itertools
 import logging
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from bertjax.data.parts import Parts
 from bertjax.progress import track
@@ -20,7 +22,7 @@ _DIFFERENT_WORDS = 1 << 19
 # Where words repeat, it ends after so many in all (some 200 MB of text), so that interrupted work is not lost.
 _WORDS = 1 << 25
 # Words that take part in the training of a vocabulary, which holds about a kilobyte for each: of a larger number, the
-# rarest have no say. The articles and novels in some 400 MB of English have as many.
+# rarest are not merged. The articles and novels in some 400 MB of English have as many.
 MAX_WORDS = 1 << 19
 # Files that are merged at once, each of which is open.
 _FILES = 256
@@ -42,8 +44,18 @@ def write_parts(blocks: Iterable[tuple[int, Counter[str]]], parts: Parts) -> Non
         _write_part(total, num_documents, parts)
 
 
-def most_frequent(paths: Sequence[Path], folder: Path) -> dict[str, int]:
-    """The `MAX_WORDS` most frequent words of all parts, counted exactly; ties go by code point.
+class Frequent(NamedTuple):
+    """What a vocabulary is trained on."""
+
+    words: dict[str, int]  # the most frequent ones
+    characters: Counter[str]  # of all words, those left out too
+
+
+def most_frequent(paths: Sequence[Path], folder: Path) -> Frequent:
+    """The `MAX_WORDS` most frequent words of all parts, counted exactly.
+
+    Ties go by checksum: by code point, text without spaces, whose clauses are words that come once, would keep those
+    that begin with some characters alone.
 
     Args:
       paths: the files that `write_parts` wrote.
@@ -56,15 +68,25 @@ def most_frequent(paths: Sequence[Path], folder: Path) -> dict[str, int]:
         paths = [folder / f"merged-{level}-{number}" for number in range(len(groups))]
         for path, group in zip(paths, groups, strict=True):
             _write(_merged(group), path)
-    words = track(_merged(paths), "merging word counts", "words")
+    characters: Counter[str] = Counter()
+    words = track(_counting(_merged(paths), characters), "merging word counts", "words")
     kept = dict(heapq.nsmallest(MAX_WORDS, words, key=_by_frequency))
     if len(kept) == MAX_WORDS:
-        _log.info("the %d most frequent words train the vocabulary; rarer ones have no say", MAX_WORDS)
-    return kept
+        _log.info("the %d most frequent words train the vocabulary; rarer ones give it but characters", MAX_WORDS)
+    return Frequent(kept, characters)
 
 
-def _by_frequency(word_count: WordCount) -> tuple[int, str]:
-    return -word_count[1], word_count[0]
+def _counting(words: Iterable[WordCount], characters: Counter[str]) -> Iterator[WordCount]:
+    """Passes on words, adding up their characters."""
+    for word, count in words:
+        for char in word:
+            characters[char] += count
+        yield word, count
+
+
+def _by_frequency(word_count: WordCount) -> tuple[int, int, str]:
+    word, count = word_count
+    return -count, zlib.crc32(word.encode()), word
 
 
 def _write_part(counts: Counter[str], num_documents: int, parts: Parts) -> None:

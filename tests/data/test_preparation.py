@@ -132,7 +132,7 @@ def test_words_are_counted_whatever_the_workers_and_blocks(
     parts = Parts(tmp_path / "words", ".txt")
     preparation.count_words(iter(tiny_documents), True, workers, parts)
     expected = collections.Counter(word for document in tiny_documents for line in document for word in line.split())
-    assert word_counts.most_frequent(parts.paths, tmp_path) == expected
+    assert word_counts.most_frequent(parts.paths, tmp_path).words == expected
     assert parts.num_documents == len(tiny_documents)
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from bertjax.data import bpe_trainer, subword_vocabularies, subwords
+from bertjax.data import bpe_trainer, subword_vocabularies, subwords, word_counts
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.subwords import SPECIALS, Splitter
 from bertjax.errors import UserError
@@ -61,6 +61,14 @@ def test_training_in_blocks_gives_the_same(monkeypatch):
         assert subword_vocabularies.train(config(), order).fingerprint == whole.fingerprint
 
 
+def test_words_that_take_no_part_give_their_characters(monkeypatch):
+    """Text without spaces: each clause a word that comes once."""
+    clauses = ["".join(map(chr, range(start, start + 5))) for start in range(0x4E00, 0x4E00 + 500, 5)]
+    monkeypatch.setattr(word_counts, "MAX_WORDS", 10)
+    trained = subword_vocabularies.train(config(vocab_size=1000), clauses)
+    assert all(trained.unk_id not in ids for ids in trained.encode_batch(clauses))
+
+
 def test_given(tmp_path):
     one, other = made(joint=False)
     one.save(tmp_path / "one")
@@ -98,6 +106,10 @@ def test_too_little_text_is_told(caplog):
         ),
         ({"vocab_file": "a", "target_vocab_file": "b"}, r"got 'a', 'b' and True"),
         ({"target_vocab_file": "b", "joint": False}, r"got '', 'b' and False"),
+        (
+            {"subwords": "characters", "lowercase": True},
+            r"data\.lowercase: got True; expected False with data\.subwords",
+        ),
         (
             {"vocab_size": 10},
             r"vocabulary size: got 10; expected at least \d+: 4 special tokens and the \d+ characters",

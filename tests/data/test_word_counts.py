@@ -1,6 +1,7 @@
 import logging
 import random
 import tracemalloc
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -14,10 +15,14 @@ from bertjax.data.parts import Parts
 WORD = st.text("ab\u00e9\u6771\U0001f600#-", min_size=1, max_size=3)
 
 
-def counted(blocks: list[Counter[str]], folder: Path) -> tuple[dict[str, int], Parts]:
+def counted(blocks: list[Counter[str]], folder: Path) -> tuple[word_counts.Frequent, Parts]:
     parts = Parts(folder / "words", ".txt")
     word_counts.write_parts(((1, counts) for counts in blocks), parts)
     return word_counts.most_frequent(parts.paths, folder), parts
+
+
+def by_frequency(item: tuple[str, int]) -> tuple[int, int, str]:
+    return -item[1], zlib.crc32(item[0].encode()), item[0]
 
 
 @settings(deadline=None)
@@ -39,8 +44,8 @@ def test_counts_are_exact_however_they_are_cut(tmp_path_factory, blocks, differe
         ):
             patch.setattr(word_counts, name, value)
         found, parts = counted(list(map(Counter, blocks)), tmp_path_factory.mktemp("counts"))
-    expected = sorted(total.items(), key=lambda item: (-item[1], item[0]))[:limit]
-    assert list(found.items()) == expected
+    assert list(found.words.items()) == sorted(total.items(), key=by_frequency)[:limit]
+    assert found.characters == Counter("".join(word * count for word, count in total.items()))
     assert parts.num_documents == len(blocks)
 
 
@@ -51,13 +56,15 @@ def test_a_part_ends_when_it_has_enough_words(tmp_path, monkeypatch):
     found, parts = counted(blocks, tmp_path)
     assert [path.read_text() for path in parts.paths] == ["a 1\nb 1\nc 1\n", "a 10\n", "z 1\n"]
     assert [int(path.stem) for path in parts.paths] == [3, 5, 6]
-    assert found == {"a": 11, "b": 1, "c": 1, "z": 1}
+    assert found.words == {"a": 11, "b": 1, "c": 1, "z": 1}
 
 
 def test_words_beyond_the_limit_are_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(word_counts, "MAX_WORDS", 2)
     with caplog.at_level(logging.INFO):
-        assert counted([Counter(c=1, b=1, a=1, z=5)], tmp_path)[0] == {"z": 5, "a": 1}
+        found, _ = counted([Counter(c=1, b=1, a=1, z=5)], tmp_path)
+    first = min("abc", key=lambda word: by_frequency((word, 1)))
+    assert found.words == {"z": 5, first: 1} and found.characters == Counter("abczzzzz")
     assert "the 2 most frequent words train the vocabulary" in caplog.text
 
 
@@ -71,7 +78,7 @@ def test_memory_does_not_grow_with_the_number_of_different_words(tmp_path, monke
         words = ((1, Counter(f"{random.getrandbits(60):x}" for _ in range(500))) for _ in range(blocks))
         tracemalloc.start()
         word_counts.write_parts(words, parts)
-        assert len(word_counts.most_frequent(parts.paths, tmp_path)) == 1000
+        assert len(word_counts.most_frequent(parts.paths, tmp_path).words) == 1000
         memory = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return memory
