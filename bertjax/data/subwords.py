@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,16 +90,17 @@ class LibrarySubwords(Subwords):
     def __init__(self, content: str, where: str) -> None:
         """Args: what a tokenizer.json holds; its name, for messages. Raises UserError if it is none, or as below."""
         try:
-            self._tokenizer = Tokenizer.from_str(content)
+            tokenizer = Tokenizer.from_str(content)
         except Exception as error:  # the library raises no narrower one
             fix = "copy the file again, or make it anew with the tokenizers library"
             raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        special = _special(ids, where)
+        self._tokenizer, self._where = _with_ordinary(tokenizer, {name for name in ids if ids[name] in special}), where
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # as ordinary text, that is
-        self._where = where
-        ids = self._tokenizer.get_vocab(with_added_tokens=True)
-        super().__init__(max(ids.values(), default=-1) + 1, _special(ids, where))
+        super().__init__(max(ids.values(), default=-1) + 1, special)
 
     def __reduce__(self) -> tuple[type["LibrarySubwords"], tuple[str, str]]:
         return LibrarySubwords, (self._tokenizer.to_str(), self._where)
@@ -197,13 +198,18 @@ def given(path: Path, lowercase: bool) -> Subwords:
         names or a `spm.model`.
       lowercase: the casing of a vocab.txt; the others know theirs.
     Raises:
-      UserError: no such file, or none that can be read.
+      UserError: no such file, or none that can be read; `lowercase` for one that knows its casing.
     """
-    if path.is_dir() and not (path / "vocab.txt").exists():
+    is_sentencepiece = path.suffix in (".model", ".spm")
+    if (path / "vocab.txt").exists() or not (path.is_dir() or is_sentencepiece or path.suffix == ".json"):
+        return WordPieceSubwords(given_vocabulary(path, lowercase))
+    if lowercase:
+        expected = f"False, as {path} says itself what becomes of text"
+        fix = "leave it out, and lowercase the text beforehand if that is wanted"
+        raise UserError("config key data.lowercase", got=lowercase, expected=expected, fix=fix)
+    if path.is_dir():
         return load(path)
-    if path.suffix in (".model", ".spm"):
-        return SentencePieceSubwords(_read(path), str(path))
-    return _library(path) if path.suffix == ".json" else WordPieceSubwords(given_vocabulary(path, lowercase))
+    return SentencePieceSubwords(_read(path), str(path)) if is_sentencepiece else _library(path)
 
 
 def byte_pair(bpe: Bpe, normalization: str, lowercase: bool) -> LibrarySubwords:
@@ -261,6 +267,15 @@ def _normalizer(normalization: str, lowercase: bool) -> normalizers.Normalizer:
     steps = [form, normalizers.Lowercase(), form] if lowercase else [form]
     spaces = normalizers.Replace(Regex(r"[\n\r ]"), WORD_BEGIN)
     return normalizers.Sequence([*steps, spaces, normalizers.Prepend(WORD_BEGIN)])
+
+
+def _with_ordinary(tokenizer: Tokenizer, special: Container[str]) -> Tokenizer:
+    """The tokenizer, its other special tokens than these, such as names of languages, being what a text may have."""
+    values = json.loads(tokenizer.to_str())
+    others = [token for token in values["added_tokens"] if token["special"] and token["content"] not in special]
+    for token in others:
+        token["special"] = False
+    return Tokenizer.from_str(json.dumps(values)) if others else tokenizer
 
 
 def _with_specials(tokenizer: Tokenizer) -> LibrarySubwords:

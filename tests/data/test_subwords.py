@@ -183,6 +183,19 @@ def test_a_given_tokenizer():
     assert [ids.tolist() for ids in vocabulary.encode_batch(["a", "c", ""])] == [[0], [4], []]
 
 
+def test_names_of_languages_are_tokens_of_a_text(bpe):
+    """But for padding, begin, end and the unknown, whose names are text."""
+    tokenizer = Tokenizer.from_str(bpe._content().decode())
+    tokenizer.add_special_tokens(["<2de>"])
+    vocabulary = LibrarySubwords(tokenizer.to_str(), "tokenizer.json")
+    name, *cat = vocabulary.encode_batch(["<2de> the cat"])[0].tolist()
+    assert name == tokenizer.token_to_id("<2de>") and cat == bpe.encode_batch(["the cat"])[0].tolist()
+    padding = vocabulary.encode_batch(["<pad>"])[0].tolist()
+    assert padding == bpe.encode_batch(["<pad>"])[0].tolist() and vocabulary.pad_id not in padding
+    (ids,) = pickle.loads(pickle.dumps(vocabulary)).encode_batch(["<2de> the cat"])
+    assert ids.tolist() == [name, *cat]
+
+
 def kinds(bpe, wordpiece, sentencepiece_model):
     return {
         "bpe": bpe,
@@ -228,7 +241,11 @@ def test_what_is_given_is_told_by_what_it_is(bpe, wordpiece, sentencepiece_file,
         tmp_path / "bert" / "vocab.txt": subwords.WordPieceSubwords,
         sentencepiece_file: subwords.SentencePieceSubwords,
     }.items():
-        assert type(subwords.given(path, lowercase=True)) is kind
+        is_bert = kind is subwords.WordPieceSubwords
+        assert type(subwords.given(path, lowercase=is_bert)) is kind
+        if not is_bert:
+            with pytest.raises(UserError, match=rf"data.lowercase: got True; expected False, as {path} says itself"):
+                subwords.given(path, lowercase=True)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +265,7 @@ def test_unreadable_files(tmp_path, name, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        subwords.given(path.parent if name == "a/b" else path, lowercase=True)
+        subwords.given(path.parent if name == "a/b" else path, lowercase=False)
 
 
 @pytest.mark.parametrize(("vocab", "missing"), [(["<pad>", "a"], "an end token"), (["a", "</s>"], "a padding token")])
