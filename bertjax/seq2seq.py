@@ -135,8 +135,7 @@ def write(
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
     memory = model.apply(variables, sources, segments, **_token_types(batch), deterministic=True, method="encode")
-    width = config.n_best if config.method == "sampling" else config.num_beams
-    cache = model.apply(variables, memory, width, config.max_length, method="start")
+    cache = model.apply(variables, memory, width(config), config.max_length, method="start")
 
     def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
         outcome: tuple[Array, Any] = model.apply(variables, tokens, cache, beams, method="step")
@@ -153,6 +152,22 @@ def write(
     if config.method == "sampling":
         return _found(sample(step, cache, _keys(seed, sources, segments), **what))
     return _found(beam_search(step, cache, **what, continues=continues))
+
+
+def width(config: DecodingConfig) -> int:
+    """How many hypotheses of each source are followed at once."""
+    return {"sampling": config.n_best, "beam_search": config.num_beams, "forced": 1}[config.method]
+
+
+def generation(config: DecodingConfig) -> dict[str, Any]:
+    """What `generate` of transformers is told to do the same: all but ratios, and GNMT's penalty by its exponent."""
+    values: dict[str, Any] = {"max_length": config.max_length + 1, "no_repeat_ngram_size": config.block_ngrams}
+    if config.method == "sampling":
+        drawn = {"do_sample": True, "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
+        return {**values, **drawn, "num_return_sequences": config.n_best}
+    penalty = 0.0 if config.length_penalty == "none" else config.alpha
+    stops = {"hf": False, "hf_early": True}.get(config.stopping, "never")
+    return {**values, "num_beams": config.num_beams, "length_penalty": penalty, "early_stopping": stops}
 
 
 def score_given(

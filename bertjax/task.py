@@ -59,6 +59,14 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
+class HasWidth(Protocol):
+    """What a task has besides that follows several hypotheses of each row at once."""
+
+    def width(self) -> int:
+        """How many: the more, the fewer rows are inferred from together."""
+
+
+@runtime_checkable
 class WritesFolder(Protocol):
     """What a task has whose records may go to a folder, for want of a file of lines that could hold them."""
 

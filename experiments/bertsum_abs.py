@@ -231,6 +231,10 @@ class Summarization:
         """See `Task.predict_lengths`."""
         return self._lengths
 
+    def width(self) -> int:
+        """See `HasWidth.width`."""
+        return seq2seq.width(self._decoding)
+
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The summary of each row: ids [B, 1, T], lengths and scores [B, 1]."""
         continues = jnp.asarray(self._tokenizer.is_continuation)

@@ -14,7 +14,20 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoints import find_steps, restore_params
 from bertjax.errors import UserError
-from bertjax.task import Attended, Attends, Batch, Example, HasTest, Metrics, Output, Params, Predicts, Shows, Task
+from bertjax.task import (
+    Attended,
+    Attends,
+    Batch,
+    Example,
+    HasTest,
+    HasWidth,
+    Metrics,
+    Output,
+    Params,
+    Predicts,
+    Shows,
+    Task,
+)
 from bertjax.training import distributed, sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.metric_log import means
@@ -23,8 +36,9 @@ from bertjax.training.step import accumulate
 Row = Mapping[str, np.ndarray]
 # Rows that are sorted by length together hold so many tokens, and so do their outputs in memory.
 _WINDOW_TOKENS = 2**16
-# Places in a batch: rows times their padded length.
+# Places in a batch: rows times their padded length, where at most so many hypotheses of a row are followed at once.
 _BATCH_PLACES = 2**12
+_WIDTH = 4
 
 
 class Predictor:
@@ -33,6 +47,8 @@ class Predictor:
     def __init__(self, task: Predicts, mesh: Mesh) -> None:
         """Args: what infers; where."""
         self._infer, self._lengths, self._mesh = jax.jit(task.infer), task.predict_lengths(), mesh
+        width = task.width() if isinstance(task, HasWidth) else 1
+        self._places = _BATCH_PLACES // max(1, width // _WIDTH)
 
     def __call__(self, params: Params, examples: Iterable[Example]) -> Iterator[tuple[Example, list[Output]]]:
         """Yields each example with the outputs of its rows, in order; reads examples a window at a time."""
@@ -65,7 +81,7 @@ class Predictor:
         """
         waiting = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
         while waiting:
-            fitting = max(1, _BATCH_PLACES // self._fitting(_length(rows[waiting[-1]])))
+            fitting = max(1, self._places // self._fitting(_length(rows[waiting[-1]])))
             count = 1 << (fitting.bit_length() - 1)
             members, waiting = waiting[-count:], waiting[:-count]
             names = [name for name, array in rows[members[0]].items() if array.ndim]
