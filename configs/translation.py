@@ -117,9 +117,9 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.intermediate_size = intermediate
     model.activation = "relu"
     model.norm = "post"  # "pre" as the Annotated Transformer
-    model.norm_eps = 1e-6
+    model.norm_eps = 1e-5  # this and the layout as Marian has them, so that a run can be exported
     model.positions = "sinusoidal"
-    model.sinusoid_layout = "interleaved"
+    model.sinusoid_layout = "deinterleaved"
     model.max_positions = 1024
     model.share_embeddings = True
     model.tie_output = True

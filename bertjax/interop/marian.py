@@ -149,7 +149,13 @@ def load(folder: str | Path, like: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def save(folder: str | Path, params: Mapping[str, Any], config: EncoderDecoderConfig, special: SpecialIds) -> None:
+def save(
+    folder: str | Path,
+    params: Mapping[str, Any],
+    config: EncoderDecoderConfig,
+    special: SpecialIds,
+    generation: Mapping[str, Any],
+) -> None:
     """Writes config.json, generation_config.json and model.safetensors, which `MarianMTModel.from_pretrained` opens.
 
     Each file takes its name only once complete. Vocabularies of `MarianSubwords` write theirs by `save`.
@@ -159,6 +165,7 @@ def save(folder: str | Path, params: Mapping[str, Any], config: EncoderDecoderCo
       params: of `EncoderDecoder`.
       config: its configuration.
       special: the ids that generation needs; padding must be an id, and is never generated.
+      generation: how `generate` searches, as generation_config.json has it beside these ids.
     Raises:
       UserError: an option that Marian does not have.
     """
@@ -169,7 +176,7 @@ def save(folder: str | Path, params: Mapping[str, Any], config: EncoderDecoderCo
     tensors = marian_tensors.disassemble(params, config)
     huggingface.write_tensors(folder, tensors)
     huggingface.write_json(Path(folder) / CONFIG_FILE, _config_json(config, special))
-    huggingface.write_json(Path(folder) / "generation_config.json", _generation_json(special))
+    huggingface.write_json(Path(folder) / "generation_config.json", {**_generation_json(special), **generation})
 
 
 def _config_json(config: EncoderDecoderConfig, special: SpecialIds) -> dict[str, Any]:

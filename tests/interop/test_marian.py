@@ -102,7 +102,7 @@ def assert_equal(tree, reference):
 @pytest.fixture
 def folder(tmp_path):
     """A small model of shared embeddings."""
-    marian.save(tmp_path, random_params(make_config()), make_config(), SPECIAL)
+    marian.save(tmp_path, random_params(make_config()), make_config(), SPECIAL, {})
     return tmp_path
 
 
@@ -203,7 +203,7 @@ def test_unreadable_config(tmp_path, content):
 def test_what_is_saved_is_what_is_loaded(tmp_path, share, tie):
     config = make_config(share, tie)
     params = random_params(config)
-    marian.save(tmp_path, params, config, SPECIAL)
+    marian.save(tmp_path, params, config, SPECIAL, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "config.json",
         "generation_config.json",
@@ -239,7 +239,7 @@ def test_tensors_are_those_of_transformers(folder):
 
 def test_without_bias_zeros_are_written_and_read(tmp_path):
     config = make_config(logits_bias=False)
-    marian.save(tmp_path, random_params(config), config, SPECIAL)
+    marian.save(tmp_path, random_params(config), config, SPECIAL, {})
     assert not load_file(tmp_path / "model.safetensors")["final_logits_bias"].any()
     rewrite(tmp_path, lambda tensors: {name: t for name, t in tensors.items() if name != "final_logits_bias"})
     loaded = marian.load(tmp_path, shapes(make_config()))
@@ -273,7 +273,7 @@ def test_a_shared_table_with_an_untied_output(tmp_path, others):
     """As version 4 of transformers wrote it (the shared one alone) and version 5 (all)."""
     config = make_config(True, False)
     params = random_params(config)
-    marian.save(tmp_path, params, config, SPECIAL)
+    marian.save(tmp_path, params, config, SPECIAL, {})
 
     def change(tensors):
         kept = {name: t for name, t in tensors.items() if others or "embed_tokens" not in name}
@@ -356,7 +356,7 @@ def test_without_weights(tmp_path):
 def test_options_that_marian_lacks_are_not_written(tmp_path, key, value, expected):
     config = make_config(**{key: value})
     with pytest.raises(UserError, match=f"model.{key}: got {value}; expected {expected}, the only one of Marian's"):
-        marian.save(tmp_path / "new", random_params(config), config, SPECIAL)
+        marian.save(tmp_path / "new", random_params(config), config, SPECIAL, {})
     assert not (tmp_path / "new").exists()
 
 

@@ -182,7 +182,7 @@ def test_live_export(tmp_path, share, tie, activation):
     keys = iter(jax.random.split(jax.random.key(0), 100))
     params = jax.tree.map(lambda leaf: 0.3 * jax.random.normal(next(keys), leaf.shape), shapes(config))
     special = marian.SpecialIds(pad_id=PAD, bos_id=PAD, eos_id=END)
-    marian.save(tmp_path / "new", params, config, special)
+    marian.save(tmp_path / "new", params, config, special, {})
     opened, info = transformers.MarianMTModel.from_pretrained(
         tmp_path / "new", output_loading_info=True, attn_implementation="eager"
     )
