@@ -19,7 +19,7 @@ from bertjax.data.subwords import Subwords
 from bertjax.data.translation_text import TranslationText
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.interop import marian
+from bertjax.interop import json_files, marian
 from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
 from bertjax.task import Params
@@ -135,7 +135,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     fix="leave it out, and name no model after the config file",
                 )
         whole, model = known, {**model, **found}
-        for key in ("vocab_file", "target_vocab_file"):
+        for key in ("vocab_file", "target_vocab_file", "lowercase"):
             if config["data"][key]:
                 raise UserError(
                     f"config key data.{key}",
@@ -143,6 +143,13 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
                     fix="leave it out",
                 )
+    elif model.get("share_embeddings") and not config["data"]["joint"]:
+        raise UserError(
+            "config key model.share_embeddings",
+            got="True, and data.joint=False",
+            expected="one table for one vocabulary, or two for two",
+            fix="set --config.model.share_embeddings=False, or --config.data.joint=True",
+        )
     architecture = whole["architecture"]
     if architecture == "recurrent":  # nothing was said about the Transformer's values
         names = [field.name for field in dataclasses.fields(RecurrentConfig)]
@@ -168,7 +175,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 def _describe(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
     """What a folder determines: architecture and first token, and the fields of the model."""
     if checkpoints.has_checkpoint(folder):
-        run = json.loads((folder / "config.json").read_text())
+        run = json_files.read_json(folder / "config.json", dict)
         if run["experiment"] != "translation":
             got, fix = f"a run of {run['experiment']}", "name a folder of one"
             raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix=fix)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from bertjax.data.packed_rows import PackedBatches, row_of
 from bertjax.data.pair_rows import PairRows, StreamBatches
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
-from bertjax.data.translation_rows import RowsConfig, TranslationRows
+from bertjax.data.translation_rows import Row, RowsConfig, TranslationRows
 from bertjax.data.translation_text import DateCounts, TranslationText
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError, build, build_all, choice
@@ -33,6 +34,7 @@ from bertjax.seq2seq import TargetIds
 from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.task import Rows as RowIndices
 
+_log = logging.getLogger(__name__)
 _METRICS = ("nll", "perplexity", "token_accuracy")  # of targets that are given
 _ANY_SIZE = 8  # of a vocabulary that is not there yet
 
@@ -121,6 +123,7 @@ class Translation:
         """
         self._config, self._vocabularies = config, vocabularies
         files, dates, counts, _, self._rows = build_all(_DATA, config.data, "data")
+        self._files = files
         self._text: TranslationText | None = None
         if reads or not vocabularies:  # what only predicts has no need of pairs, and they may be gone
             self._text = TranslationText(files, dates, counts, config.seed)
@@ -176,10 +179,10 @@ class Translation:
         assert self._text, "a task that has read no pairs only predicts"
         return self._text
 
-    @property
+    @functools.cached_property
     def _encoder(self) -> TranslationRows:
         assert self._vocabularies, "a task without vocabularies is only to be checked"
-        return TranslationRows(self._vocabularies, self._rows)
+        return TranslationRows(self._vocabularies, self._rows, self._files)
 
     def _fitting(self, split: str) -> PairRows:
         return PairRows(self._encoder.fitting(self._pairs.pairs(split), split))
@@ -241,8 +244,12 @@ class Translation:
 
     def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
         for pair in pairs:
-            rows = self._encoder.to_translate(pair.source, self._limit, pair.where)
-            yield Example(rows, (pair.source, pair.target))
+            _, target = self._files.parted_target(pair.target)
+            yield Example(self._to_translate(pair.source, pair.where), (pair.source, target))
+
+    def _to_translate(self, text: str, where: str) -> list[Row]:
+        # A translation that is as long as its source has room.
+        return self._encoder.to_translate(text, min(self._limit, self._decoding.max_length), where)
 
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and those of the loss."""
@@ -252,28 +259,43 @@ class Translation:
         """The metrics of the config, in percent."""
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
         references = [[example.source[1]] for example, _ in results]
-        for name in {"bleu", "chrf"} & set(self._config.metrics):
-            tell_once(f"{name} is {scoring.signature(name, references)}")
+        for name in scoring.SIGNED & set(self._config.metrics):
+            tell_once(f"{name} of {len(results)} translations is {scoring.signature(name, references)}")
         return scoring.score(self._config.metrics, hypotheses, references)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text in each line, an empty one staying empty; or, of targets to score, one with its target after a tab.
 
+        A prefix that all texts were trained with is added where a line does not have it.
+
         Raises:
-          UserError: a line that is neither, or too long.
+          UserError: a line that is neither, or too long, unless `data.on_bad_row` says that it gets no score.
         """
         for number, line in enumerate(lines, start=1):
             where = f"input line {number}"
-            if self._decoding.method != "forced":
+            if self._decoding.method == "forced":
+                yield self._to_score(line, where)
+            else:
                 text = line.strip()
-                yield Example(self._encoder.to_translate(text, self._limit, where), (text, None))
-                continue
+                yield Example(self._to_translate(text, where), (text, None))
+
+    def _to_score(self, line: str, where: str) -> Example:
+        try:
             source, target = seq2seq.given_pair(line, where)
-            yield Example([self._encoder.to_score(source, target, self._limit, where)], (source, target))
+            return Example([self._encoder.to_score(source, target, self._limit, where)], (source, target))
+        except UserError as error:
+            if self._files.on_bad_row == "stop":
+                raise
+            _log.warning("no score: %s", error)
+            return Example([], (line, None))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
         return bucket_lengths(self._limit)
+
+    def width(self) -> int:
+        """See `HasWidth.width`."""
+        return seq2seq.width(self._decoding)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The `n_best` translations of each row, or the given one: ids [B, n, T], lengths and scores [B, n]."""
@@ -282,21 +304,31 @@ class Translation:
         return seq2seq.write(self._model, params, batch, self._decoding, self._ids, self._config.seed)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The text, its translation with its score, and all of the `n_best` if they are more than one."""
+        """The text, its translation with its score, and all of the `n_best` if they are more than one.
+
+        A target that was given, but could not be scored, has null. "complete" is false of a translation that has been
+        cut at the most tokens that it may have.
+        """
+        if self._decoding.method == "forced" and not outputs:
+            return {"source": example.source[0], "translation": None, "score": None}
         text, score = self._translation(outputs, 0)
-        record = {"source": example.source[0], "translation": text, "score": score}
+        ends = all(bool(output["ids"][0, output["lengths"][0] - 1] == self._ids.end) for output in outputs)
+        record = {"source": example.source[0], "translation": text, "score": score, "complete": ends}
+        if not ends:
+            tell_once("some translations have been cut: they have as many tokens as `decoding` lets them have")
         if self._decoding.n_best > 1:
             each = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in each]
         return record
 
     def line(self, record: Mapping[str, Any]) -> str:
-        """What a file of translations has of a record; of a target that was given, its score."""
-        return str(record["score" if self._decoding.method == "forced" else "translation"])
+        """What a file of translations has of a record; of a target that was given, its score, or nothing."""
+        value = record["score" if self._decoding.method == "forced" else "translation"]
+        return "" if value is None else str(value)
 
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text of some rank, and its score; of a text in several rows they are joined, and added up."""
-        parts = [self._encoder.vocabularies[1].decode(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
+        parts = [self._encoder.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
         return " ".join(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
@@ -304,7 +336,7 @@ class Translation:
         source, target = example.rows[0]["input_ids"], outputs[0]["ids"][0, : outputs[0]["lengths"][0]]
         batch = {"input_ids": source[None], "labels": target[None]}
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
-        found = seq2seq.apply(self._model, params, batch, self._ids.start, None, return_attention=True)
+        found = seq2seq.apply(_telling(self._model), params, batch, self._ids.start, None, return_attention=True)
         sources, targets = (
             translators.pieces(vocabulary, ids)
             for vocabulary, ids in zip(self._encoder.vocabularies, (source, target), strict=True)
@@ -338,7 +370,8 @@ class Translation:
         if not isinstance(model, EncoderDecoderConfig):
             fix = "predict with the run itself"
             raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix=fix)
-        marian.save(folder, params, model, SpecialIds(self._ids.pad, self._ids.start, self._ids.end))
+        special = SpecialIds(self._ids.pad, self._ids.start, self._ids.end)
+        marian.save(folder, params, model, special, seq2seq.generation(self._decoding))
         self.save_vocabulary(folder)
 
     def save_vocabulary(self, folder: Path) -> None:
@@ -346,9 +379,21 @@ class Translation:
         translators.save_vocabularies(self._encoder.vocabularies, folder)
 
 
+def _telling(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
+    """The model with an attention that returns its weights."""
+    if isinstance(model, RecurrentSeq2Seq):
+        return model
+    return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))
+
+
 def _model(config: Config, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
     """The model for vocabularies of these sizes. Raises UserError if the config does not describe one."""
     names = ("source_vocab_size", "target_vocab_size")
+    for name, size in zip(names, sizes, strict=True):
+        if (config.model[name] or size) < size:
+            expected = f"at least {size}, the tokens of the vocabulary"
+            fix = "leave it out, or use another vocabulary"
+            raise UserError(f"config key model.{name}", got=config.model[name], expected=expected, fix=fix)
     values = {**config.model, **{name: config.model[name] or size for name, size in zip(names, sizes, strict=True)}}
     if config.architecture == "recurrent":
         return RecurrentSeq2Seq(build(RecurrentConfig, values, "model"))

@@ -41,7 +41,8 @@ class ParallelTextConfig:
       header, separator: of tables, see `tables.read_rows`.
       valid_fraction: which fraction of the different source texts is held out if `valid_source` is empty.
       source_prefix, target_prefix: texts put before each text of a side, with the space that is to follow: none, one,
-        or one for each of the names that the commas separate. So one model learns several pairs of languages.
+        or one for each of the names that the commas separate. So one model learns several pairs of languages. What is
+        to be translated begins with its prefix, unless there is but one; no translation is scored with one.
       on_bad_row: "stop" at a bad pair, or "skip" and count it.
     """
 
@@ -70,6 +71,14 @@ class ParallelTextConfig:
                 expected="two different columns of a table, or none for files aligned by line",
                 fix="set both, or neither",
             )
+
+    def parted_source(self, text: str) -> tuple[str, str]:
+        """The prefix of a source text and the rest: the one that it begins with or, if there is but one, that."""
+        return _parted(text, self.source_prefix)
+
+    def parted_target(self, text: str) -> tuple[str, str]:
+        """Those of a target text."""
+        return _parted(text, self.target_prefix)
 
 
 class Pair(NamedTuple):
@@ -231,6 +240,14 @@ class ParallelText:
         salt = self._seed.to_bytes(16, "little")
         digest = hashlib.blake2b(source.encode("utf-8"), digest_size=8, salt=salt).digest()
         return int.from_bytes(digest, "little") < self._config.valid_fraction * 2**64
+
+
+def _parted(text: str, prefixes: tuple[str, ...]) -> tuple[str, str]:
+    begins = [prefix for prefix in prefixes if text.startswith(prefix)]
+    if begins:
+        prefix = max(begins, key=len)
+        return prefix, text.removeprefix(prefix)
+    return (prefixes[0] if len(set(prefixes)) == 1 else ""), text
 
 
 def _split_names(source: str) -> list[str]:

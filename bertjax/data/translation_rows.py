@@ -1,20 +1,24 @@
 """Pairs of texts as pairs of token sequences, to learn from and to translate."""
 
 import dataclasses
+import functools
 import itertools
 import logging
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.data.parallel_text import Pair
+from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import Vocabularies
 from bertjax.errors import UserError, choice
 
 _log = logging.getLogger(__name__)
 
 _ENCODED_AT_ONCE = 1024
+_SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s+|[。！？]")
+_SPACE = re.compile(r"\s+")
 
 Row = dict[str, Int32[np.ndarray, " n"]]
 
@@ -26,7 +30,9 @@ class RowsConfig:
     Attributes:
       seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on.
       packing: whether short pairs share a row of that length.
-      on_long_line: what to do with a line to translate that the model has no positions for: "split" or "refuse".
+      on_long_line: what to do with a line to translate of more tokens than a translation may have
+        (`decoding.max_length`) or the model has positions for: "split" at ends of sentences or, for want of them,
+        between words, or "refuse".
     """
 
     seq_len: int
@@ -46,10 +52,12 @@ class TranslationRows:
     Attributes:
       vocabularies: of the two sides.
       config: see there.
+      files: which prefixes texts have.
     """
 
     vocabularies: Vocabularies
     config: RowsConfig
+    files: ParallelTextConfig
 
     def encoded(self, pairs: Iterable[Pair]) -> Iterator[Row]:
         """Each pair as a row, however long."""
@@ -80,7 +88,7 @@ class TranslationRows:
             )
 
     def to_translate(self, text: str, limit: int, where: str) -> list[Row]:
-        """A text as one row, as several if it is too long for one, or as none if it is empty.
+        """A text as one row, as several if it is too long for one, or as none if it is empty; each with the prefix.
 
         Args:
           text: without white space around it.
@@ -89,26 +97,55 @@ class TranslationRows:
         Raises:
           UserError: it is too long, and not to be split.
         """
-        if not text:
-            return []
-        (ids,) = self._ids(0, [text])
-        tokens, end, room = ids[:-1], ids[-1:], limit - 1
-        if len(tokens) > room and self.config.on_long_line == "refuse":
-            raise _too_long(where, len(tokens), room, "divide the line, or set --config.data.on_long_line=split")
-        parts = (tokens[start : start + room] for start in range(0, len(tokens), room))
-        return [_with_segments({"input_ids": np.append(part, end)}) for part in parts]
+        prefix, text = self.files.parted_source(text)
+        return self._divided(prefix, text, limit, where) if text else []
+
+    def _divided(self, prefix: str, text: str, limit: int, where: str) -> list[Row]:
+        (ids,) = self._ids(0, [prefix + text])
+        if len(ids) <= limit:
+            return [_with_segments({"input_ids": ids})]
+        if self.config.on_long_line == "refuse" or len(text) == 1:
+            fix = "divide the line, set --config.data.on_long_line=split, or raise --config.decoding.max_length"
+            raise _too_long(where, len(ids) - 1, limit - 1, fix)
+        cut = _middle(text)
+        halves = text[:cut].rstrip(), text[cut:].lstrip()
+        return [row for half in halves for row in self._divided(prefix, half, limit, where)]
 
     def to_score(self, source: str, target: str, limit: int, where: str) -> Row:
-        """A source and its target as one row; arguments as of `to_translate`. Raises UserError for one too long."""
-        (row,) = self.encoded([Pair(source, target, where)])
+        """A source and its target as one row, with their prefixes; arguments as of `to_translate`.
+
+        Raises:
+          UserError: one is too long.
+        """
+        parted = self.files.parted_source(source), self.files.parted_target(target)
+        (row,) = self.encoded([Pair(*map("".join, parted), where)])
         longest = max(map(len, row.values()))
         if longest > limit:
             raise _too_long(where, longest - 1, limit - 1, "divide both")
         return _with_segments(row)
 
+    def translation(self, ids: Int32[np.ndarray, " n"]) -> str:
+        """The text of a target, without its prefix."""
+        fitting = [len(prefix) for prefix in self._target_prefixes if np.array_equal(prefix, ids[: len(prefix)])]
+        return self.vocabularies.target.decode(ids[max(fitting, default=0) :])
+
+    @functools.cached_property
+    def _target_prefixes(self) -> list[Int32[np.ndarray, " n"]]:
+        return self.vocabularies.target.encode_batch([prefix.strip() for prefix in self.files.target_prefix])
+
     def _ids(self, side: int, texts: list[str]) -> list[Int32[np.ndarray, " n"]]:
         vocabulary = self.vocabularies[side]
         return [np.append(ids, np.int32(vocabulary.eos_id)) for ids in vocabulary.encode_batch(texts)]
+
+
+def _middle(text: str) -> int:
+    """Where to divide a text: at the end of a sentence near its middle, or else between two words, or anywhere."""
+    middle = len(text) // 2
+    for boundary, farthest in ((_SENTENCE_END, middle // 2), (_SPACE, middle)):
+        ends = [match.end() for match in boundary.finditer(text) if abs(match.end() - middle) <= farthest]
+        if ends:
+            return min(ends, key=lambda end: abs(end - middle))
+    return middle
 
 
 def _with_segments(row: Row) -> Row:

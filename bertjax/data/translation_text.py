@@ -10,7 +10,10 @@ from bertjax.data.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
 
 DATES = "dates"  # the source that is made up
-_FILES = ("target", "valid_source", "valid_target", "test_source", "test_target", "source_column", "target_column")
+_FILES = (
+    *("target", "valid_source", "valid_target", "test_source", "test_target"),
+    *("source_column", "target_column", "source_prefix", "target_prefix"),
+)
 _SAMPLED_DATES = 20_000  # in which all that dates are written with occurs
 # Pairs are held out by their texts alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0

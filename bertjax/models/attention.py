@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
                     "config key model.attention_backend=cudnn",
                     got=got,
                     expected="an NVIDIA GPU, no dropout on attention weights, and nobody who asks for them",
-                    fix="set --config.model.attention_backend=xla; export a trained run to open it with that",
+                    fix="set --config.model.attention_backend=xla; so a trained run opens by --config.init_from=RUN",
                 )
 
 

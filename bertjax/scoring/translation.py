@@ -18,10 +18,13 @@ References = Sequence[Sequence[str]]
 _METRICS: Mapping[str, Callable[[], BLEU | CHRF]] = MappingProxyType(
     {
         "bleu": partial(BLEU, tokenize="13a"),
+        "bleu_char": partial(BLEU, tokenize="char"),
         "bleu_lowercase": partial(BLEU, tokenize="13a", lowercase=True),
+        "bleu_zh": partial(BLEU, tokenize="zh"),
         "chrf": CHRF,
     }
 )
+SIGNED = frozenset(_METRICS)  # the scores that have a `signature`
 
 
 def bleu(hypotheses: Sequence[str], references: References) -> float:
@@ -39,6 +42,16 @@ def bleu_lowercase(hypotheses: Sequence[str], references: References) -> float:
     return _corpus_score("bleu_lowercase", hypotheses, references)
 
 
+def bleu_zh(hypotheses: Sequence[str], references: References) -> float:
+    """Returns BLEU as WMT has it for Chinese: each Chinese character by itself, the rest as 13a."""
+    return _corpus_score("bleu_zh", hypotheses, references)
+
+
+def bleu_char(hypotheses: Sequence[str], references: References) -> float:
+    """Returns BLEU of characters, for scripts without spaces between words, such as Japanese's and Thai's."""
+    return _corpus_score("bleu_char", hypotheses, references)
+
+
 def chrf(hypotheses: Sequence[str], references: References) -> float:
     """Returns chrF2 (Popović, 2015): the F-score of character n-grams, for any script."""
     return _corpus_score("chrf", hypotheses, references)
@@ -50,7 +63,14 @@ def exact_match(hypotheses: Sequence[str], references: References) -> float:
 
 
 SCORES: Mapping[str, Callable[[Sequence[str], References], float]] = MappingProxyType(
-    {"bleu": bleu, "bleu_lowercase": bleu_lowercase, "chrf": chrf, "exact_match": exact_match}
+    {
+        "bleu": bleu,
+        "bleu_char": bleu_char,
+        "bleu_lowercase": bleu_lowercase,
+        "bleu_zh": bleu_zh,
+        "chrf": chrf,
+        "exact_match": exact_match,
+    }
 )
 
 

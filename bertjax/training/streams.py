@@ -17,7 +17,8 @@ from bertjax.errors import UserError
 
 
 def read_lines(name: str) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file (`.gz` too), or of standard input if `name` is "-"; without their line ends.
+    """Yields the lines of a UTF-8 file (`.gz` too), or of standard input if `name` is "-"; without their line ends, nor
+    the byte order mark that some editors begin a file with.
 
     Raises:
       UserError: no such file, or a damaged one; standard input for several processes; a line that is not UTF-8.
@@ -27,7 +28,7 @@ def read_lines(name: str) -> Iterator[str]:
     with _open_input(name) as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield line.rstrip(b"\r\n").decode()
+                yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise UserError(
                     f"input line {number}",

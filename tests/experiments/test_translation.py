@@ -16,7 +16,7 @@ from bertjax import checkpoints, translators
 from bertjax.data import subwords
 from bertjax.errors import UserError, build_all
 from bertjax.interop import marian
-from bertjax.training import inference
+from bertjax.training import inference, sharding
 from bertjax.training.config import TrainingConfig
 from configs import translation as config_file
 from experiments import translation
@@ -141,7 +141,7 @@ def test_records_have_scores_and_all_hypotheses(run, tmp_path):
     assert outcome.status is None, outcome.status
     one, empty = lines_of(target)
     assert (one["source"], one["translation"]) == ("a cat.", "ein Katze.") and -2 < one["score"] < 0
-    assert empty == {"source": "", "translation": "", "score": 0}
+    assert one["complete"] and empty == {"source": "", "translation": "", "score": 0, "complete": True}
 
 
 def predicted(workdir, text, folder, **decoding):
@@ -329,6 +329,10 @@ def test_shapes_of_batches_are_announced(tmp_path):
     assert sum(batch["weights"].sum() for batch in held_out) == len(list(task._pairs.pairs("valid")))
 
 
+def decoded(task, example):
+    return [task._vocabularies[0].decode(row["input_ids"]) for row in example.rows]
+
+
 def test_long_lines_are_split_or_refused(tmp_path):
     line = " ".join(["cat"] * 40)
     task, _ = task_of(tmp_path)
@@ -336,9 +340,76 @@ def test_long_lines_are_split_or_refused(tmp_path):
     assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 24 for row in example.rows)
     whole = np.concatenate([row["input_ids"][:-1] for row in example.rows])
     assert task._vocabularies[0].decode(whole) == line
+    assert all(len(row["input_ids"]) <= 16 for row in example.rows), "no more than a translation may have"
+    (example,) = task.examples(iter(["a cat sees. old bird. " * 4]))
+    parts = decoded(task, example)
+    assert len(parts) > 1 and all(part.endswith(".") for part in parts), "parted at ends of sentences"
     strict, _ = task_of(tmp_path / "strict", data__on_long_line="refuse")
-    with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 23"):
+    with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 15"):
         list(strict.examples(iter(["cat.", line])))
+
+
+def test_a_line_gets_the_prefix_that_all_texts_had(tmp_path):
+    task, _ = task_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
+    *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
+    assert [decoded(task, example) for example in both] == [["to German: a cat."]] * 2 and not empty.rows
+    assert both[0].source == ("a cat.", None)
+    (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
+    assert all(part.startswith("to German: cat") for part in decoded(task, long))
+    # No translation is scored with its prefix.
+    held_out = next(task.held_out())
+    source, target = held_out.source
+    assert source.startswith("to German: ") and not target.startswith("<de>")
+    labels = task._vocabularies[1].encode_batch(["<de> " + target])[0]
+    ids = np.append(labels, np.int32(task._vocabularies[1].eos_id))[None]
+    outputs = [{"ids": ids, "lengths": np.array([ids.size]), "scores": np.zeros(1)}]
+    assert task.record(held_out, outputs)["translation"] == target
+
+
+def test_of_several_prefixes_a_line_brings_its_own(tmp_path):
+    write_pairs(tmp_path, name="other")
+    sources, targets = (f"{tmp_path}/train.{side},{tmp_path}/other.{side}" for side in ("en", "de"))
+    files = {"data__source": sources, "data__target": targets, "data__test_source": sources}
+    files |= {"data__test_target": targets, "data__source_prefix": ("A: ", "B: ")}
+    task, _ = task_of(tmp_path, **files)
+    examples = task.examples(iter(["B: a cat.", "a cat."]))
+    assert [decoded(task, example) for example in examples] == [["B: a cat."], ["a cat."]]
+
+
+def test_a_pair_that_cannot_be_scored_gets_no_score(run, tmp_path):
+    workdir, _ = run
+    lines = b"a cat.\tein Katze.\na cat.\n\nold bird.\talter Vogel.\n"
+    flags = [f"--config.init_from={workdir}", "--config.decoding.method=forced", "--config.decoding.max_length=16"]
+    command = ["--mode=predict", "--config=configs/translation.py", *flags, "--config.data.seq_len=16"]
+    assert "input line 2: got a cat.;" in tiny.run(*command, stdin=lines).error
+    outcome = tiny.run(*command, "--config.data.on_bad_row=skip", stdin=lines)
+    scores = outcome.stdout.split("\n")
+    assert [bool(score) for score in scores] == [True, False, False, True, False], outcome.status
+
+
+def test_a_run_from_scratch_is_exported(tmp_path):
+    task, _ = task_of(tmp_path, model__norm="post", decoding__alpha=0.5)
+    params = task.init(jax.random.key(0))
+    task.export(params, tmp_path / "exported")
+    read = marian.load(tmp_path / "exported", jax.eval_shape(lambda: {**params, "bias": jax.numpy.zeros(len_of(task))}))
+    jax.tree.map(np.testing.assert_array_equal, read, {**params, "bias": np.zeros(len_of(task))})
+    generation = json.loads((tmp_path / "exported" / "generation_config.json").read_text())
+    searched = {"max_length": 17, "num_beams": 2, "length_penalty": 0.5, "early_stopping": "never"}
+    assert searched.items() <= generation.items()
+
+
+def len_of(task):
+    return task._vocabularies[1].vocab_size
+
+
+def test_many_samples_go_in_smaller_batches(tmp_path):
+    widths = [task_of(tmp_path, **changes)[0].width() for changes in ({}, {"decoding__method": "sampling"})]
+    assert widths == [2, 1]
+    task, settings = task_of(tmp_path, decoding__method="sampling", decoding__n_best=64)
+    mesh = sharding.make_mesh(settings.mesh, jax.devices()[:1])
+    rows = [{"input_ids": np.ones(8, np.int32)}] * 600
+    sizes = [len(members) for members, _ in inference.Predictor(task, mesh)._batches(rows)]
+    assert max(sizes) * 64 * 8 <= 4 * 2**12 and sum(sizes) == 600
 
 
 def test_dates_never_end(tmp_path):
@@ -396,6 +467,12 @@ def test_each_variant_makes_a_task(variant):
         ({"data__target": ""}, "got .* and ''"),
         ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
         ({"num_scored": 0}, "num_scored: got 0"),
+        ({"data__joint": False}, "model.share_embeddings: got True, and data.joint=False; expected one table for one"),
+        ({"model__source_vocab_size": 50}, "model.source_vocab_size: got 50; expected at least [0-9]+, the tokens"),
+        (
+            {"data__source": "dates", "data__source_prefix": ("A: ",)},
+            "data.source: got dates, beside data.source_prefix",
+        ),
         ({"data__source": "dates", "data__packing": True}, "data.packing: got True; expected False for dates"),
         ({"data__source": "dates", "data__valid_source": "x.en"}, "data.source: got dates, beside data.valid_source"),
         ({"data__source": "dates", "data__source_locale": "English"}, "data.source_locale: got 'English'"),
@@ -455,7 +532,7 @@ def test_weights_and_vocabularies_come_from_a_marian_folder_and_go_back(tmp_path
     special = marian.SpecialIds(pad_id=ids["<pad>"], bos_id=ids["<pad>"], eos_id=ids["</s>"])
     sizes = {"source_vocab_size": len(ids), "target_vocab_size": len(ids), "max_positions": 24}
     config = test_marian.make_config(**sizes)
-    marian.save(published, test_marian.random_params(config), config, special)
+    marian.save(published, test_marian.random_params(config), config, special, {})
     values = values_of(tmp_path)
     values = {key: values[key] for key in values if key.startswith("data.") and "vocab" not in key}
     values |= {"num_steps": 1, "batch_size": 8, "num_scored": 4, "decoding.max_length": 8, "init_from": str(published)}
