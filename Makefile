@@ -1,4 +1,4 @@
-# Each target makes the environment it needs. PYTHON chooses the interpreter: 3.11 or newer.
+# Each target makes the environment it needs. PYTHON chooses the interpreter: 3.11 to 3.13.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -74,4 +74,4 @@ types: setup-dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(DEMO) $(DATES) $(SUMMARIES)
