@@ -25,12 +25,12 @@ from typing import Any
 from absl import app, flags
 from ml_collections import config_flags
 
-from bertjax.errors import UserError, as_user_error, choice
+from bertjax.errors import UserError, as_user_error, choice, restored
 from bertjax.progress import show_lines
 
 # JAX, and the wings that need it, are imported in functions: worker processes import this file too, without use for it.
 MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "plan")
-_OF_CONFIG = "config", None, "The experiment's config file, with a size behind a colon."
+_OF_CONFIG = "config", None, "The experiment's config file, with a variant behind a colon; its docstring has them."
 # New attributes are told of by `build_all`, which knows the names that are right.
 _UNLOCKED = {"lock_config": False, "accept_new_attributes": True}
 _CONFIG = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED)
@@ -38,8 +38,9 @@ _MODE = flags.DEFINE_string("mode", "train", "What to do: " + ", ".join(MODES) +
 _WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all processes.")
 _INPUT = flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "A file (- is standard output), or a folder/ for exports and features.")
-_FORMAT = flags.DEFINE_enum("format", "", ("", "text", "jsonl", "html"), "Of predictions; or as the output is named.")
-_CHECKPOINT = flags.DEFINE_string("checkpoint", "final", "latest, best, a step, last:5, best:3, each:best:3.")
+_FORMAT = flags.DEFINE_enum("format", "", ("", "text", "jsonl", "html"), "Of predictions; or by --output's ending.")
+_CHECKPOINTS = "latest, best, a step, last:5, best:3, each:best:3; final is what the config's checkpoint.final says."
+_CHECKPOINT = flags.DEFINE_string("checkpoint", "final", _CHECKPOINTS)
 _PLOT = flags.DEFINE_string("plot", "", "A picture (.svg, .png): what each word looked at, or a plan; needs [report].")
 _PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw, from 0, or from -1 backwards; or all.")
 _PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "A head to draw, from 0; or all.")
@@ -135,13 +136,14 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        lines = str(error).strip().splitlines()  # the last ones of a config file that cannot be read are the cause
-        raise UserError(
-            "flags",
-            got=lines[-1].strip().removeprefix("ValueError: "),
-            expected="flags of launch.py (--help), with values of the types in the config file",
-            fix="correct the name or the value",
-        ) from error
+        got = str(error).strip().splitlines()[-1].strip().removeprefix("ValueError: ")  # of a config file, the cause
+        if got.startswith("config variant: "):
+            raise restored(f"{got}. Fix: correct what is behind the colon of --config.") from error
+        if isinstance(error, OSError):
+            expected, fix = "a config file, such as configs/classification.py", "correct the path"
+            raise UserError("--config", got=got.rpartition("] ")[2], expected=expected, fix=fix) from error
+        expected = "flags of launch.py (--help), with values of the types in the config file"
+        raise UserError("flags", got=got, expected=expected, fix="correct the name or the value") from error
 
 
 if __name__ == "__main__":

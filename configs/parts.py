@@ -18,7 +18,7 @@ def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
     found = [[name for name in names if name in group] for group in groups]
     if any(len(of_group) > 1 for of_group in found) or sum(map(len, found)) < len(names):
         expected = "; ".join(("at most one of " if len(group) > 1 else "") + ", ".join(group) for group in groups)
-        raise ValueError(f"config variant: got {variant!r}; expected, separated by commas, {expected}")
+        raise ValueError(f"config variant: got {variant!r}; expected names, separated by commas: {expected}")
     return [of_group[0] if of_group else "" for of_group in found]
 
 

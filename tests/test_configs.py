@@ -120,7 +120,7 @@ def test_without_a_size_the_config_asks_for_one_or_for_a_folder(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_an_unknown_size_is_an_error(name):
-    with pytest.raises(ValueError, match=r"got 'huge'; expected, separated by commas, at most one of tiny"):
+    with pytest.raises(ValueError, match=r"got 'huge'; expected names, separated by commas: at most one of tiny"):
         MODULES[name].get_config("huge")
 
 
@@ -204,7 +204,7 @@ def test_recipes_of_pretraining(variant, expected):
 
 @pytest.mark.parametrize("variant", ["base,large", "lamb,lamb", "base,phase3", "base phase2"])
 def test_variants_that_make_no_sense_are_errors(variant):
-    with pytest.raises(ValueError, match=rf"got '{variant}'; expected, separated by commas, at most one of tiny"):
+    with pytest.raises(ValueError, match=rf"got '{variant}'; expected names, separated by commas: at most one of tiny"):
         MODULES["bert_pretraining"].get_config(variant)
 
 
