@@ -57,7 +57,8 @@ def make_step(
     """The update of one global batch, of (state, batch, index, seed).
 
     The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch.
-    Micro-batches and devices add up sums, so the update does not depend on how the batch was divided.
+    Micro-batches and devices add up sums, so with dropout off the update does not depend on how the batch was divided;
+    with it on, the masks drawn depend on `accumulation_steps`.
 
     Args:
       task: what is trained.

@@ -1,7 +1,8 @@
 """Looks for the mesh, the number of micro-batches and the rematerialization with which a run is fastest on a slice.
 
-All candidates keep the global batch, so the run's updates stay the same. Rough estimates of memory and time say which
-to compile; the compiled ones decide.
+All candidates keep the global batch, so with dropout off the run's updates stay the same; with it on, the masks drawn
+depend on the number of micro-batches. Rough estimates of memory and time say which to compile; the compiled ones
+decide.
 """
 
 import itertools
