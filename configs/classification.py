@@ -1,10 +1,10 @@
 """Fine-tunes BERT to classify sentences or pairs of them, or to predict a number for each.
 
+    python launch.py --config=configs/classification.py:mrpc,tsv --workdir=runs/mrpc --config.init_from=BERT_FOLDER \\
+        --config.data.source=MRPC/train.tsv --config.data.valid_source=MRPC/dev.tsv
     python launch.py --config=configs/classification.py --workdir=runs/mine --config.init_from=BERT_FOLDER \\
         --config.data.source=train.tsv --config.data.text_columns="('text',)" --config.data.label_column=label
     python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --config.init_from=BERT_FOLDER
-    python launch.py --config=configs/classification.py:mrpc,tsv --workdir=runs/mrpc --config.init_from=BERT_FOLDER \\
-        --config.data.source=MRPC/train.tsv --config.data.valid_source=MRPC/dev.tsv
     python launch.py --mode=predict --workdir=runs/mrpc --input=pairs.txt --output=labels.jsonl
 
 With `--seeds=0,1,2,3,4` it trains once for each and says how much the figures differ between them.
@@ -14,10 +14,11 @@ Behind the colon, separated by commas: a size, a task of GLUE, `tsv`.
 - Sizes: tiny, mini, small, medium, base, large, from fresh weights, with a vocabulary in `data.vocab_file`. Without a
   size, `init_from` gives it: a Hugging Face folder, a checkpoint of Google's, or a run of ours.
 - Tasks: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, with their columns and metrics, read by
-  way of TFDS; with `tsv` from the published files. stsb predicts a number.
+  way of TFDS; with `tsv` from the published files. stsb predicts a number. Prepare what TFDS is to read, once, by
+  `tfds.builder('glue/mrpc', file_format='array_record').download_and_prepare()`.
 
-BERT's recipe: 3 epochs of batches of 32 at 5e-5 (the paper also tries 4e-5, 3e-5 and 2e-5), minutes on an accelerator.
-The paper's BERT-Base has 84.6 on MNLI, 93.5 on SST-2, 88.9 F1 on MRPC, 66.4 on RTE (test sets).
+BERT's recipe: 3 epochs of batches of 32 at 5e-5 (the paper also tries 4e-5, 3e-5 and 2e-5). The paper's BERT-Base has
+84.6 on MNLI, 93.5 on SST-2, 88.9 F1 on MRPC, 66.4 on RTE (test sets).
 """
 
 from ml_collections import ConfigDict
