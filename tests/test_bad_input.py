@@ -193,9 +193,15 @@ def test_a_vocabulary_of_another_casing(train, home):
         ({"model__norm": "none"}, "model.norm", "'none'", "post, pre", "one of these"),
         ({"model__dtype": "float16"}, "model.dtype", "'float16'", "float32, bfloat16", "one of these"),
         ({"model__direction": "down"}, "model.direction", "'down'", "left_to_right", "one of these"),
-        ({"masking__mask_fraction": 0.9}, "masking.*fraction", r"0\.9, 0\.1, 0\.1", "add up to 1", "0.8, 0.1 and 0.1"),
-        ({"masking__rate": 0.0}, "masking.rate", "0.0", "above 0", "0.15"),
-        ({"masking__max_predictions": 0}, "masking.max_predictions", "0", "at least 1", "20"),
+        (
+            {"masking__mask_fraction": 0.9},
+            "config keys masking.*fraction",
+            r"0\.9, 0\.1, 0\.1",
+            "add up to 1",
+            "0.8, 0.1 and 0.1",
+        ),
+        ({"masking__rate": 0.0}, "config key masking.rate", "0.0", "above 0", "0.15"),
+        ({"masking__max_predictions": 0}, "config key masking.max_predictions$", "^0$", "at least 1", "20"),
         ({"masking__mode": "once"}, "masking.mode", "'once'", "dynamic, static", "one of these"),
         ({"objective": "translation"}, "objective", "'translation'", "masked_lm, causal_lm", "one of these"),
         (

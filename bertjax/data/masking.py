@@ -19,7 +19,7 @@ class MaskingConfig:
 
     Attributes:
       rate: fraction of an instance's tokens, [CLS] and [SEP] counted, that are predicted (0.15).
-      max_predictions: upper bound on predicted tokens in an instance (20 at length 128, 80 at 512).
+      max_predictions: upper bound on predicted tokens in an instance (20 at length 128, 77 at 512).
       mask_fraction: of the predicted tokens, the fraction replaced by [MASK] (0.8).
       random_fraction: the fraction replaced by a random token of the whole vocabulary (0.1).
       keep_fraction: the fraction left as it is (0.1); the three add up to 1.
@@ -42,22 +42,18 @@ class MaskingConfig:
         fractions = (self.mask_fraction, self.random_fraction, self.keep_fraction)
         if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
             raise UserError(
-                "masking.{mask,random,keep}_fraction",
+                "config keys masking.{mask,random,keep}_fraction",
                 got=fractions,
                 expected="three fractions of the predicted tokens that add up to 1",
                 fix="set all three, such as 0.8, 0.1 and 0.1",
             )
         if not 0 < self.rate <= 1:
-            raise UserError(
-                "masking.rate", got=self.rate, expected="above 0 and at most 1", fix="use 0.15, as BERT does"
-            )
-        if self.max_predictions < 1 or self.dupe_factor < 1:
-            raise UserError(
-                "masking.max_predictions and masking.dupe_factor",
-                got=(self.max_predictions, self.dupe_factor),
-                expected="at least 1 each",
-                fix="use 20 and 10, as BERT does at length 128",
-            )
+            expected, fix = "above 0 and at most 1", "use 0.15, as BERT does"
+            raise UserError("config key masking.rate", got=self.rate, expected=expected, fix=fix)
+        for key in ("max_predictions", "dupe_factor"):
+            if getattr(self, key) < 1:
+                fix = "use 20 and 10, as BERT does at length 128"
+                raise UserError(f"config key masking.{key}", got=getattr(self, key), expected="at least 1", fix=fix)
 
     def epoch_of_draws(self, epoch: int) -> int:
         """The epoch whose pairs and masks epoch `epoch` uses."""

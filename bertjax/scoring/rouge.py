@@ -18,7 +18,7 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Float64
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, choice
 from bertjax.scoring import bootstrap
 from bertjax.scoring.rouge_overlap import lcs_length, shared_ngrams, union_lcs_length
 from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, cut, encode, vocabulary
@@ -53,16 +53,10 @@ class RougeConfig:
     words: int | str | None
 
     def __post_init__(self) -> None:
-        if self.flavor not in FLAVORS:
-            raise UserError(
-                "flavor of ROUGE",
-                got=repr(self.flavor),
-                expected="one of " + ", ".join(FLAVORS),
-                fix="choose one of these",
-            )
+        choice(self.flavor, tuple(FLAVORS), "rouge.flavor")
         if self.words is not None and self.words != _TO_REFERENCE and not _is_count(self.words):
             raise UserError(
-                "limit of words for ROUGE",
+                "config key rouge.words",
                 got=repr(self.words),
                 expected="at least 1, 'reference', or None",
                 fix="give None to count all words",

@@ -246,16 +246,17 @@ def test_signatures():
         ),
         (
             lambda: RougeConfig(flavor="pyrouge", stem=True, words=None),
-            "flavor of ROUGE: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score. Fix: choose one of these.",
+            "config key rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score. "
+            "Fix: choose one of these.",
         ),
         (
             lambda: RougeConfig(flavor="rouge-score", stem=True, words=0),
-            "limit of words for ROUGE: got 0; expected at least 1, 'reference', or None. "
+            "config key rouge.words: got 0; expected at least 1, 'reference', or None. "
             "Fix: give None to count all words.",
         ),
         (
             lambda: RougeConfig(flavor="rouge-score", stem=True, words="all"),
-            "limit of words for ROUGE: got 'all'; expected at least 1, 'reference', or None. "
+            "config key rouge.words: got 'all'; expected at least 1, 'reference', or None. "
             "Fix: give None to count all words.",
         ),
     ],
