@@ -50,7 +50,12 @@ class FineTuningConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    """What classifies on top of the encoder; see `bertjax.models.fine_tuning`."""
+    """What classifies on top of the encoder; see `bertjax.models.fine_tuning`.
+
+    Attributes:
+      classifier_dropout: on what the classifier reads.
+      lstm_size: width of each direction of a BiLSTM on top of the encoder; 0 for none.
+    """
 
     classifier_dropout: float
     lstm_size: int

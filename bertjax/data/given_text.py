@@ -18,7 +18,7 @@ class VocabularyConfig:
 
     Attributes:
       vocab_file: a vocab.txt, or a folder with a vocabulary; `init_from` brings its own.
-      lowercase: its casing.
+      lowercase: whether the vocabulary is uncased.
     """
 
     vocab_file: str

@@ -15,11 +15,7 @@ LENGTH_PENALTIES = ("none", "gnmt", "length")
 
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig:
-    """How targets are found. Greedy search is a beam of one.
-
-    A hypothesis has at most `max_ratio` x source + `max_extra` tokens, the end token counted, and never more than
-    `max_length`; at least `min_ratio` x source + `min_extra`, the end token not counted. Vaswani et al. (2017) have
-    source + 50.
+    """How targets are found. Greedy search is a beam of one; Vaswani et al. (2017) have at most source + 50 tokens.
 
     Attributes:
       method: "beam_search"; "sampling", drawn at random; or "forced", where targets are given, and only scored.
@@ -27,10 +23,11 @@ class DecodingConfig:
       n_best: how many of those that finished are returned; or how many are drawn, independent of each other.
       length_penalty: what a finished hypothesis's log-probability is divided by, see `length_penalties`. A sample's
         score is its log-probability.
-      alpha: its exponent; 0 is no penalty, below 0 prefers the short.
-      count_eos: whether the end token counts as part of the length there. It does in transformers and PreSumm.
-      max_length: T, the static one: what caches are made for.
-      max_ratio, max_extra, min_ratio, min_extra: see above.
+      alpha: the length penalty's exponent; 0 is no penalty, below 0 prefers the short.
+      count_eos: whether the end token counts as part of the length in the penalty. It does in transformers and PreSumm.
+      max_length: the most tokens whatever the source: T, what caches are made for.
+      max_ratio, max_extra: a hypothesis has at most max_ratio x source + max_extra tokens, the end token counted.
+      min_ratio, min_extra: it has at least min_ratio x source + min_extra, the end token not counted.
       block_ngrams: no n tokens in a row come twice; 0 for no such rule. See `ngram_blocking`.
       force_eos: a beam search's last possible token is the end token, at no cost, as `forced_eos_token_id` of
         transformers, which Marian has, even if that is before the least length. Otherwise hypotheses are cut there, and

@@ -23,6 +23,13 @@ from bertjax.models.transformer import TransformerConfig, activate, check_value,
 class BertConfig(TransformerConfig):
     """A Transformer encoder's sizes and options, and those of BERT around it.
 
+    Attributes:
+      vocab_size: rows of the word embeddings; from the vocabulary, unless it has more rows than words.
+      max_positions: rows of the position table, so tokens of a row at most.
+      type_vocab_size: token types: 2 for the segments of a pair.
+      direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.
+      next_sentence: whether pretraining has the pooler and the next-sentence head.
+
     Raises:
       UserError: a value out of range.
     """
@@ -30,8 +37,8 @@ class BertConfig(TransformerConfig):
     vocab_size: int
     max_positions: int
     type_vocab_size: int
-    direction: str  # "both", "left_to_right" or "right_to_left": which positions a token may attend to
-    next_sentence: bool  # whether pretraining has the pooler and the next-sentence head
+    direction: str
+    next_sentence: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()

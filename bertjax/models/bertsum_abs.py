@@ -30,10 +30,10 @@ class BertSumAbsConfig:
     """The decoder on top of BERT, which is as wide and has the same vocabulary.
 
     Attributes:
-      decoder_layers: 6 in the paper.
-      decoder_heads: 8.
-      decoder_intermediate: 2048.
-      decoder_dropout: on embeddings, attention weights, activations and each sub-layer's output; .2 for BERTSUMABS.
+      decoder_layers: layers of the decoder; 6 in the paper.
+      decoder_heads: heads of each of its attentions; 8.
+      decoder_intermediate: width inside its feed-forward network; 2048.
+      decoder_dropout: on its embeddings, attention weights, activations and each sub-layer's output; .2 for BERTSUMABS.
 
     Raises:
       UserError: a value out of range.

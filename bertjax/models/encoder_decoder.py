@@ -26,6 +26,18 @@ from bertjax.models.transformer import TransformerConfig, check_value, kernel_in
 class EncoderDecoderConfig(TransformerConfig):
     """A Transformer's sizes and options, `num_layers` being the encoder's, and those around it.
 
+    Attributes:
+      num_decoder_layers: layers of the decoder.
+      source_vocab_size, target_vocab_size: words of each side; from the vocabularies.
+      share_embeddings: whether source and target have one table.
+      tie_output: whether logits are products with the target's table, or with a matrix of their own.
+      logits_bias: whether each word's logit has a bias.
+      positions: "sinusoidal" or "learned", a table for each side.
+      sinusoid_layout: "interleaved", "half_split" or "deinterleaved": see `sinusoids`.
+      max_positions: tokens of a row at most.
+      scale_embeddings: whether embeddings are multiplied by sqrt(H) before positions are added.
+      key_size: of a head's queries and keys; 0: that of its values, hidden_size / num_heads.
+
     Raises:
       UserError: a value out of range, or a table to be shared by vocabularies of different sizes.
     """
@@ -33,14 +45,14 @@ class EncoderDecoderConfig(TransformerConfig):
     num_decoder_layers: int
     source_vocab_size: int
     target_vocab_size: int
-    share_embeddings: bool  # whether source and target have one table
-    tie_output: bool  # whether logits are products with the target's table, or with a matrix of their own
+    share_embeddings: bool
+    tie_output: bool
     logits_bias: bool
-    positions: str  # "sinusoidal" or "learned", a table for each side
-    sinusoid_layout: str  # "interleaved", "half_split" or "deinterleaved": see `sinusoids`
+    positions: str
+    sinusoid_layout: str
     max_positions: int
-    scale_embeddings: bool  # whether embeddings are multiplied by sqrt(H) before positions are added
-    key_size: int = 0  # of a head's queries and keys; 0: that of its values, hidden_size / num_heads
+    scale_embeddings: bool
+    key_size: int = 0
 
     @property
     def head_key_size(self) -> int:

@@ -27,6 +27,14 @@ from bertjax.models.transformer import check_value
 class RecurrentConfig:
     """Sizes and options of `RecurrentSeq2Seq`, which computes in float32.
 
+    Attributes:
+      source_vocab_size, target_vocab_size: words of each side; from the vocabularies.
+      embedding_size: width of the embeddings.
+      hidden_size: of the decoder's state, and of both directions of the encoder together.
+      attention: "none", "additive", "dot" or "general": see `RecurrentSeq2Seq`.
+      dropout: on embeddings and on what words are predicted from.
+      initializer_range: standard deviation of embedding tables.
+
     Raises:
       UserError: a value out of range.
     """
@@ -34,10 +42,10 @@ class RecurrentConfig:
     source_vocab_size: int
     target_vocab_size: int
     embedding_size: int
-    hidden_size: int  # of the decoder's state, and of both directions of the encoder together
-    attention: str  # "none", "additive", "dot" or "general": see `RecurrentSeq2Seq`
-    dropout: float  # on embeddings and on what words are predicted from
-    initializer_range: float  # standard deviation of embedding tables
+    hidden_size: int
+    attention: str
+    dropout: float
+    initializer_range: float
 
     def __post_init__(self) -> None:
         for key in ("source_vocab_size", "target_vocab_size", "embedding_size", "hidden_size"):

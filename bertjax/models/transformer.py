@@ -22,8 +22,25 @@ from bertjax.models.dropout import Dropout
 class TransformerConfig:
     """Sizes and options of a stack of Transformer layers.
 
-    Parameters are always float32; `dtype` is what activations are computed in. Softmax, normalization
-    statistics and logits stay in float32.
+    Parameters are always float32, and softmax, normalization statistics and logits stay so.
+
+    Attributes:
+      hidden_size: width of the embeddings and of each layer's output; a multiple of num_heads.
+      num_layers: layers; of an encoder-decoder, the encoder's.
+      num_heads: heads of each attention.
+      intermediate_size: width inside the feed-forward network.
+      dropout: on embeddings and on the output of each sub-layer.
+      attention_dropout: on the attention weights.
+      attention_backend: "xla", or "cudnn": flash attention on NVIDIA GPUs.
+      activation_dropout: on the activation's output inside the feed-forward network.
+      activation: "gelu": exact, as BERT's first release; "gelu_tanh", as Google's code since 2019; "relu"; "silu".
+      norm: "post": after the residual sum; "pre": before each sub-layer, and once more at the end.
+      norm_eps: what layer normalization adds to the variance.
+      initializer: of matrices: "truncated_normal", as BERT; "xavier_uniform" (Glorot and Bengio 2010).
+      initializer_range: standard deviation of truncated normal matrices, and of embedding tables.
+      dtype: what activations are computed in, "float32" or "bfloat16".
+      scan_layers: one compiled layer in a loop (fast compile), or all layers unrolled (fast run).
+      remat: recompute each layer in the backward pass instead of storing its activations.
 
     Raises:
       UserError: a value out of range.
@@ -33,18 +50,18 @@ class TransformerConfig:
     num_layers: int
     num_heads: int
     intermediate_size: int
-    dropout: float  # on embeddings and on the output of each sub-layer
-    attention_dropout: float  # on the attention weights
-    attention_backend: str  # "xla", or "cudnn": flash attention on NVIDIA GPUs
-    activation_dropout: float  # on the activation's output inside the feed-forward network
-    activation: str  # "gelu": exact, as BERT's first release; "gelu_tanh", as Google's code since 2019; "relu"; "silu"
-    norm: str  # "post": after the residual sum; "pre": before each sub-layer, and once more at the end
+    dropout: float
+    attention_dropout: float
+    attention_backend: str
+    activation_dropout: float
+    activation: str
+    norm: str
     norm_eps: float
-    initializer: str  # of matrices: "truncated_normal", as BERT; "xavier_uniform" (Glorot and Bengio 2010)
-    initializer_range: float  # standard deviation of truncated normal matrices, and of embedding tables
-    dtype: str  # "float32" or "bfloat16"
-    scan_layers: bool  # one compiled layer in a loop (fast compile), or all layers unrolled (fast run)
-    remat: bool  # recompute each layer in the backward pass instead of storing its activations
+    initializer: str
+    initializer_range: float
+    dtype: str
+    scan_layers: bool
+    remat: bool
 
     @property
     def head_key_size(self) -> int:

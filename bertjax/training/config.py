@@ -27,7 +27,7 @@ class TrainingConfig(InferenceConfig):
       num_steps: updates.
       batch_size: rows of an update, over all devices and micro-batches.
       accumulation_steps: micro-batches that an update's rows are worked through in.
-      log_every, evaluate_every: steps between; the last step is logged and evaluated in any case.
+      log_every, evaluate_every: steps between two of these; the last step is logged and evaluated in any case.
       parallel: "jit", or "pmap" for comparison.
     """
 

@@ -27,9 +27,9 @@ class MeshConfig:
     """Devices along each axis; -1 for all that the other axes leave.
 
     Attributes:
-      data: rows of a batch are split, parameters are copied.
-      fsdp: rows are split, and parameters and optimizer state too (gathered where they are used).
-      tensor: attention heads and the feed-forward layer are split.
+      data: devices over which rows of a batch are split, parameters being copied.
+      fsdp: over which rows are split, and parameters and optimizer state too (gathered where they are used).
+      tensor: over which attention heads and the feed-forward layer are split.
     """
 
     data: int

@@ -1,0 +1,19 @@
+"""The page of keys: it is what the code says, and says something of every key."""
+
+from docs import build_keys
+
+
+def test_the_page_is_up_to_date():
+    assert build_keys.PAGE.read_text() == build_keys.page(), "run python -m docs.build_keys"
+
+
+def test_every_key_has_a_meaning():
+    assert [(name, key.name) for name in build_keys.CONFIGS for key in build_keys.keys(name) if not key.meaning] == []
+
+
+def test_a_meaning_is_of_the_dataclass_that_reads_the_key():
+    of = {(name, key.name): key.meaning for name in build_keys.CONFIGS for key in build_keys.keys(name)}
+    assert of["bert_pretraining", "model.direction"].endswith("which positions a token may attend to.")
+    assert of["translation", "model.attention"].startswith('"none", "additive"')
+    assert of["classification", "data.packing"] == "whether several texts share a row of that length in training."
+    assert of["features", "mesh.fsdp"] == of["tagging", "mesh.fsdp"] != ""
