@@ -74,9 +74,9 @@ def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) 
     return tuple(cls(**{key: checked[key] for key in each}) for cls, each in zip(classes, hints, strict=True))
 
 
-def check_unresolved(classes: tuple[type, ...], values: Mapping[str, Any], where: str) -> None:
-    """Raises UserError as `build_all` does, but takes None for a value that is still to be filled in."""
-    _checked_fields(classes, values, where, unresolved=True)
+def check_unresolved(classes: tuple[type, ...], config: Mapping[str, Any]) -> None:
+    """Raises UserError as `build_all` of a whole config does, but takes None for a value still to be filled in."""
+    _checked_fields(classes, config, "", unresolved=True)
 
 
 def _checked_fields(

@@ -64,7 +64,7 @@ def tree_of(name: str, size: str) -> dict[str, Any]:
 def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
     """The task of a config, without text, and its settings."""
     module = importlib.import_module(f"experiments.{tree['experiment']}")
-    check_unresolved((TrainingConfig, module.Config), tree, "")
+    check_unresolved((TrainingConfig, module.Config), tree)
     settings, experiment = build_all((TrainingConfig, module.Config), module.resolve(tree), "")
     module.preparation(experiment, Path("unused"))
     return module.make(experiment, None, None), settings

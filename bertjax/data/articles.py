@@ -71,11 +71,7 @@ class Article(NamedTuple):
 
 
 class Articles:
-    """The articles of one split, read anew each time.
-
-    Attributes:
-      bad_rows: how many were left out in the last reading.
-    """
+    """The articles of one split, read anew each time."""
 
     def __init__(self, config: ArticlesConfig, split: str, seed: int, needs_summary: bool) -> None:
         """Args: which articles; "train", "valid" or "test"; what draws those held out; whether each has a summary.
@@ -84,7 +80,6 @@ class Articles:
           UserError: a source that is not given, is not there, or has no summaries although it needs them.
         """
         self._config, self._split, self._seed, self._needs_summary = config, split, seed, needs_summary
-        self.bad_rows = 0
         self._is_divided = split != "test" and not config.valid_source
         if self._is_divided:
             check_split(config.valid_source, config.valid_fraction)
@@ -105,7 +100,6 @@ class Articles:
             if not self._is_divided or self._is_held_out(group) == (self._split == "valid"):
                 count += 1
                 yield article
-        self.bad_rows = bad_rows.count
         if not count:
             raise UserError(
                 f"config key {self._key}={self._source}",

@@ -132,10 +132,6 @@ class PretrainingBatches:
         """Instances of the first epoch; of large texts an estimate."""
         return self._plan.instances_per_epoch
 
-    def steps_in(self, epoch: int) -> int:
-        """Full batches of an epoch. Plans all of it."""
-        return self._plan.count(epoch) // self._config.batch_size
-
     def training(self, start: int, rows: Rows) -> Iterator[Batch]:
         """Rows `rows` of the global batch of each training step from `start` on, without end."""
         return _in_background(lambda index: self.training_batch(start + index, rows), _ENDLESS)

@@ -13,13 +13,13 @@ _SNIPPET = "window.vegaEmbed = vegaEmbed;"
 _VERSION = "6.4"  # of Vega-Lite, which says the version of Vega that goes with it
 
 
-def template(name: str) -> Any:
-    """A template of Jinja, which escapes whatever is put into it. Raises UserError if Jinja is not installed."""
+def page_template() -> Any:
+    """The template of a page; Jinja escapes whatever is put into it. Raises UserError if Jinja is not installed."""
     jinja = _load("jinja2")
     loader = jinja.FileSystemLoader(_TEMPLATES)
     return jinja.Environment(
         loader=loader, autoescape=True, trim_blocks=False, undefined=jinja.ChainableUndefined
-    ).get_template(name)
+    ).get_template("page.html")
 
 
 def source(name: str) -> Any:

@@ -147,7 +147,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     )
     keys = {"table": "result", "pictures": "matrices"}
     return str(
-        libraries.template("page.html").render(
+        libraries.page_template().render(
             **context,
             parts=[part for part in order if context.get(keys.get(part, part))],
             data={name: libraries.trusted(samples.as_script(value)) for name, value in data.items()},

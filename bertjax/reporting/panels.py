@@ -16,7 +16,7 @@ SPLITS = ("train", "valid", "test")
 _CHANCE = {"next_sentence_accuracy": 0.5}
 # Figures of how a run went, and ends of intervals: not what one looks at first.
 _ASIDE = ("_low", "_high", "_p", "_seconds", "_fraction", "tokens_per_second", "gradient_norm", "learning_rate")
-_ASIDE_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations", "memory")
+_ASIDE_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations")
 
 
 @dataclasses.dataclass(frozen=True)

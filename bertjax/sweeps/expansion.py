@@ -75,8 +75,7 @@ class Recipe:
     content: str
 
 
-class Recipes(dict[tuple[str, str], Recipe]):
-    """Those of a sweep, by row and stage."""
+Recipes = dict[tuple[str, str], Recipe]  # of a sweep, by row and stage
 
 
 def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
@@ -90,7 +89,7 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
       UserError: a stage or a value that does not exist; data that the user has to name; names the row.
     """
     given = [_parsed(sweep, text) for text in sets]
-    found = Recipes()
+    found: Recipes = {}
     for row in sweep.rows:
         for stage in sweep.stages:
             values = _values(sweep, row, stage, given)
@@ -147,7 +146,7 @@ def runs(
     return tuple(found)
 
 
-def run_of(runs: Sequence[Run], sweep: Sweep, row: str, stage: str, seed: int) -> Run:
+def run_of(runs: Sequence[Run], row: str, stage: str, seed: int) -> Run:
     """The run that a figure of a row is from; of a stage of one seed the same for all."""
     seeds = [key.seed for run in runs for key in run.keys if key.stage == stage]
     key = Key(row, stage, seed if seed in seeds else seeds[0])

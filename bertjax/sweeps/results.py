@@ -107,7 +107,7 @@ def collect(sweep: Sweep, runs: Sequence[Run], seeds: Sequence[int], failed: fro
             except UserError as error:
                 problems.append(f"{run.name}: {error}")
         for row in sweep.rows:
-            folders = {seed: run_of(runs, sweep, row.name, metric.stage, seed).folder for seed in of_stage}
+            folders = {seed: run_of(runs, row.name, metric.stage, seed).folder for seed in of_stage}
             values[row.name, metric.name] = {seed: found[folder] for seed, folder in folders.items() if folder in found}
     costs = {row.name: _cost(sweep, runs, row.name, seeds, read) for row in sweep.rows}
     return Results(tuple(_lines(sweep, values, costs)), tuple(problems))
@@ -168,7 +168,7 @@ def _apart(figure: Figure | None, base: Mapping[int, float]) -> Difference | Non
 def _cost(sweep: Sweep, runs: Sequence[Run], row: str, seeds: Sequence[int], read: Mapping[Path, Finished]) -> Cost:
     minutes, tokens, parameters = [], [], None
     for seed in seeds:
-        folders = [run_of(runs, sweep, row, stage.name, seed).folder for stage in sweep.stages]
+        folders = [run_of(runs, row, stage.name, seed).folder for stage in sweep.stages]
         found = [read[folder] for folder in folders if folder in read]
         if len(found) < len(folders):
             continue

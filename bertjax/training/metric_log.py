@@ -27,7 +27,7 @@ class MetricLog:
 
     def __init__(self, workdir: Path, resumed: int) -> None:
         """Args: the run's folder; the step that the run resumes from, beyond which lines are dropped."""
-        self._is_writer = jax.process_index() == 0
+        self._is_writer = distributed.is_first_process()
         self._path = workdir / "metrics.jsonl"
         if self._is_writer:
             _drop_after(self._path, resumed)

@@ -306,7 +306,7 @@ def _resolved(
     config = config_of(request, given)
     module = find(config.get("experiment", ""))
     classes = _settings(module, request.mode), module.Config
-    check_unresolved(classes, config, "")  # no key is missing where `resolve` looks
+    check_unresolved(classes, config)  # no key is missing where `resolve` looks
     if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
         config = module.resolve(config)
     return module, config

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 
 from bertjax.errors import UserError
+from bertjax.training import distributed
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def traced(updates: Iterator[T], begun: int, steps: range, folder: Path) -> Iter
       folder: for the trace.
     """
     ahead = range(max(steps.start, begun + 1), steps.stop)
-    if not ahead or jax.process_index() > 0:
+    if not ahead or not distributed.is_first_process():
         yield from updates
         return
     with contextlib.ExitStack() as tracing:

@@ -114,11 +114,11 @@ def task_needs(names: Sequence[str]) -> dict[str, str]:
     return {f"{name}.data.{key}": f"{name}'s file {what}" for name in names for key, what in pairs}
 
 
-def base(size: str = "base") -> list[dict[str, Any]]:
+def base() -> list[dict[str, Any]]:
     """BERT's two phases of pretraining, whose run to go on from is `pretrain512`; the text is prepared once for all."""
     prepared = {"data.source": "", "data.prepared_dir": "{workdir}/prepared"}
     return [
-        stage("pretrain", f"configs/bert_pretraining.py:{size}", prepared, one_seed=True),
+        stage("pretrain", "configs/bert_pretraining.py:base", prepared, one_seed=True),
         stage("pretrain512", "configs/bert_pretraining.py:phase2", prepared, "pretrain", one_seed=True),
     ]
 

@@ -36,6 +36,11 @@ def corpus(make_config, prepare) -> Corpus:
     return prepare(make_config())
 
 
+def steps_in(batches, epoch: int) -> int:
+    """Full batches of an epoch."""
+    return batches._plan.count(epoch) // batches._config.batch_size
+
+
 def shapes_of(batch) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in batch.items()}
 
@@ -45,7 +50,7 @@ def shapes_of(batch) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
 def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
     batches = make_batches(corpus, masking=masking, pairs=pairs, rows=rows)
-    steps_in_epoch = batches.steps_in(0)
+    steps_in_epoch = steps_in(batches, 0)
     count = 2 * steps_in_epoch + 3
     from_start = list(itertools.islice(batches.training(0, ALL), count))
     for step in (1, steps_in_epoch, count - 1):
@@ -72,7 +77,7 @@ def test_halves_of_the_rows_make_up_the_whole(corpus, objective, rows):
 
 def test_two_readers_of_one_object_do_not_disturb_each_other(corpus):
     batches = make_batches(corpus)
-    steps = 2 * batches.steps_in(0) + 2
+    steps = 2 * steps_in(batches, 0) + 2
     expected = [make_batches(corpus).training_batch(step, ALL) for step in range(steps)]
     readers = [batches.training(0, half) for half in HALVES]
     for batch, *parts in zip(expected, *readers, strict=False):
@@ -147,7 +152,7 @@ def test_packed_instances_are_what_they_are_alone(corpus, pairs, whole_word):
     epochs = []
     for rows in (CONFIG.rows, PACKED):
         batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
-        made = [batches.training_batch(step, ALL[:1]) for step in range(batches.steps_in(0))]
+        made = [batches.training_batch(step, ALL[:1]) for step in range(steps_in(batches, 0))]
         epochs.append(
             sorted(
                 [
@@ -169,7 +174,7 @@ def test_packing_leaves_few_rows_with_room(corpus):
         padding = []
         for rows in (CONFIG.rows, PACKED):
             batches = make_batches(corpus, pairs=pairs, rows=rows)
-            made = [batches.training_batch(step, ALL) for step in range(batches.steps_in(0))]
+            made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]
             padding.append(np.mean([(batch["segment_ids"] == 0).mean() for batch in made]))
         assert padding[1] < 0.8 * padding[0]
 
@@ -181,7 +186,7 @@ def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
         batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
         place = 0
         for epoch in range(2):
-            count = batches.steps_in(epoch)
+            count = steps_in(batches, epoch)
             epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
             assert actual_text(epoch_batches) == expected_text(corpus, "train", pairs, epoch)
             place += count
@@ -191,7 +196,7 @@ def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
     monkeypatch.setattr(plan, "_BLOCK", 20)
     batches = make_batches(corpus, rows=PACKED)
     assert batches._plan._num_blocks > 2
-    made = [batches.training_batch(step, ALL) for step in range(batches.steps_in(0))]
+    made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]
     seen, text = actual_text(made), expected_text(corpus, "train", PAIRS)
     left = sum(batch["next_sentence_weights"].sum() for batch in made)
     assert len(seen) == left
@@ -199,7 +204,7 @@ def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
     assert len(text) - len(seen) <= BATCH * 4  # what the epoch's last rows hold, which make no batch
     fresh = make_batches(corpus, rows=PACKED)
     assert_equal(
-        fresh.training_batch(batches.steps_in(0) + 1, ALL), batches.training_batch(batches.steps_in(0) + 1, ALL)
+        fresh.training_batch(steps_in(batches, 0) + 1, ALL), batches.training_batch(steps_in(batches, 0) + 1, ALL)
     )
 
 
@@ -249,7 +254,7 @@ def test_masks_come_again_only_in_static_epochs(corpus, mode):
     batches = make_batches(corpus, masking=dataclasses.replace(MASKING, mode=mode), batch_size=1)
     epochs, place = [], 0
     for epoch in range(3):
-        count = batches.steps_in(epoch)
+        count = steps_in(batches, epoch)
         epochs.append([batches.training_batch(place + i, ALL[:1])["input_ids"].tobytes() for i in range(count)])
         place += count
     assert set(epochs[0]).isdisjoint(epochs[1])

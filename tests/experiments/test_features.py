@@ -36,7 +36,7 @@ def tree_of(folder, variant, **overrides):
 
 def make(tree):
     classes = InferenceConfig, features.Config
-    check_unresolved(classes, tree, "")
+    check_unresolved(classes, tree)
     settings, config = build_all(classes, features.resolve(tree), "")
     return features.make(config, Path(config.init_from), None), settings
 

@@ -76,8 +76,7 @@ def test_one_seed_serves_all(tmp_path):
     runs = named(expand(tmp_path, stages=stages, seeds=(3, 1), rows=[parts.row("base")]))
     assert list(runs) == ["base-pretrain-seed3", "base-task-seed3", "base-task-seed1"]
     assert {runs[f"base-task-seed{seed}"].needs for seed in (3, 1)} == {tmp_path / "runs" / "base-pretrain-seed3"}
-    sweep = made.sweep(stages=stages, rows=[parts.row("base")])
-    assert expansion.run_of(tuple(runs.values()), sweep, "base", "pretrain", 1).name == "base-pretrain-seed3"
+    assert expansion.run_of(tuple(runs.values()), "base", "pretrain", 1).name == "base-pretrain-seed3"
 
 
 def test_folders_keep_their_names_when_rows_join(tmp_path):
