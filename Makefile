@@ -17,7 +17,7 @@ A cache keeps results of a function that is expensive to call. Each result is st
 endef
 export ARTICLE
 
-.PHONY: setup setup-dev demo demo-translation demo-summarization walkthrough test test-all lint types clean
+.PHONY: setup setup-dev demo demo-translation demo-summarization docs test test-all lint types clean
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
@@ -57,8 +57,9 @@ demo-summarization: setup
 	@echo "$$ARTICLE" | $(LAUNCH) --mode=predict --workdir=$(SUMMARIES) --output=$(SUMMARIES)/summary.html
 	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE beside that of first sentences; summary.html is the text shaded"
 
-walkthrough: setup-dev
+docs: setup-dev
 	$(BIN)/python -m docs.build_walkthrough
+	$(BIN)/python -m docs.build_keys
 
 test: setup-dev
 	$(PYTEST)
