@@ -13,7 +13,7 @@ TEXT = walkthrough.PAGE.read_text()
 
 def test_every_link_leads_to_the_line_of_its_name():
     assert len(walkthrough._LINK.findall(TEXT)) > 30
-    assert walkthrough.linked(TEXT) == TEXT, "run make walkthrough"
+    assert walkthrough.linked(TEXT) == TEXT, "run make docs"
 
 
 def test_a_link_that_rots_is_found():
