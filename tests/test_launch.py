@@ -238,6 +238,20 @@ def test_evaluate_prints_the_last_figures_of_the_run(home):
     assert json.loads(done.stdout) == scores_of(home / "run", 6) | unigram
 
 
+def test_a_run_of_a_mesh_is_used_on_another_number_of_devices(home, tmp_path):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config |= {"mesh": {"data": 3, "fsdp": 2, "tensor": 1}, "batch_size": 18}  # and there are eight
+    (run / "config.json").write_text(json.dumps(config))
+    outcome = tiny.run("--mode=evaluate", f"--workdir={run}")
+    assert outcome.status is None, outcome.status
+    assert "the run's mesh {'data': 3, 'fsdp': 2, 'tensor': 1} does not fit 8 device(s)" in outcome.stderr
+    expected = scores_of(run, 6)
+    assert {name: json.loads(outcome.stdout)[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+    assert len(predict(f"--workdir={run}", stdin="the [MASK] sees a cat\n")) == 1
+    assert tiny.run("--mode=export", f"--workdir={run}", f"--output={tmp_path / 'out'}").status is None
+
+
 # Prediction.
 
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from bertjax.checkpoints import find_steps, has_checkpoint
 from bertjax.errors import UserError, build_all, check_unresolved
@@ -32,10 +32,12 @@ from bertjax.training import (
     predictions,
     run_folder,
     samples,
+    sharding,
     streams,
     tracing,
 )
 from bertjax.training.config import InferenceConfig, TrainingConfig
+from bertjax.training.experiment import Experiment, Trainable
 from bertjax.training.planning import planner
 
 _log = logging.getLogger(__name__)
@@ -88,44 +90,6 @@ class Request:
     topology: str
     plan_search: bool
     profile: str
-
-
-@runtime_checkable
-class Text(Protocol):
-    """Text to be prepared, and its place."""
-
-    folder: Path
-
-    @property
-    def fingerprint(self) -> str:
-        """What the prepared text depends on."""
-
-    def run(self) -> None:
-        """Prepares it, unless that has been done."""
-
-
-@runtime_checkable
-class Experiment(Protocol):
-    """A module of `experiments/`."""
-
-    Config: type
-
-    def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Fills in what `init_from` determines."""
-
-    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Predicts:
-        """The task, with as much of it as can be made from what is given."""
-
-
-@runtime_checkable
-class Trainable(Experiment, Protocol):
-    """An experiment that there is something to train in; the others only predict."""
-
-    def preparation(self, config: Any, workdir: Path) -> Text:
-        """The text that training needs."""
-
-    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Task:
-        """See `Experiment.make`."""
 
 
 @distributed.ending_together()
@@ -307,9 +271,9 @@ def _resolved(
     module = find(config.get("experiment", ""))
     classes = _settings(module, request.mode), module.Config
     check_unresolved(classes, config)  # no key is missing where `resolve` looks
-    if given is not None:  # a run's own config is resolved, and the folder in init_from may be gone
-        config = module.resolve(config)
-    return module, config
+    if given is None:  # a run's own config is resolved, and the folder in init_from may be gone
+        return module, config if request.mode == "plan" else sharding.fitted(config)
+    return module, module.resolve(config)
 
 
 def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:

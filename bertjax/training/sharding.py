@@ -1,6 +1,7 @@
 """Where arrays live: one mesh of (data, fsdp, tensor), and how parameters and batches are laid out over it."""
 
 import dataclasses
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from jaxtyping import Int64
 
 from bertjax.errors import UserError
 from bertjax.training.optimizers import path_names
+
+_log = logging.getLogger(__name__)
 
 # Keys of `model` whose values are split over the tensor axis.
 SPLIT_BY_TENSOR = ("num_heads", "intermediate_size")
@@ -77,6 +80,23 @@ def check_split(config: Mapping[str, Any], count: int) -> None:
                 expected=f"a divisor of {size}, which is split over this axis",
                 fix="lower --config.mesh.tensor",
             )
+
+
+def fitted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's config for the devices that there are, which may be others than those that it was trained on.
+
+    Its mesh where that fits, or else all devices on the data axis; and as many rows in a batch as divide over them,
+    which changes no held-out figure.
+    """
+    count, mesh = jax.device_count(), config["mesh"]
+    try:
+        check_split(config, count)
+    except UserError:
+        _log.info("the run's mesh %s does not fit %d device(s): rows are split over all of them", dict(mesh), count)
+        mesh = {"data": -1, "fsdp": 1, "tensor": 1}
+    data, fsdp, _ = mesh_shape(MeshConfig(**mesh), count)
+    multiple = data * fsdp * config["accumulation_steps"]
+    return {**config, "mesh": mesh, "batch_size": -(-config["batch_size"] // multiple) * multiple}
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.errors import UserError
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.training import optimizers
-from bertjax.training.sharding import MeshConfig, local_rows, make_mesh, put_batch, tree_shardings
+from bertjax.training.sharding import MeshConfig, fitted, local_rows, make_mesh, put_batch, tree_shardings
 
 
 def mesh(data, fsdp, tensor):
@@ -31,6 +31,28 @@ def test_rows_that_do_not_divide_are_an_error():
     np.testing.assert_array_equal(local_rows(mesh(4, 2, 1), 16), np.arange(16))
     with pytest.raises(UserError, match=r"got 20; expected a multiple of 8.* Fix: make batch_size"):
         local_rows(mesh(4, 2, 1), 20)
+
+
+@pytest.mark.parametrize(
+    ("trained", "used", "rows"),
+    [
+        ((2, 2, 2), (2, 2, 2), 24),
+        ((-1, 1, 2), (-1, 1, 2), 24),
+        ((4, 1, 1), (-1, 1, 1), 32),
+        ((2, 1, -1), (-1, 1, 1), 32),
+    ],
+)
+def test_a_run_is_used_on_other_devices_than_it_was_trained_on(trained, used, rows):
+    axes = ("data", "fsdp", "tensor")
+    config = {"mesh": dict(zip(axes, trained, strict=True)), "model": {"num_heads": 2}, "batch_size": 20}
+    found = fitted({**config, "accumulation_steps": 2, "seed": 3})
+    assert found == {
+        "mesh": dict(zip(axes, used, strict=True)),
+        "model": {"num_heads": 2},
+        "batch_size": rows,
+        "accumulation_steps": 2,
+        "seed": 3,
+    }
 
 
 def test_a_batch_arrives_whole_and_in_order():

@@ -1,0 +1,45 @@
+"""What the modes ask of a module of `experiments/`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from bertjax.task import Predicts, Task
+
+
+@runtime_checkable
+class Text(Protocol):
+    """Text to be prepared, and its place."""
+
+    folder: Path
+
+    @property
+    def fingerprint(self) -> str:
+        """What the prepared text depends on."""
+
+    def run(self) -> None:
+        """Prepares it, unless that has been done."""
+
+
+@runtime_checkable
+class Experiment(Protocol):
+    """A module of `experiments/`."""
+
+    Config: type
+
+    def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Fills in what `init_from` determines."""
+
+    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Predicts:
+        """The task, with as much of it as can be made from what is given."""
+
+
+@runtime_checkable
+class Trainable(Experiment, Protocol):
+    """An experiment that there is something to train in; the others only predict."""
+
+    def preparation(self, config: Any, workdir: Path) -> Text:
+        """The text that training needs."""
+
+    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Task:
+        """See `Experiment.make`."""
