@@ -63,21 +63,21 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Which of them this is, with
 
 
 def main(argv: list[str]) -> None:
-    """Runs the mode. What the user can mend is told in one line, and the exit status is 1, as of a failed check."""
+    """Runs the mode. What the user can mend is told in one line, and the exit status is 1; see `modes.Outcome`."""
     show_lines(("bertjax", "experiments"))
     try:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
-        went_well = _run(choice(_MODE.value, MODES, "--mode"))
+        status = _run(choice(_MODE.value, MODES, "--mode"))
     except Exception as error:
         told = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
         if told is None:
             raise
         sys.exit(f"error: {told}")
-    sys.exit(None if went_well else 1)
+    sys.exit(status)
 
 
-def _run(mode: str) -> bool:
+def _run(mode: str) -> int:
     from bertjax import sweeps
     from bertjax.reporting import attention, page, plan, summaries
     from bertjax.training import distributed, modes
@@ -101,7 +101,7 @@ def _run(mode: str) -> bool:
     else:
         overridden = () if given is None else tuple(config_flags.get_override_values(flags.FLAGS["config"]))
         outcome = sweeps.train_seeds(request, given, _experiment, _SEEDS.value, overridden)
-    return outcome is not modes.Outcome.FAILED
+    return outcome.value
 
 
 def _experiment(name: str) -> Any:

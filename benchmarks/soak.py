@@ -47,6 +47,7 @@ CONFIG = {
 # The moments that the kills of a run are aimed at, in turn; then it is left to finish.
 _AIMS = ("preparation", "preparation", "evaluation", "saving", "training", "starting", "saving", "evaluation")
 _TRAINS = ("training", "saving", "evaluation")
+STOPPED = 75  # the exit status after SIGTERM, unless the run was through
 _LOOK_EVERY = 0.005  # seconds; looking costs the run some of its time
 
 
@@ -128,7 +129,7 @@ def kill_until_done(run: Run, rng: random.Random, aims: Iterator[str], signals: 
         print(f"SIG{name} in {phase}: exit {status}, logged {run.logged()}, saved {run.saved()}", flush=True)
         assert lost <= SAVE_EVERY, f"more than one save interval was lost\n{run.log()}"
         if name == "TERM" and has_begun:
-            assert status == 0 and lost <= 0, f"SIGTERM lost {lost} updates, exit {status}\n{run.log()}"
+            assert status in (0, STOPPED) and lost <= 0, f"SIGTERM lost {lost} updates, exit {status}\n{run.log()}"
     else:
         status = run.start().wait()
     assert status == 0, run.log()

@@ -57,11 +57,11 @@ def started(
             process.communicate()
 
 
-def finish(processes: Sequence[subprocess.Popen]) -> None:
-    """Waits for processes that should end well."""
+def finish(processes: Sequence[subprocess.Popen], status: int = 0) -> None:
+    """Waits for processes that should end with a status; 0 if all goes well."""
     for process in processes:
         _, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors
+        assert process.returncode == status, errors
 
 
 def train(arguments: Sequence[str], count: int, devices: int = 1, **more: Sequence) -> None:

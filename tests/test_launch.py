@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from bertjax.checkpoints import restore_params
+from bertjax.training import loop
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -132,6 +134,14 @@ def test_the_same_command_again_does_nothing(home):
     before = (home / "run" / "metrics.jsonl").read_bytes()
     assert tiny.run(*tiny.arguments(home / "text.txt", home / "run", **VALUES)).status is None
     assert (home / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_sigterm_stops_ends_with_a_status_of_its_own(home, tmp_path, monkeypatch):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    shutil.rmtree(run / "checkpoints" / "6")
+    settle = loop.Trainer.settle
+    monkeypatch.setattr(loop.Trainer, "settle", lambda *_: (os.kill(os.getpid(), signal.SIGTERM), settle(*_)))
+    assert tiny.run(*tiny.arguments(home / "text.txt", run, **VALUES)).status == 75
 
 
 def test_the_same_command_goes_on_from_the_last_checkpoint(home, tmp_path):

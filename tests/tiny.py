@@ -62,7 +62,7 @@ _TOLD = re.compile(r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expecte
 class Outcome(NamedTuple):
     """How a launch ended."""
 
-    status: int | str | None  # None or 0 if all went well; what is told on the last line otherwise
+    status: int | str | None  # None if all went well; 1, 75, or what is told on the last line otherwise
     stdout: str
     stderr: str
 
@@ -256,7 +256,7 @@ def run(*command: str, stdin: bytes = b"") -> Outcome:
         try:
             launch.main(launch._parse_flags(argv))
         except SystemExit as end:
-            status = end.code
+            status = end.code or None
     return Outcome(status, stdout.getvalue(), stderr.getvalue())
 
 

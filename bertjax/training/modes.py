@@ -46,11 +46,11 @@ _NEW = ("train", "prepare", "check")  # modes that begin with a config; the othe
 
 
 class Outcome(enum.Enum):
-    """How it ended."""
+    """How it ended, as an exit status."""
 
-    DONE = enum.auto()
-    STOPPED = enum.auto()  # by SIGTERM; the same command goes on
-    FAILED = enum.auto()  # a check that says no
+    DONE = 0
+    FAILED = 1  # a check that says no
+    STOPPED = 75  # by SIGTERM; the same command goes on. EX_TEMPFAIL of sysexits.h
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,7 +150,7 @@ def test_what_is_killed_in_the_middle_goes_on_to_the_same_table(flags, done, tmp
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "settle", killed)
         outcome = tiny.run(*flags, f"--workdir={folder}")
-    assert outcome.status is None and outcome.stdout == ""
+    assert outcome.status == 75 and outcome.stdout == ""
     assert not (folder / "table.csv").exists()
     unfinished = [run for run in (folder / "runs").iterdir() if not running.is_trained(run)]
     assert 0 < len(list((folder / "runs").iterdir())) < 6 and len(unfinished) <= 1

@@ -125,7 +125,7 @@ def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, m
         with monkeypatch.context() as patch:
             patch.setattr(loop.Trainer, name, method)
             outcome = tiny.run(*command)
-        assert outcome.status is None and outcome.stdout == ""
+        assert outcome.status == 75 and outcome.stdout == ""
         assert [path.name for path in tmp_path.iterdir()] == ["seed3"]
 
     command = [*flags, f"--workdir={tmp_path}", "--seeds=3,0"]

@@ -57,7 +57,7 @@ def test_sigterm_to_one_process_stops_both_and_one_process_goes_on(text, tmp_pat
     with processes.started(arguments, 2, 4) as both:
         processes.wait_for_step(workdir, 4, both)
         both[1].send_signal(signal.SIGTERM)
-        processes.finish(both)
+        processes.finish(both, status=75)
     (stopped,) = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
     assert 0 < stopped < 100_000
     # The number of processes may change between starts.
