@@ -30,10 +30,15 @@ _DONE = "done"
 _START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 40, 30, 30
 # What collectives and JAX's coordination service say when another process is gone.
 _GONE = re.compile("Gloo|NCCL|[Cc]oordination|UNAVAILABLE|DEADLINE_EXCEEDED")
+# How many processes were started together, by launchers that JAX may not know.
+_STARTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 # Keeps the last line that it is given, and says it when who gave it is gone, unless that line is empty.
 _SAYS_LAST_WORDS = """trap '' HUP INT TERM
 while read -r line; do words=$line; done
 [ -z "$words" ] || printf '%s\\n' "$words" >&2"""
+
+
+_GIVE_ADDRESS = "give --coordinator_address=HOST:PORT --num_processes=N --process_id=I to each process"
 
 
 class LastWords:
@@ -64,9 +69,11 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
     If one of them dies or cannot be reached, the others end within a minute, with a message and a status other than 0.
 
     Args:
-      mode: "off"; "on"; or "auto", where a cluster that JAX knows (TPU pods, SLURM, Open MPI) is joined if there
-        is one.
+      mode: "off"; "on"; or "auto", where a cluster that JAX knows (TPU pods, SLURM, Open MPI up to 4) is joined if
+        there is one.
       coordinator_address, num_processes, process_id: for "on" outside such a cluster.
+    Raises:
+      UserError: flags that do not go together, or several processes that were started together and cannot be joined.
     """
     choice(mode, ("auto", "on", "off"), "--distributed")
     if mode == "off":
@@ -88,9 +95,10 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
             raise UserError(
                 "--distributed=on",
                 got="no cluster that JAX knows",
-                expected="a TPU pod, SLURM or Open MPI, or the address of the first process",
-                fix="give --coordinator_address=HOST:PORT --num_processes=N --process_id=I to each process",
+                expected="a TPU pod, SLURM or Open MPI up to version 4, or the address of the first process",
+                fix=_GIVE_ADDRESS,
             ) from error
+        _check_alone()
         return
     except jax.errors.JaxRuntimeError as error:
         last_words.withdraw()
@@ -99,6 +107,18 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
     name = f"process {process_id} of {num_processes}" if coordinator_address else "this process"
     last_words.change(f"error: {_another_is_gone(name)}")
     atexit.register(last_words.withdraw)  # before JAX waits for the others to end, too
+
+
+def _check_alone() -> None:
+    """Raises UserError if this is one of several processes, each of which would train for itself."""
+    for name in _STARTED:
+        if os.environ.get(name, "1") not in ("", "0", "1"):
+            raise UserError(
+                "--distributed=auto",
+                got=f"{name}={os.environ[name]}, and no cluster that JAX knows",
+                expected="one process, or a cluster to join",
+                fix=f"add --distributed=on and {_GIVE_ADDRESS}; or --distributed=off, if each is to work for itself",
+            )
 
 
 def _check_address(address: str, num_processes: int, process_id: int) -> None:

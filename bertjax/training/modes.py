@@ -37,7 +37,7 @@ from bertjax.training import (
     tracing,
 )
 from bertjax.training.config import InferenceConfig, TrainingConfig
-from bertjax.training.experiment import Experiment, Trainable
+from bertjax.training.experiment import Experiment, Text, Trainable
 from bertjax.training.planning import planner
 
 _log = logging.getLogger(__name__)
@@ -125,31 +125,45 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     if request.mode in ("train", "check"):
         loop.check(rehearsal, settings, config)
     if request.mode == "train":
-        distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
-        distributed.on_first_process(lambda: run_folder.save_environment(workdir, request.started))
-    text = module.preparation(experiment, workdir)
-    distributed.agree(text.fingerprint, "the text to prepare")
-    if request.mode in ("train", "evaluate"):
-        distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
-    distributed.on_first_process(text.run)
+        with run_folder.alone(workdir):
+            distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
+            distributed.on_first_process(lambda: run_folder.save_environment(workdir, request.started))
+            text = _prepared(request, module, experiment)
+            return _train(request, module.make(experiment, text.folder, text.folder), settings, profile)
+    text = _prepared(request, module, experiment)
     if request.mode == "prepare":
         return Outcome.DONE
     task = module.make(experiment, text.folder, text.folder)
-    if request.mode == "train":
-        distributed.on_first_process(lambda: task.save_vocabulary(workdir))
-        if loop.train(task, settings, workdir, profile):
-            return Outcome.STOPPED
-        _test(task, settings, workdir)
-        if request.report and not (workdir / samples.FILE).exists():
-            _show(lambda: samples.write(task, settings, workdir))
-        write_page(request)
-        return Outcome.DONE
     if request.mode == "check":
         record = check.overfit_one_batch(task, settings)
     else:
         record = _evaluated(request, task, settings, workdir)
     _write_record(request, record)
     return Outcome.DONE if record.get("can_learn", True) else Outcome.FAILED
+
+
+def _prepared(request: Request, module: Trainable, experiment: Any) -> Text:
+    """The text, which is that of the run if there is one, prepared."""
+    workdir = Path(request.workdir)
+    text = module.preparation(experiment, workdir)
+    distributed.agree(text.fingerprint, "the text to prepare")
+    if request.mode in ("train", "evaluate"):
+        distributed.on_first_process(lambda: run_folder.check_text(workdir, text.fingerprint))
+    distributed.on_first_process(text.run)
+    return text
+
+
+def _train(request: Request, task: Task, settings: TrainingConfig, profile: range) -> Outcome:
+    """Trains, and then tests and shows what came of it."""
+    workdir = Path(request.workdir)
+    distributed.on_first_process(lambda: task.save_vocabulary(workdir))
+    if loop.train(task, settings, workdir, profile):
+        return Outcome.STOPPED
+    _test(task, settings, workdir)
+    if request.report and not (workdir / samples.FILE).exists():
+        _show(lambda: samples.write(task, settings, workdir))
+    write_page(request)
+    return Outcome.DONE
 
 
 def write_page(request: Request) -> None:

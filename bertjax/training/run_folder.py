@@ -1,11 +1,13 @@
 """What a run keeps in its folder of its config and of where it began, and what may change when it is started again."""
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import jax
 from bertjax.checkpoints import has_checkpoint
 from bertjax.errors import UserError
 from bertjax.files import completed
+from bertjax.training import distributed
 
 # These say where and how often, and on what; none of them changes what is learned.
 _MAY_CHANGE = (
@@ -29,6 +32,36 @@ _MAY_CHANGE = (
 )
 # Those that figures may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
+
+
+@contextlib.contextmanager
+def alone(workdir: Path) -> Iterator[None]:
+    """Keeps other trainings out of a folder; none of them where its file system has no locks.
+
+    Raises:
+      UserError: there is one already.
+    """
+    with contextlib.ExitStack() as held:
+        distributed.on_first_process(lambda: _lock(workdir, held))
+        yield
+
+
+def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
+    """Locks a folder for as long as its file is open, which is left to `held`."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = held.enter_context((workdir / "lock").open("w"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(
+            f"--workdir={workdir}",
+            got="a folder in which another training is going on",
+            expected="one at a time",
+            fix="wait for it or stop it, or choose another --workdir; processes that shall train together have to be "
+            "joined, by --distributed=on with the address of the first",
+        ) from error
+    except OSError:
+        pass
 
 
 def check_config(workdir: Path, config: Mapping[str, Any]) -> None:

@@ -227,3 +227,17 @@ def test_no_cluster_is_an_error_only_where_one_is_asked_for(monkeypatch):
     distributed.initialize("auto", "", 1, 0)
     with pytest.raises(UserError, match="--distributed=on: got no cluster"):
         distributed.initialize("on", "", 1, 0)
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_processes_that_were_started_together_do_not_work_apart(monkeypatch, name):
+    def no_cluster(**options):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", no_cluster)
+    monkeypatch.setenv(name, "1")  # as for a job of a sweep
+    distributed.initialize("auto", "", 1, 0)
+    monkeypatch.setenv(name, "4")
+    with pytest.raises(UserError, match=f"--distributed=auto: got {name}=4, .*--coordinator_address=HOST:PORT"):
+        distributed.initialize("auto", "", 1, 0)
+    distributed.initialize("off", "", 1, 0)

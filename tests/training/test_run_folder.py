@@ -1,11 +1,32 @@
 """What a run's folder remembers of how it began."""
 
+import errno
+import fcntl
 import json
 
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.training.run_folder import check_text, differences, save_environment
+from bertjax.training.run_folder import alone, check_text, differences, save_environment
+
+
+def test_one_training_at_a_time_in_a_folder(tmp_path, monkeypatch):
+    with alone(tmp_path / "run"):
+        told = "run: got a folder in which another training is going on"
+        with pytest.raises(UserError, match=told), alone(tmp_path / "run"):
+            pass
+        with alone(tmp_path / "other"):
+            pass
+
+        def no_locks(*_):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+        with alone(tmp_path / "run"):
+            pass
+    monkeypatch.undo()
+    with alone(tmp_path / "run"):
+        pass
 
 
 def test_a_run_that_has_begun_keeps_its_text(tmp_path):
