@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _ITEMS = ("params", "opt_state", "meta")
 _MANIFEST = "manifest.json"
+_SECONDS_BEHIND = 30  # one process's view of a shared folder, at most, behind another's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,13 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         """The last step that was saved."""
         return self._manager.latest_step()
+
+    def sees(self, step: int) -> bool:
+        """Whether a step is there; waits for a file system that may lag behind the one that it was found on."""
+        until = time.monotonic() + _SECONDS_BEHIND
+        while not (found := (self._folder / str(step)).exists()) and time.monotonic() < until:
+            time.sleep(1)
+        return found
 
     def save(self, step: int, params: Any, opt_state: Any) -> None:
         """Starts to save a step; returns when the arrays may be overwritten.

@@ -138,7 +138,7 @@ class Trainer:
 
     def restore_or_init(self, checkpoints: Checkpoints) -> steps.TrainState:
         """The state to go on from: 1. the run's last checkpoint, 2. published weights, 3. fresh parameters."""
-        step = checkpoints.latest_step()
+        step = _step_to_resume(checkpoints)
         if step is not None:
             _log.info("resuming after step %d", step)
             abstract = self._abstract_state
@@ -194,6 +194,16 @@ class Trainer:
     def evaluate(self, params: Any, stop: Preemption) -> dict[str, float]:
         """Scores on the held-out split; nothing if told to stop on the way."""
         return self._evaluate(params, stop) or {}
+
+
+def _step_to_resume(checkpoints: Checkpoints) -> int | None:
+    """The last step that the first process finds saved. Raises UserError if another one does not see it."""
+    latest = checkpoints.latest_step()
+    step = distributed.of_first_process(-1 if latest is None else latest)
+    if step < 0:
+        return None
+    distributed.agree("there" if checkpoints.sees(step) else "missing", f"checkpoint {step} of the run")
+    return step
 
 
 def _check_best_metric(task: Task, config: TrainingConfig, params: Any) -> None:

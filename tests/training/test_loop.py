@@ -187,6 +187,22 @@ def test_a_run_resumes_exactly_dropout_on(text, finished, tmp_path, monkeypatch,
     assert steps == sorted(set(steps)), "no step is logged twice"
 
 
+def test_all_processes_resume_from_the_step_that_the_first_one_finds(tmp_path, monkeypatch):
+    made, agreed = [], []
+    monkeypatch.setattr(loop.distributed, "of_first_process", lambda number: (made.append(number), 4)[1])
+    monkeypatch.setattr(loop.distributed, "agree", lambda value, what: agreed.append((value, what)))
+    monkeypatch.setattr(checkpoints, "_SECONDS_BEHIND", 1.5)
+    monkeypatch.setattr(checkpoints.time, "sleep", lambda _: (tmp_path / "checkpoints" / "4").mkdir(exist_ok=True))
+    config = checkpoints.CheckpointConfig(1, 1, "", "min", 1, "latest")
+    with checkpoints.Checkpoints(tmp_path, config) as behind:
+        assert loop._step_to_resume(behind) == 4  # which comes into sight while it waits
+        (tmp_path / "checkpoints" / "4").rmdir()
+        monkeypatch.setattr(checkpoints, "_SECONDS_BEHIND", 0)
+        loop._step_to_resume(behind)
+    assert made == [-1, -1]
+    assert agreed == [("there", "checkpoint 4 of the run"), ("missing", "checkpoint 4 of the run")]
+
+
 def test_sigterm_saves_at_once_and_the_run_goes_on_from_there(text, finished, tmp_path, monkeypatch):
     original = loop.Trainer.settle
 
