@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ class OptimizerConfig:
       no_decay: parameters whose path matches this pattern do not decay.
       beta1, beta2, eps: Adam's.
       bias_correction: Adam's and LAMB's; BERT has none ("mostly an oversight", its author says).
-      clip_norm: largest norm of the whole gradient; 0 to leave it.
+      clip_norm: largest norm of the whole gradient but for what is frozen; 0 to leave it.
       layer_decay: what the learning rate of a layer is multiplied by for each layer above it, and once more for the
         head; of embeddings, as if they were the layer below all (Howard and Ruder 2018, section 3.2). 1 for none.
       frozen_layers: how many layers, from the first, stay as they are, and the embeddings with them; 0 for none.
@@ -108,15 +109,17 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> o
     labels, optimizers = _labels(config, params), {"default": _update_rule(config, num_steps)}
     for i, (_, overrides) in enumerate(config.groups):
         optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
-    clip = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    factors = _depth_factors(config, params)
+    trained = _trained(config, labels, factors)
+    clip = clip_by_global_norm(config.clip_norm, trained) if config.clip_norm else optax.identity()
     chain = [clip, optax.partition(optimizers, labels)]
     if config.layer_decay != 1 or config.frozen_layers:
-        chain.append(_scale_by_depth(config, params))
+        chain.append(optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, factors)))
     return optax.chain(*chain)
 
 
-def _scale_by_depth(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
-    """Multiplies updates by what `layer_decay` and `frozen_layers` say of the layers that they belong to."""
+def _depth_factors(config: OptimizerConfig, params: Params) -> Params:
+    """What `layer_decay` and `frozen_layers` multiply updates by: for each parameter an array that broadcasts to it."""
     names = path_names(params)
     depths = {
         leaf.shape[0]
@@ -134,12 +137,18 @@ def _scale_by_depth(config: OptimizerConfig, params: Params) -> optax.GradientTr
     factors = config.layer_decay ** np.arange(num_layers + 1, -1, -1.0)  # embeddings, each layer, the rest
     factors[: config.frozen_layers + 1 if config.frozen_layers else 0] = 0
 
-    def scale(name: str, update: jax.Array) -> jax.Array:
+    def factor(name: str, param: Any) -> Any:
         if _is_stacked(name):
-            return update * factors[1:-1].astype(np.float32).reshape(-1, *[1] * (update.ndim - 1))
-        return update * np.float32(factors[0] if "embeddings/" in name else factors[-1])
+            return factors[1:-1].astype(np.float32).reshape(-1, *[1] * (param.ndim - 1))
+        return np.float32(factors[0] if "embeddings/" in name else factors[-1])
 
-    return optax.stateless(lambda updates, _: jax.tree.map(scale, names, updates))
+    return jax.tree.map(factor, names, params)
+
+
+def _trained(config: OptimizerConfig, labels: Params, factors: Params) -> Params:
+    """Where parameters are updated, and not frozen: for each a Boolean array that broadcasts to it."""
+    frozen = {f"group {i}" for i, (_, overrides) in enumerate(config.groups) if overrides.get("frozen")}
+    return jax.tree.map(lambda label, factor: (factor != 0) & (label not in frozen), labels, factors)
 
 
 def _is_stacked(name: str) -> bool:
@@ -239,8 +248,8 @@ def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTrans
     )
 
 
-def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
-    """Scales gradients down to a largest norm of the whole tree.
+def clip_by_global_norm(largest: float, counted: Params) -> optax.GradientTransformation:
+    """Scales gradients down to a largest norm of all that counts, which Boolean arrays that broadcast to them say.
 
     As `optax.clip_by_global_norm`, but by one factor: a division and a selection for each element would keep the
     scaled gradients from being fused into the update, a write and a read of all of them.
@@ -248,7 +257,8 @@ def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
 
     def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, Any]:
         del params
-        factor = largest / jnp.maximum(optax.global_norm(updates), largest)
+        counting = jax.tree.map(lambda g, counts: g if np.all(counts) else g * counts, updates, counted)
+        factor = largest / jnp.maximum(optax.global_norm(counting), largest)
         return jax.tree.map(lambda g: g * factor, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

@@ -246,15 +246,39 @@ def test_frozen_layers_and_the_embeddings_stay_bit_for_bit(frozen):
     np.testing.assert_array_equal(far["classifier/kernel"], plain["classifier/kernel"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "trained"),
+    [
+        ({"frozen_layers": 1}, lambda bert: {"pooler": bert["pooler"], "layers": layers_from(bert, 1)}),
+        ({"frozen_layers": 3, "layer_decay": 0.5}, lambda bert: bert["pooler"]),
+        ({"groups": (("embeddings|pooler", {"frozen": True}),)}, lambda bert: bert["encoder"]),
+        ({"layer_decay": 0.5, "groups": (("embeddings|pooler", {"learning_rate": 0.0}),)}, lambda bert: bert),
+    ],
+)
+def test_what_is_frozen_has_no_part_in_the_norm_that_is_clipped(changes, trained):
+    config = dataclasses.replace(DEEP, clip_norm=0.5, eps=1.0, **changes)  # whose updates show the gradient's scale
+    optimizer, grads = make_optimizer(config, deep_params(), 10), deep_params()
+    updates, _ = jax.jit(optimizer.update)(grads, optimizer.init(deep_params()), deep_params())
+    clipped = grads["classifier"]["bias"] * 0.5 / optax.tree.norm((trained(grads["bert"]), grads["classifier"]))
+    expected = -1e-2 * 0.1 * clipped / (np.sqrt(0.001) * abs(clipped) + 1.0)
+    np.testing.assert_allclose(updates["classifier"]["bias"], expected, rtol=1e-5)
+
+
+def layers_from(bert, first):
+    return jax.tree.map(lambda stacked: stacked[first:], bert["encoder"]["layers"])
+
+
 def test_frozen_layers_and_layer_decay_together():
-    config = dataclasses.replace(DEEP, frozen_layers=1, layer_decay=0.5)
-    check_factors(config, DEEP, embeddings=0.0, layers=(0.0, 0.25, 0.5), head=1.0)
+    plain = dataclasses.replace(DEEP, clip_norm=0.0)
+    config = dataclasses.replace(plain, frozen_layers=1, layer_decay=0.5)
+    check_factors(config, plain, embeddings=0.0, layers=(0.0, 0.25, 0.5), head=1.0)
 
 
 def test_layers_are_scaled_beside_groups():
     groups = (("classifier", {"learning_rate": 2e-2}), ("attention/bias", {"frozen": True}))
-    config = dataclasses.replace(DEEP, layer_decay=0.5, groups=groups)
-    far, plain = by_path(change(config)), by_path(change(DEEP))
+    whole = dataclasses.replace(DEEP, clip_norm=0.0)
+    config = dataclasses.replace(whole, layer_decay=0.5, groups=groups)
+    far, plain = by_path(change(config)), by_path(change(whole))
     np.testing.assert_allclose(far["classifier/kernel"], 2 * plain["classifier/kernel"], rtol=1e-3, atol=1e-6)
     assert not far["bert/encoder/layers/attention/bias"].any()
     kernel = "bert/encoder/layers/attention/kernel"
