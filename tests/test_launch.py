@@ -156,8 +156,10 @@ def test_the_same_command_goes_on_from_the_last_checkpoint(home, tmp_path):
 
 def test_what_does_not_change_the_outcome_may_change(home, tmp_path):
     run = shutil.copytree(home / "run", tmp_path / "run")
-    arguments = tiny.arguments(home / "text.txt", run, **{**VALUES, "log_every": 1, "checkpoint__keep": 2})
-    assert tiny.run(*arguments).status is None
+    shutil.rmtree(run / "checkpoints" / "6")
+    changed = {**VALUES, "log_every": 1, "checkpoint__keep": 2, "model__remat": True, "model__scan_layers": True}
+    assert tiny.run(*tiny.arguments(home / "text.txt", run, **changed)).status is None
+    assert scores_of(run, 6) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
 
 
 def test_prepare_makes_the_text_and_nothing_else(tmp_path):

@@ -19,13 +19,15 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.training import distributed
 
-# These say where and how often, and on what; none of them changes what is learned.
+# These say where and how often, on what, and with how much memory; none of them changes what is learned.
 _MAY_CHANGE = (
     "log_every",
     "evaluate_every",
     "parallel",
     "mesh",
     "checkpoint",
+    "model.remat",
+    "model.scan_layers",
     "data.workers",
     "data.prepared_dir",
     "data.beam",
