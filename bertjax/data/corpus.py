@@ -144,14 +144,17 @@ class Preparation:
 
     Attributes:
       fingerprint: of all that determines the prepared bytes; the same on every machine.
-      folder: where they are once `is_finished`.
+      folder: where they are once `is_finished`; if a vocabulary is given that was trained on this very text, as the
+        second phase of pretraining has it, that may be where it was.
     """
 
     def __init__(self, config: CorpusConfig, default_dir: Path) -> None:
         """Args: what text; where to keep it unless the config says. Raises UserError if it cannot be read."""
         self._config, self._parts = config, _fingerprint_parts(config)
-        self.fingerprint = hashlib.sha256(json.dumps(self._parts, sort_keys=True).encode()).hexdigest()[:16]
+        self.fingerprint = _digest(self._parts)
         self.folder = Path(config.prepared_dir or default_dir).absolute() / self.fingerprint
+        if config.vocab_file and not self.is_finished():
+            self.folder = self._trained_on() or self.folder
 
     def is_finished(self) -> bool:
         """Whether the text has been prepared."""
@@ -185,6 +188,15 @@ class Preparation:
             partial.rename(self.folder)
         _report(self.folder)
 
+    def _trained_on(self) -> Path | None:
+        """The finished folder of this text, if there is one, in which the vocabulary that is given now was trained."""
+        for path in sorted(self.folder.parent.glob(f"{'[0-9a-f]' * len(self.fingerprint)}/{_MANIFEST}")):
+            parts, ours = json.loads(path.read_text())["parts"], self._parts["vocabulary"]
+            is_same = _digest({**parts, "vocabulary": ours}) == self.fingerprint
+            if is_same and _vocabulary_digest(WordPiece.load(path.parent)) == ours:
+                return path.parent
+        return None
+
     def _write(self, folder: Path) -> None:
         """Writes everything, the manifest last."""
         counts, duplicates = _write(self._config, folder)
@@ -202,8 +214,7 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """All that determines the prepared bytes, and nothing else."""
     vocabulary = f"{config.vocab_size} trained tokens"
     if config.vocab_file:
-        tokens = given_vocabulary(Path(config.vocab_file), config.lowercase).vocab
-        vocabulary = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
+        vocabulary = _vocabulary_digest(given_vocabulary(Path(config.vocab_file), config.lowercase))
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint(),
@@ -215,6 +226,14 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
         "lowercase": config.lowercase,
         "vocabulary": vocabulary,
     }
+
+
+def _digest(parts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _vocabulary_digest(tokenizer: WordPiece) -> str:
+    return hashlib.sha256("\n".join(tokenizer.vocab).encode()).hexdigest()
 
 
 def _open(config: CorpusConfig, source: str) -> TextSource:

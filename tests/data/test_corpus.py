@@ -83,6 +83,24 @@ def test_prepared_text_is_found_again(make_config, monkeypatch):
     assert left_behind(config) == [first.fingerprint]
 
 
+def test_text_is_found_again_by_the_vocabulary_that_was_trained_on_it(make_config, prepare, tmp_path):
+    first = prepare(make_config(**TRAINED))
+    first.tokenizer.save(tmp_path / "run")
+    second = make_config(vocab_file=str(tmp_path / "run"))
+    assert Preparation(second, Path("unused")).folder == first.folder
+    assert fingerprint(second) != first.fingerprint
+    again = prepare(dataclasses.replace(second, prepared_dir=str(tmp_path / "other")))
+    ours, theirs = digests(first.folder), digests(again.folder)
+    assert ours.keys() == theirs.keys()
+    assert {name for name in ours if ours[name] != theirs[name]} == {"manifest.json"}
+
+    other = [*first.tokenizer.vocab, "more"]
+    WordPiece(other, lowercase=True).save(tmp_path / "other_run")
+    for changes in ({"vocab_file": str(tmp_path / "other_run")}, {"lines": "paragraph"}):
+        config = dataclasses.replace(second, **changes)
+        assert Preparation(config, Path("unused")).folder.name == fingerprint(config)
+
+
 def test_text_is_kept_in_the_run_unless_the_config_says_where(make_config, tmp_path):
     preparing = Preparation(make_config(prepared_dir=""), tmp_path / "run")
     assert preparing.folder == tmp_path / "run" / preparing.fingerprint
