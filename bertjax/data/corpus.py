@@ -54,6 +54,8 @@ _NO_BEAM = BeamConfig()
 _PARTS = "parts"
 # Above these fractions a warning tells of duplicates. Short sentences recur in any text ("Yes."), documents do not.
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
+# Documents of more tokens are warned of: about a megabyte, of which a row of 128 needs a two-thousandth.
+_LONG_TOKENS = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,6 +352,18 @@ def _report(folder: Path) -> None:
                     100 * limit,
                     what,
                 )
+        sentences = Split(folder, name).sentences
+        tokens = np.add.reduceat(sentences.lengths, sentences.first[:-1], dtype=np.int64)
+        long = tokens[tokens > _LONG_TOKENS]
+        if len(long):
+            _log.warning(
+                "%s: %d documents of more than %d tokens have %.0f %% of the text: each row is read with the whole "
+                "of its document, and batches may come late; part them, by blank lines or into rows or files",
+                name,
+                len(long),
+                _LONG_TOKENS,
+                100 * long.sum() / tokens.sum(),
+            )
 
 
 def _some(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[T]:

@@ -132,6 +132,16 @@ def test_duplicates_are_told_and_many_of_them_warned_of(make_config, tmp_path, c
     assert warnings[1].startswith("train: more than 25 % duplicate lines")
 
 
+def test_long_documents_are_warned_of(make_config, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(corpus, "_LONG_TOKENS", 8)
+    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
+    train.write_text("the cat\n" * 6 + "\nthe cat\n\na dog\n")  # 12 tokens and twice 2
+    valid.write_text("the cat sees a dog .\n")
+    Preparation(make_config(source=str(train), valid_source=str(valid)), tmp_path).run()
+    (told,) = [record.message for record in caplog.records if "more than 8 tokens" in record.message]
+    assert told.startswith("train: 1 documents of more than 8 tokens have 75 % of the text: ")
+
+
 def test_a_folder_has_its_name_only_when_it_is_whole(make_config, monkeypatch):
     config, seen = make_config(), []
     write, preparing = corpus._write, Preparation(config, Path("unused"))
