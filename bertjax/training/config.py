@@ -22,8 +22,9 @@ class TrainingConfig(InferenceConfig):
 
     Attributes:
       seed: of parameters, data order, masks and dropout; from 0 to 2**32 - 1.
-      rng: how dropout's random bits are made: "threefry2x32", the same everywhere, or the faster "rbg", which may
-        differ between kinds of devices and versions of JAX.
+      rng: how dropout's random bits are made: "threefry2x32", the same everywhere, or "rbg", faster on one TPU or GPU,
+        which may differ between kinds of devices and versions of JAX. With "rbg" each of several TPU chips draws
+        those of the whole batch, with "threefry2x32" its own.
       num_steps: updates.
       batch_size: rows of an update, over all devices and micro-batches.
       accumulation_steps: micro-batches that an update's rows are worked through in.
