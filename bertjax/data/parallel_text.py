@@ -99,11 +99,7 @@ class _Part(NamedTuple):
 
 
 class ParallelText:
-    """The pairs of one split, read anew each time.
-
-    Attributes:
-      bad_rows: how many were left out in the last reading.
-    """
+    """The pairs of one split, read anew each time."""
 
     def __init__(self, config: ParallelTextConfig, split: str, seed: int) -> None:
         """Args: which pairs; "train", "valid" or "test"; what draws those held out.
@@ -112,7 +108,6 @@ class ParallelText:
           UserError: sources that do not fit together, or that are not there.
         """
         self._config, self._split, self._seed = config, split, seed
-        self.bad_rows = 0
         self._is_divided = split != "test" and not config.valid_source
         if self._is_divided:
             check_split(config.valid_source, config.valid_fraction)
@@ -136,7 +131,6 @@ class ParallelText:
             if not self._is_divided or self._is_held_out(pair.source) == (self._split == "valid"):
                 count += 1
                 yield Pair(part.source_prefix + pair.source, part.target_prefix + pair.target, pair.where)
-        self.bad_rows = bad_rows.count
         if not count:
             raise UserError(
                 f"config key data.{self._keys[0]}={self._source}",

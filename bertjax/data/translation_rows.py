@@ -117,8 +117,8 @@ class TranslationRows:
         Raises:
           UserError: one is too long.
         """
-        parted = self.files.parted_source(source), self.files.parted_target(target)
-        (row,) = self.encoded([Pair(*map("".join, parted), where)])
+        sides = self.files.parted_source(source), self.files.parted_target(target)
+        (row,) = self.encoded([Pair("".join(sides[0]), "".join(sides[1]), where)])
         longest = max(map(len, row.values()))
         if longest > limit:
             raise _too_long(where, longest - 1, limit - 1, "divide both")
