@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import fine_tuning, pretrained, showing
-from bertjax.data import labeled_text
+from bertjax.data import labeled_text, tables
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
 from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
@@ -96,7 +96,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
         numeric = config["objective"] == "regression"
         train, valid = _read(text, numeric)
         if not numeric:
-            labels = labels or labeled_text.label_names(train)
+            known = tables.class_names(text.source, "data.source", text.label_column)
+            labels = labels or labeled_text.label_names(train, known)
             labeled_text.check_labels([*train, *valid], labels)
         count = len(train)
         if rows.packing:

@@ -120,13 +120,16 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> lis
     return good
 
 
-def label_names(rows: Sequence[LabeledText]) -> tuple[str, ...]:
+def label_names(rows: Sequence[LabeledText], known: Sequence[str]) -> tuple[str, ...]:
     """Returns the classes of training rows: as numbers in order if all of them are, otherwise by code point.
 
+    Args:
+      rows: which.
+      known: classes in the order that their source gives them, which is then kept; none if it gives none.
     Raises:
       UserError: fewer than two classes.
 
-    >>> label_names([LabeledText("text", None, label, "a.tsv:1") for label in ("10", "9", "9")])
+    >>> label_names([LabeledText("text", None, label, "a.tsv:1") for label in ("10", "9", "9")], ())
     ('9', '10')
     """
     names = sorted({str(row.label) for row in rows})
@@ -137,6 +140,8 @@ def label_names(rows: Sequence[LabeledText]) -> tuple[str, ...]:
             expected="two or more",
             fix="check that config.data.label_column is the one meant, or add rows of other classes",
         )
+    if set(names) <= set(known):
+        return tuple(name for name in known if name in names)
     numbers = [_number(name) for name in names]
     if any(number is None for number in numbers):
         return tuple(names)

@@ -78,6 +78,11 @@ class RowRecords:
         for record in self._split.records():
             yield {field: value_of(record[field]) for field, value_of in self._fields.items()}
 
+    def class_names(self, field: str) -> tuple[str, ...]:
+        """Returns the names of a label field's classes, by number; none for another field."""
+        feature = self._split.features.get(field)
+        return tuple(feature.names) if isinstance(feature, tfds.features.ClassLabel) else ()
+
     def fingerprint(self) -> dict[str, Any]:
         """Returns name, config and version, split and number of records."""
         return self._split.fingerprint()

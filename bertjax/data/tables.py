@@ -56,6 +56,15 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
         yield from _rows(path, header, kind, bad_rows) if kind else _objects(path, bad_rows)
 
 
+def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
+    """Returns the classes of a column in the order that TFDS gives them; none if the source says nothing of them."""
+    if not source.startswith("tfds:"):
+        return ()
+    from bertjax.data.records import RowRecords
+
+    return RowRecords(*split_name(source, key), key).class_names(column)
+
+
 def fingerprint(source: str, key: str) -> list[Any]:
     """Returns a JSON-able description of what `read_rows` would read, which tells nothing of its place and time."""
     if not source.startswith("tfds:"):

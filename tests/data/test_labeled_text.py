@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tensorflow_datasets as tfds
 
-from bertjax.data import labeled_text
+from bertjax.data import labeled_text, tables
 from bertjax.data.labeled_text import LabeledText, LabeledTextConfig, check_labels, label_names, parse_line, read_splits
 from bertjax.errors import UserError, build
 from configs import glue
@@ -195,14 +195,20 @@ def test_a_split_without_rows_is_told(fraction):
     ],
 )
 def test_classes_are_sorted(labels, names):
-    assert label_names(labeled(*labels)) == label_names(labeled(*reversed(labels))) == names
+    assert label_names(labeled(*labels), ()) == label_names(labeled(*reversed(labels)), ()) == names
+
+
+def test_classes_keep_the_order_of_their_source():
+    known = ("not_equivalent", "unknown", "equivalent")
+    assert label_names(labeled("equivalent", "not_equivalent"), known) == ("not_equivalent", "equivalent")
+    assert label_names(labeled("equivalent", "another"), known) == ("another", "equivalent")
 
 
 def test_one_class_is_none():
     with pytest.raises(
         UserError, match=r"from a\.tsv:1 on: got 'yes' in each of 2 rows; expected two or more\. Fix: .*label_column"
     ):
-        label_names(labeled("yes", "yes"))
+        label_names(labeled("yes", "yes"), ())
 
 
 def test_held_out_labels_are_known():
@@ -245,6 +251,27 @@ def test_glue_by_way_of_tfds(task):
     for row in train + valid:
         assert (row.second is None) == (task in ("cola", "sst2"))
         assert isinstance(row.label, float if task == "stsb" else str)
+
+
+# The second class of two is the one whose F1 is scored.
+CLASSES = {
+    "cola": ("unacceptable", "acceptable"),
+    "sst2": ("negative", "positive"),
+    "mrpc": ("not_equivalent", "equivalent"),
+    "stsb": (),
+    "qqp": ("not_duplicate", "duplicate"),
+    "mnli": ("entailment", "neutral", "contradiction"),
+    "qnli": ("entailment", "not_entailment"),
+    "rte": ("entailment", "not_entailment"),
+    "wnli": ("not_entailment", "entailment"),
+}
+
+
+@pytest.mark.parametrize("task", glue.TASKS)
+def test_glue_s_classes_by_way_of_tfds_are_in_its_order(task):
+    source = glue.tfds(task)["source"]
+    with tfds.testing.mock_data(num_examples=1, policy=tfds.testing.MockPolicy.USE_CODE):
+        assert tables.class_names(source, "data.source", "label") == CLASSES[task]
 
 
 HEADERS = {
@@ -303,6 +330,6 @@ def test_real_data(data, train, valid, keys, rows, classes):
     if classes is None:
         assert all(0 <= row.label <= 5 for split in splits for row in split)
     else:
-        names = label_names(splits[0])
+        names = label_names(splits[0], ())
         assert len(names) == classes
         check_labels(splits[1], names)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from bertjax.errors import build_all
 from bertjax.training.config import TrainingConfig
@@ -58,6 +59,14 @@ def task_of(tmp_path, **overrides):
     text = classification.preparation(experiment, tmp_path)
     text.run()
     return classification.make(experiment, text.folder, text.folder), settings
+
+
+def test_the_second_class_of_mrpc_is_the_positive_one(tmp_path):
+    tree = config_file.get_config("tiny,mrpc")
+    tree.data.vocab_file = tiny.write_table(tmp_path)["data.vocab_file"]
+    with tfds.testing.mock_data(num_examples=20, policy=tfds.testing.MockPolicy.USE_CODE):
+        resolved = classification.resolve(json.loads(tree.to_json_best_effort()))
+    assert resolved["data"]["labels"] == ("not_equivalent", "equivalent")
 
 
 def test_a_run_learns_and_keeps_its_labels(run):
