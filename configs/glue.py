@@ -1,8 +1,8 @@
 """The columns of the GLUE tasks (Wang et al. 2019), as keys of `config.data`, in the two forms that they come in.
 
-`config.data.update(glue.tfds("mnli"))` reads them by way of TFDS, which names the classes and gives their order. With `glue.tsv("mnli")` they
-are read from the published files, where most classes are 0 and 1; set `config.data.source` to its train.tsv and
-`config.data.valid_source` to its dev.tsv (of MNLI dev_matched.tsv or dev_mismatched.tsv).
+`config.data.update(glue.tfds("mnli"))` reads them by way of TFDS, which names the classes and gives their order. With
+`glue.tsv("mnli")` they are read from the published files, where most classes are 0 and 1; set `config.data.source` to
+its train.tsv and `config.data.valid_source` to its dev.tsv (of MNLI dev_matched.tsv or dev_mismatched.tsv).
 """
 
 from typing import Any
