@@ -86,7 +86,6 @@ class Candidate(NamedTuple):
     start: int  # characters of the context, half-open
     end: int
     score: float  # logit of the start plus that of the end
-    probability: float  # among the candidates
 
 
 def windows(question: Question, tokenizer: WordPiece, config: SpanConfig) -> list[Window]:
@@ -193,7 +192,7 @@ def best_answers(
         best.setdefault(question.context[slice(*span)], (*span, scores[index]))
     if config.null_answers:
         best.setdefault("", (0, 0, scores[-1]))
-    return _with_probabilities(best)
+    return [Candidate(text, *span) for text, span in best.items()]
 
 
 def answer_text(candidates: Sequence[Candidate], config: SpanConfig) -> str:
@@ -222,11 +221,3 @@ def _window_spans(
     row, column = np.nonzero(good)
     shift = window.part.start - window.first
     return scores[good], window.document.starts[starts[row] + shift], window.document.ends[ends[column] + shift]
-
-
-def _with_probabilities(best: dict[str, tuple[int, int, float]]) -> list[Candidate]:
-    """Candidates in their order, with the softmax of their scores."""
-    scores = np.array([score for _, _, score in best.values()])
-    weights = np.exp(scores - scores.max(initial=-np.inf))
-    probabilities = (weights / weights.sum()).tolist()
-    return [Candidate(text, *span, p) for (text, span), p in zip(best.items(), probabilities, strict=True)]
