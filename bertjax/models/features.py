@@ -97,7 +97,7 @@ def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling:
       segment_ids: 0 at padding, which does not count.
       pooling: "cls", the first token's; "mean" over the tokens, [CLS] and [SEP] among them; or their "max".
     """
-    choice(pooling, POOLINGS, "model.pooling")
+    choice(pooling, POOLINGS, "sentence_pooling")
     hidden, real = hidden.astype(jnp.float32), (segment_ids != 0)[..., None]
     if pooling == "cls":
         return hidden[:, 0]

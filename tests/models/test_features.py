@@ -56,7 +56,7 @@ def test_a_row_of_padding_is_finite(pooling):
 
 
 def test_unknown_names_are_user_errors():
-    with pytest.raises(UserError, match=r"model\.pooling: got 'median'; expected one of cls, mean, max"):
+    with pytest.raises(UserError, match=r"sentence_pooling: got 'median'; expected one of cls, mean, max"):
         features.pool(HIDDEN, SEGMENTS, "median")
     with pytest.raises(UserError, match=r"model\.mixing: got 'mean'; expected one of concatenation, sum, weighted"):
         features.LayerMix("mean").init(jax.random.key(0), HIDDEN)
