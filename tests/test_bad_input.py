@@ -273,6 +273,7 @@ def test_a_vocabulary_of_another_casing(train, home):
             "one of",
         ),
         ({"checkpoint__best_mode": "least"}, "best_mode", "'least'", "min, max", "one of these"),
+        ({"checkpoint__best_mode": "max"}, "best_mode", "max with best_metric=valid/masked_lm_loss", "min", "=min"),
         ({"checkpoint__keep": 0}, "checkpoint", r"\(2, 0, 1\)", "at least 1", "could be resumed"),
     ],
     ids=named,

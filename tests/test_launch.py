@@ -17,8 +17,8 @@ from bertjax.training import loop
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
-# The best checkpoint is the one with the highest loss, so that it is not the last.
-VALUES = {"evaluate_every": 2, "checkpoint__keep": 1, "checkpoint__best_mode": "max"}
+# The best checkpoint is told by a loss that grows, so that it is not the last.
+VALUES = {"evaluate_every": 2, "checkpoint__keep": 1, "checkpoint__best_metric": "valid/next_sentence_loss"}
 
 
 def launch(*arguments: str, stdin: str = "", status: int = 0) -> subprocess.CompletedProcess:
@@ -116,18 +116,18 @@ def test_the_names_of_the_figures(home):
 @pytest.mark.slow
 def test_the_latest_and_the_best_checkpoint_are_kept(home):
     run = home / "run"
-    losses = {step: scores_of(run, step)["valid/masked_lm_loss"] for step in (2, 4, 6)}
-    best = max(losses, key=losses.__getitem__)
+    losses = {step: scores_of(run, step)["valid/next_sentence_loss"] for step in (2, 4, 6)}
+    best = min(losses, key=losses.__getitem__)
     assert best != 6
     assert {path.name for path in (run / "checkpoints").iterdir()} == {str(best), "6"}
     outcome = tiny.run("--mode=evaluate", f"--workdir={run}", "--checkpoint=best")
-    assert json.loads(outcome.stdout)["valid/masked_lm_loss"] == pytest.approx(losses[best], rel=1e-5)
+    assert json.loads(outcome.stdout)["valid/next_sentence_loss"] == pytest.approx(losses[best], rel=1e-5)
     by_number = tiny.run("--mode=evaluate", f"--workdir={run}", f"--checkpoint={best}")
     assert by_number.stdout == outcome.stdout
     latest = tiny.run("--mode=evaluate", f"--workdir={run}", "--checkpoint=latest")
     each = tiny.run("--mode=evaluate", f"--workdir={run}", "--checkpoint=each:last:2")
-    both = [json.loads(one.stdout)["valid/masked_lm_loss"] for one in (outcome, latest)]
-    assert json.loads(each.stdout)["valid/masked_lm_loss"] == pytest.approx(sum(both) / 2, rel=1e-6)
+    both = [json.loads(one.stdout)["valid/next_sentence_loss"] for one in (outcome, latest)]
+    assert json.loads(each.stdout)["valid/next_sentence_loss"] == pytest.approx(sum(both) / 2, rel=1e-6)
 
 
 def test_the_same_command_again_does_nothing(home):

@@ -29,6 +29,8 @@ from bertjax.training.tracing import traced
 
 _log = logging.getLogger(__name__)
 
+_LESS_IS_BETTER = ("loss", "nll", "perplexity")  # how names of such metrics end
+
 
 def train(task: Task, config: TrainingConfig, workdir: Path, profile: range = range(0)) -> bool:
     """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM.
@@ -207,8 +209,8 @@ def _step_to_resume(checkpoints: Checkpoints) -> int | None:
 
 
 def _check_best_metric(task: Task, config: TrainingConfig, params: Any) -> None:
-    """Raises UserError if the best checkpoint is to be told by a metric that the task does not have."""
-    best = config.checkpoint.best_metric
+    """Raises UserError if the best checkpoint is told by what the task does not have, or has the highest loss."""
+    best, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs()[0])
     names = ["valid/" + name for name in task.score_names() or metrics if name != "tokens"]
     if best and best not in names:
@@ -217,4 +219,11 @@ def _check_best_metric(task: Task, config: TrainingConfig, params: Any) -> None:
             got=repr(best),
             expected="one of " + ", ".join(sorted(names)) + ", or empty",
             fix="choose one of these",
+        )
+    if best.endswith(_LESS_IS_BETTER) and mode == "max":
+        raise UserError(
+            "config key checkpoint.best_mode",
+            got=f"max with best_metric={best}",
+            expected="min, as the best checkpoint has the least of it",
+            fix="set --config.checkpoint.best_mode=min",
         )

@@ -263,17 +263,21 @@ def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatc
         original_finish(self, step, scores)
 
     original, original_finish = loop.Trainer.evaluate, checkpoints.Checkpoints.finish
-    tree = one_device(text, evaluate_every=4, checkpoint__save_every=4, checkpoint__keep=1, checkpoint__best_mode="max")
+    metric = "valid/next_sentence_loss"  # which grows, so that the best is not the last
+    tree = one_device(
+        text, evaluate_every=4, checkpoint__save_every=4, checkpoint__keep=1, checkpoint__best_metric=metric
+    )
     monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
     monkeypatch.setattr(checkpoints.Checkpoints, "finish", finish)
     with pytest.raises(Killed):
         train(tree, tmp_path)
     monkeypatch.undo()
-    assert [line["step"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line] == [4] * is_written
+    assert [line["step"] for line in lines(tmp_path) if metric in line] == [4] * is_written
     train(tree, tmp_path)
-    scores = {line["step"]: line["valid/masked_lm_loss"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line}
-    assert [line["step"] for line in lines(tmp_path) if "valid/masked_lm_loss" in line] == [4, 6]
-    best = max(scores, key=scores.get)
+    scores = {line["step"]: line[metric] for line in lines(tmp_path) if metric in line}
+    assert [line["step"] for line in lines(tmp_path) if metric in line] == [4, 6]
+    best = min(scores, key=scores.get)
+    assert best == 4
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {str(best), "6"}
 
 
