@@ -70,12 +70,16 @@ def read_folder(folder: Path) -> tuple[list[str], bool]:
 
     Raises:
       UserError: neither vocabulary nor casing to be found, unreadable files, or a tokenizer that is not
-        BERT's (other model, accents stripped without lowercasing or the reverse, Chinese left unsplit).
+        BERT's (other model, accents stripped without lowercasing or the reverse, Chinese left unsplit, tokens added
+        to its vocabulary).
     """
     library = _read_json(folder / "tokenizer.json")
     lowercase = _casing(folder, library, _read_json(folder / "tokenizer_config.json"))
     path = folder / "vocab.txt"
-    return read_vocab(path) if path.exists() else _library_vocab(folder, library), lowercase
+    vocab = read_vocab(path) if path.exists() else _library_vocab(folder, library)
+    added = [token["content"] for token in library.get("added_tokens") or ()]
+    _check_added(folder, (*added, *_read_json(folder / "added_tokens.json")), vocab)
+    return vocab, lowercase
 
 
 def _read_bytes(path: Path, fix: str) -> bytes:
@@ -145,3 +149,17 @@ def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
             fix="restore the file",
         )
     return vocab
+
+
+def _check_added(folder: Path, added: Sequence[str], vocab: Sequence[str]) -> None:
+    """Raises UserError if there are tokens that text is searched for beside those of the vocabulary."""
+    known = set(vocab)
+    unknown = list(dict.fromkeys(token for token in added if token not in known))
+    if unknown:
+        raise UserError(
+            str(folder),
+            got=f"added tokens that its vocabulary does not have: {', '.join(map(repr, unknown[:5]))}"
+            + (", ..." if len(unknown) > 5 else ""),
+            expected="no tokens but those of the vocabulary, as BERT has",
+            fix="use another model, or delete them from tokenizer.json and added_tokens.json where no text has them",
+        )

@@ -324,6 +324,9 @@ def write(folder, name, value):
     (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
 
 
+WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case": True}}
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -351,6 +354,11 @@ def write(folder, name, value):
                 "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "[UNK]": 2}}},
             },
             "ids with gaps or repeats",
+        ),
+        ({**WHOLE, "added_tokens.json": {"[ENT]": 99, "a": 13}}, "does not have: '[ENT]'; expected no tokens but"),
+        (
+            {**WHOLE, "tokenizer.json": {"added_tokens": [{"content": token} for token in ("[ENT]", "[MASK]", "x y")]}},
+            "does not have: '[ENT]', 'x y'; expected no tokens but",
         ),
     ],
 )
