@@ -273,7 +273,7 @@ class BertPretraining:
         """A folder that `transformers.BertForPreTraining.from_pretrained` opens."""
         architecture = "BertForPreTraining" if self._model_config.next_sentence else "BertForMaskedLM"
         huggingface.save(folder, params, self._model_config, architecture)
-        self._tokenizer.save(folder)
+        self._tokenizer.save(folder, self._model_config.max_positions)
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""

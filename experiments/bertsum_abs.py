@@ -269,7 +269,7 @@ class Summarization:
     def export(self, params: Params, folder: Path) -> None:
         """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with decoder and vocabulary."""
         presumm.save(folder, params, self._model_config, self._head)
-        self._tokenizer.save(folder)
+        self._tokenizer.save(folder, self._model_config.max_positions)
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""

@@ -303,7 +303,7 @@ class Classification:
         """A folder that `transformers.BertForSequenceClassification.from_pretrained` opens."""
         labels = self._labels or None
         huggingface.save(folder, params, self._model_config, "BertForSequenceClassification", labels)
-        self._tokenizer.save(folder)
+        self._tokenizer.save(folder, self._model_config.max_positions)
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""

@@ -289,7 +289,7 @@ class QuestionAnswering:
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForQuestionAnswering.from_pretrained` opens."""
         huggingface.save(folder, params, self._model_config, "BertForQuestionAnswering", None)
-        self._tokenizer.save(folder)
+        self._tokenizer.save(folder, self._model_config.max_positions)
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""

@@ -367,7 +367,7 @@ class Tagging:
                 fix="predict with the run itself, --mode=predict --workdir=...",
             )
         huggingface.save(folder, params, self._model_config, "BertForTokenClassification", self._labels)
-        self._tokenizer.save(folder)
+        self._tokenizer.save(folder, self._model_config.max_positions)
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""

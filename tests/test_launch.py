@@ -390,6 +390,7 @@ def from_folder(home: Path, folder: Path, workdir: Path, **overrides: object) ->
 
 def test_the_export_has_what_published_folders_have(published):
     assert {"config.json", "model.safetensors", "vocab.txt"} <= {path.name for path in published.iterdir()}
+    assert json.loads((published / "tokenizer_config.json").read_text())["model_max_length"] == 48
 
 
 def test_predictions_from_published_weights(home, published):

@@ -86,10 +86,14 @@ class WordPiece:
         """Reads vocabulary and casing from a Hugging Face folder (see `vocabularies.read_folder`)."""
         return cls(*read_folder(Path(folder)))
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, max_length: int | None = None) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer`.
 
         That one takes words over 100 characters as [UNK], whatever tokenizer.json says (200, as here).
+
+        Args:
+          folder: made if needed.
+          max_length: tokens that a model takes, to which `truncation=True` cuts there; None if that is not told.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,6 +108,7 @@ class WordPiece:
             "strip_accents": None,
             "tokenize_chinese_chars": True,
             **{f"{token[1:-1].lower()}_token": token for token in SPECIALS},
+            **({} if max_length is None else {"model_max_length": max_length}),
         }
         text = json.dumps(settings, indent=2) + "\n"
         with completed(folder / "tokenizer_config.json") as path:

@@ -296,6 +296,14 @@ def test_saved_folder_opens_in_transformers(tmp_path, golden, lowercase):
     assert len(theirs) == ours.vocab_size
 
 
+def test_a_saved_folder_says_how_much_a_model_takes(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = make()
+    ours.save(tmp_path, 6)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs("want " * 9, truncation=True)["input_ids"] == [ours.cls_id, *[VOCAB.index("want")] * 4, ours.sep_id]
+
+
 def test_saved_tokenizer_json_keeps_long_words(tmp_path):
     make().save(tmp_path)
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

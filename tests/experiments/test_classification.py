@@ -111,6 +111,7 @@ def test_predictions_and_export(run, tmp_path):
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "no", "1": "yes"}
+    assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
     again = tiny.run(
         "--mode=predict",
         "--config=configs/classification.py",

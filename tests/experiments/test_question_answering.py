@@ -180,6 +180,7 @@ def test_an_exported_run_predicts_the_same(run, tmp_path):
     exported = tmp_path / "exported"
     assert tiny.run("--mode=export", f"--workdir={run}", f"--output={exported}").status is None
     assert json.loads((exported / "config.json").read_text())["architectures"] == ["BertForQuestionAnswering"]
+    assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
     command = ["--config=configs/question_answering.py", f"--config.init_from={exported}", *LENGTHS]
     assert predict(*command) == predict(f"--workdir={run}")
 

@@ -125,6 +125,7 @@ def test_predictions_and_export(run, tmp_path):
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["id2label"] == {"0": "O", "1": "B-LOC", "2": "I-LOC", "3": "B-PER", "4": "I-PER"}
     assert load_file(exported / "model.safetensors")["classifier.weight"].shape == (5, 32)
+    assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
     published = ["--config=configs/tagging.py", f"--config.init_from={exported}", "--config.data.seq_len=16"]
     again = tiny.run("--mode=predict", *published, stdin=text)
     assert again.status is None, again.status
