@@ -14,6 +14,9 @@ from bertjax.errors import UserError
 
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
 
+# After an error of its own `csv` would read on within the field; rows are not let grow so long.
+csv.field_size_limit(MAX_LINE_BYTES)
+
 
 class Row(NamedTuple):
     """The values of a row by the names of their columns."""
@@ -45,7 +48,7 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
       separator: the separator of all files; "" to tell it and JSON lines by the files' names.
       bad_rows: what to do with a row of another number of fields than the header, or else the first row, has.
     Raises:
-      UserError: a source that cannot be read, or a bad row, with file and line.
+      UserError: a source that cannot be read, a bad row, or a row of CSV that is too long, with file and line.
     """
     if source.startswith("tfds:"):
         yield from _records(source, key, bad_rows)
@@ -178,10 +181,13 @@ def _named(row: _Fields, columns: Sequence[str]) -> Row:
 
 
 class _CsvFields:
-    """The rows of a CSV file. One that is wrong raises RowError, and the next is read from the line after."""
+    """The rows of a CSV file. One that is wrong raises RowError, and the next is read from the line after.
+
+    One that is too long raises UserError: where it ends, and the next begins, is not known.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._where = ""
+        self._where, self._size = "", 0
         texts = map(self._text, lines.read_lines(path, MAX_LINE_BYTES))
         self._rows = csv.reader(texts, strict=True)
 
@@ -191,7 +197,7 @@ class _CsvFields:
     def __next__(self) -> _Fields:
         fields: list[str] = []
         while not fields:  # an empty line is a row without fields
-            self._where = ""
+            self._where, self._size = "", 0
             try:
                 fields = next(self._rows)
             except csv.Error as error:
@@ -201,4 +207,12 @@ class _CsvFields:
 
     def _text(self, line: Line) -> str:
         self._where = self._where or line.where  # a quoted field may go on over further lines
+        self._size += len(line.content) + 1
+        if self._size > MAX_LINE_BYTES:
+            raise UserError(
+                self._where,
+                got=f"a row of more than {MAX_LINE_BYTES:,} bytes",
+                expected="shorter ones, each quote of which is closed",
+                fix="close the quote that it opens, or cut its texts",
+            )
         return lines.decode(line) + "\n"
