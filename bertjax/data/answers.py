@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,7 +43,10 @@ class Answer(NamedTuple):
     """An answer's text, and the character of the context where it starts."""
 
     text: str
-    start: int
+    start: int | None  # None for one that does not stand where it is said to
+
+
+_ParseAnswer = Callable[[Any, str, str], Answer]  # from its row, the context, and its place for messages
 
 
 class Question(NamedTuple):
@@ -53,7 +56,7 @@ class Question(NamedTuple):
     title: str  # of the article; "" if it has none
     question: str
     context: str
-    answers: tuple[Answer, ...]  # all right ones that are known; none if it is impossible
+    answers: tuple[Answer, ...]  # all right ones that are known; none if it is impossible, or to be answered
     is_impossible: bool  # the context does not answer it (SQuAD 2.0)
     where: str  # file and place in it, for messages
 
@@ -67,9 +70,9 @@ def read_splits(config: QuestionsConfig, seed: int) -> tuple[list[Question], lis
     Raises:
       UserError: as `read_questions`; or no question on one side.
     """
-    questions = _read(config, config.source, "data.source")
+    questions = _read(config, config.source, "data.source", aligned=True)
     if config.valid_source:
-        return questions, _read(config, config.valid_source, "data.valid_source")
+        return questions, _read(config, config.valid_source, "data.valid_source", aligned=False)
     numbers: dict[str, int] = {}
     groups = np.array([numbers.setdefault(question.context, len(numbers)) for question in questions])
     out = held_out(groups, config.valid_fraction, seed, config.source)
@@ -77,28 +80,29 @@ def read_splits(config: QuestionsConfig, seed: int) -> tuple[list[Question], lis
     return train, valid
 
 
-def _read(config: QuestionsConfig, source: str, key: str) -> list[Question]:
+def _read(config: QuestionsConfig, source: str, key: str, aligned: bool) -> list[Question]:
     bad_rows = BadRows(config.on_bad_row)
-    questions = list(read_questions(source, key, bad_rows, needs_answers=True))
+    questions = list(read_questions(source, key, bad_rows, aligned=aligned))
     _log.info("read %s: %d questions, %d bad rows left out", source, len(questions), bad_rows.count)
     return questions
 
 
-def read_questions(source: str, key: str, bad_rows: BadRows, *, needs_answers: bool) -> Iterator[Question]:
+def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -> Iterator[Question]:
     """Yields the questions of SQuAD files, in their order.
 
     Args:
       source: paths or globs of JSON files (.gz too), separated by commas.
       key: the config key that names them, for messages.
       bad_rows: what to do with a question, paragraph or article that is wrong.
-      needs_answers: a question without answers is wrong unless it is impossible. If not, answers may be absent.
+      aligned: whether an answer is wrong that does not stand where it is said to; only training looks there.
     Raises:
       UserError: a wrong question, paragraph or article, with its place; a file that is not SQuAD's; or no
         question in the whole source.
     """
     seen: dict[str, str] = {}
+    parse = _aligned_answer if aligned else _answer
     for path in find_files(source, key):
-        yield from _questions(read_json(path), str(path), bad_rows, needs_answers, seen)
+        yield from _questions(read_json(path), str(path), bad_rows, parse, seen)
     if not seen:
         raise UserError(
             f"config key {key}={source}",
@@ -108,18 +112,18 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, needs_answers: b
         )
 
 
-def parse_questions(text: str, where: str, bad_rows: BadRows) -> Iterator[Question]:
-    """Yields the questions of a SQuAD file that is given as text, to be answered; as `read_questions` otherwise."""
-    yield from _questions(parse_json(text, where), where, bad_rows, needs_answers=False, seen={})
+def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
+    """Yields the questions of a SQuAD file that is the input, to be answered: what answers it has is not looked at."""
+    yield from _questions(parse_json(text, "input"), "input", bad_rows, None, {})
 
 
 def _questions(
-    value: Any, where: str, bad_rows: BadRows, needs_answers: bool, seen: dict[str, str]
+    value: Any, where: str, bad_rows: BadRows, parse_answer: _ParseAnswer | None, seen: dict[str, str]
 ) -> Iterator[Question]:
     """Yields the questions of a file's JSON value; `seen` tells where each id stands."""
     for article in bad_rows.sift(map(_article, _articles(value, where), _places(f"{where}: data"))):
         for paragraph in bad_rows.sift(map(_paragraph, article.rows, _places(f"{article.where}.paragraphs"))):
-            parse = partial(_question, article.text, paragraph.text, needs_answers, seen)
+            parse = partial(_question, article.text, paragraph.text, parse_answer, seen)
             yield from bad_rows.sift(map(parse, paragraph.rows, _places(f"{paragraph.where}.qas")))
 
 
@@ -156,36 +160,54 @@ def _paragraph(row: Any, where: str) -> _Part:
     return _Part(_text(row, "context", where), _field(row, "qas", list, where), where)
 
 
-def _question(title: str, context: str, needs_answers: bool, seen: dict[str, str], row: Any, where: str) -> Question:
+def _question(
+    title: str, context: str, parse_answer: _ParseAnswer | None, seen: dict[str, str], row: Any, where: str
+) -> Question:
     """Returns a question, whose id joins `seen`."""
     id_ = _id(row, where)
     place = f"{where} (id {id_})"
     if id_ in seen:
         raise RowError(place, f"the id of {seen[id_]} again", "an id of its own", "give each question its own id")
     text = _text(row, "question", place)
-    is_impossible = "is_impossible" in row and _field(row, "is_impossible", bool, place)
-    has_answers = "answers" in row or (needs_answers and not is_impossible)
-    found = _field(row, "answers", list, place) if has_answers else []
-    answers = tuple(_answer(answer, context, f"{place}, answer {n}") for n, answer in enumerate(found, start=1))
-    if is_impossible and answers:
-        fix = "set is_impossible to false, or move the answers to plausible_answers"
-        raise RowError(place, f"is_impossible with {len(answers)} answers", "answers or is_impossible, not both", fix)
-    if needs_answers and not answers and not is_impossible:
-        raise RowError(place, "no answers", "an answer, or is_impossible true (SQuAD 2.0)", "add what is missing")
+    answers, is_impossible = _answers(row, context, parse_answer, place) if parse_answer else ((), False)
     seen[id_] = where
     return Question(id_, title, text, context, answers, is_impossible, where)
 
 
+def _answers(row: Any, context: str, parse: _ParseAnswer, where: str) -> tuple[tuple[Answer, ...], bool]:
+    """Returns the answers of a question, and whether it has none."""
+    is_impossible = "is_impossible" in row and _field(row, "is_impossible", bool, where)
+    found = [] if is_impossible and "answers" not in row else _field(row, "answers", list, where)
+    answers = tuple(parse(answer, context, f"{where}, answer {n}") for n, answer in enumerate(found, start=1))
+    if is_impossible and answers:
+        fix = "set is_impossible to false, or move the answers to plausible_answers"
+        raise RowError(where, f"is_impossible with {len(answers)} answers", "answers or is_impossible, not both", fix)
+    if not answers and not is_impossible:
+        raise RowError(where, "no answers", "an answer, or is_impossible true (SQuAD 2.0)", "add what is missing")
+    return answers, is_impossible
+
+
 def _answer(row: Any, context: str, where: str) -> Answer:
+    """Returns an answer, which may stand anywhere or nowhere."""
+    text = _text(row, "text", where)
+    start = row.get("answer_start")
+    return Answer(text, start if type(start) is int and _stands(text, context, start) else None)
+
+
+def _aligned_answer(row: Any, context: str, where: str) -> Answer:
     """Returns an answer that stands where it says it does."""
     text, start = _text(row, "text", where), _field(row, "answer_start", int, where)
-    if start >= 0 and context.startswith(text, start):
+    if _stands(text, context, start):
         return Answer(text, start)
     right = _nearest(text, context, start)
     fix = "correct the text, which is nowhere in the context" if right is None else f"set answer_start to {right}"
     found = context[max(start, 0) : max(start, 0) + len(text)]
     got = f"{_short(repr(found))} at answer_start {start} of {len(context)} characters"
     raise RowError(where, got, f"the answer, {_short(repr(text))}", fix)
+
+
+def _stands(text: str, context: str, start: int) -> bool:
+    return start >= 0 and context.startswith(text, start)
 
 
 def _nearest(text: str, context: str, start: int) -> int | None:

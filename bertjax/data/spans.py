@@ -136,6 +136,7 @@ def target(window: Window, answer: Answer | None) -> tuple[int, int]:
     """
     if answer is None:
         return 0, 0
+    assert answer.start is not None, "an answer to learn stands somewhere"
     document, part = window.document, window.part
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
     last = int(np.searchsorted(document.starts, answer.start + len(answer.text), side="left")) - 1

@@ -131,7 +131,8 @@ def _spans(record: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
     if record["start"] is not None:
         yield "chosen", record["start"], record["end"]
     for text, start in zip(record["reference"], record.get("reference_starts", ()), strict=False):
-        yield "right", start, start + len(text)
+        if start is not None:
+            yield "right", start, start + len(text)
 
 
 def _extract(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,9 @@ def write(tmp_path, value, name="dev.json"):
     return path
 
 
-def read(tmp_path, value, on_bad_row="stop", needs_answers=True, name="dev.json"):
+def read(tmp_path, value, on_bad_row="stop", aligned=True, name="dev.json"):
     path = write(tmp_path, value, name)
-    return list(read_questions(str(path), "data.source", BadRows(on_bad_row), needs_answers=needs_answers))
+    return list(read_questions(str(path), "data.source", BadRows(on_bad_row), aligned=aligned))
 
 
 @pytest.mark.parametrize("name", ["dev.json", "dev.json.gz"])
@@ -51,18 +51,23 @@ def test_numbered_ids_and_no_title(tmp_path):
     assert (question.id, question.title) == ("7", "")
 
 
-def test_answers_may_be_absent_where_they_are_not_needed(tmp_path):
-    value = squad({"id": "q1", "question": "Who?"}, row("q2", ()), row("q3"), row("q4", (), is_impossible=True))
-    questions = read(tmp_path, value, needs_answers=False)
-    assert [len(question.answers) for question in questions] == [0, 0, 1, 0]
-    assert [question.is_impossible for question in questions] == [False, False, False, True]
+def test_answers_to_score_need_stand_nowhere(tmp_path):
+    answers = (("Bob", 8), ("Bob", 9), ("Robert", 8), ("cat", "28"), ("cat.", -4))
+    bare = {"id": "q2", "question": "Who?", "answers": [{"text": "Ada"}]}
+    first, second = read(tmp_path, squad(row(answers=answers), bare), aligned=False)
+    assert first.answers == (("Bob", 8), ("Bob", None), ("Robert", None), ("cat", None), ("cat.", None))
+    assert second.answers == (("Ada", None),)
+    with pytest.raises(UserError, match=r"\(id q1\): got no answers; expected an answer"):
+        read(tmp_path, squad(row(answers=())), aligned=False)
 
 
-def test_questions_of_a_text():
-    (question,) = parse_questions(json.dumps(squad(row(answers=()))), "input", BadRows("stop"))
-    assert (question.id, question.answers, question.where) == ("q1", (), "input: data[0].paragraphs[0].qas[0]")
+def test_questions_to_be_answered():
+    rows = row(answers=()), row("q2", (("Eve", 99),), is_impossible=True), {**row("q3"), "answers": 3}
+    first, *others = parse_questions(json.dumps(squad(*rows)), BadRows("stop"))
+    assert (first.id, first.answers, first.where) == ("q1", (), "input: data[0].paragraphs[0].qas[0]")
+    assert [(each.id, each.answers, each.is_impossible) for each in others] == [("q2", (), False), ("q3", (), False)]
     with pytest.raises(UserError, match=r"input:2: got invalid JSON at column 1 .*expected one JSON value"):
-        list(parse_questions('{"data":\n', "input", BadRows("stop")))
+        list(parse_questions('{"data":\n', BadRows("stop")))
 
 
 def several(tmp_path, name, contexts):
@@ -82,6 +87,8 @@ def test_held_out_questions_take_their_texts_with_them(tmp_path):
 def test_held_out_questions_of_their_own_source(tmp_path):
     config = QuestionsConfig(several(tmp_path, "a.json", (1, 2)), several(tmp_path, "b.json", (1,)), 0.0, "stop")
     assert [len(questions) for questions in read_splits(config, 0)] == [4, 2]
+    write(tmp_path, squad(row(answers=(("Robert", 8),))), "b.json")
+    assert read_splits(config, 0)[1][0].answers == (("Robert", None),)
 
 
 def test_a_config_of_questions_is_checked():
@@ -142,7 +149,7 @@ def test_bad_rows(tmp_path, value, got, expected, fix):
         assert part in message
     good = squad(row("good"))["data"]
     path, bad_rows = write(tmp_path, {"data": value["data"] + good}), BadRows("skip")
-    questions = list(read_questions(str(path), "data.source", bad_rows, needs_answers=True))
+    questions = list(read_questions(str(path), "data.source", bad_rows, aligned=True))
     assert questions[-1].id == "good"
     assert bad_rows.count == 1
 
@@ -166,7 +173,7 @@ def test_what_is_not_squad_stops(tmp_path, value, got, on_bad_row):
 
 def test_no_file(tmp_path):
     with pytest.raises(UserError, match=r"data.source=.*none.json: got a path that does not exist"):
-        list(read_questions(str(tmp_path / "none.json"), "data.source", BadRows("skip"), needs_answers=True))
+        list(read_questions(str(tmp_path / "none.json"), "data.source", BadRows("skip"), aligned=True))
 
 
 def test_published_data():
@@ -174,6 +181,6 @@ def test_published_data():
         pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
     data = Path(os.environ["BERTJAX_DATA"])
     source = f"{data}/squad_v2_small/*.json.gz, {data}/covid_qa/dev.json.gz"
-    questions = list(read_questions(source, "data.source", BadRows("stop"), needs_answers=True))
+    questions = list(read_questions(source, "data.source", BadRows("stop"), aligned=True))
     assert len({question.id for question in questions}) == len(questions) == 3345 + 1230 + 168
     assert sum(question.is_impossible for question in questions) == 1772 + 646

@@ -265,7 +265,7 @@ def test_oracle_on_published_data(name, counts):
     tokenizer = WordPiece.from_file(data / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
     source = str(data / name / "dev.json.gz")
     found = {"exact": 0, "cut": 0, "long": 0}
-    for question in read_questions(source, "data.valid_source", BadRows("stop"), needs_answers=True):
+    for question in read_questions(source, "data.valid_source", BadRows("stop"), aligned=True):
         answer = question.answers[0] if question.answers else None
         expected = answer.text.strip() if answer else ""
         text = recovered(question, tokenizer, null_answers=True)

@@ -62,8 +62,8 @@ SAMPLES: list[dict[str, Any]] = [
         "answer": "Green, and",
         "start": 12,
         "end": 22,
-        "reference": ["pale Green"],
-        "reference_starts": [7],
+        "reference": ["pale Green", "Green"],
+        "reference_starts": [7, None],
     },
     {
         "kind": "answer",
