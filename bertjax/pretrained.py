@@ -52,6 +52,8 @@ class Pretrained(NamedTuple):
     lowercase: bool | None  # the vocabulary's casing; None if nothing tells it
     labels: tuple[str, ...]  # of a classifier's classes; none if it has no names for them
     config: Mapping[str, Any]  # of a run of ours, else empty
+    num_classes: int = 0  # of a classifier, also without names; 0 if it is none
+    tells_several: bool = False  # whether a classifier tells several classes or numbers of a text, as none of ours does
 
 
 def describe(folder: Path) -> Pretrained:
@@ -66,14 +68,16 @@ def describe(folder: Path) -> Pretrained:
             raise UserError(f"config key init_from={folder}", got=got, expected=expected, fix="name another folder")
         tokenizer = WordPiece.load(folder)
         model = {**run["model"], "vocab_size": run["model"]["vocab_size"] or tokenizer.vocab_size}
-        return Pretrained(_chosen(model), tokenizer.lowercase, tuple(run["data"].get("labels", ())), run)
+        labels = tuple(run["data"].get("labels", ()))
+        return Pretrained(_chosen(model), tokenizer.lowercase, labels, run, len(labels))
     inside = huggingface.model_folder(folder)
     if (inside / huggingface.CONFIG_FILE).exists():
-        labels = huggingface.read_labels(folder) or ()
+        labels, tells_several = huggingface.read_labels(folder) or (), huggingface.tells_several(folder)
         model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
-        return Pretrained(_chosen(model), WordPiece.load(inside).lowercase, labels, {})
+        return Pretrained(_chosen(model), WordPiece.load(inside).lowercase, labels, {}, len(labels), tells_several)
     if google.find(folder):
-        return Pretrained(_chosen(google.read_config(folder)), google.lowercase(folder), (), {})
+        model, num_classes = google.read_config(folder), google.count_classes(folder)
+        return Pretrained(_chosen(model), google.lowercase(folder), (), {}, num_classes)
     raise UserError(
         f"config key init_from={folder}",
         got="no checkpoint, config.json or bert_config.json" if folder.exists() else "no such folder",
@@ -136,6 +140,22 @@ def resolve(
             fix="set --config.data.lowercase=True or False",
         )
     return {**config, "model": model, "data": data}
+
+
+def has_classes(folder: Path, labels: Sequence[str]) -> bool:
+    """Whether a folder's classifier can be one of these classes, or of a number if there are none of these.
+
+    It has their names in their order, or as many classes without names.
+    """
+    found = describe(folder)
+    if found.tells_several:
+        return False
+    if not labels:  # what predicts a number has no name for it, or one that means nothing
+        return found.num_classes < 2
+    if found.labels or found.num_classes != len(labels):
+        return found.labels == tuple(labels)
+    _log.warning("%s has no names for its classes, which are taken to be %s", folder, ", ".join(labels))
+    return True
 
 
 def warm_start(params: Params, folder: Path, afresh: Sequence[str] = (), positions: str = "") -> Params:

@@ -92,7 +92,7 @@ def equal(tree, other):
 
 def test_a_hugging_face_folder(huggingface_folder):
     found = pretrained.describe(huggingface_folder)
-    assert found == ({**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {})
+    assert found == ({**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, 0, False)
     resolved = pretrained.resolve(config(huggingface_folder))
     assert resolved["model"] == found.model
     assert resolved["data"] == {"vocab_file": str(huggingface_folder), "lowercase": True}
@@ -103,13 +103,19 @@ def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, "id2label": {"0": "no", "1": "yes"}}))
     assert pretrained.describe(folder).labels == ("no", "yes")
+    assert pretrained.has_classes(folder, ("no", "yes"))
+    for labels in (("yes", "no"), ("no", "yes", "maybe"), ()):
+        assert not pretrained.has_classes(folder, labels)
+    values |= {"id2label": {"0": "no", "1": "yes"}, "problem_type": "multi_label_classification"}
+    (folder / "config.json").write_text(json.dumps(values))
+    assert pretrained.describe(folder).tells_several and not pretrained.has_classes(folder, ("no", "yes"))
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
 def test_a_folder_of_google_s(name):
     found = pretrained.describe(published.GOOGLE / name)
     assert found.model == {key: google.read_config(published.GOOGLE)[key] for key in (*SIZES, "vocab_size")}
-    assert found[1:] == (True, (), {})
+    assert found[1:] == (True, (), {}, 0, False)
 
 
 def test_a_folder_of_sentence_transformers(tmp_path):
@@ -120,7 +126,8 @@ def test_a_folder_of_sentence_transformers(tmp_path):
     for path in folder.glob("*"):
         if path.is_file() and path.name != "modules.json":
             path.rename(inside / path.name)
-    assert pretrained.describe(folder) == ({**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {})
+    expected = {**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, 0, False
+    assert pretrained.describe(folder) == expected
     equal(pretrained.warm_start(classifier(), folder, ("classifier",))["bert"], published.params())
 
 

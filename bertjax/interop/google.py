@@ -92,6 +92,16 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return {**values, **_FIXED}
 
 
+def count_classes(folder: str | Path) -> int:
+    """Returns how many classes a classifier of run_classifier.py tells; nothing tells their names. 0 for another model.
+
+    Raises:
+      UserError: no checkpoint, or one that is damaged.
+    """
+    tensors = Checkpoint(_prefix(folder)).tensors
+    return tensors["output_bias"].shape[0] if "output_bias" in tensors else 0
+
+
 def read_tensors(folder: str | Path) -> dict[str, Float[np.ndarray, "..."]]:
     """Reads weights as float32, without the optimizer's state, under the names of Hugging Face's `BertForPreTraining`.
 
@@ -103,10 +113,7 @@ def read_tensors(folder: str | Path) -> dict[str, Float[np.ndarray, "..."]]:
     Raises:
       UserError: no checkpoint; one that is damaged; a tensor that BERT does not have, or not of real numbers.
     """
-    prefix = find(folder)
-    if prefix is None:
-        fix = "give a folder of google-research/bert, or the checkpoint in it without its .index"
-        raise UserError(f"{folder}", got="no checkpoint", expected=f"{PUBLISHED_PREFIX}.index", fix=fix)
+    prefix = _prefix(folder)
     checkpoint = Checkpoint(prefix)
     names = {name: _name(name) for name in checkpoint.tensors if not _STATE.fullmatch(name)}
     unknown = [shown(name) for name, theirs in names.items() if theirs is None]
@@ -115,6 +122,15 @@ def read_tensors(folder: str | Path) -> dict[str, Float[np.ndarray, "..."]]:
         fix = "give a checkpoint of google-research/bert; others need a conversion first"
         raise UserError(f"{prefix}: tensors", got=got, expected="those of BERT alone", fix=fix)
     return {theirs: _read(checkpoint, name, prefix) for name, theirs in names.items() if theirs is not None}
+
+
+def _prefix(folder: str | Path) -> Path:
+    """Returns what `find` does. Raises UserError if there is no checkpoint."""
+    prefix = find(folder)
+    if prefix is None:
+        fix = "give a folder of google-research/bert, or the checkpoint in it without its .index"
+        raise UserError(f"{folder}", got="no checkpoint", expected=f"{PUBLISHED_PREFIX}.index", fix=fix)
+    return prefix
 
 
 def _read(checkpoint: Checkpoint, name: str, prefix: Path) -> Float[np.ndarray, "..."]:

@@ -114,6 +114,17 @@ def read_labels(folder: str | Path) -> tuple[str, ...] | None:
     return tuple(labels[number] for number in numbers)
 
 
+def tells_several(folder: str | Path) -> bool:
+    """Returns whether a classifier tells of a text several classes, each for itself, or several numbers.
+
+    Raises:
+      UserError: as `read_labels`.
+    """
+    problem = json_files.read_json(model_folder(folder) / CONFIG_FILE, dict).get("problem_type")
+    is_one = problem != "regression" or len(read_labels(folder) or ()) < 2
+    return problem == "multi_label_classification" or not is_one
+
+
 def read_pooling(folder: str | Path) -> str | None:
     """Returns how sentence-transformers makes a row's vector: "mean", "cls" or "max"; None if the folder is not its.
 

@@ -187,6 +187,7 @@ def test_heads_of_fine_tuned_models(tmp_path):
     assert sorted(found) == ["classifier.bias", "classifier.weight", "qa_outputs.bias", "qa_outputs.weight"]
     np.testing.assert_array_equal(found["qa_outputs.weight"], 2 * weights)
     np.testing.assert_array_equal(found["classifier.weight"], weights)
+    assert (google.count_classes(tmp_path), google.count_classes(GOLDEN)) == (3, 0)
 
 
 def test_the_state_of_optimizers_is_left_out(tmp_path):

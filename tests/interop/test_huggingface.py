@@ -344,6 +344,22 @@ def test_labels_that_transformers_leaves_out(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("problem_type", "count", "tells_several"),
+    [
+        (None, 3, False),
+        ("single_label_classification", 3, False),
+        ("multi_label_classification", 3, True),
+        ("multi_label_classification", 1, True),
+        ("regression", 1, False),
+        ("regression", 3, True),
+    ],
+)
+def test_several_classes_or_numbers_of_a_text(tmp_path, problem_type, count, tells_several):
+    values = {"problem_type": problem_type, "id2label": {str(n): f"LABEL_{n}" for n in range(count)}}
+    assert huggingface.tells_several(write_config(tmp_path, **values)) == tells_several
+
+
 @pytest.mark.parametrize("id2label", [{"1": "a"}, {"0": 3}, {}, ["a"], {"0": "a", "00": "b"}])
 def test_bad_labels(tmp_path, id2label):
     with pytest.raises(UserError, match=r"config\.json: id2label: got .*; expected names by number.*Fix: "):
