@@ -65,7 +65,7 @@ class Config:
         choice(self.objective, _OBJECTIVES, "objective")
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in the sizes, casing and vocabulary that `init_from` determines.
 
     Raises:

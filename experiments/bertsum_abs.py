@@ -79,7 +79,7 @@ class Config(FineTuningConfig):
             )
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for contradictions, and for missing keys of `data`."""
     config = pretrained.resolve(config, extends_positions=True, otherwise=_DECODER)
     ArticleData.of(config["data"])

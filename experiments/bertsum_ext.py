@@ -69,7 +69,7 @@ class Config(FineTuningConfig):
         choice(self.match_reference, selection.MATCHES, "match_reference")
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines, and lengths in updates where there is a vocabulary to count rows with.
 
     Raises:
@@ -78,7 +78,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     otherwise = {**_SCORER, "sentence_pooling": _pooling(config["init_from"])}
     config = pretrained.resolve(config, extends_positions=True, otherwise=otherwise)
     data, count = ArticleData.of(config["data"]), 1
-    if data.vocabulary.vocab_file and config["num_steps"] is None and data.articles.source:
+    if data.vocabulary.vocab_file and config["num_steps"] is None and data.articles.source and reads:
         size = max(1, config["batch_size"])
         count = size * _batches(data, article_text.given(data.vocabulary), size, config["seed"]).steps_per_epoch
     return fine_tuning.resolve_lengths(config, count)

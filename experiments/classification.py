@@ -83,30 +83,51 @@ class RowsConfig:
 _DATA = (LabeledTextConfig, RowsConfig, VocabularyConfig)
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines, the classes, and lengths in updates.
 
+    Args:
+      config: the whole of it.
+      reads: whether rows are to be read for more than classes that nothing else tells.
     Raises:
       UserError: contradictions, and whatever is wrong with the rows.
     """
     config = pretrained.resolve(config)
     text, rows, _ = build_all(_DATA, config["data"], "data")
+    numeric = config["objective"] == "regression"
+    known = _known_classes(config, trains=reads and bool(text.source)) if config["init_from"] else ()
     labels, count = rows.labels, 1
-    if text.source:
-        numeric = config["objective"] == "regression"
+    if text.source and (reads or not (numeric or labels or known)):
         train, valid = _read(text, numeric)
         if not numeric:
-            known = tables.class_names(text.source, "data.source", text.label_column)
-            labels = labels or labeled_text.label_names(train, known)
+            labels = labels or _class_names(train, text, known)
             labeled_text.check_labels([*train, *valid], labels)
         count = len(train)
         if rows.packing:
             check_seq_len(rows.seq_len, config["model"]["max_positions"])
             encoded = _encoded(train, GivenText.of(config["data"], Path()).tokenizer(), rows.seq_len)
             count = count_rows(np.array([len(row["input_ids"]) for row in encoded]), rows.seq_len, packing=True)
-    elif not labels and config["init_from"] and config["objective"] == "classification":
-        labels = pretrained.describe(Path(config["init_from"])).labels
-    return fine_tuning.resolve_lengths({**config, "data": {**config["data"], "labels": labels}}, count)
+    data = {**config["data"], "labels": labels or known}
+    return fine_tuning.resolve_lengths({**config, "data": data}, count)
+
+
+def _known_classes(config: Mapping[str, Any], trains: bool) -> tuple[str, ...]:
+    """The names of the classes that `init_from` tells. Raises UserError if it is to be used as it is, and cannot be."""
+    found = pretrained.describe(Path(config["init_from"]))
+    if found.tells_several and not trains:
+        raise UserError(
+            f"config key init_from={config['init_from']}",
+            got="a model that tells several classes or numbers of a text (problem_type in its config.json)",
+            expected="one that tells one",
+            fix="name another, or train with this one on rows in data.source, which begins with its encoder alone",
+        )
+    return () if found.tells_several or config["objective"] == "regression" else found.labels
+
+
+def _class_names(rows: Sequence[LabeledText], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The classes of training rows; in the order of `init_from` if it has the same ones, as its weights have it."""
+    names = labeled_text.label_names(rows, tables.class_names(text.source, "data.source", text.label_column))
+    return known if set(known) == set(names) else names
 
 
 @functools.lru_cache(maxsize=1)
@@ -170,8 +191,11 @@ class Classification:
 
     def _read_rows(self) -> None:
         train, valid = _read(self._text, self._numeric)
-        rows, config = Rows(self._encoded(train)), self._config
-        self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
+        if not self._numeric:
+            labeled_text.check_labels(valid, self._labels)
+        if train:
+            rows, config = Rows(self._encoded(train)), self._config
+            self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
         self._held_out = [Example([row], None) for row in self._encoded(valid)]
 
     def _encoded(self, rows: Iterable[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
@@ -188,14 +212,13 @@ class Classification:
         return fine_tuning.init(self._model, rng)
 
     def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`; a classifier of other classes is not taken over."""
+        """See `Task.warm_start`; a classifier of other classes is not taken over, one without names is if as many."""
         if not self._config.init_from:
             return params
         folder = Path(self._config.init_from)
-        labels = pretrained.describe(folder).labels
-        # What predicts a number has no names for classes, or one that means nothing.
-        is_same = len(labels) < 2 if self._numeric else labels == self._labels
-        return pretrained.warm_start(params, folder, () if is_same else ("classifier",))
+        return pretrained.warm_start(
+            params, folder, () if pretrained.has_classes(folder, self._labels) else ("classifier",)
+        )
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """See `Task.partition_rules`."""
@@ -208,8 +231,10 @@ class Classification:
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
-        assert self._train, "a task that has read no rows only predicts"
-        return self._train.training(start, rows) if split == "train" else iter(())
+        if split != "train":
+            return iter(())
+        assert self._train, "a task that has read no rows to train on is only used"
+        return self._train.training(start, rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The texts, each as much as its class counts."""
@@ -333,7 +358,8 @@ def _check_labels(config: Config, labels: Sequence[str]) -> None:
             "config key data.source",
             got="nothing, and no classes from elsewhere",
             expected="rows to train on, or a classifier in init_from to predict with",
-            fix="set --config.data.source=FILE, or --config.init_from to the folder of a classifier",
+            fix="set --config.data.source=FILE, or --config.init_from to the folder of a classifier; where that has no "
+            "names for its classes, name them in their order in --config.data.labels",
         )
     if len(set(labels)) < max(2, len(labels)):
         raise UserError(

@@ -108,7 +108,7 @@ class _Source(NamedTuple):
 _DATA = (RowsConfig, VocabularyConfig)
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, how sentences are pooled. Raises UserError, as it reads."""
     config = pretrained.resolve(config)
     folder, of_sentence = Path(config["init_from"]), config["pooling"] == "sentence"

@@ -56,8 +56,8 @@ class HeadConfig:
 _DATA = (QuestionsConfig, SpanConfig, VocabularyConfig)
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines, and lengths in updates.
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
+    """Fills in what `init_from` determines, and lengths in updates; these only if it is to read the questions.
 
     Raises:
       UserError: contradictions, and whatever is wrong with the questions.
@@ -65,7 +65,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     config = pretrained.resolve(config)
     text, spans, _ = build_all(_DATA, config["data"], "data")
     count = 1
-    if text.source:
+    if text.source and reads:
         windows = _training_rows(text, spans, _key(GivenText.of(config["data"], Path()).tokenizer()))
         count = count_rows(windows.lengths, spans.seq_len, spans.packing)
     return fine_tuning.resolve_lengths(config, count)

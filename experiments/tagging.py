@@ -86,27 +86,31 @@ class RowsConfig:
 _DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig)
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines, the scheme, the tags, what tells the best checkpoint, lengths in updates.
 
+    Args:
+      config: the whole of it.
+      reads: whether sentences are to be read for more than tags that nothing else tells.
     Raises:
       UserError: contradictions, and whatever is wrong with the sentences.
     """
     config = pretrained.resolve(config)
     text, columns, rows, _ = build_all(_DATA, config["data"], "data")
+    known = pretrained.describe(Path(config["init_from"])).labels if config["init_from"] else ()
     labels, scheme, count = rows.labels, rows.scheme, 1
-    if text.source:
+    if (text.source or text.valid_source) and (reads or not (labels or known)):
         train, valid = _read(text, columns)
         if scheme == _AUTO:
-            scheme = _recognized([sentence.tags for sentence in (train if text.valid_source else [*train, *valid])])
-        labels = labels or _label_names(_in_bio(train, scheme), scheme)
-        tokenizer = GivenText.of(config["data"], Path()).tokenizer()
-        windows = [w for sentence in train for w in tagged_words.rows(sentence.words, tokenizer, rows.seq_len)]
-        count = count_rows(np.array([len(w.inputs["input_ids"]) for w in windows]), rows.seq_len, rows.packing)
-    else:
-        if not labels and config["init_from"]:
-            labels = pretrained.describe(Path(config["init_from"])).labels
-        scheme = (tags.recognize([labels]) or _PLAIN) if scheme == _AUTO else scheme
+            tagged = (train or valid) if text.valid_source else [*train, *valid]
+            scheme = _recognized([sentence.tags for sentence in tagged])
+        if train:
+            labels = labels or _label_names(_in_bio(train, scheme), scheme, known)
+            tokenizer = GivenText.of(config["data"], Path()).tokenizer()
+            windows = [w for sentence in train for w in tagged_words.rows(sentence.words, tokenizer, rows.seq_len)]
+            count = count_rows(np.array([len(w.inputs["input_ids"]) for w in windows]), rows.seq_len, rows.packing)
+    labels = labels or known
+    scheme = (tags.recognize([labels]) or _PLAIN) if scheme == _AUTO else scheme
     checkpoint = dict(config["checkpoint"])
     if checkpoint["best_metric"] is None:
         checkpoint["best_metric"] = "valid/accuracy" if scheme == _PLAIN else "valid/f1"
@@ -153,8 +157,8 @@ def _in_bio(sentences: Sequence[Sentence], scheme: str) -> list[Sentence]:
     return [sentence._replace(tags=tuple(tags.convert(sentence.tags, scheme))) for sentence in sentences]
 
 
-def _label_names(sentences: Sequence[Sentence], scheme: str) -> tuple[str, ...]:
-    """The tags to learn; in BIO both tags of each type. Raises UserError if there is but one."""
+def _label_names(sentences: Sequence[Sentence], scheme: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The tags to learn, in BIO both of each type; in the order `known` if they are those. Raises UserError for one."""
     names = sorted({tag for sentence in sentences for tag in sentence.tags})
     if scheme != _PLAIN:
         types = sorted({tag[2:] for tag in names if tag != "O"})
@@ -166,7 +170,7 @@ def _label_names(sentences: Sequence[Sentence], scheme: str) -> tuple[str, ...]:
             expected="two or more",
             fix="check that config.data.tag_column is the one meant, or add sentences with other tags",
         )
-    return tuple(names)
+    return known if set(known) == set(names) else tuple(names)
 
 
 def preparation(config: Config, workdir: Path) -> GivenText:
@@ -215,28 +219,12 @@ class Tagging:
 
     def _read_rows(self) -> None:
         train, valid = (_in_bio(sentences, self._rows.scheme) for sentences in _read(self._text, self._columns))
-        self._check_tags(train)
-        self._warn_of_unknown(valid)
-        rows, config = Rows(self._encoded(train)), self._config
-        self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
+        tagged_words.check_tags(train, self._labels)
+        tagged_words.check_held_out(valid, self._labels)
+        if train:
+            rows, config = Rows(self._encoded(train)), self._config
+            self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
         self._held_out = [self._example(sentence.words, sentence.tags) for sentence in valid]
-
-    def _check_tags(self, sentences: Sequence[Sentence]) -> None:
-        for sentence in sentences:
-            unknown = next((tag for tag in sentence.tags if tag not in self._number), None)
-            if unknown is not None:
-                raise UserError(
-                    f"{sentence.where}, the sentence that begins there",
-                    got=f"tag {unknown!r}, which data.labels does not have",
-                    expected="one of " + ", ".join(self._labels),
-                    fix="leave data.labels out for the tags of the training sentences, or correct the tag",
-                )
-
-    def _warn_of_unknown(self, sentences: Sequence[Sentence]) -> None:
-        found = Counter(tag for sentence in sentences for tag in sentence.tags if tag not in self._number)
-        if found:
-            counts = ", ".join(f"{tag} at {count} words" for tag, count in sorted(found.items()))
-            _log.warning("held-out tags that are not learned, so never predicted: %s", counts)
 
     def _encoded(self, sentences: Sequence[Sentence]) -> Iterator[dict[str, np.ndarray]]:
         """The rows of all sentences as arrays: `input_ids`, `token_type_ids`, `labels`, `label_weights`."""
@@ -282,8 +270,10 @@ class Tagging:
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
-        assert self._train, "a task that has read no sentences only predicts"
-        return self._train.training(start, rows) if split == "train" else iter(())
+        if split != "train":
+            return iter(())
+        assert self._train, "a task that has read no sentences to train on is only used"
+        return self._train.training(start, rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The words: those that a row owns, so that each word of a sentence counts once."""

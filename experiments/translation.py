@@ -88,7 +88,7 @@ class Config:
 _DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for contradictions."""
     return translators.resolve(config)
 

@@ -23,7 +23,8 @@ class QuestionsConfig:
     """Which questions to read.
 
     Attributes:
-      source: training questions: paths or globs of SQuAD files, separated by commas.
+      source: training questions: paths or globs of SQuAD files, separated by commas; empty where there are only
+        held-out questions to score.
       valid_source: held-out questions; empty to hold out questions of `source`.
       valid_fraction: which fraction of the contexts is held out then with all their questions, drawn by their numbers.
       on_bad_row: "stop" at a malformed question, paragraph or article, or "skip" and count it.
@@ -62,7 +63,7 @@ class Question(NamedTuple):
 
 
 def read_splits(config: QuestionsConfig, seed: int) -> tuple[list[Question], list[Question]]:
-    """Returns the training questions and the held-out questions.
+    """Returns the training questions, none without a source of them, and the held-out questions.
 
     Args:
       config: which.
@@ -70,9 +71,10 @@ def read_splits(config: QuestionsConfig, seed: int) -> tuple[list[Question], lis
     Raises:
       UserError: as `read_questions`; or no question on one side.
     """
-    questions = _read(config, config.source, "data.source", aligned=True)
     if config.valid_source:
+        questions = _read(config, config.source, "data.source", aligned=True) if config.source else []
         return questions, _read(config, config.valid_source, "data.valid_source", aligned=False)
+    questions = _read(config, config.source, "data.source", aligned=True)
     numbers: dict[str, int] = {}
     groups = np.array([numbers.setdefault(question.context, len(numbers)) for question in questions])
     out = held_out(groups, config.valid_fraction, seed, config.source)

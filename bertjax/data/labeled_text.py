@@ -24,7 +24,7 @@ class LabeledTextConfig:
     """Which rows to read, and what of them.
 
     Attributes:
-      source: training rows (see `tables.read_rows`).
+      source: training rows (see `tables.read_rows`); empty where there are only held-out rows to score.
       valid_source: held-out rows; empty to hold out rows of `source`.
       valid_fraction: which fraction of the rows is held out then, drawn by their numbers.
       header: whether the first row of a TSV or CSV file names the columns; if not, they are "0", "1", and so on.
@@ -73,7 +73,7 @@ class LabeledText(NamedTuple):
 
 
 def read_splits(config: LabeledTextConfig, numeric: bool, seed: int) -> tuple[list[LabeledText], list[LabeledText]]:
-    """Returns the training rows and the held-out rows.
+    """Returns the training rows, none without a source of them, and the held-out rows.
 
     Args:
       config: which.
@@ -85,9 +85,10 @@ def read_splits(config: LabeledTextConfig, numeric: bool, seed: int) -> tuple[li
     if not config.label_column:
         fix = "set --config.data.label_column to the column of the label"
         raise UserError("config key data.label_column", got="''", expected="a column: training needs labels", fix=fix)
-    rows = read(config, config.source, "data.source", numeric)
     if config.valid_source:
+        rows = read(config, config.source, "data.source", numeric) if config.source else []
         return rows, read(config, config.valid_source, "data.valid_source", numeric)
+    rows = read(config, config.source, "data.source", numeric)
     out = held_out(np.arange(len(rows)), config.valid_fraction, seed, config.source)
     train, valid = ([row for row, is_out in zip(rows, out, strict=True) if is_out == side] for side in (False, True))
     return train, valid
@@ -149,15 +150,17 @@ def label_names(rows: Sequence[LabeledText], known: Sequence[str]) -> tuple[str,
 
 
 def check_labels(rows: Sequence[LabeledText], names: Sequence[str]) -> None:
-    """Raises UserError if a row has a label that is not among `names`, those of the training rows or the config's."""
+    """Raises UserError if a row has a label that is not among `names`, the classes of the model."""
     known = set(names)
     for row in rows:
         if row.label not in known:
+            found = ", ".join(sorted({str(row.label) for row in rows}))
             raise UserError(
                 row.where,
-                got=f"label {row.label!r}, which is no class to learn",
-                expected="one of " + ", ".join(names),
-                fix="correct the row, or add its class to the training rows, or to config.data.labels if that is set",
+                got=f"label {row.label!r}, in rows of the classes {found:.200}",
+                expected=f"one of {', '.join(names)}, the model's classes",
+                fix="correct the row, or add its class to the training rows, or to config.data.labels if that is set; "
+                "a trained model has the classes that it has",
             )
 
 

@@ -7,6 +7,7 @@ overlapping windows, so that every word gets a tag, and gets it where the most c
 import dataclasses
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ class SentencesConfig:
     """Which sentences to read.
 
     Attributes:
-      source: training sentences (see `read_sentences`).
+      source: training sentences (see `read_sentences`); empty where there are only held-out sentences to score.
       valid_source: held-out sentences; empty to hold out sentences of `source`.
       valid_fraction: which fraction of the sentences is held out then, drawn by their numbers.
       on_bad_row: "stop" at a malformed row, or "skip" its sentence and count it.
@@ -81,7 +82,7 @@ class _Format(NamedTuple):
 
 
 def read_splits(config: SentencesConfig, columns: Columns, seed: int) -> tuple[list[Sentence], list[Sentence]]:
-    """Returns the training sentences and the held-out sentences.
+    """Returns the training sentences, none without a source of them, and the held-out sentences.
 
     Args:
       config: which.
@@ -90,9 +91,10 @@ def read_splits(config: SentencesConfig, columns: Columns, seed: int) -> tuple[l
     Raises:
       UserError: as `read_sentences`; or no sentence on one side.
     """
-    sentences = _read(config, columns, config.source, "data.source")
     if config.valid_source:
+        sentences = _read(config, columns, config.source, "data.source") if config.source else []
         return sentences, _read(config, columns, config.valid_source, "data.valid_source")
+    sentences = _read(config, columns, config.source, "data.source")
     out = held_out(np.arange(len(sentences)), config.valid_fraction, seed, config.source)
     train, valid = ([s for s, is_out in zip(sentences, out, strict=True) if is_out == side] for side in (False, True))
     return train, valid
@@ -263,3 +265,32 @@ def check_labels(labels: Sequence[str]) -> None:
             expected="two or more different tags: of data.source to train on, or of a tagger in init_from",
             fix="set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\"",
         )
+
+
+def check_tags(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+    """Raises UserError if a training sentence has a tag that is not to be learned."""
+    for sentence in sentences:
+        unknown = next((tag for tag in sentence.tags if tag not in labels), None)
+        if unknown is not None:
+            raise UserError(
+                f"{sentence.where}, the sentence that begins there",
+                got=f"tag {unknown!r}, which data.labels does not have",
+                expected="one of " + ", ".join(labels),
+                fix="leave data.labels out for the tags of the training sentences, or correct the tag",
+            )
+
+
+def check_held_out(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+    """Warns of held-out tags that are not learned. Raises UserError if no other is there, but O."""
+    tags = Counter(tag for sentence in sentences for tag in sentence.tags)
+    unknown = {tag: count for tag, count in sorted(tags.items()) if tag not in labels}
+    if unknown and not tags.keys() & set(labels) - {"O"}:
+        raise UserError(
+            f"{sentences[0].where} and the sentences that follow",
+            got=f"the tags {', '.join(sorted(tags)):.200}",
+            expected="tags that the model has: " + ", ".join(labels),
+            fix="check that the file and config.data.tag_column are those meant, or write the tags as the model does",
+        )
+    if unknown:
+        counts = ", ".join(f"{tag} at {count} words" for tag, count in unknown.items())
+        _log.warning("held-out tags that are not learned, so never predicted: %s", counts)

@@ -27,8 +27,8 @@ class Experiment(Protocol):
 
     Config: type
 
-    def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Fills in what `init_from` determines."""
+    def resolve(self, config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
+        """Fills in what `init_from` determines; rows to train on or to score are looked at only if it `reads`."""
 
     def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Predicts:
         """The task, with as much of it as can be made from what is given."""

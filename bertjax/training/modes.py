@@ -287,7 +287,7 @@ def _resolved(
     check_unresolved(classes, config)  # no key is missing where `resolve` looks
     if given is None:  # a run's own config is resolved, and the folder in init_from may be gone
         return module, config if request.mode == "plan" else sharding.fitted(config)
-    return module, module.resolve(config)
+    return module, module.resolve(config, reads=request.mode not in ("predict", "export"))
 
 
 def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:

@@ -213,7 +213,7 @@ def test_one_class_is_none():
 
 def test_held_out_labels_are_known():
     check_labels(labeled("b", "a", "b"), ("a", "b", "c"))
-    message = r"a\.tsv:2: got label 'd', which is no class to learn; expected one of a, b, c\. Fix: correct the row"
+    message = r"a\.tsv:2: got label 'd', in rows of the classes a, d; expected one of a, b, c, the model's"
     with pytest.raises(UserError, match=message):
         check_labels(labeled("a", "d"), ("a", "b", "c"))
 

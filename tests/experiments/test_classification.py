@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bertjax.errors import build_all
+from bertjax.errors import UserError, build_all
+from bertjax.interop.tensorflow_checkpoint import Checkpoint
 from bertjax.training.config import TrainingConfig
 from configs import classification as config_file
 from experiments import classification
+from tests import published as published_models
 from tests import tiny
+from tests.interop import bundles
 from tests.showing import shown
 
 SMALL = {
@@ -92,6 +95,99 @@ def test_scores_come_back_whatever_the_batch_size(run):
     record = json.loads(outcome.stdout)
     assert record["valid/accuracy"] == last["valid/accuracy"]
     assert record["valid/loss"] == pytest.approx(last["valid/loss"], rel=1e-5)
+
+
+def published(run, mode, **values):
+    """Evaluates, or predicts, by the run as `init_from` names it, with no more of its config."""
+    flags_ = flags({"init_from": run, "data.seq_len": 16, **values})
+    return tiny.run(f"--mode={mode}", "--config=configs/classification.py", *flags_, stdin=b"the cat\n")
+
+
+def test_held_out_rows_are_scored_without_training_rows(run, tmp_path):
+    """Whose classes come in the run's order, not in that of the rows."""
+    source = tiny.write_table(tmp_path, rows=40)["data.source"]
+    outcome = published(run[0], "evaluate", **{"data.valid_source": source})
+    assert outcome.status is None, outcome.status
+    alone = json.loads(outcome.stdout)
+    assert alone["valid/accuracy"] > 0.9
+
+    reversed_run = shutil.copytree(run[0], tmp_path / "reversed")
+    config = json.loads((reversed_run / "config.json").read_text())
+    config["data"]["labels"].reverse()
+    (reversed_run / "config.json").write_text(json.dumps(config))
+    for values in ({}, {"data.source": source}):
+        other = published(reversed_run, "evaluate", **{"data.valid_source": source, **values})
+        assert other.status is None, other.status
+        assert json.loads(other.stdout)["valid/accuracy"] == pytest.approx(1 - alone["valid/accuracy"])
+
+
+def test_held_out_rows_of_other_classes(run, tmp_path):
+    source = Path(tiny.write_table(tmp_path)["data.source"])
+    source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
+    outcome = published(run[0], "evaluate", **{"data.valid_source": source})
+    tiny.check_told(
+        outcome.error,
+        what="rows.tsv:2",
+        got="of the classes cat, none",
+        expected="no, yes, the model's",
+        fix=".",
+    )
+
+
+def test_no_row_is_read_to_predict(run):
+    values = {"data.source": "gone.tsv", "data.valid_source": "gone.tsv"}
+    outcome = published(run[0], "predict", **values)
+    assert outcome.status is None, outcome.status
+    assert json.loads(outcome.stdout)["label"] == "yes"
+    told = {"got": "does not exist", "expected": "files", "fix": "correct the path"}
+    tiny.check_told(published(run[0], "evaluate", **values).error, what="data.source=gone.tsv", **told)
+    del values["data.source"]
+    tiny.check_told(published(run[0], "evaluate", **values).error, what="data.valid_source=gone.tsv", **told)
+
+
+def test_a_classifier_of_google_s_is_given_its_names(tmp_path):
+    """run_classifier.py keeps none."""
+    folder = shutil.copytree(published_models.GOOGLE, tmp_path / "uncased")
+    before = Checkpoint(folder / "bert_model.ckpt")
+    head = {"output_weights": np.zeros((3, 8), np.float32), "output_bias": np.array([0, 5, 0], np.float32)}
+    arrays = {name: before.read(name) for name in before.tensors} | head
+    ends = np.cumsum([array.nbytes for array in arrays.values()])
+    entries = zip(arrays.items(), ends, strict=True)
+    items = [(name.encode(), bundles.entry(array, int(end) - array.nbytes)) for (name, array), end in entries]
+    content = b"".join(array.tobytes() for array in arrays.values())
+    bundles.write(folder / "bert_model.ckpt", [bundles.HEADER, *items], content)
+
+    outcome = published(folder, "predict", **{"data.labels": "('a','b','c')", "data.seq_len": 10})
+    assert outcome.status is None, outcome.status
+    assert json.loads(outcome.stdout)["label"] == "b"
+    assert "has no names for its classes, which are taken to be a, b, c" in outcome.stderr
+    told = {"what": "init_from", "got": "no weights of classifier", "expected": "has learned", "fix": "name one"}
+    two = published(folder, "predict", **{"data.labels": "('a','b')", "data.seq_len": 10})
+    tiny.check_told(two.error, **told)
+    none = published(folder, "predict", **{"data.seq_len": 10})
+    tiny.check_told(none.error, what="data.source", got="no classes from", expected="rows", fix="data.labels$")
+
+
+def test_a_classifier_of_several_classes_at_once_is_only_trained_on(tmp_path):
+    folder = published_models.write_huggingface(tmp_path / "published")
+    values = json.loads((folder / "config.json").read_text())
+    values |= {"id2label": {"0": "no", "1": "yes"}, "problem_type": "multi_label_classification"}
+    (folder / "config.json").write_text(json.dumps(values))
+    tree = config_file.get_config("")
+    source = tiny.write_table(tmp_path)["data.source"]
+    tree.update_from_flattened_dict({"init_from": str(folder), "data.seq_len": 16, "data.source": source})
+    config = json.loads(tree.to_json_best_effort())
+    assert classification.resolve(config)["data"]["labels"] == ("no", "yes")
+    with pytest.raises(UserError, match=r"init_from=.*: got a model that tells several classes.*Fix: name another, or"):
+        classification.resolve(config, reads=False)
+
+
+def test_training_without_rows_is_told(run, tmp_path):
+    values = {"init_from": run[0], "data.valid_source": tiny.write_table(tmp_path)["data.source"], "data.seq_len": 16}
+    command = ["--config=configs/classification.py", f"--workdir={tmp_path / 'run'}", *flags(values)]
+    tiny.check_told(
+        tiny.run(*command).error, what="data.source", got="nothing", expected="rows to train on", fix="data.source=FILE"
+    )
 
 
 def test_predictions_and_export(run, tmp_path):

@@ -163,6 +163,15 @@ def test_a_text_without_words_has_no_answer(run):
     assert record == {"id": "b", "answer": "", **nothing}
 
 
+def test_held_out_questions_are_scored_without_training_questions(run, tmp_path):
+    source = tiny.write_questions(tmp_path, contexts=20)["data.source"]
+    command = ["--config=configs/question_answering.py", f"--config.init_from={run}", *LENGTHS]
+    outcome = tiny.run("--mode=evaluate", *command, f"--config.data.valid_source={source}")
+    assert outcome.status is None, outcome.status
+    assert json.loads(outcome.stdout)["valid/f1"] > 85
+    assert predict(*command, "--config.data.source=gone.json", "--config.data.valid_source=gone.json")
+
+
 def test_files_in_and_out(run, tmp_path):
     plain, packed, named = tmp_path / "dev.json", tmp_path / "dev.json.gz", tmp_path / "answers.jsonl"
     plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")

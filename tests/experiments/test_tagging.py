@@ -135,6 +135,43 @@ def test_predictions_and_export(run, tmp_path):
     assert json.loads(whole.stdout.splitlines()[0])["words"] == ["Ann", "likes", "old", "river", "the."]
 
 
+def published(run, mode, **values):
+    """Evaluates, or predicts, by the run as `init_from` names it, with no more of its config."""
+    flags_ = flags({"init_from": run[0], "data.seq_len": 16, **values})
+    return tiny.run(f"--mode={mode}", "--config=configs/tagging.py", *flags_, stdin=b"Ann\n")
+
+
+def test_held_out_sentences_are_scored_without_training_sentences(run, tmp_path):
+    for scheme in ("BIO", "IO"):
+        source = tiny.write_sentences(tmp_path / scheme, scheme=scheme)["data.source"]
+        outcome = published(run, "evaluate", **{"data.valid_source": source})
+        assert outcome.status is None, outcome.status
+        assert json.loads(outcome.stdout)["valid/f1"] > 0.95
+
+
+def test_held_out_sentences_of_other_tags(run, tmp_path):
+    outcome = published(run, "evaluate", **{"data.valid_source": columns(tmp_path, "Ann/NOUN sees/VERB")})
+    expected = "tags that the model has: O, B-LOC, I-LOC, B-PER, I-PER"
+    tiny.check_told(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check that")
+
+
+def test_no_sentence_is_read_to_predict(run):
+    values = {"data.source": "gone.conll", "data.valid_source": "gone.conll"}
+    outcome = published(run, "predict", **values)
+    assert json.loads(outcome.stdout)["tags"] == ["B-PER"]
+    told = {"what": "data.source=gone.conll", "got": "does not exist", "expected": "files", "fix": "correct the path"}
+    tiny.check_told(published(run, "evaluate", **values).error, **told)
+
+
+def test_the_order_of_a_published_tagger_is_kept(run, tmp_path):
+    published = shutil.copytree(run[0], tmp_path / "run")
+    config = json.loads((published / "config.json").read_text())
+    config["data"]["labels"].reverse()
+    (published / "config.json").write_text(json.dumps(config))
+    values = tiny.write_sentences(tmp_path / "text") | {"data.vocab_file": str(published), "init_from": str(published)}
+    assert resolved(tmp_path, **values)["data"]["labels"] == ("I-PER", "B-PER", "I-LOC", "B-LOC", "O")
+
+
 def test_an_empty_line_is_told(run):
     workdir, _ = run
     outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
@@ -309,7 +346,7 @@ def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
 
 def test_held_out_tags_that_are_not_learned_are_told_of(tmp_path, caplog):
     valid = columns(tmp_path / "text", "Ann/B-PER old/B-ORG river/I-ORG", "old/B-ORG")
-    with caplog.at_level(logging.WARNING, "experiments"):
+    with caplog.at_level(logging.WARNING, "bertjax"):
         task = task_of(tmp_path, **{"data.valid_source": valid})
     (warning,) = (record.getMessage() for record in caplog.records)
     assert "never predicted: B-ORG at 2 words, I-ORG at 1 words" in warning
