@@ -46,7 +46,6 @@ def get_config(variant: str = "") -> ConfigDict:
         config.model.lstm_size = 768
         config.num_epochs = 10.0
         config.optimizer.learning_rate = 1e-3
-        config.optimizer.groups = (("^bert/", {"frozen": True}),)
     config.checkpoint.best_metric = placeholder(str)  # valid/f1, or valid/accuracy of plain tags
     config.data = _data(size)
     if conllu:

@@ -35,6 +35,7 @@ from bertjax.task import Rows as RowIndices
 _log = logging.getLogger(__name__)
 
 _AUTO, _PLAIN = "auto", "plain"
+_FROZEN = ("^bert/", {"frozen": True})
 _ENTITY_SCORES = ("precision", "recall", "f1")
 _INPUTS = ("input_ids", "token_type_ids")
 _LABELS = {"labels": np.int32, "label_weights": np.float32}
@@ -89,6 +90,8 @@ _DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig)
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines, the scheme, the tags, what tells the best checkpoint, lengths in updates.
 
+    A BERT that gives features is frozen, before any group of parameters that the config has.
+
     Args:
       config: the whole of it.
       reads: whether sentences are to be read for more than tags that nothing else tells.
@@ -111,11 +114,16 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
             count = count_rows(np.array([len(w.inputs["input_ids"]) for w in windows]), rows.seq_len, rows.packing)
     labels = labels or known
     scheme = (tags.recognize([labels]) or _PLAIN) if scheme == _AUTO else scheme
-    checkpoint = dict(config["checkpoint"])
+    checkpoint, optimizer = dict(config["checkpoint"]), dict(config["optimizer"])
+    if config["model"].get("feature_layers"):  # without gradients weight decay alone would change it
+        others = [group for group in optimizer["groups"] if group not in (_FROZEN, list(_FROZEN))]
+        optimizer["groups"] = (_FROZEN, *others)
     if checkpoint["best_metric"] is None:
         checkpoint["best_metric"] = "valid/accuracy" if scheme == _PLAIN else "valid/f1"
     data = {**config["data"], "labels": labels, "scheme": scheme}
-    return fine_tuning.resolve_lengths({**config, "checkpoint": checkpoint, "data": data}, count)
+    return fine_tuning.resolve_lengths(
+        {**config, "checkpoint": checkpoint, "optimizer": optimizer, "data": data}, count
+    )
 
 
 def _recognized(sentences: tags.Sentences) -> str:

@@ -326,6 +326,14 @@ def test_a_bilstm_on_top(tmp_path):
     assert shapes["classifier"]["kernel"].shape == (16, 5)
 
 
+def test_a_bert_that_gives_features_is_frozen_whatever_the_groups_are(tmp_path):
+    frozen, other = ("^bert/", {"frozen": True}), ("kernel", {"learning_rate": 1e-3})
+    for groups in ((), (other,), (other, frozen), (frozen, other)):
+        found = resolved(tmp_path, **{"model.feature_layers": (-1,), "optimizer.groups": groups})["optimizer"]["groups"]
+        assert [tuple(group) for group in found] == [frozen, *([other] if groups else [])]
+    assert resolved(tmp_path)["optimizer"]["groups"] == []
+
+
 @pytest.mark.slow
 def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
     before, _ = run
