@@ -90,7 +90,7 @@ def test_a_run_learns_and_keeps_its_labels(run):
 def test_scores_come_back_whatever_the_batch_size(run):
     workdir, _ = run
     last = [line for line in lines_of(workdir / "metrics.jsonl") if "valid/accuracy" in line][-1]
-    outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}")
+    outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
     assert outcome.status is None, outcome.status
     record = json.loads(outcome.stdout)
     assert record["valid/accuracy"] == last["valid/accuracy"]

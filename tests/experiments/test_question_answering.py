@@ -124,7 +124,7 @@ def test_a_run_learns_where_there_is_no_answer(null_run):
 
 def test_scores_come_back(null_run):
     last = lines_of(null_run / "metrics.jsonl")[-1]
-    one, two = (tiny.run("--mode=evaluate", f"--workdir={null_run}") for _ in range(2))
+    one, two = (tiny.run("--mode=evaluate", f"--workdir={null_run}", "--checkpoint=latest") for _ in range(2))
     assert one.status is None, one.status
     assert one.stdout == two.stdout
     record = json.loads(one.stdout)

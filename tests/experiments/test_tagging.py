@@ -97,7 +97,7 @@ def test_a_run_learns_and_keeps_its_tags(run):
 def test_scores_come_back(run):
     workdir, _ = run
     last = lines_of(workdir / "metrics.jsonl")[-1]
-    outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}")
+    outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
     assert outcome.status is None, outcome.status
     record = json.loads(outcome.stdout)
     for name in ("precision", "recall", "f1", "f1_LOC", "f1_PER", "accuracy"):
