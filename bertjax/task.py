@@ -176,8 +176,8 @@ class WritesText(Protocol):
 class ReadsFiles(Protocol):
     """What a task has besides that predicts on files of several kinds, or on folders."""
 
-    def examples_of(self, path: str) -> Iterator[Example]:
-        """What is in them; what stands on standard input is read by `examples`."""
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """What is in them; None of a file whose lines `examples` reads, as it does those of standard input."""
 
 
 @runtime_checkable

@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _CORRELATIONS = ("pearson", "spearman")
 _ENCODED_AT_ONCE = 1024
+_TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")  # a TSV file to predict on has nothing but texts
 # Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
 
@@ -295,6 +296,12 @@ class Classification:
         )
         for row in self._encoded(texts):
             yield fine_tuning.example([row], None)
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The texts of a table that names its columns; see `ReadsFiles`."""
+        if not path.endswith(_TABLES):
+            return None
+        return (fine_tuning.example([row], None) for row in self._encoded(labeled_text.read_texts(self._text, path)))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""

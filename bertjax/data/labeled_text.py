@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -119,6 +119,13 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> lis
         )
     _log.info("read %s: %d rows, %d bad rows left out", source, len(good), bad_rows.count)
     return good
+
+
+def read_texts(config: LabeledTextConfig, path: str) -> Iterator[LabeledText]:
+    """Yields the rows of a table to predict on, whose labels are not looked at. Raises UserError as `read`."""
+    bad_rows, config = BadRows(config.on_bad_row), dataclasses.replace(config, label_column="")
+    rows = tables.read_rows(path, "--input", config.header, "", bad_rows)
+    return bad_rows.sift(map(partial(_labeled, config=config, numeric=False), rows))
 
 
 def label_names(rows: Sequence[LabeledText], known: Sequence[str]) -> tuple[str, ...]:

@@ -329,10 +329,10 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
 
 def _examples(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[Example]:
     """What the input has to predict on."""
-    if isinstance(task, ReadsFiles) and request.input != "-" and not request.draw:
-        return track(task.examples_of(request.input), "predicting", "examples")
+    of_files = task if isinstance(task, ReadsFiles) and request.input != "-" and not request.draw else None
+    examples = of_files and of_files.examples_of(request.input)
     lines = _drawn(request, task, runner) if request.draw else streams.read_lines(request.input)
-    return track(task.examples(lines), "predicting", "examples")
+    return track(examples or task.examples(lines), "predicting", "examples")
 
 
 def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[str]:

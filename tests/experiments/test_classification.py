@@ -219,6 +219,31 @@ def test_predictions_and_export(run, tmp_path):
     assert again.stdout == outcome.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("in.txt", "the cat sees a dog .\nthe dog sees a bird .\n"),
+        ("in.tsv", "the cat sees a dog .\nthe dog sees a bird .\n"),
+        ("in.csv", 'label,sentence\n,"the cat sees\na dog ."\nyes,the dog sees a bird .\n'),
+        ("in.jsonl", '{"sentence": "the cat sees a dog ."}\n{"sentence": "the dog sees a bird .", "label": null}\n'),
+    ],
+)
+def test_files_to_predict_on(run, tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    outcome = tiny.run("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / name}")
+    assert outcome.status is None, outcome.status
+    assert [json.loads(line)["label"] for line in outcome.stdout.splitlines()] == ["yes", "no"]
+
+
+def test_a_column_that_an_input_does_not_have(run, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n')
+    outcome = tiny.run("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / 'in.jsonl'}")
+    got = "without column 'sentence'; its columns: 'text'"
+    tiny.check_told(
+        outcome.error, what="in.jsonl:1", got=got, expected="text_columns", fix="correct --config.data.text"
+    )
+
+
 def test_a_pair_task_asks_for_pairs(run):
     workdir, _ = run
     outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
