@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Int64
 
-Rows = Int64[np.ndarray, " rows"]  # which rows of a global batch
+RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 Params = Any  # a nested dict of float32 arrays
 Batch = Mapping[str, Any]  # arrays: of numpy where they are made, of JAX where they are used
 Sums = dict[str, jax.Array]  # {term: float32 scalar}
@@ -81,7 +81,7 @@ class Task(Predicts, Protocol):
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """Shape and type of each field of a global training batch, for every shape that one may have. Reads no data."""
 
-    def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """Rows `rows`, numbers below `batch_size`, of each global batch from batch `start` on.
 
         A batch may have m times as many rows where they are short; then each of these stands for m.

@@ -23,7 +23,7 @@ from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Rows, Sums
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class BertPretraining:
         }
         return [spec]
 
-    def batches(self, split: str, start: int, rows: Rows) -> Iterator[Batch]:
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Task.batches`."""
         batches = self._split(split)
         if split == "train":

@@ -27,8 +27,7 @@ from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.seq2seq import TargetIds
 from bertjax.summarization import ArticleData
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.task import Rows as RowIndices
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _METRICS = ("nll", "perplexity", "token_accuracy")  # of summaries that are given
 _INPUTS = ("input_ids", "token_type_ids")

@@ -28,8 +28,7 @@ from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.summarization import ArticleData
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.task import Rows as RowIndices
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}

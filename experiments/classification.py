@@ -27,8 +27,7 @@ from bertjax.models.fine_tuning import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring import glue
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.task import Rows as RowIndices
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _log = logging.getLogger(__name__)
 

@@ -36,8 +36,7 @@ from bertjax.models.fine_tuning import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring import squad
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.task import Rows as RowIndices
+from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 # Contexts are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0

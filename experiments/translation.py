@@ -31,8 +31,7 @@ from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.progress import tell_once
 from bertjax.scoring import translation as scoring
 from bertjax.seq2seq import TargetIds
-from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.task import Rows as RowIndices
+from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _log = logging.getLogger(__name__)
 _METRICS = ("nll", "perplexity", "token_accuracy")  # of targets that are given

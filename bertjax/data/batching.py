@@ -17,7 +17,7 @@ from bertjax.data.sentence_pairs import PairsConfig
 from bertjax.errors import UserError
 
 Batch = Mapping[str, np.ndarray]
-Rows = Int64[np.ndarray, " rows"]  # which rows of a global batch
+RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 _ENDLESS = 2**40
 # One thread keeps a few batches ahead of the step; it spends its time in NumPy, which lets go of the lock.
 _READ_OPTIONS = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
@@ -132,22 +132,22 @@ class PretrainingBatches:
         """Instances of the first epoch; of large texts an estimate."""
         return self._plan.instances_per_epoch
 
-    def training(self, start: int, rows: Rows) -> Iterator[Batch]:
+    def training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
         """Rows `rows` of the global batch of each training step from `start` on, without end."""
         return _in_background(lambda index: self.training_batch(start + index, rows), _ENDLESS)
 
-    def evaluation(self, rows: Rows) -> Iterator[Batch]:
+    def evaluation(self, rows: RowIndices) -> Iterator[Batch]:
         """Rows `rows` of each global batch of the first epoch, each row once; the last batch is filled up."""
         count = -(-self._held_out() // self._config.batch_size)
         return _in_background(lambda index: self.evaluation_batch(index, rows), count)
 
-    def training_batch(self, step: int, rows: Rows) -> Batch:
+    def training_batch(self, step: int, rows: RowIndices) -> Batch:
         """Rows `rows` of the global batch of a training step."""
         epoch, start = self._plan.locate(step, self._config.batch_size)
         planned = self._plan.rows(epoch, start, start + self._config.batch_size)
         return self._assemble(planned.take(rows), self._config.masking.epoch_of_draws(epoch))
 
-    def evaluation_batch(self, index: int, rows: Rows) -> Batch:
+    def evaluation_batch(self, index: int, rows: RowIndices) -> Batch:
         """Rows `rows` of the global batch `index` of the first epoch; rows that fill up the last are empty."""
         start = index * self._config.batch_size
         planned = self._plan.rows(0, start, min(start + self._config.batch_size, self._held_out()))
