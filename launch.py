@@ -36,11 +36,10 @@ _UNLOCKED = {"lock_config": False, "accept_new_attributes": True}
 _CONFIG = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED)
 _MODE = flags.DEFINE_string("mode", "train", "What to do: " + ", ".join(MODES) + ".")
 _WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all processes.")
-_INPUT = flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
+flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "A file (- is standard output), or a folder/ for exports and features.")
-_FORMAT = flags.DEFINE_enum("format", "", ("", "text", "jsonl", "html"), "Of predictions; or by --output's ending.")
-_CHECKPOINTS = "latest, best, a step, last:5, best:3, each:best:3; final is what the config's checkpoint.final says."
-_CHECKPOINT = flags.DEFINE_string("checkpoint", "final", _CHECKPOINTS)
+flags.DEFINE_enum("format", "", ("", "text", "jsonl", "html"), "Of predictions; or by --output's ending.")
+flags.DEFINE_string("checkpoint", "final", "latest, best, a step, last:5, best:3, each:best:3; final: the config's.")
 _PLOT = flags.DEFINE_string("plot", "", "A picture (.svg, .png): what each word looked at, or a plan; needs [report].")
 _PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw, from 0, or from -1 backwards; or all.")
 _PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "A head to draw, from 0; or all.")
@@ -48,18 +47,20 @@ _SEEDS = flags.DEFINE_string("seeds", None, "Train once for each of these seeds,
 _SWEEP = flags.DEFINE_string("sweep", None, "The file of an ablation in configs/sweeps, with a variant behind a colon.")
 _SET = flags.DEFINE_multi_string("set", [], "[ROW/]STAGE.KEY=VALUE of a sweep; row and stage may be patterns: *.")
 _BACKEND = flags.DEFINE_string("backend", "here", "What runs a sweep: here, workers, slurm or submitit_local.")
-_WORKERS = flags.DEFINE_integer("workers", 1, "How many runs of a sweep at a time; --backend=here has one.")
-_SLURM = flags.DEFINE_multi_string("slurm", [], "NAME=VALUE for submitit, such as slurm_partition=gpu.")
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Check a sweep and list its runs, no more.")
-_PRINT_COMMANDS = flags.DEFINE_bool("print_commands", False, "Check a sweep and print its commands, no more.")
-_TOPOLOGY = flags.DEFINE_string("topology", "", "With --mode=plan: the slice of TPUs, v5e:16x16 for example.")
-_PLAN_SEARCH = flags.DEFINE_bool("plan_search", False, "Plan with the mesh, micro-batches and remat that fit best.")
+flags.DEFINE_integer("workers", 1, "How many runs of a sweep at a time; --backend=here has one.")
+flags.DEFINE_multi_string("slurm", [], "NAME=VALUE for submitit, such as slurm_partition=gpu.")
+flags.DEFINE_bool("dry_run", False, "Check a sweep and list its runs, no more.")
+flags.DEFINE_bool("print_commands", False, "Check a sweep and print its commands, no more.")
+flags.DEFINE_string("topology", "", "With --mode=plan: the slice of TPUs, v5e:16x16 for example.")
+flags.DEFINE_bool("plan_search", False, "Plan with the mesh, micro-batches and remat that fit best.")
 _REPORT = flags.DEFINE_bool("report", True, "Write report.html at the end of a training or sweep; needs [report].")
-_PROFILE = flags.DEFINE_string("profile", "", "The first and the last update to trace, into RUN/profile: 100:110.")
+flags.DEFINE_string("profile", "", "The first and the last update to trace, into RUN/profile: 100:110.")
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other processes: auto, on or off.")
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Which of them this is, with --coordinator_address.")
+_OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology", "plan_search", "profile")
+_OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
 
 
 def main(argv: list[str]) -> None:
@@ -68,13 +69,12 @@ def main(argv: list[str]) -> None:
     try:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
-        status = _run(choice(_MODE.value, MODES, "--mode"))
+        sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
     except Exception as error:
         told = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
         if told is None:
             raise
         sys.exit(f"error: {told}")
-    sys.exit(status)
 
 
 def _run(mode: str) -> int:
@@ -84,17 +84,17 @@ def _run(mode: str) -> int:
 
     if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
         distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    names = _WORKDIR.value, _INPUT.value, _OUTPUT.value, _FORMAT.value, _CHECKPOINT.value
     attended = functools.partial(attention.drawer, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
     draw = (plan.drawer if mode == "plan" else attended)(Path(_PLOT.value)) if _PLOT.value else None
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
     report = page.write if _REPORT.value or mode == "report" else None
-    pages = summaries.page, report, {"command": ["python", *sys.argv], "defaults": defaults}
-    request = modes.Request(mode, *names, draw, *pages, _TOPOLOGY.value, _PLAN_SEARCH.value, _PROFILE.value)
+    pages: dict[str, Any] = {"report": report, "render": summaries.page, "draw": draw}
+    started = {"command": ["python", *sys.argv], "defaults": defaults}
+    of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))
+    request = modes.Request(**of_request, mode=mode, started=started, **pages)
     if _SWEEP.value is not None:
-        how = _BACKEND.value, _WORKERS.value, _SLURM.value, _DRY_RUN.value, _PRINT_COMMANDS.value
-        options = sweeps.Options(_SWEEP.value, _SET.value, _SEEDS.value, *how, Path(__file__))
+        options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value, program=Path(__file__))
         outcome = sweeps.run(request, given, options, _load, _experiment)
     elif _SEEDS.value is None:
         outcome = modes.run(request, given, _experiment)

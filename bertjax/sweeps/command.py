@@ -22,7 +22,7 @@ from bertjax.training import compilation, distributed, modes, streams
 BACKENDS = ("here", "workers", "slurm", "submitit_local")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """How a sweep is run.
 

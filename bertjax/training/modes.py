@@ -53,7 +53,7 @@ class Outcome(enum.Enum):
     STOPPED = 75  # by SIGTERM; the same command goes on. EX_TEMPFAIL of sysexits.h
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked for.
 
@@ -64,7 +64,7 @@ class Request:
       output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
         Predictions are in the field's official form, where it has one, if the name ends in .json; and in a folder, for
         a task that writes folders, if there is one of that name or the name ends in a slash.
-      form: of other predictions: "jsonl", a record a line; "text", a text a line; "html", a page. If it is "", the
+      format: of other predictions: "jsonl", a record a line; "text", a text a line; "html", a page. If it is "", the
         output's name may end in .jsonl or .html, and otherwise it is text if that is what the task makes.
       checkpoint: see `checkpoints.restore_params`; to evaluate, "each:" before that of several.
       draw: draws what the parts of an example looked at, which is given with the example's number from 1 on, or a plan,
@@ -81,7 +81,7 @@ class Request:
     workdir: str
     input: str
     output: str
-    form: str
+    format: str
     checkpoint: str
     draw: Callable[..., None] | None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]]
@@ -315,7 +315,7 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
             for record in runner.records(examples):
                 take(record)
         return
-    form = request.form or {".jsonl": "jsonl", ".html": "html"}.get(Path(request.output).suffix, "")
+    form = request.format or {".jsonl": "jsonl", ".html": "html"}.get(Path(request.output).suffix, "")
     if form == "html":
         with streams.open_output(request.output, distributed.is_first_process()) as output:
             output.writelines(request.render(runner.records(examples)))
