@@ -53,6 +53,7 @@ class Pretrained(NamedTuple):
     labels: tuple[str, ...]  # of a classifier's classes; none if it has no names for them
     config: Mapping[str, Any]  # of a run of ours, else empty
     num_classes: int = 0  # of a classifier, also without names; 0 if it is none
+    task: str = ""  # "classification" of texts or "tagging" of words, whose classifiers look alike; "" if nothing says
     tells_several: bool = False  # whether a classifier tells several classes or numbers of a text, as none of ours does
 
 
@@ -69,12 +70,13 @@ def describe(folder: Path) -> Pretrained:
         tokenizer = WordPiece.load(folder)
         model = {**run["model"], "vocab_size": run["model"]["vocab_size"] or tokenizer.vocab_size}
         labels = tuple(run["data"].get("labels", ()))
-        return Pretrained(_chosen(model), tokenizer.lowercase, labels, run, len(labels))
+        return Pretrained(_chosen(model), tokenizer.lowercase, labels, run, len(labels), run["experiment"])
     inside = huggingface.model_folder(folder)
     if (inside / huggingface.CONFIG_FILE).exists():
         labels, tells_several = huggingface.read_labels(folder) or (), huggingface.tells_several(folder)
         model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
-        return Pretrained(_chosen(model), WordPiece.load(inside).lowercase, labels, {}, len(labels), tells_several)
+        told = len(labels), huggingface.read_task(folder), tells_several
+        return Pretrained(_chosen(model), WordPiece.load(inside).lowercase, labels, {}, *told)
     if google.find(folder):
         model, num_classes = google.read_config(folder), google.count_classes(folder)
         return Pretrained(_chosen(model), google.lowercase(folder), (), {}, num_classes)
@@ -143,12 +145,12 @@ def resolve(
 
 
 def has_classes(folder: Path, labels: Sequence[str]) -> bool:
-    """Whether a folder's classifier can be one of these classes, or of a number if there are none of these.
+    """Whether a folder's classifier of texts can be one of these classes, or of a number if there are none of these.
 
     It has their names in their order, or as many classes without names.
     """
     found = describe(folder)
-    if found.tells_several:
+    if found.tells_several or found.task not in ("", "classification"):
         return False
     if not labels:  # what predicts a number has no name for it, or one that means nothing
         return found.num_classes < 2

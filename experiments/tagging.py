@@ -257,7 +257,7 @@ class Tagging:
             return params
         folder = Path(self._config.init_from)
         found = pretrained.describe(folder)
-        is_same = found.labels == self._labels
+        is_same = found.labels == self._labels and found.task in ("", "tagging")
         if self._head.feature_layers:
             theirs = found.config.get("model", {})
             of_tagger = {key: theirs.get(key) for key in ("feature_layers", "mixing", "lstm_layers", "lstm_size")}

@@ -56,7 +56,7 @@ _ARCHITECTURES = {
     "BertSumAbs": {"decoder", "target_embeddings", "bias"},
 }
 # Those that have classes, and what transformers calls two of them.
-_CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+_CLASSIFIERS = {"ForSequenceClassification": "classification", "ForTokenClassification": "tagging"}
 _TWO_LABELS = ("LABEL_0", "LABEL_1")
 # A way to pool of sentence-transformers: our name for it, if we have it.
 _POOLINGS = {
@@ -106,12 +106,21 @@ def read_labels(folder: str | Path) -> tuple[str, ...] | None:
     values = json_files.read_json(path, dict)
     labels = values.get("id2label")
     if labels is None:
-        kinds = values.get("architectures") or ()
-        return _TWO_LABELS if any(str(kind).endswith(_CLASSIFIERS) for kind in kinds) else None
+        return _TWO_LABELS if read_task(folder) else None
     numbers = [str(i) for i in range(len(labels))] if isinstance(labels, dict) else []
     if not numbers or labels.keys() != set(numbers) or not all(isinstance(name, str) for name in labels.values()):
         refuse(f"{path}: id2label", labels, 'names by number, such as {"0": "no", "1": "yes"}')
     return tuple(labels[number] for number in numbers)
+
+
+def read_task(folder: str | Path) -> str:
+    """Returns what a classifier was trained for, "classification" or "tagging"; "" for any other model.
+
+    Raises:
+      UserError: no readable config.json.
+    """
+    kinds = json_files.read_json(model_folder(folder) / CONFIG_FILE, dict).get("architectures") or ()
+    return next((task for name, task in _CLASSIFIERS.items() for kind in kinds if str(kind).endswith(name)), "")
 
 
 def tells_several(folder: str | Path) -> bool:
