@@ -20,6 +20,7 @@ Batch = Mapping[str, np.ndarray]
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 _ENDLESS = 2**40
 # One thread keeps a few batches ahead of the step; it spends its time in NumPy, which lets go of the lock.
+_PLACE = ("document", "start", "length")  # of a segment, as an instance's fields are called
 _READ_OPTIONS = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 # A packed row has room for this many predictions more than the masking rate gives on average: each instance rounds.
 _SPARE_PREDICTIONS = 0.05
@@ -209,13 +210,14 @@ class PretrainingBatches:
     def _tokens(self, instances: np.ndarray) -> Int32[np.ndarray, " tokens"]:
         """[CLS] a [SEP] b [SEP] of one instance after the other; without next-sentence prediction [CLS] a [SEP]."""
         cls, sep = np.array([[self._corpus.tokenizer.cls_id], [self._corpus.tokenizer.sep_id]], np.int32)
-        documents = np.unique([instances["document_a"], instances["document_b"]]).tolist()
-        tokens = dict(zip(documents, self._split.read(documents), strict=True))
+        sides = ("a", "b") if self._config.pairs.next_sentence else ("a",)
+        where = (np.concatenate([instances[f"{what}_{side}"] for side in sides]) for what in _PLACE)
+        segments = self._split.read(*where)
         parts = [np.zeros(0, np.int32)]
-        for document_a, start_a, length_a, document_b, start_b, length_b, _ in instances.tolist():
-            parts += [cls, tokens[document_a][start_a : start_a + length_a], sep]
-            if self._config.pairs.next_sentence:
-                parts += [tokens[document_b][start_b : start_b + length_b], sep]
+        for i in range(len(instances)):
+            parts.append(cls)
+            for segment in segments[i :: len(instances)]:
+                parts += [segment, sep]
         return np.concatenate(parts)
 
 

@@ -21,7 +21,7 @@ import json
 import logging
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,15 +47,13 @@ T = TypeVar("T")
 
 SPLITS = ("train", "valid")
 # Part of every fingerprint: raise it when the same text would be prepared to other bytes.
-_FORMAT = 2
+_FORMAT = 3
 _MANIFEST = "manifest.json"
 _NO_BEAM = BeamConfig()
 # The folder of finished parts, deleted at the end.
 _PARTS = "parts"
 # Above these fractions a warning tells of duplicates. Short sentences recur in any text ("Yes."), documents do not.
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
-# Documents of more tokens are warned of: about a megabyte, of which a row of 128 needs a two-thousandth.
-_LONG_TOKENS = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +118,17 @@ class Split:
         sizes = np.fromfile(folder / f"{name}.document_sizes.int32", np.int32)
         lengths = np.memmap(folder / f"{name}.sentence_lengths.int32", np.int32, "r")
         self.sentences = Sentences(lengths, sizes)
-        self._records = records.TokenRecords(folder / "records", name)
+        self._records = records.TokenRecords(folder / "records", name, _document_lengths(folder, name))
 
-    def read(self, documents: Sequence[int]) -> list[Int[np.ndarray, " _"]]:
-        """The token ids of documents, all sentences in a row."""
-        return self._records.read(documents)
+    def read(
+        self, documents: Int[np.ndarray, " n"], starts: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]
+    ) -> list[Int[np.ndarray, " _"]]:
+        """So many token ids of each of some documents, whose sentences are in a row, from a place in it on."""
+        return self._records.read(documents, starts, lengths)
+
+
+def _document_lengths(folder: Path, split: str) -> Int[np.ndarray, " documents"]:
+    return np.fromfile(folder / f"{split}.document_lengths.int32", np.int32)
 
 
 class Corpus:
@@ -268,7 +272,7 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
         folder / "records", {name: [_Documents(path) for path in paths] for name, paths in files.items()}, pipeline
     )
     if pipeline:
-        _check_records(folder, counts)
+        _check_records(folder)
     return counts, fractions
 
 
@@ -298,15 +302,16 @@ def _parts(
     return parts.paths, source.counts
 
 
-def _check_records(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Raises UserError unless there is a record for each document that was counted before Beam wrote them."""
+def _check_records(folder: Path) -> None:
+    """Raises UserError unless there are the records of all documents that were counted before Beam wrote them."""
     for name in SPLITS:
-        found, expected = len(records.TokenRecords(folder / "records", name)), counts[name]["documents"]
+        written = records.TokenRecords(folder / "records", name, _document_lengths(folder, name))
+        found, expected = len(written), written.num_expected
         if found != expected:
             raise UserError(
                 f"the {name} records that Beam wrote",
                 got=f"{found:,}",
-                expected=f"{expected:,}, as many as there are documents",
+                expected=f"{expected:,}, as many as the documents take",
                 fix="prepare again with other data.beam.options, or without data.beam",
             )
 
@@ -352,18 +357,6 @@ def _report(folder: Path) -> None:
                     100 * limit,
                     what,
                 )
-        sentences = Split(folder, name).sentences
-        tokens = np.add.reduceat(sentences.lengths, sentences.first[:-1], dtype=np.int64)
-        long = tokens[tokens > _LONG_TOKENS]
-        if len(long):
-            _log.warning(
-                "%s: %d documents of more than %d tokens have %.0f %% of the text: each row is read with the whole "
-                "of its document, and batches may come late; part them, by blank lines or into rows or files",
-                name,
-                len(long),
-                _LONG_TOKENS,
-                100 * long.sum() / tokens.sum(),
-            )
 
 
 def _some(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[T]:

@@ -74,10 +74,14 @@ class Tokenized(NamedTuple):
         with np.load(path) as arrays:
             return cls(**arrays)
 
+    def document_lengths(self) -> Int32[np.ndarray, " documents"]:
+        """The tokens of each document."""
+        ends = np.cumsum(self.sentence_lengths)[np.cumsum(self.document_sizes) - 1]
+        return np.diff(ends, prepend=0).astype(np.int32)
+
     def documents(self) -> list[Int32[np.ndarray, " _"]]:
         """The token ids of each document."""
-        first_sentences = np.cumsum(self.document_sizes)[:-1]
-        return np.split(self.tokens, np.cumsum(self.sentence_lengths)[first_sentences - 1])
+        return np.split(self.tokens, np.cumsum(self.document_lengths())[:-1])
 
 
 def count_words(documents: Iterable[Document], lowercase: bool, workers: int, parts: Parts) -> None:
@@ -174,8 +178,8 @@ class SplitCounter:
         self.counts = dict.fromkeys(
             ("documents", "sentences", "tokens", "empty_documents", "empty_lines", "over_long_sentences"), 0
         )
-        names = ("sentence_lengths.int32", "document_sizes.int32", "lines.uint64", "documents.uint64")
-        self._paths = [folder / f"{split}.{name}" for name in names]
+        lengths = ("sentence_lengths.int32", "document_sizes.int32", "document_lengths.int32")
+        self._paths = [folder / f"{split}.{name}" for name in (*lengths, "lines.uint64", "documents.uint64")]
         self._files = [path.open("wb") for path in self._paths]
 
     def add(self, part: Tokenized) -> bool:
@@ -190,8 +194,8 @@ class SplitCounter:
             ("over_long_sentences", int((part.sentence_lengths > _OVER_LONG).sum())),
         ):
             self.counts[key] += value
-        arrays = (part.sentence_lengths, part.document_sizes, part.line_hashes, part.document_hashes)
-        for array, file in zip(arrays, self._files, strict=True):
+        lengths = (part.sentence_lengths, part.document_sizes, part.document_lengths())
+        for array, file in zip((*lengths, part.line_hashes, part.document_hashes), self._files, strict=True):
             array.tofile(file)
         return len(part.document_sizes) > 0
 
@@ -203,7 +207,7 @@ class SplitCounter:
         fractions = {}
         for file in self._files:
             file.close()
-        for what, path in zip(("lines", "documents"), self._paths[2:], strict=True):
+        for what, path in zip(("lines", "documents"), self._paths[-2:], strict=True):
             number = count_duplicates(path)
             self.counts[f"duplicate_{what}"] = number
             fractions[what] = round(number / max(path.stat().st_size // 8, 1), 6)

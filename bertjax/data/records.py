@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader
-from jaxtyping import Int32
+from jaxtyping import Int, Int32
 
 from bertjax.errors import UserError
 
 # Builders of these parts are known to `tfds.builder` only once the part is imported.
 _PARTS = ("question_answering", "summarization", "text", "translate")
 
+# Of a record at most: a document has as many records as it takes, so that rows of a book are read without the book.
+_RECORD_TOKENS = 2**12
 _Example = tuple[int, dict[str, np.ndarray]]
 
 
@@ -224,18 +226,41 @@ def _first_line(error: Exception) -> str:
 
 
 class TokenRecords:
-    """The token ids of a split's documents, read at random."""
+    """The token ids of a split's documents, read at random.
 
-    def __init__(self, folder: Path, split: str) -> None:
-        """Args: a folder that `write_tokens` wrote; the split's name."""
+    Attributes:
+      num_expected: records that the documents take; `len` is those that there are.
+    """
+
+    def __init__(self, folder: Path, split: str, lengths: Int[np.ndarray, " documents"]) -> None:
+        """Args: a folder that `write_tokens` wrote; the split's name; the tokens of each of its documents."""
         self._records = _token_builder(folder, {}).as_data_source(split)
+        counts = _num_records(lengths)
+        self._first, self.num_expected = np.cumsum(counts) - counts, int(counts.sum())
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def read(self, documents: Sequence[int]) -> list[Int32[np.ndarray, " _"]]:
-        """The token ids of documents, in one read."""
-        return [record["tokens"] for record in self._records.__getitems__(list(documents))]
+    def read(
+        self, documents: Int[np.ndarray, " n"], starts: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]
+    ) -> list[Int32[np.ndarray, " _"]]:
+        """So many token ids, at least one, of each of some documents, from a place in it on; in one read."""
+        first = self._first[documents]
+        spans = list(map(range, first + starts // _RECORD_TOKENS, first + _num_records(starts + lengths)))
+        numbers = sorted({number for span in spans for number in span})
+        found = {
+            number: record["tokens"]
+            for number, record in zip(numbers, self._records.__getitems__(numbers), strict=True)
+        }
+        parts = []
+        for span, start, length in zip(spans, (starts % _RECORD_TOKENS).tolist(), lengths.tolist(), strict=True):
+            tokens = found[span[0]] if len(span) == 1 else np.concatenate([found[number] for number in span])
+            parts.append(tokens[start : start + length])
+        return parts
+
+
+def _num_records(tokens: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    return -(-tokens // _RECORD_TOKENS)
 
 
 def write_tokens(
@@ -243,7 +268,7 @@ def write_tokens(
     splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " _"]]]],
     pipeline: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the token ids of each split's documents, in order, as ArrayRecord.
+    """Writes the token ids of each split's documents, in order, as ArrayRecord; long ones in several records.
 
     Args:
       folder: the parent of the dataset's folder.
@@ -286,7 +311,7 @@ def _token_builder(folder: Path, splits: Mapping[str, Sequence[Iterable[np.ndarr
 
 
 class _TokenizedDocuments(tfds.core.ShardBasedBuilder):
-    """Documents as token ids, in the order they come in.
+    """Token ids of documents, in the order they come in.
 
     A builder that is not given its files holds a gigabyte of records in memory, and needs TensorFlow for more.
     """
@@ -308,5 +333,10 @@ class _TokenizedDocuments(tfds.core.ShardBasedBuilder):
 
 
 def _examples(documents: Iterable[np.ndarray]) -> Iterator[_Example]:
-    for key, tokens in enumerate(documents):
-        yield key, {"tokens": tokens}
+    parts = (
+        tokens[start : start + _RECORD_TOKENS]
+        for tokens in documents
+        for start in range(0, len(tokens), _RECORD_TOKENS)
+    )
+    for key, part in enumerate(parts):
+        yield key, {"tokens": part}

@@ -1,7 +1,10 @@
 """Looking into the folders of preparations."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from bertjax.data import corpus
 from bertjax.data.corpus import CorpusConfig, Preparation
@@ -24,8 +27,15 @@ def left_behind(config: CorpusConfig) -> list[str]:
     return sorted(path.name for path in Path(config.prepared_dir).iterdir() if path.suffix != ".lock")
 
 
+def read_whole(split: corpus.Split, documents: Sequence[int] | None = None) -> list[np.ndarray]:
+    """The token ids of documents, or of all, by the lengths of their sentences."""
+    first, lengths = split.sentences.first, np.asarray(split.sentences.lengths)
+    numbers = np.arange(split.sentences.num_documents) if documents is None else np.array(documents)
+    whole = np.array([lengths[first[i] : first[i + 1]].sum() for i in numbers])
+    return split.read(numbers, np.zeros_like(numbers), whole)
+
+
 def texts_of(prepared: corpus.Corpus, split: str) -> list[str]:
     """The documents of a split, of words whose pieces are all in the vocabulary."""
-    count = prepared.splits[split].sentences.num_documents
-    tokens = prepared.splits[split].read(range(count))
+    tokens = read_whole(prepared.splits[split])
     return [" ".join(prepared.tokenizer.vocab[i] for i in ids).replace(" ##", "") for ids in tokens]

@@ -6,18 +6,19 @@ import os
 import shutil
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bertjax.data import corpus, preparation
-from bertjax.data.corpus import CorpusConfig, Preparation
+from bertjax.data import corpus, preparation, records
+from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.sources import TextSource
 from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError
-from tests.data.folders import TRAINED, digests, fingerprint, left_behind, texts_of
+from tests.data.folders import TRAINED, digests, fingerprint, left_behind, read_whole, texts_of
 
 
 def test_a_prepared_folder_holds_the_documents(make_config, prepare, tiny_documents):
@@ -38,11 +39,13 @@ def test_a_prepared_folder_holds_the_documents(make_config, prepare, tiny_docume
         sentences = [len(ids) for document in encoded for ids in document]
         assert split.sentences.lengths.tolist() == sentences
         assert np.diff(split.sentences.first).tolist() == [len(document) for document in lines]
-        assert [ids.tolist() for ids in split.read([2, 0])] == [list(itertools.chain(*encoded[i])) for i in (2, 0)]
+        assert [ids.tolist() for ids in read_whole(split, [2, 0])] == [
+            list(itertools.chain(*encoded[i])) for i in (2, 0)
+        ]
         counts = prepared.counts[name]
         assert (counts["documents"], counts["sentences"]) == (len(lines), len(sentences))
         assert counts["tokens"] == sum(sentences)
-    tokens = np.concatenate(prepared.splits["train"].read(range(len(train))))
+    tokens = np.concatenate(read_whole(prepared.splits["train"]))
     assert prepared.unigrams.tolist() == np.bincount(tokens, minlength=tokenizer.vocab_size).tolist()
 
 
@@ -132,14 +135,26 @@ def test_duplicates_are_told_and_many_of_them_warned_of(make_config, tmp_path, c
     assert warnings[1].startswith("train: more than 25 % duplicate lines")
 
 
-def test_long_documents_are_warned_of(make_config, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(corpus, "_LONG_TOKENS", 8)
+@pytest.mark.parametrize("size", [1, 3, 4, 1000])
+def test_a_long_document_is_read_in_parts(make_config, tmp_path, monkeypatch, size):
+    monkeypatch.setattr(records, "_RECORD_TOKENS", size)
     train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
-    train.write_text("the cat\n" * 6 + "\nthe cat\n\na dog\n")  # 12 tokens and twice 2
+    train.write_text("the cat sees\n" * 4 + "\nthe cat\n\na dog sees the cat\n")  # 12, 2 and 5 tokens
     valid.write_text("the cat sees a dog .\n")
-    Preparation(make_config(source=str(train), valid_source=str(valid)), tmp_path).run()
-    (told,) = [record.message for record in caplog.records if "more than 8 tokens" in record.message]
-    assert told.startswith("train: 1 documents of more than 8 tokens have 75 % of the text: ")
+    preparing = Preparation(make_config(source=str(train), valid_source=str(valid)), tmp_path)
+    preparing.run()
+    split = Corpus(preparing.folder).splits["train"]
+    assert len(split._records) == split._records.num_expected == sum(-(-length // size) for length in (12, 2, 5))
+    whole = read_whole(split, [0, 1, 2])
+    assert [len(tokens) for tokens in whole] == [12, 2, 5] and whole[0].tolist() == 4 * whole[0][:3].tolist()
+    every = np.array([(d, s, n) for d, t in enumerate(whole) for s in range(len(t)) for n in range(1, len(t) - s + 1)])
+    for (document, start, length), tokens in zip(every.tolist(), split.read(*every.T), strict=True):
+        np.testing.assert_array_equal(tokens, whole[document][start : start + length])
+    wanted, stored = [], split._records._records
+    watched = types.SimpleNamespace(__getitems__=lambda numbers: wanted.extend(numbers) or stored.__getitems__(numbers))
+    monkeypatch.setattr(split._records, "_records", watched)
+    split.read(np.array([0]), np.array([11]), np.array([1]))
+    assert wanted == [11 // size], "and no more than that"
 
 
 def test_a_folder_has_its_name_only_when_it_is_whole(make_config, monkeypatch):
@@ -306,7 +321,7 @@ def test_the_vocabulary_is_trained_without_the_held_out_documents(make_config, p
     assert prepared.tokenizer.vocab_size == 60
     assert len(seen) == prepared.counts["train"]["documents"] < len(tiny_documents)
     tokens = [list(itertools.chain(*prepared.tokenizer.encode_batch(document))) for document in seen]
-    assert [ids.tolist() for ids in prepared.splits["train"].read(range(len(seen)))] == tokens
+    assert [ids.tolist() for ids in read_whole(prepared.splits["train"])] == tokens
 
 
 def test_a_vocabulary_may_be_a_file_or_a_folder(make_config, prepare, vocab_file, tmp_path):

@@ -185,10 +185,12 @@ def test_tokens_are_written_to_the_files_they_are_given_for(tmp_path):
         "valid.array_record-00000-of-00001",
     ]
     for name, expected in (("train", documents), ("valid", documents[1:])):
-        read = records.TokenRecords(tmp_path, name)
-        assert len(read) == len(expected)
-        order = list(reversed(range(len(read))))
-        assert [ids.tolist() for ids in read.read(order)] == [ids.tolist() for ids in reversed(expected)]
+        lengths = np.array([len(ids) for ids in expected])
+        read = records.TokenRecords(tmp_path, name, lengths)
+        assert len(read) == read.num_expected == len(expected)
+        order = np.arange(len(read))[::-1]
+        found = read.read(order, np.zeros_like(order), lengths[order])
+        assert [ids.tolist() for ids in found] == [ids.tolist() for ids in reversed(expected)]
 
 
 def test_one_file_of_tokens_is_held_in_memory_at_once(tmp_path):
