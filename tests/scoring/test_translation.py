@@ -48,6 +48,13 @@ def test_lowercase_bleu_is_that_of_lowercased_text():
     assert score("bleu_lowercase", hypotheses, references) == lowered > 0
 
 
+def test_bleu_of_scripts_without_spaces():
+    hypotheses, references = ["今天天气很好 ok"], [["今天天气不好 ok"]]
+    assert score("bleu", hypotheses, references) < 1e-6 < score("bleu_zh", hypotheses, references)
+    assert score("bleu_zh", ["我有 two 只猫"], [["我有two只猫"]]) == pytest.approx(100)  # other scripts as 13a
+    assert score("bleu_char", ["こんにちは"], [["こ ん に ち は"]]) == pytest.approx(100)
+
+
 def test_chrf_by_hand():
     # Of one to three characters, 1 of 3, 0 of 2 and 0 of 1 are the reference's; both are as long, so F is their mean.
     assert score("chrf", ["abx"], [["ayz"]]) == pytest.approx(100 * (1 / 3 + 0 + 0) / 3)
@@ -91,6 +98,7 @@ def test_a_perfect_translation_has_a_perfect_match(lines):
     ("name", "references", "expected"),
     [
         ("bleu", [["a"]], "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"),
+        ("bleu_zh", [["a"]], "nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:"),
         ("bleu_lowercase", [["a", "b"], ["c", "d"]], "nrefs:2|case:lc|eff:no|tok:13a|smooth:exp|version:"),
         ("chrf", [["a"], ["c", "d"]], "nrefs:var|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"),
     ],
@@ -128,7 +136,7 @@ def test_mistakes_are_told(names, hypotheses, references, message):
 
 
 def test_exact_match_has_no_signature():
-    with pytest.raises(UserError, match="got 'exact_match'; expected one of bleu, bleu_lowercase, chrf"):
+    with pytest.raises(UserError, match="got 'exact_match'; expected one of bleu, bleu_char, bleu_lowercase, bleu_zh"):
         translation.signature("exact_match", [["a"]])
 
 
