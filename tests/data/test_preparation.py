@@ -187,7 +187,9 @@ def test_what_passes_is_counted(block_characters, part_tokens, vocab_dir, tmp_pa
     }
     assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [2, 3, 2, 2, 2, 3, 512, 513]
     assert np.fromfile(tmp_path / "train.document_sizes.int32", np.int32).tolist() == [2, 2, 2, 2]
+    assert np.fromfile(tmp_path / "train.document_lengths.int32", np.int32).tolist() == [5, 4, 5, 1025]
     assert sorted(path.name for path in tmp_path.glob("train.*")) == [
+        "train.document_lengths.int32",
         "train.document_sizes.int32",
         "train.sentence_lengths.int32",
     ]
