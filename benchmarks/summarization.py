@@ -87,6 +87,7 @@ def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, Any, WordPie
     config.batch_size = _ROWS
     config.data.source = config.data.valid_source = source
     config.data.long_articles = "cut"
+    config.data.layout = "line"
     config.optimizer.weight_decay = 0.0
     config.num_steps = 10**6  # more than are made
     with tempfile.TemporaryDirectory() as folder:
@@ -129,14 +130,14 @@ def predict(
     rounds: int,
 ) -> list[str]:
     """A row of the table: the summaries of some articles."""
-    texts = [" ".join(article.sentences) for article in articles]
+    texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
     rows = [row for article in articles for row in article_rows.rows(article.sentences, tokenizer, data.rows)]
     params = Trainer(task, settings, jax.devices()[:1]).fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
 
     def ours() -> None:
-        for example, outputs in predictor(params, task.examples(iter(texts))):
-            task.record(example, outputs)
+        summaries = [task.record(*found) for found in predictor(params, task.examples(iter(texts)))]
+        assert len(summaries) == len(texts)
 
     with Compilations() as compiled:
         ours()
