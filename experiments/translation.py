@@ -335,7 +335,8 @@ class Translation:
         source, target = example.rows[0]["input_ids"], outputs[0]["ids"][0, : outputs[0]["lengths"][0]]
         batch = {"input_ids": source[None], "labels": target[None]}
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
-        found = seq2seq.apply(_telling(self._model), params, batch, self._ids.start, None, return_attention=True)
+        arrays = jax.tree.map(jnp.asarray, batch)
+        found = seq2seq.apply(_telling(self._model), params, arrays, self._ids.start, None, return_attention=True)
         sources, targets = (
             translators.pieces(vocabulary, ids)
             for vocabulary, ids in zip(self._encoder.vocabularies, (source, target), strict=True)

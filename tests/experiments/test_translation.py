@@ -499,6 +499,25 @@ def test_a_vocabulary_of_another_run(run, tmp_path):
     assert "expected arrays with the names and shapes of this run's model" in outcome.error
 
 
+def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):
+    workdir = Path(shutil.copytree(run[0], tmp_path / "run"))
+    given = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={workdir}"]
+    assert "data.lowercase: got True; expected none" in tiny.run(*given, "--config.data.lowercase=True").error
+    (workdir / "config.json").write_text("{")
+    assert "config.json: got" in (told := tiny.run(*given).error) and "expected a readable JSON file" in told
+
+
+def test_attention_is_told_where_flash_attention_was_trained_with(tmp_path):
+    task, _ = task_of(tmp_path, model__dtype="bfloat16")
+    flash, _ = task_of(tmp_path, model__dtype="bfloat16", model__attention_backend="cudnn")
+    example = next(task.held_out())
+    ids = np.array([[5, 6, task._vocabularies[1].eos_id]], np.int32)
+    outputs = [{"ids": ids, "lengths": np.array([3]), "scores": np.zeros(1)}]
+    params = task.init(jax.random.key(0))
+    for kind, attended in flash.attention(params, example, outputs).items():
+        np.testing.assert_array_equal(attended.weights, task.attention(params, example, outputs)[kind].weights)
+
+
 def test_files_that_do_not_fit_are_told(tmp_path):
     values = values_of(tmp_path)
     english = Path(values["data.source"])

@@ -1,0 +1,14 @@
+"""Lines that come in."""
+
+import gzip
+
+from bertjax.training import streams
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    content = "\ufeffa cat\r\n\ufeffold bird\n".encode()
+    (tmp_path / "in.txt").write_bytes(content)
+    with gzip.open(tmp_path / "in.txt.gz", "wb") as file:
+        file.write(content)
+    for name in ("in.txt", "in.txt.gz"):
+        assert list(streams.read_lines(str(tmp_path / name))) == ["a cat", "\ufeffold bird"]
