@@ -22,8 +22,13 @@ class Dropout(nn.Module):
         """Drops elements by the key of the collection "dropout", unless `deterministic`."""
         if deterministic or not self.rate:
             return x
-        kept_levels = min(round((1 - self.rate) * _LEVELS), _LEVELS - 1)
-        *rows, size = x.shape
-        words = jax.random.bits(self.make_rng("dropout"), (*rows, -(-size // 2)), jnp.uint32)
-        halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
-        return jnp.where(halves < kept_levels, x * (_LEVELS / kept_levels), 0).astype(x.dtype)
+        return drop(x, self.make_rng("dropout"), self.rate)
+
+
+def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array, "*rows H"]:
+    """Drops elements at a rate above 0; see `Dropout`."""
+    kept_levels = min(round((1 - rate) * _LEVELS), _LEVELS - 1)
+    *rows, size = x.shape
+    words = jax.random.bits(key, (*rows, -(-size // 2)), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
+    return jnp.where(halves < kept_levels, x * (_LEVELS / kept_levels), 0).astype(x.dtype)

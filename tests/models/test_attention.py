@@ -5,6 +5,7 @@ import pytest
 from flax import linen as nn
 
 from bertjax.errors import UserError
+from bertjax.models import attention as attention_module
 from bertjax.models.attention import Dense, MultiHeadAttention, make_cross_mask, make_mask
 
 
@@ -71,14 +72,46 @@ def test_keys_and_values_may_be_computed_before():
     jax.tree.map(np.testing.assert_array_equal, parts, module.apply(variables, x, source, mask, **options))
 
 
-def test_mask_may_differ_between_heads():
-    x, source, _ = inputs()
-    mask = jnp.asarray(np.random.RandomState(1).rand(2, 3, 5, 7) < 0.6).at[..., 0].set(True)
+@pytest.mark.parametrize("scores_at_a_time", [35, 70, 210, 10**6])
+@pytest.mark.parametrize(("dropout", "is_causal"), [(0.0, False), (0.4, False), (0.0, True)])
+def test_in_parts_all_is_the_same_and_so_are_gradients(monkeypatch, scores_at_a_time, dropout, is_causal):
+    # Four rows of six heads with 5 x 7 scores: a head, two heads, a row or everything at a time.
+    x, source, mask = inputs(batch=4)
+    mask = mask if is_causal else mask[:, :, :1]
+    module = attention(num_heads=6, dropout=dropout)
+    variables = init(module, x, source, mask)
+    monkeypatch.setattr(attention_module, "_SCORES_AT_A_TIME", scores_at_a_time)
+    monkeypatch.setattr(attention_module, "_MANY_MORE", 1)
+
+    def results():
+        def loss(variables, x, source):
+            rngs, options = {"dropout": jax.random.key(2)}, {"deterministic": not dropout, "return_attention": False}
+            output, _ = module.apply(variables, x, source, mask, rngs=rngs, **options)
+            return jnp.sum(output**2)
+
+        scans = "scan" in str(jax.make_jaxpr(loss)(variables, x, source))
+        return scans, jax.value_and_grad(loss, (0, 1, 2))(variables, x, source)
+
+    scans, in_parts = results()
+    assert scans == (scores_at_a_time < 10**6)
+    monkeypatch.setattr(attention_module, "_on_one_cpu", lambda: False)
+    scans, whole = results()
+    assert not scans
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), in_parts, whole)
+
+
+@pytest.mark.parametrize(("devices", "in_parts"), [(1, True), (2, False)])
+def test_parts_are_for_one_cpu(monkeypatch, devices, in_parts):
+    x, source, mask = inputs()
     module = attention()
     variables = init(module, x, source, mask)
-    output, _ = module.apply(variables, x, source, mask, deterministic=True, return_attention=False)
-    expected, _ = numpy_attention(variables["params"], np.asarray(x), np.asarray(source), np.asarray(mask), 3)
-    np.testing.assert_allclose(output, expected, atol=1e-5)
+    monkeypatch.setattr(attention_module, "_SCORES_AT_A_TIME", 1)
+
+    def output(variables, x, source):
+        return module.apply(variables, x, source, mask, deterministic=True, return_attention=False)[0]
+
+    with jax.set_mesh(jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])):
+        assert ("scan" in str(jax.make_jaxpr(output)(variables, x, source))) == in_parts
 
 
 def test_masked_keys_take_no_weight_and_the_rest_sum_to_one():
