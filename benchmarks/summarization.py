@@ -52,10 +52,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="of a round")
     parser.add_argument("--articles", type=int, default=200, help="to summarize")
+    parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="theirs: as it was, or as now")
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
-    print(f"{common.describe_machine()}; float32; {args.rounds} rounds\n", flush=True)
+    print(f"{common.describe_machine()}; float32; {args.rounds} rounds; their attention: {args.attention}\n", flush=True)
     rows = list(compare(args))
     print("\n" + common.table(_HEADER, rows) + f"\n\nLoad average at the end {common.load_average()}")
 
@@ -64,7 +65,8 @@ def compare(args: argparse.Namespace) -> Iterator[list[str]]:
     """The rows of the table."""
     task, settings, keys, tokenizer = make(args.source, args.init_from)
     recipe = {"optimizer": vars(settings.optimizer), "num_steps": settings.num_steps}
-    theirs = TorchSummarization(args.repository, {"init_from": keys.init_from, "model": keys.model, **recipe})
+    values = {"init_from": keys.init_from, "model": keys.model, **recipe}
+    theirs = TorchSummarization(args.repository, values, args.attention)
     data = ArticleData.of(keys.data)
     articles = data.read("train")
     batches = torch_summarization.endless(encoded(articles, tokenizer, data), _TOKENS, seed=0)

@@ -19,12 +19,18 @@ _fill = torch.Tensor.masked_fill
 
 
 class TorchSummarization:
-    """PreSumm's model and loss, with AdamW. BERT is that of today's transformers, faster than the one it came with."""
+    """PreSumm's model and loss, with AdamW, on the BERT of today's transformers."""
 
-    def __init__(self, repository: Path, config: Mapping[str, Any]) -> None:
-        """Args: a copy of nlpyang/PreSumm; the config of a run of `bertsum_ext`, lengths in updates filled in."""
+    def __init__(self, repository: Path, config: Mapping[str, Any], attention: str = "sdpa") -> None:
+        """Makes the model.
+
+        Args:
+          repository: a copy of nlpyang/PreSumm.
+          config: that of a run of `bertsum_ext`, lengths in updates filled in.
+          attention: of transformers: "eager", as it was when PreSumm was written, or "sdpa", the fastest.
+        """
         torch.set_num_threads(len(os.sched_getaffinity(0)))
-        self._bert = transformers.BertModel.from_pretrained(config["init_from"])
+        self._bert = transformers.BertModel.from_pretrained(config["init_from"], attn_implementation=attention)
         self._scorer = _scorer(repository, self._bert.config.hidden_size, config["model"])
         self._model = torch.nn.ModuleDict({"bert": self._bert, "scorer": self._scorer})
         self._clip_norm = config["optimizer"]["clip_norm"]
