@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
-    print(f"{common.describe_machine()}; float32; {args.rounds} rounds; their attention: {args.attention}\n", flush=True)
+    print(f"{common.describe_machine()}; float32; {args.rounds} rounds; attention: {args.attention}\n", flush=True)
     rows = list(compare(args))
     print("\n" + common.table(_HEADER, rows) + f"\n\nLoad average at the end {common.load_average()}")
 
