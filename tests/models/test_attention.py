@@ -73,11 +73,11 @@ def test_keys_and_values_may_be_computed_before():
 
 
 @pytest.mark.parametrize("scores_at_a_time", [35, 70, 210, 10**6])
-@pytest.mark.parametrize(("dropout", "is_causal"), [(0.0, False), (0.4, False), (0.0, True)])
-def test_in_parts_all_is_the_same_and_so_are_gradients(monkeypatch, scores_at_a_time, dropout, is_causal):
+@pytest.mark.parametrize(("dropout", "for_each_query"), [(0.0, False), (0.4, False), (0.0, True)])
+def test_in_parts_all_is_the_same_and_so_are_gradients(monkeypatch, scores_at_a_time, dropout, for_each_query):
     # Four rows of six heads with 5 x 7 scores: a head, two heads, a row or everything at a time.
     x, source, mask = inputs(batch=4)
-    mask = mask if is_causal else mask[:, :, :1]
+    mask = mask if for_each_query else mask[:, :, :1]
     module = attention(num_heads=6, dropout=dropout)
     variables = init(module, x, source, mask)
     monkeypatch.setattr(attention_module, "_SCORES_AT_A_TIME", scores_at_a_time)
