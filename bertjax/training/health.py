@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import checkify
 
 from bertjax.errors import UserError
@@ -90,15 +91,9 @@ def _first_bad(task: Task, params: Any, batch: Any, index: int, config: Training
     bad = [name for name, leaf in zip(names, jax.tree.leaves(params), strict=True) if not jnp.isfinite(leaf).all()]
     if bad:
         return f"parameter {bad[0]} went bad first ({len(bad)} of {len(names)} are)"
-    keys = jax.random.split(steps.dropout_key(config.rng, config.seed, index), config.accumulation_steps)
-
-    def loss(params: Any) -> jax.Array:
-        def micro_loss(rows: Any, key: jax.Array) -> jax.Array:
-            return sum(task.loss(params, rows, key)[0].values(), jnp.zeros(()))
-
-        return steps.accumulate(micro_loss, batch, keys)
-
-    error, grads = jax.jit(checkify.checkify(jax.grad(loss), errors=checkify.float_checks))(params)
+    checked = checkify.checkify(steps.make_gradient(task, config), errors=checkify.float_checks)
+    # All are arguments: a function that is compiled may not hold arrays that are split over processes.
+    error, (_, grads) = jax.jit(checked)(params, batch, np.int32(index), steps.seed_of(config))
     bad = [name for name, leaf in zip(names, jax.tree.leaves(grads), strict=True) if not jnp.isfinite(leaf).all()]
     operation = (error.get() or "no operation made a NaN").splitlines()[0]
     gradient = f"; the gradient of {bad[0]} and of {len(bad) - 1} more tensors is bad" if bad else ""

@@ -45,43 +45,64 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, seed: jax.Ar
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 
-def make_step(
-    task: Task,
-    optimizer: optax.GradientTransformation,
-    config: TrainingConfig,
-    *,
-    whole_batch: Callable[[Tree], Tree] = lambda tree: tree,
-    all_sum: Callable[[Tree], Tree] = lambda tree: tree,
-    own_key: Callable[[jax.Array], jax.Array] = lambda key: key,
-) -> Callable[[TrainState, Tree, Any, Any], tuple[TrainState, StepReport]]:
-    """The update of one global batch, of (state, batch, index, seed).
+class Parts(NamedTuple):
+    """What the rows at hand are of the global batch: all of it under jit, whose arrays are global.
 
-    The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch.
-    Micro-batches and devices add up sums, so with dropout off the update does not depend on how the batch was divided;
-    with it on, the masks drawn depend on `accumulation_steps`.
-
-    Args:
-      task: what is trained.
-      optimizer: how.
-      config: into how many micro-batches the rows are divided; dropout keys are a function of (seed, index,
-        micro-batch), of the kind `rng`. The seed is an argument, so that runs of several seeds are one program.
-      whole_batch: from the rows at hand to the global batch; the identity under jit, whose arrays are global.
+    Attributes:
+      whole_batch: from the rows at hand to the global batch.
       all_sum: from sums over the rows at hand to sums over the global batch.
       own_key: from the key of an update to that of the rows at hand.
     """
 
-    def step(state: TrainState, batch: Tree, index: jax.Array, seed: jax.Array) -> tuple[TrainState, StepReport]:
-        denominators = task.denominators(whole_batch(batch))
+    whole_batch: Callable[[Tree], Tree] = lambda tree: tree
+    all_sum: Callable[[Tree], Tree] = lambda tree: tree
+    own_key: Callable[[jax.Array], jax.Array] = lambda key: key
+
+
+_ALL_AT_HAND = Parts()
+
+
+def make_gradient(
+    task: Task, config: TrainingConfig, parts: Parts = _ALL_AT_HAND
+) -> Callable[[Params, Tree, Any, Any], tuple[tuple[jax.Array, Metrics], Params]]:
+    """The loss of one global batch with its metrics, and the gradient, of (params, batch, index, seed).
+
+    The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch.
+    Micro-batches and devices add up sums, so with dropout off the gradient does not depend on how the batch was
+    divided; with it on, the masks drawn depend on `accumulation_steps`.
+
+    Args:
+      task: whose loss.
+      config: into how many micro-batches the rows are divided; dropout keys are a function of (seed, index,
+        micro-batch), of the kind `rng`. The seed is an argument, so that runs of several seeds are one program.
+      parts: how the batch is divided over devices.
+    """
+
+    def gradient(params: Params, batch: Tree, index: Any, seed: Any) -> tuple[tuple[jax.Array, Metrics], Params]:
+        denominators = task.denominators(parts.whole_batch(batch))
 
         def loss(params: Params, rows: Tree, key: jax.Array) -> tuple[jax.Array, Metrics]:
             sums, metrics = task.loss(params, rows, key)
             return sum((sums[term] / denominators[term] for term in sums), jnp.zeros(())), metrics
 
         def micro_step(rows: Tree, key: jax.Array) -> Tree:
-            return jax.value_and_grad(loss, has_aux=True)(state.params, rows, key)
+            return jax.value_and_grad(loss, has_aux=True)(params, rows, key)
 
-        keys = jax.random.split(own_key(dropout_key(config.rng, seed, index)), config.accumulation_steps)
-        (value, metrics), grads = all_sum(accumulate(micro_step, batch, keys))
+        keys = jax.random.split(parts.own_key(dropout_key(config.rng, seed, index)), config.accumulation_steps)
+        total: tuple[tuple[jax.Array, Metrics], Params] = parts.all_sum(accumulate(micro_step, batch, keys))
+        return total
+
+    return gradient
+
+
+def make_step(
+    task: Task, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _ALL_AT_HAND
+) -> Callable[[TrainState, Tree, Any, Any], tuple[TrainState, StepReport]]:
+    """The update of one global batch, of (state, batch, index, seed); see `make_gradient`."""
+    gradient = make_gradient(task, config, parts)
+
+    def step(state: TrainState, batch: Tree, index: jax.Array, seed: jax.Array) -> tuple[TrainState, StepReport]:
+        (value, metrics), grads = gradient(state.params, batch, index, seed)
         metrics["loss"] = (value, jnp.ones(()))
 
         gradient_norm = optax.global_norm(grads)
@@ -193,14 +214,12 @@ def pmap_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, c
             expected="one process whose devices are all on the data axis",
             fix="use --config.parallel=jit",
         )
-    step = make_step(
-        task,
-        optimizer,
-        config,
+    parts = Parts(
         whole_batch=partial(jax.lax.all_gather, axis_name="data", tiled=True),
         all_sum=partial(jax.lax.psum, axis_name="data"),
         own_key=lambda key: jax.random.fold_in(key, jax.lax.axis_index("data")),
     )
+    step = make_step(task, optimizer, config, parts)
     mapped = jax.pmap(
         step, axis_name="data", in_axes=(None, 0, None, None), out_axes=None, devices=list(mesh.devices.ravel())
     )

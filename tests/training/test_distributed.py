@@ -51,6 +51,17 @@ def test_two_processes_of_four_devices_train_as_one_of_eight(text, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_loss_that_is_not_finite_is_told_by_all(text, tmp_path):
+    values = {"optimizer__learning_rate": 1e30, "optimizer__schedule": "constant", "optimizer__clip_norm": 0.0}
+    with processes.started(tiny.arguments(text, tmp_path / "run", **values), 2) as both:
+        for process in both:
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 1
+            told = r"error: step \d+: got a loss or gradient that is not finite; .*(parameter|gradient)"
+            assert re.search(told, errors), errors
+
+
+@pytest.mark.slow
 def test_sigterm_to_one_process_stops_both_and_one_process_goes_on(text, tmp_path):
     workdir = tmp_path / "run"
     arguments = tiny.arguments(text, workdir, **ENDLESS)
