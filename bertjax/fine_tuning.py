@@ -24,15 +24,13 @@ PACKED = (_POSITIONS, "cls_positions")
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuningConfig:
-    """The keys of the config that every fine-tuning experiment reads.
+class WarmStartConfig:
+    """The keys of the config that every experiment reads which trains a BERT further.
 
     Attributes:
       experiment: the name of its file.
       init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to begin with; or "".
       seed: of the order of rows; the training wing has it too.
-      num_epochs: how often training goes through the rows, where `num_steps` is not set.
-      warmup_fraction: of the updates, where `optimizer.warmup_steps` is not set.
       batch_size: rows of a global batch.
       model: fields of `BertConfig` and of the head.
       data: which rows, and how they are encoded.
@@ -41,11 +39,22 @@ class FineTuningConfig:
     experiment: str
     init_from: str
     seed: int
-    num_epochs: float
-    warmup_fraction: float
     batch_size: int
     model: Mapping[str, Any]
     data: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuningConfig(WarmStartConfig):
+    """The keys of those that count epochs; see `resolve_lengths`.
+
+    Attributes:
+      num_epochs: how often training goes through the rows, where `num_steps` is not set.
+      warmup_fraction: of the updates, where `optimizer.warmup_steps` is not set.
+    """
+
+    num_epochs: float
+    warmup_fraction: float
 
 
 @dataclasses.dataclass(frozen=True)

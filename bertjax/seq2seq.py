@@ -25,6 +25,9 @@ from bertjax.models.encoder_decoder import Seq2SeqOutput
 from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
 from bertjax.task import Batch, Metrics, Params
 
+# What `loss` says of targets that are given.
+FIGURES = ("nll", "perplexity", "token_accuracy")
+
 
 class TargetIds(NamedTuple):
     """Special tokens of the target's vocabulary."""
@@ -95,8 +98,8 @@ def apply(
 def loss(
     logits: Float[Array, "B T V"], batch: Batch, config: SmoothingConfig, pad_id: int
 ) -> tuple[Float[Array, ""], Metrics]:
-    """The sum of the labels' losses, and metrics: "tokens", those of the targets; "nll", without smoothing;
-    "perplexity", see `metric_log.means`; "token_accuracy".
+    """The sum of the labels' losses, and metrics: "tokens", those of the targets, and `FIGURES`: "nll" is without
+    smoothing; of "perplexity" see `metric_log.means`.
     """
     labels, is_token = batch["labels"], batch["target_segment_ids"] != 0
     each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
@@ -131,7 +134,7 @@ def write(
     """
     variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
     # Caches need not be longer than what the longest row may get.
-    most = math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra
+    most = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
     memory = model.apply(variables, sources, segments, **_token_types(batch), deterministic=True, method="encode")

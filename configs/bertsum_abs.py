@@ -42,7 +42,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config = ConfigDict()
     config.experiment = "bertsum_abs"
     parts.fine_tuning(config, "medium" if size == _BASELINE else size)
-    del config.model.classifier_dropout, config.model.lstm_size
+    del config.model.classifier_dropout, config.model.lstm_size, config.num_epochs, config.warmup_fraction
     config.model.decoder_layers = 6
     config.model.decoder_heads = 8
     config.model.decoder_intermediate = 2048

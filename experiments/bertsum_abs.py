@@ -20,7 +20,7 @@ from bertjax.data.tokenizers import WordPiece
 from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError, build, choice
-from bertjax.fine_tuning import FineTuningConfig
+from bertjax.fine_tuning import WarmStartConfig
 from bertjax.interop import presumm
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
 from bertjax.models.partitioning import TENSOR_RULES
@@ -29,7 +29,6 @@ from bertjax.seq2seq import TargetIds
 from bertjax.summarization import ArticleData
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
-_METRICS = ("nll", "perplexity", "token_accuracy")  # of summaries that are given
 _INPUTS = ("input_ids", "token_type_ids")
 # What the baselines choose.
 _LEAD = SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
@@ -38,7 +37,7 @@ _DECODER = {"decoder_layers": 6, "decoder_heads": 8, "decoder_intermediate": 204
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(FineTuningConfig):
+class Config(WarmStartConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
@@ -206,8 +205,8 @@ class Summarization:
         return map(self._example, self._scored.get("test", ()))
 
     def score_names(self) -> Sequence[str]:
-        """Those of `summarization.figures`, and of the loss."""
-        return (*summarization.FIGURES, *_METRICS, "loss")
+        """Those of `summarization.figures`, and of summaries that are given."""
+        return (*summarization.FIGURES, *seq2seq.FIGURES)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `summarization.figures`."""

@@ -34,7 +34,6 @@ from bertjax.seq2seq import TargetIds
 from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _log = logging.getLogger(__name__)
-_METRICS = ("nll", "perplexity", "token_accuracy")  # of targets that are given
 _ANY_SIZE = 8  # of a vocabulary that is not there yet
 
 
@@ -244,15 +243,15 @@ class Translation:
     def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
         for pair in pairs:
             _, target = self._files.parted_target(pair.target)
-            yield Example(self._to_translate(pair.source, pair.where), (pair.source, target))
+            yield Example(self._to_translate(pair.source, pair.where, refuses=False), (pair.source, target))
 
-    def _to_translate(self, text: str, where: str) -> list[Row]:
+    def _to_translate(self, text: str, where: str, refuses: bool) -> list[Row]:
         # A translation that is as long as its source has room.
-        return self._encoder.to_translate(text, min(self._limit, self._decoding.max_length), where)
+        return self._encoder.to_translate(text, min(self._limit, self._decoding.max_length), where, refuses)
 
     def score_names(self) -> Sequence[str]:
-        """The metrics of the config, and those of the loss."""
-        return (*self._config.metrics, *_METRICS, "loss")
+        """The metrics of the config, and those of targets that are given."""
+        return (*self._config.metrics, *seq2seq.FIGURES)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The metrics of the config, in percent."""
@@ -275,8 +274,8 @@ class Translation:
             if self._decoding.method == "forced":
                 yield self._to_score(line, where)
             else:
-                text = line.strip()
-                yield Example(self._to_translate(text, where), (text, None))
+                text, refuses = line.strip(), self._encoder.config.on_long_line == "refuse"
+                yield Example(self._to_translate(text, where, refuses), (text, None))
 
     def _to_score(self, line: str, where: str) -> Example:
         try:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.fine_tuning import (
-    FineTuningConfig,
+    WarmStartConfig,
     batch_specs,
     check_packing,
     check_two_segments,
@@ -156,7 +156,7 @@ class Head:
 
 def models(num_tokens, **changes):
     tree = config(**{f"model__{key}": value for key, value in changes.items()})
-    settings = FineTuningConfig("x", "", 0, 3.0, 0.1, 32, tree["model"], {})
+    settings = WarmStartConfig("x", "", 0, 32, tree["model"], {})
     return model_configs(settings, Head, num_tokens)
 
 

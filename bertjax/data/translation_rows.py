@@ -87,29 +87,30 @@ class TranslationRows:
                 fix="raise --config.data.seq_len",
             )
 
-    def to_translate(self, text: str, limit: int, where: str) -> list[Row]:
+    def to_translate(self, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
         """A text as one row, as several if it is too long for one, or as none if it is empty; each with the prefix.
 
         Args:
           text: without white space around it.
           limit: tokens of a row at most.
           where: it stands.
+          refuses: whether one that is too long is an error.
         Raises:
-          UserError: it is too long, and not to be split.
+          UserError: it is too long, and is not to be split or cannot be.
         """
         prefix, text = self.files.parted_source(text)
-        return self._divided(prefix, text, limit, where) if text else []
+        return self._divided(prefix, text, limit, where, refuses) if text else []
 
-    def _divided(self, prefix: str, text: str, limit: int, where: str) -> list[Row]:
+    def _divided(self, prefix: str, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
         (ids,) = self._ids(0, [prefix + text])
         if len(ids) <= limit:
             return [_with_segments({"input_ids": ids})]
-        if self.config.on_long_line == "refuse" or len(text) == 1:
+        if refuses or len(text) == 1:
             fix = "divide the line, set --config.data.on_long_line=split, or raise --config.decoding.max_length"
             raise _too_long(where, len(ids) - 1, limit - 1, fix)
         cut = _middle(text)
         halves = text[:cut].rstrip(), text[cut:].lstrip()
-        return [row for half in halves for row in self._divided(prefix, half, limit, where)]
+        return [row for half in halves for row in self._divided(prefix, half, limit, where, refuses)]
 
     def to_score(self, source: str, target: str, limit: int, where: str) -> Row:
         """A source and its target as one row, with their prefixes; arguments as of `to_translate`.

@@ -42,11 +42,15 @@ _WIDTH = 4
 
 
 class Predictor:
-    """Infers from rows of any length: padded to few shapes, split over a mesh, compiled once for each shape."""
+    """Infers from rows of any length: padded to few shapes, split over a mesh, compiled once for each shape.
+
+    Attributes:
+      mesh: where.
+    """
 
     def __init__(self, task: Predicts, mesh: Mesh) -> None:
         """Args: what infers; where."""
-        self._infer, self._lengths, self._mesh = jax.jit(task.infer), task.predict_lengths(), mesh
+        self._infer, self._lengths, self.mesh = jax.jit(task.infer), task.predict_lengths(), mesh
         width = task.width() if isinstance(task, HasWidth) else 1
         self._places = _BATCH_PLACES // max(1, width // _WIDTH)
 
@@ -60,13 +64,13 @@ class Predictor:
     def _outputs(self, params: Params, rows: Sequence[Row]) -> list[Output]:
         """The outputs of rows, in their order."""
         running = []
-        shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
+        shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         for members, shape in self._batches(rows):
             count = -(-(1 << (len(members) - 1).bit_length()) // shards) * shards
             stacked = _stack([rows[i] for i in members], shape, count)
-            local = {name: values[sharding.local_rows(self._mesh, count)] for name, values in stacked.items()}
-            with jax.set_mesh(self._mesh):
-                running.append((members, self._infer(params, sharding.put_batch(local, self._mesh))))
+            local = {name: values[sharding.local_rows(self.mesh, count)] for name, values in stacked.items()}
+            with jax.set_mesh(self.mesh):
+                running.append((members, self._infer(params, sharding.put_batch(local, self.mesh))))
         outputs: dict[int, Output] = {}
         for members, result in running:
             fetched = multihost_utils.process_allgather(result, tiled=True)
@@ -123,10 +127,9 @@ def _stack(rows: Sequence[Row], shape: Mapping[str, int], count: int) -> dict[st
 class Evaluation:
     """Scores parameters on the held-out split; compiled once."""
 
-    def __init__(self, task: Task, mesh: Mesh, batch_size: int, accumulation: int) -> None:
-        """Args: the task, the mesh, the rows of a global batch, and in how many parts they are worked through."""
-        self._task, self._mesh, self._batch_size = task, mesh, batch_size
-        self._predictor = Predictor(task, mesh)
+    def __init__(self, task: Task, predictor: Predictor, batch_size: int, accumulation: int) -> None:
+        """Args: the task, what infers, the rows of a global batch, and in how many parts they are worked through."""
+        self._task, self._predictor, self._mesh, self._batch_size = task, predictor, predictor.mesh, batch_size
 
         def metrics(params: Params, batch: Batch) -> Metrics:
             return accumulate(lambda rows, _: task.loss(params, rows, None)[1], batch, jnp.arange(accumulation))
@@ -149,7 +152,10 @@ class Evaluation:
             results.append(result)
         assert total or results, "the held-out split is not empty"
         scores = self._task.score(results) if results else {}
-        return means(total or {}, "valid") | {f"valid/{name}": value for name, value in scores.items()}
+        figures = means(total or {}, "valid") | {f"valid/{name}": value for name, value in scores.items()}
+        missing = [name for name in self._task.score_names() if f"valid/{name}" not in figures]
+        assert not missing, f"names of no figure: {missing}"
+        return figures
 
 
 def _check_all_read(fresh: Params, started: Params) -> None:
@@ -179,10 +185,11 @@ class Inference:
             fix = "leave it out: a run in init_from gives those of its checkpoint.final"
             raise UserError("--checkpoint", got=got, expected=expected, fix=fix)
         self._task, self._config = task, config
-        self._mesh = sharding.make_mesh(config.mesh, jax.devices())
+        mesh = sharding.make_mesh(config.mesh, jax.devices())
+        self._predictor = Predictor(task, mesh)
         self.checkpoint = "" if workdir is None else "+".join(map(str, find_steps(workdir, checkpoint)))
         shapes = jax.eval_shape(task.init, jax.random.key(0))
-        shardings = sharding.tree_shardings(shapes, self._mesh, task.partition_rules())
+        shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
         if workdir is None:
             fresh = jax.jit(task.init, out_shardings=shardings)(jax.random.key(0))
             started = task.warm_start(fresh)
@@ -195,9 +202,8 @@ class Inference:
         """The metrics of the held-out split, and its baselines."""
         config = self._config
         assert isinstance(self._task, Task) and isinstance(config, TrainingConfig), "not of a task that only predicts"
-        scores = Evaluation(self._task, self._mesh, config.batch_size, config.accumulation_steps)(
-            self._params, lambda: False
-        )
+        evaluation = Evaluation(self._task, self._predictor, config.batch_size, config.accumulation_steps)
+        scores = evaluation(self._params, lambda: False)
         assert scores is not None
         return {**scores, **self._task.baselines(), **self.test()}
 
@@ -205,31 +211,29 @@ class Inference:
         """The figures of the test split, as "test/NAME"; none without one."""
         if not isinstance(self._task, HasTest):
             return {}
-        results = list(Predictor(self._task, self._mesh)(self._params, self._task.tested()))
+        results = list(self._predictor(self._params, self._task.tested()))
         assert isinstance(self._task, Task)
         scores = self._task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
     def records(self, examples: Iterable[Example]) -> Iterator[Mapping[str, Any]]:
         """A record for each example, in order."""
-        for example, outputs in Predictor(self._task, self._mesh)(self._params, examples):
+        for example, outputs in self._predictor(self._params, examples):
             yield self._task.record(example, outputs)
 
     def attention(self, line: str) -> Iterator[Mapping[str, Attended]]:
         """What the words of the examples in a line looked at; nothing for those of no row or of several."""
         assert isinstance(self._task, Attends)
-        predictor = Predictor(self._task, self._mesh)
-        for example, outputs in predictor(self._params, self._task.examples(iter([line]))):
+        for example, outputs in self._predictor(self._params, self._task.examples(iter([line]))):
             if len(outputs) == 1:
                 yield self._task.attention(self._params, example, outputs)
 
     def samples(self, count: int) -> Iterator[Mapping[str, Any]]:
         """What the task shows of `count` held-out examples."""
         assert isinstance(self._task, Shows)
-        predictor = Predictor(self._task, self._mesh)
 
         def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
-            return predictor(self._params, itertools.islice(examples, count))
+            return self._predictor(self._params, itertools.islice(examples, count))
 
         return self._task.samples(self._params, infer)
 

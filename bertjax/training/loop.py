@@ -20,7 +20,7 @@ from bertjax.training import distributed, health, sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations, Recompilations
 from bertjax.training.config import TrainingConfig
-from bertjax.training.inference import Evaluation
+from bertjax.training.inference import Evaluation, Predictor
 from bertjax.training.metric_log import MetricLog, Window
 from bertjax.training.optimizers import make_schedule
 from bertjax.training.preemption import Preemption
@@ -132,7 +132,7 @@ class Trainer:
         else:
             self._step = steps.jit_step(task, optimizer, self._mesh, self._shardings, config)
         self._abstract_state = sharding.with_shardings(shapes, self._shardings)
-        self._evaluate = Evaluation(task, self._mesh, config.batch_size, config.accumulation_steps)
+        self._evaluate = Evaluation(task, Predictor(task, self._mesh), config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None
         self._recompilations = Recompilations(task.batch_specs())
         self._loss_spikes = health.Spikes("loss", least=0.05)

@@ -343,7 +343,8 @@ def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Ite
     assert request.draw
     for number, line in enumerate(streams.read_lines(request.input), start=1):
         for kinds in runner.attention(line):
-            request.draw(number, kinds)
+            if distributed.is_first_process():
+                request.draw(number, kinds)
         yield line
 
 

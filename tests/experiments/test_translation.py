@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -347,6 +348,18 @@ def test_long_lines_are_split_or_refused(tmp_path):
     strict, _ = task_of(tmp_path / "strict", data__on_long_line="refuse")
     with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 15"):
         list(strict.examples(iter(["cat.", line])))
+
+
+def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_translate(tmp_path):
+    task, _ = task_of(tmp_path, data__on_long_line="refuse", decoding__max_length=3)
+    assert any(len(example.rows) > 1 for example in task.held_out())
+
+
+def test_a_limit_below_one_token_is_one(tmp_path):
+    task, _ = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
+    ids = jnp.array([[7, 8, 3, 0, 0, 0, 0, 0]])
+    params = task.init(jax.random.key(0))
+    assert task.infer(params, {"input_ids": ids, "segment_ids": (ids > 0).astype(jnp.int32)})["ids"].shape[2] == 1
 
 
 def test_a_line_gets_the_prefix_that_all_texts_had(tmp_path):
