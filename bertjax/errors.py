@@ -127,14 +127,14 @@ def _checked(value: Any, hint: Any, where: str, unresolved: bool) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return _checked_fields((hint,), value, where, unresolved=True) if unresolved else build(hint, value, where)
     origin = typing.get_origin(hint) or hint
-    if origin is float and type(value) is int:
-        return float(value)
     if origin is tuple and isinstance(value, (list, tuple)):
         element = typing.get_args(hint)[0]  # tuple[element, ...]
         if element is Any:
             return tuple(value)
         return tuple(_checked(item, element, f"{where}[{i}]", unresolved) for i, item in enumerate(value))
     allowed = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (origin,)
+    if type(value) is int and float in allowed and int not in allowed:
+        return float(value)
     # bool is an int to isinstance; `num_layers=True` is a mistake all the same.
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise UserError(

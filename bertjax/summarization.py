@@ -74,7 +74,7 @@ class ArticleData(NamedTuple):
           workdir: of the run.
           more: tokens of a vocabulary that is trained on them, beside its own.
         """
-        return ArticleText(workdir / "data", self.articles, self.vocabulary, more)
+        return ArticleText(workdir / "data", self.articles, self.vocabulary, self.rows.words, more)
 
     def tokenizer(self, vocab_dir: Path | None, more: tuple[str, ...]) -> WordPiece:
         """The vocabulary.

@@ -77,7 +77,14 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     otherwise = {**_SCORER, "sentence_pooling": _pooling(config["init_from"])}
     config = pretrained.resolve(config, extends_positions=True, otherwise=otherwise)
     data, count = ArticleData.of(config["data"]), 1
-    if data.vocabulary.vocab_file and config["num_steps"] is None and data.articles.source and reads:
+    lengths = {key: config[key] for key in ("num_steps", "evaluate_every")}
+    lengths["checkpoint.save_every"] = config["checkpoint"]["save_every"]
+    unset = [key for key, value in lengths.items() if value is None]
+    if unset and data.articles.source and reads:
+        if not data.vocabulary.vocab_file:
+            got, expected = "none", "a number of updates, as rows are not known before the vocabulary is trained"
+            fix = f"set --config.{unset[0]}, or give a vocabulary in data.vocab_file"
+            raise UserError(f"config key {unset[0]}", got=got, expected=expected, fix=fix)
         size = max(1, config["batch_size"])
         count = size * _batches(data, article_text.given(data.vocabulary), size, config["seed"]).steps_per_epoch
     return fine_tuning.resolve_lengths(config, count)

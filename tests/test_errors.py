@@ -69,6 +69,17 @@ def test_build_makes_nested_dataclasses():
     assert type(build(Inner, {"size": 1, "rate": 2}, "inner").rate) is float
 
 
+@dataclasses.dataclass(frozen=True)
+class Limited:
+    threshold: float | None
+
+
+def test_a_whole_number_passes_for_a_float_that_may_be_missing():
+    made = build(Limited, {"threshold": 0}, "")
+    assert type(made.threshold) is float
+    assert build(Limited, {"threshold": None}, "").threshold is None
+
+
 def test_build_all_shares_the_keys():
     outer, other = build_all((Outer, Other), {**GOOD, "more": 4}, "")
     assert (outer.name, other) == ("x", Other("x", 4))

@@ -110,8 +110,12 @@ def encode(sentences: Sequence[str], tokenizer: WordPiece, words: str) -> list[l
     """The pieces of each sentence; see `ArticleRowsConfig.words`."""
     if words == "bert":
         return tokenizer.encode_batch(sentences)
-    texts = [sentence.lower() if tokenizer.lowercase else sentence for sentence in sentences]
-    return [tokenizer.encode_words(text.split()) for text in texts]
+    return [tokenizer.encode_words(between_spaces(sentence, tokenizer.lowercase)) for sentence in sentences]
+
+
+def between_spaces(sentence: str, lowercase: bool) -> list[str]:
+    """The words of a sentence, of which nothing is parted and no accent stripped."""
+    return (sentence.lower() if lowercase else sentence).split()
 
 
 def _row(pieces: Sequence[list[int]], part: Part, tokenizer: WordPiece, config: ArticleRowsConfig) -> ArticleRow:

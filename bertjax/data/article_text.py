@@ -5,11 +5,13 @@ import functools
 import hashlib
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from bertjax.data import oracle, wordpiece_trainer
 from bertjax.data.article_limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.article_rows import between_spaces
 from bertjax.data.articles import Articles, ArticlesConfig
 from bertjax.data.given_text import VocabularyConfig, given_vocabulary
 from bertjax.data.oracle import OracleConfig
@@ -89,12 +91,14 @@ class ArticleText:
       folder: where the vocabulary is kept.
       articles: which articles.
       vocabulary: which vocabulary.
+      words: that one is trained on, see `ArticleRowsConfig`.
       more: tokens of one that is trained, beside its own.
     """
 
     folder: Path
     articles: ArticlesConfig
     vocabulary: TrainedVocabularyConfig
+    words: str
     more: tuple[str, ...]
 
     @property
@@ -102,8 +106,7 @@ class ArticleText:
         """What the rows and their encoding depend on."""
         texts = [Articles(self.articles, split, _SPLIT_SEED, True).fingerprint() for split in splits(self.articles)]
         config = self.vocabulary
-        is_given = bool(config.vocab_file)
-        vocabulary: Any = given(config).vocab if is_given else config.vocab_size
+        vocabulary: Any = given(config).vocab if config.vocab_file else [config.vocab_size, self.words]
         return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
 
     def run(self) -> None:
@@ -119,7 +122,10 @@ class ArticleText:
     def _trained(self) -> WordPiece:
         texts = Articles(self.articles, "train", _SPLIT_SEED, needs_summary=True).articles()
         sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
-        counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
+        if self.words == "bert":
+            counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
+        else:
+            counts = Counter(word for text in sentences for word in between_spaces(text, self.vocabulary.lowercase))
         vocab = wordpiece_trainer.train(counts, self.vocabulary.vocab_size - len(self.more))
         return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
 

@@ -48,7 +48,7 @@ class MultiHeadAttention(nn.Module):
     Parameters: `value` and `output`, each with `kernel` [H, H] and `bias` [H]; `query` and `key`, with `kernel`
     [H, N Q] and `bias` [N Q].
     Scores, mask and softmax are computed in float32; dropout falls on the weights, as in BERT, by a key of each row
-    and head, so that it does not depend on what is computed together.
+    and head, so that with "threefry2x32" it does not depend on what is computed together.
 
     On a CPU alone, long rows are worked on some rows or heads at a time, and the backward pass computes their weights
     again, which takes less time there than to write them to memory and to read them.

@@ -67,6 +67,14 @@ class TrainingConfig(InferenceConfig):
             got, fix = f"{kept.final}, and no checkpoint.best_metric", "set --config.checkpoint.best_metric"
             raise UserError("config key checkpoint.final", got=got, expected="a metric to tell the best by", fix=fix)
         every, most = kept.save_every, kept.keep
+        saved = [*range(every, self.num_steps, every), self.num_steps][-most:]
+        if kind.isdecimal() and int(kind) not in saved:
+            raise UserError(
+                "config key checkpoint.final",
+                got=f"step {kind}, which will not be kept",
+                expected=f"{self.num_steps}, or a multiple of {every} from {saved[0]} on",
+                fix="choose one of these, or save or keep more (checkpoint.{save_every,keep})",
+            )
         if kind == "best":  # those that are evaluated too
             every, most = math.lcm(every, self.evaluate_every), kept.keep_best
         there = min(-(-self.num_steps // every), most)

@@ -17,6 +17,9 @@ from bertjax.task import Params
 
 Schedule = Callable[[Any], jax.Array]
 
+# What the lowest layer of an encoder reads: BERT's tables, or those of an encoder-decoder that are not the decoder's.
+_ENCODER_INPUT = re.compile(r"(^|/)(embeddings(/|$)|source_)")
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
@@ -33,9 +36,11 @@ class OptimizerConfig:
       beta1, beta2, eps: Adam's.
       bias_correction: Adam's and LAMB's; BERT has none ("mostly an oversight", its author says).
       clip_norm: largest norm of the whole gradient but for what is frozen; 0 to leave it.
-      layer_decay: what the learning rate of a layer is multiplied by for each layer above it, and once more for the
-        head; of embeddings, as if they were the layer below all (Howard and Ruder 2018, section 3.2). 1 for none.
-      frozen_layers: how many layers, from the first, stay as they are, and the embeddings with them; 0 for none.
+      layer_decay: what the learning rate of an encoder's layer is multiplied by for each layer above it, and once more
+        for what is on top of it; of its embeddings, as if they were the layer below all (Howard and Ruder 2018,
+        section 3.2). 1 for none.
+      frozen_layers: how many layers of the encoder, from the first, stay as they are, and its embeddings with them; 0
+        for none.
       groups: ordered (path pattern, overrides): a parameter belongs to the first group whose pattern is found
         in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any of the fields above but
         the last three, or {"frozen": True}.
@@ -124,7 +129,7 @@ def _depth_factors(config: OptimizerConfig, params: Params) -> Params:
     depths = {
         leaf.shape[0]
         for name, leaf in zip(jax.tree.leaves(names), jax.tree.leaves(params), strict=True)
-        if _is_stacked(name)
+        if _is_encoder_layer(name)
     }
     num_layers = max(depths, default=0)
     if config.frozen_layers > num_layers:
@@ -138,9 +143,9 @@ def _depth_factors(config: OptimizerConfig, params: Params) -> Params:
     factors[: config.frozen_layers + 1 if config.frozen_layers else 0] = 0
 
     def factor(name: str, param: Any) -> Any:
-        if _is_stacked(name):
+        if _is_encoder_layer(name):
             return factors[1:-1].astype(np.float32).reshape(-1, *[1] * (param.ndim - 1))
-        return np.float32(factors[0] if "embeddings/" in name else factors[-1])
+        return np.float32(factors[0] if _ENCODER_INPUT.search(name) else factors[-1])
 
     return jax.tree.map(factor, names, params)
 
@@ -151,8 +156,8 @@ def _trained(config: OptimizerConfig, labels: Params, factors: Params) -> Params
     return jax.tree.map(lambda label, factor: (factor != 0) & (label not in frozen), labels, factors)
 
 
-def _is_stacked(name: str) -> bool:
-    """Whether a parameter holds those of all layers, along its first axis."""
+def _is_encoder_layer(name: str) -> bool:
+    """Whether a parameter holds those of all layers of the encoder, along its first axis."""
     return "encoder/layers/" in name
 
 
@@ -219,7 +224,7 @@ def _labels(config: OptimizerConfig, params: Params) -> Params:
 def _group_rule(
     config: OptimizerConfig, overrides: dict[str, Any], index: int, num_steps: int
 ) -> optax.GradientTransformation:
-    if overrides.pop("frozen", False):
+    if overrides == {"frozen": True}:
         return optax.set_to_zero()
     allowed = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     for key in ("groups", "clip_norm", "layer_decay", "frozen_layers"):
@@ -229,7 +234,8 @@ def _group_rule(
             raise UserError(
                 f"config key optimizer.groups[{index}]",
                 got=f"{key}={value!r}",
-                expected="overrides of " + ", ".join(f"{k} ({t.__name__})" for k, t in allowed.items()) + ", or frozen",
+                expected="frozen=True alone, or overrides of "
+                + ", ".join(f"{k} ({t.__name__})" for k, t in allowed.items()),
                 fix="correct the name or the value",
             )
     return _update_rule(dataclasses.replace(config, **overrides), num_steps)

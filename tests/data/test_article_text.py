@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bertjax.data import article_text
+from bertjax.data import article_rows, article_text
 from bertjax.data.article_limits import ArticleLimits
 from bertjax.data.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig, read, splits
 from bertjax.data.articles import ArticlesConfig
@@ -37,9 +37,9 @@ def articles(folder, count=20, **changes):
     return ArticlesConfig(**{**values, **changes})
 
 
-def text(folder, vocab_size=30, vocab_file="", lowercase=True, **changes):
+def text(folder, vocab_size=30, vocab_file="", lowercase=True, words="bert", **changes):
     vocabulary = TrainedVocabularyConfig(vocab_file, lowercase, vocab_size)
-    return ArticleText(folder / "data", articles(folder, **changes), vocabulary, ())
+    return ArticleText(folder / "data", articles(folder, **changes), vocabulary, words, ())
 
 
 def vocabulary(prepared):
@@ -95,6 +95,18 @@ def test_a_vocabulary_that_is_given(tmp_path):
         text(tmp_path, vocab_file=str(tmp_path / "none.txt")).run()
 
 
+@pytest.mark.parametrize("words", ["bert", "spaces"])
+def test_a_vocabulary_is_trained_on_the_words_that_are_encoded(tmp_path, words):
+    sentences = ["(the dog ran home.", "He barked, didn't he?)"]
+    (tmp_path / "own.jsonl").write_text(
+        "".join(json.dumps({"article": sentences * 2, "summary": sentences[:1], "n": n}) + "\n" for n in range(4))
+    )
+    prepared = text(tmp_path, vocab_size=200, words=words, source=str(tmp_path / "own.jsonl"), valid_source="")
+    prepared.run()
+    tokenizer = WordPiece.load(prepared.folder)
+    assert all(tokenizer.unk_id not in ids for ids in article_rows.encode(sentences, tokenizer, words))
+
+
 def test_the_fingerprint_tells_what_rows_depend_on(tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[:1]}) + "\n")
     before = text(tmp_path).fingerprint
@@ -102,12 +114,13 @@ def test_the_fingerprint_tells_what_rows_depend_on(tmp_path):
     changed = [
         text(tmp_path, vocab_size=31),
         text(tmp_path, lowercase=False),
+        text(tmp_path, words="spaces"),
         text(tmp_path, splitter="punkt"),
         text(tmp_path, valid_source=""),
         text(tmp_path, test_source=str(tmp_path / "test.jsonl")),
     ]
     found = {before, *(each.fingerprint for each in changed)}
-    assert len(found) == 6
+    assert len(found) == 7
     assert text(tmp_path, count=3).fingerprint not in found
 
 

@@ -249,6 +249,23 @@ def test_every_sentence_is_learned_once(tmp_path):
     source = {**tiny.write_articles(tmp_path), "data.seq_len": 40, "data.window_overlap": 20}
     epochs = resolved(**source, num_steps=None, num_epochs=3.0)
     assert epochs["num_steps"] == 3 * len(batches)
+    # Once an epoch, too, where updates are counted but not what is done every so many of them.
+    updates = resolved(**source, num_steps=100, evaluate_every=None, **{"checkpoint.save_every": None})
+    assert updates["evaluate_every"] == updates["checkpoint"]["save_every"] == len(batches) < 100
+
+
+@pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])
+def test_what_is_once_an_epoch_before_rows_are_known(tmp_path, key):
+    articles = tiny.write_articles(tmp_path) | {"data.vocab_file": ""}
+    with pytest.raises(UserError) as error:
+        resolved(**articles, **{key: None})
+    tiny.check_told(
+        f"error: {error.value}",
+        what=f"config key {key}",
+        got="none",
+        expected="a number of updates",
+        fix=f"--config.{key}",
+    )
 
 
 @pytest.mark.parametrize("scorer", ["classifier", "transformer", pytest.param("rnn", marks=pytest.mark.slow)])

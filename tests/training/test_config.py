@@ -39,6 +39,17 @@ def test_checkpoints_that_are_not_kept():
         settings(100, 10, save_every=10, keep_best=2, best_metric="valid/loss", final="best:3").check_final()
 
 
+@pytest.mark.parametrize(("final", "kept"), [("50", True), ("40", True), ("20", False), ("30", False), ("60", False)])
+def test_a_step_that_is_not_kept(final, kept):
+    config = settings(50, 40, save_every=20, keep=2, final=final)
+    if kept:
+        config.check_final()
+        return
+    told = rf"final: got step {final}, which will not be kept; expected 50, or a multiple of 20 from 40 on"
+    with pytest.raises(UserError, match=told):
+        config.check_final()
+
+
 @pytest.mark.parametrize("final", ["best", "best:2"])
 def test_the_best_by_no_metric(final):
     with pytest.raises(UserError, match=rf"final: got {final}, and no checkpoint.best_metric; expected a metric"):

@@ -103,6 +103,12 @@ def test_clipping_is_of_the_norm_of_the_whole_gradient(limit):
     np.testing.assert_allclose(updated(config, steps=1)["head"]["kernel"], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("overrides", [{"frozen": True, "lerning_rate": 1.0}, {"frozen": 3}, {"clip_norm": 1.0}])
+def test_overrides_that_there_are_not(overrides):
+    with pytest.raises(UserError, match=r"groups\[0\]: got (frozen=|clip_norm=).*; expected frozen=True alone, or"):
+        make_optimizer(dataclasses.replace(BERT, groups=(("head", overrides),)), params(), 10)
+
+
 def test_groups_override_in_order_and_freeze():
     config = dataclasses.replace(
         BERT, groups=(("head", {"frozen": True}), ("kernel", {"learning_rate": 0.0}), ("bias", {"learning_rate": 1.0}))
@@ -283,6 +289,22 @@ def test_layers_are_scaled_beside_groups():
     assert not far["bert/encoder/layers/attention/bias"].any()
     kernel = "bert/encoder/layers/attention/kernel"
     np.testing.assert_allclose(far[kernel][1], plain[kernel][1] / 4, rtol=1e-3, atol=1e-6)
+
+
+def test_what_the_encoder_of_an_encoder_decoder_reads_is_below_its_layers():
+    layers = {"kernel": jnp.ones((2, 4))}
+    tables = dict.fromkeys(("embeddings", "source_embeddings", "source_positions"), jnp.ones(3))
+    above = dict.fromkeys(("target_embeddings", "target_positions", "output"), jnp.ones(3))
+    tree = {"encoder": {"layers": layers}, "decoder": {"layers": layers}, **tables, **above}
+    config = dataclasses.replace(DEEP, clip_norm=0.0, weight_decay=0.0, frozen_layers=1)
+    optimizer = make_optimizer(config, tree, 10)
+    updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
+    assert not updates["encoder"]["layers"]["kernel"][0].any() and updates["encoder"]["layers"]["kernel"][1].all()
+    assert {name: bool(updates[name].any()) for name in (*tables, *above)} == {
+        **dict.fromkeys(tables, False),
+        **dict.fromkeys(above, True),
+    }
+    assert updates["decoder"]["layers"]["kernel"].all()
 
 
 @pytest.mark.parametrize(("changes", "number"), [({"frozen_layers": 4}, 3), ({"frozen_layers": 1}, 0)])
