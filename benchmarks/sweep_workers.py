@@ -1,0 +1,58 @@
+"""A sweep of small models by one process and by two workers at a time, on a CPU.
+
+    python -m benchmarks.sweep_workers --rounds=3
+
+The same command of `launch.py` but for its backend, interleaved, each in a folder of its own, so that all of them
+compile. The whole command is timed, with start-up and the table. Two workers divide the cores that one has all of.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks import common
+
+_SWEEP = "configs/sweeps/transformer.py:tiny"
+_BACKENDS = {
+    "one process": ["--backend=here"],
+    "one worker": ["--backend=workers", "--workers=1"],
+    "two workers": ["--backend=workers", "--workers=2"],
+}
+_HEADER = ["backend", "seconds, median (quartiles)", "of one process"]
+
+
+def main() -> None:
+    """Measures what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sweep", default=_SWEEP)
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--steps", type=int, default=100, help="updates of a run")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    print(f"{common.describe_machine()}; {args.sweep}, seeds {args.seeds}, {args.steps} updates a run\n", flush=True)
+    sets = {"num_steps": args.steps, "evaluate_every": args.steps, "data.num_valid": 100, "data.num_test": 100}
+    flags = [f"--sweep={args.sweep}", f"--seeds={args.seeds}", *(f"--set=train.{key}={n}" for key, n in sets.items())]
+    print(common.table(_HEADER, measure(flags, args.rounds)))
+
+
+def measure(flags: list[str], rounds: int) -> list[list[str]]:
+    """A row for each backend."""
+    seconds: dict[str, list[float]] = {name: [] for name in _BACKENDS}
+    for _ in range(rounds):
+        for name, backend in _BACKENDS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                command = [sys.executable, "launch.py", *flags, *backend, f"--workdir={folder}"]
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                seconds[name].append(time.perf_counter() - start)
+    base = seconds["one process"]
+    return [
+        [name, common.spread(taken, 0), common.spread([one / alone for one, alone in zip(taken, base, strict=True)], 2)]
+        for name, taken in seconds.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()
