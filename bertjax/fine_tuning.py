@@ -30,8 +30,8 @@ class WarmStartConfig:
     Attributes:
       experiment: the name of its file.
       init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to begin with; or "".
-      seed: of the order of rows; the training wing has it too.
-      batch_size: rows of a global batch.
+      seed: of parameters, the order of rows, dropout, and whatever else is drawn; from 0 to 2**32 - 1.
+      batch_size: rows of an update, over all devices and micro-batches.
       model: fields of `BertConfig` and of the head.
       data: which rows, and how they are encoded.
     """

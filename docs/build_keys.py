@@ -3,6 +3,7 @@
     python -m docs.build_keys
 
 A subtree that the experiment takes as a mapping is read by the dataclasses within its reach that fit its keys best.
+Of a key that the training wing reads too, what the experiment says of it counts.
 """
 
 import dataclasses
@@ -60,7 +61,7 @@ def keys(name: str) -> list[Key]:
         config = importlib.import_module(f"configs.{name}").get_config(variant).to_dict()
         module = importlib.import_module(f"experiments.{config['experiment']}")
         training = TrainingConfig if "optimizer" in config else InferenceConfig
-        for key in _keys(config, [training, module.Config], _reach(module), ""):
+        for key in _keys(config, [module.Config, training], _reach(module), ""):
             found.setdefault(key.name, key)
     return list(found.values())
 

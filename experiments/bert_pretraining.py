@@ -43,8 +43,8 @@ class Config:
         from; or "".
       learned_positions: how many positions that model was trained on, if those beyond are to begin as copies of
         them; 0 to take all as they are.
-      seed: of the data; the training wing has it too.
-      batch_size: rows of a global batch.
+      seed: of parameters, data order, masks and dropout; from 0 to 2**32 - 1.
+      batch_size: rows of an update, over all devices and micro-batches.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
       model: fields of `BertConfig`.
       data: fields of `CorpusConfig`, `PairsConfig` and `RowsConfig`.

@@ -41,6 +41,8 @@ class Config(WarmStartConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
+      batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
+        of shorter rows there are as many more as make up for it, in multiples of this.
       positions: what positions that the model in `init_from` does not have begin as, see
         `pretrained.extend_positions`.
       copy_embeddings: whether the decoder's words begin as BERT's, where `init_from` has no decoder (PreSumm's

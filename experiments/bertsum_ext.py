@@ -48,6 +48,8 @@ class Config(FineTuningConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
+      batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
+        of shorter rows there are as many more as make up for it, in multiples of this.
       positions: what positions that the model in `init_from` does not have begin as, see
         `pretrained.extend_positions`.
       loss_reduction: "mean" over the sentences of a batch, or their "sum", as the published code.

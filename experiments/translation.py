@@ -44,8 +44,10 @@ class Config:
     Attributes:
       experiment: the name of its file.
       init_from: a run of ours or the folder of a MarianMTModel to begin with; or "".
-      seed: of the order of pairs; the training wing has it too.
-      batch_size: rows of a global batch of the longest pairs; of shorter ones there are as many more as make up for it.
+      seed: of parameters, the order of pairs, dates to train on, dropout, and sampling; from 0 to 2**32 - 1.
+      batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
+        of shorter rows there are as many more as make up for it, in multiples of this. Of packed rows, and of dates,
+        just as many as this.
       architecture: "transformer" or "recurrent".
       model: fields of `EncoderDecoderConfig` or of `RecurrentConfig`.
       data: which pairs, and how they are encoded.
@@ -114,11 +116,7 @@ class Translation:
     """See `bertjax.task.Task`."""
 
     def __init__(self, config: Config, vocabularies: Vocabularies | None, reads: bool) -> None:
-        """Args: settings; of both sides, if there are any yet; whether to read pairs.
-
-        Raises:
-          UserError: they do not fit together.
-        """
+        """Args: settings; of both sides, if there are any yet; whether to read. Raises UserError if they do not fit."""
         self._config, self._vocabularies = config, vocabularies
         files, dates, counts, _, self._rows = build_all(_DATA, config.data, "data")
         self._files = files
