@@ -43,12 +43,14 @@ class Config(WarmStartConfig):
     Attributes:
       batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
         of shorter rows there are as many more as make up for it, in multiples of this.
-      positions: what positions that the model in `init_from` does not have begin as, see
-        `pretrained.extend_positions`.
+      positions: what positions that the model in `init_from` does not have begin as: "tile", copies of all that it has,
+        again and again; "repeat_last", copies of the last, as PreSumm. See `pretrained.extend_positions`.
       copy_embeddings: whether the decoder's words begin as BERT's, where `init_from` has no decoder (PreSumm's
         `-use_bert_emb`).
       target_len: pieces of a summary to learn from at most, with what parts its sentences and ends it.
-      label_smoothing, smoothing_denominator: see `losses.smoothed_cross_entropy`.
+      label_smoothing: the probability that a label gives away, see `losses.smoothed_cross_entropy`; 0 for none.
+      smoothing_denominator: who shares what smoothing takes from a label: "V", all words, as torch; "V-1", the others,
+        as fairseq; "V-2", the others but padding, as the Annotated Transformer and PreSumm.
       decoding: fields of `DecodingConfig`.
       num_scored: how many held-out articles are summarized at each evaluation; the likelihood is that of all.
       rouge: fields of `RougeConfig`.

@@ -50,11 +50,12 @@ class Config(FineTuningConfig):
     Attributes:
       batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
         of shorter rows there are as many more as make up for it, in multiples of this.
-      positions: what positions that the model in `init_from` does not have begin as, see
-        `pretrained.extend_positions`.
+      positions: what positions that the model in `init_from` does not have begin as: "tile", copies of all that it has,
+        again and again; "repeat_last", copies of the last, as PreSumm. See `pretrained.extend_positions`.
       loss_reduction: "mean" over the sentences of a batch, or their "sum", as the published code.
       selection: fields of `SelectionConfig`.
-      match_reference: in scoring, for comparisons at equal length, see `selection.matched`; "" for none.
+      match_reference: in scoring, for comparisons at equal length, the limit in place of those of `selection`:
+        "sentences", as many as the reference has; "words", at most as many; or "", which leaves those.
       rouge: fields of `RougeConfig`.
     """
 

@@ -45,7 +45,8 @@ class Config(FineTuningConfig):
     Attributes:
       objective: "classification", or "regression": one number for each row.
       class_weights: what the loss of a row counts by its class, in the order of `data.labels`; none for 1 each.
-      metrics: held-out figures, of `bertjax.scoring.glue.METRICS`.
+      metrics: held-out figures: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
+        "pearson", "spearman". See `bertjax.scoring.glue`.
     """
 
     objective: str

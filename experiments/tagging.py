@@ -64,8 +64,8 @@ class RowsConfig:
     """How sentences become rows.
 
     Attributes:
-      scheme: how the tags tell where entities begin and end, of `tags.SCHEMES`; "plain" for tags of single words;
-        "auto" to tell it by the tags in `source`. Tags of entities are learned and predicted in BIO.
+      scheme: how the tags tell where entities begin and end: "BIO", "IOB1", "IO" or "BIOES"; "plain" for tags of single
+        words; "auto" to tell it by the tags in `source`. Tags of entities are learned and predicted in BIO.
       labels: the tags to learn, in order; none for those of the training sentences, or else of `init_from`.
       seq_len: tokens of a row at most, special ones included; longer sentences take several rows.
       split_punctuation: whether punctuation marks are words of their own in text to predict on, whose words are

@@ -51,11 +51,13 @@ class Config:
       architecture: "transformer" or "recurrent".
       model: fields of `EncoderDecoderConfig` or of `RecurrentConfig`.
       data: which pairs, and how they are encoded.
-      label_smoothing, smoothing_denominator: see `losses.smoothed_cross_entropy`.
+      label_smoothing: the probability that a label gives away, see `losses.smoothed_cross_entropy`; 0 for none.
+      smoothing_denominator: who shares what smoothing takes from a label: "V", all words, as torch; "V-1", the others,
+        as fairseq; "V-2", the others but padding, as the Annotated Transformer and PreSumm.
       start_token: what the decoder is fed first: the vocabulary's "begin" (Marian's has none, and uses "pad"), "pad" or
         "end" (as fairseq does).
       decoding: fields of `DecodingConfig`.
-      metrics: held-out figures, of `scoring.translation.SCORES`.
+      metrics: held-out figures: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match".
       num_scored: how many held-out pairs are translated at each evaluation; the likelihood is that of all within
         `data.seq_len`.
     """

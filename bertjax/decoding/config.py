@@ -21,8 +21,9 @@ class DecodingConfig:
       method: "beam_search"; "sampling", drawn at random; or "forced", where targets are given, and only scored.
       num_beams: hypotheses that are followed at once by a beam search.
       n_best: how many of those that finished are returned; or how many are drawn, independent of each other.
-      length_penalty: what a finished hypothesis's log-probability is divided by, see `length_penalties`. A sample's
-        score is its log-probability.
+      length_penalty: what a finished hypothesis's log-probability is divided by: "none", nothing; "gnmt",
+        ((5 + length) / 6)^alpha; "length", length^alpha, as transformers. See `length_penalties`. A sample's score is
+        its log-probability.
       alpha: the length penalty's exponent; 0 is no penalty, below 0 prefers the short.
       count_eos: whether the end token counts as part of the length in the penalty. It does in transformers and PreSumm.
       max_length: the most tokens whatever the source: T, what caches are made for.

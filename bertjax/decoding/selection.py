@@ -28,7 +28,7 @@ class SelectionConfig:
         is too long is passed over, and shorter ones after it may fit.
       threshold: the least score; None for no limit.
       block_ngrams: a sentence is passed over that shares so many words in a row with one already chosen; 0 for no such
-        rule. Words are compared as they stand, so give lower-cased sentences for what PreSumm does. PreSumm: 3.
+        rule. Words are compared in lower case, as PreSumm does: `summarization.select` gives them so. PreSumm: 3.
       order: of what comes out, "score" (PreSumm) or "document".
 
     Raises:
@@ -109,7 +109,7 @@ def select(scores: Float[np.ndarray, " E"], sentences: Sequence[str], config: Se
 
     Args:
       scores: of the E sentences, or of the first E: a row of a model may not have had room for all.
-      sentences: their texts.
+      sentences: their texts. Words are compared as they stand, so give lower-cased ones for what PreSumm does.
       config: the rules.
     Raises:
       UserError: a score that is NaN.

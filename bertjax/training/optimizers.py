@@ -42,8 +42,9 @@ class OptimizerConfig:
       frozen_layers: how many layers of the encoder, from the first, stay as they are, and its embeddings with them; 0
         for none.
       groups: ordered (path pattern, overrides): a parameter belongs to the first group whose pattern is found
-        in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any of the fields above but
-        the last three, or {"frozen": True}.
+        in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any keys of `optimizer` but
+        `groups`, `clip_norm`, `layer_decay` and `frozen_layers`, or {"frozen": True} alone:
+        `--config.optimizer.groups="(('embeddings', {'learning_rate': 1e-5}),)"`.
     """
 
     name: str
