@@ -43,7 +43,8 @@ class CheckpointConfig:
     """When checkpoints are written, and which are kept.
 
     Attributes:
-      save_every: steps between checkpoints; the last step has one in any case.
+      save_every: updates between two checkpoints; after the last there is one in any case. In fine-tuning as
+        `evaluate_every`, once an epoch, where it is not set.
       keep: how many of the latest are kept.
       best_metric: also keep the best by this metric ("valid/masked_lm_loss"), of those saved at a step that
         was evaluated too; empty to keep the latest only.

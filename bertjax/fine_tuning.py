@@ -50,7 +50,7 @@ class FineTuningConfig(WarmStartConfig):
 
     Attributes:
       num_epochs: how often training goes through the rows, where `num_steps` is not set.
-      warmup_fraction: of the updates, where `optimizer.warmup_steps` is not set.
+      warmup_fraction: which fraction of the updates is warm-up, where `optimizer.warmup_steps` is not set.
     """
 
     num_epochs: float

@@ -28,8 +28,9 @@ CONFIGS = tuple(
 _VARIANTS = {"translation": ("", "rnn")}
 _HEAD = """# The keys of the configs
 
-What each key of a config file means, and its value without a variant; empty where it follows from `init_from`, the size
-or the data. Each is a flag: `--config.data.seq_len=128`. `python -m docs.build_keys` writes this page from the code.
+What each key of a config file means, and its value without a variant; empty where it is not set: then it follows from
+`init_from`, the size or the data, unless its meaning says otherwise. Each is a flag: `--config.data.seq_len=128`.
+`python -m docs.build_keys` writes this page from the code.
 """
 # An entry of a docstring's Attributes: names, and what is said of them until the next entry.
 _ENTRY = re.compile(r"^ {6}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {8}.*)*)", re.MULTILINE)

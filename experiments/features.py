@@ -78,7 +78,8 @@ class FeaturesConfig:
     """Which layers, and how they make one vector of each token.
 
     Attributes:
-      layers: 0 is the embeddings, -1 the last.
+      layers: which layers: 0 is the embeddings, -1 the last. Where the config names none, the last four; for vectors of
+        sentences the last.
       mixing: "concatenation", or "sum".
     """
 

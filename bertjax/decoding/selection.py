@@ -26,7 +26,7 @@ class SelectionConfig:
       num_sentences: the most that are chosen; 0 for no limit. PreSumm: 3.
       word_budget: the most words that they have together, as white space parts them; 0 for no limit. A sentence that
         is too long is passed over, and shorter ones after it may fit.
-      threshold: the least score; None for no limit.
+      threshold: the least score; no limit where it is not set (None).
       block_ngrams: a sentence is passed over that shares so many words in a row with one already chosen; 0 for no such
         rule. Words are compared in lower case, as PreSumm does: `summarization.select` gives them so. PreSumm: 3.
       order: of what comes out, "score" (PreSumm) or "document".

@@ -40,9 +40,9 @@ class RougeConfig:
     Attributes:
       flavor: the program that is followed: "rouge-1.5.5", the Perl program, or "rouge-score", Google's package.
       stem: whether words with the same stem are the same.
-      words: how many words of a summary count: None for all; a number for as many, of the reference too, as option -l
-        of ROUGE-1.5.5; "reference" for as many as the reference has, for the limited-length recall on New York Times
-        articles (Durrett et al., 2016). Words are what spaces separate.
+      words: how many words of a summary count: all where it is not set (None); a number for as many, of the reference
+        too, as option -l of ROUGE-1.5.5; "reference" for as many as the reference has, for the limited-length recall on
+        New York Times articles (Durrett et al., 2016). Words are what spaces separate.
 
     Raises:
       UserError: an unknown flavor, or another limit.

@@ -25,10 +25,12 @@ class TrainingConfig(InferenceConfig):
       rng: how dropout's random bits are made: "threefry2x32", the same everywhere, or "rbg", faster on one TPU or GPU,
         which may differ between kinds of devices and versions of JAX. With "rbg" each of several TPU chips draws
         those of the whole batch, with "threefry2x32" its own.
-      num_steps: updates.
+      num_steps: updates; in fine-tuning those of `num_epochs` where it is not set.
       batch_size: rows of an update, over all devices and micro-batches.
       accumulation_steps: micro-batches that an update's rows are worked through in.
-      log_every, evaluate_every: steps between two of these; the last step is logged and evaluated in any case.
+      log_every: updates between two lines of the log; the last is logged in any case.
+      evaluate_every: updates between two evaluations; after the last there is one in any case. In fine-tuning once an
+        epoch where it is not set.
       parallel: "jit", or "pmap" for comparison.
     """
 

@@ -30,7 +30,7 @@ class OptimizerConfig:
       learning_rate: the peak of the schedule.
       schedule: "linear" (BERT's), "sqrt_decay" (its square root), "inverse_sqrt" (Noam's), "cosine" or "constant",
         after `warmup_steps`.
-      warmup_steps: updates of linear warm-up.
+      warmup_steps: updates of linear warm-up; in fine-tuning those of `warmup_fraction` where it is not set.
       weight_decay: decoupled decay, times the learning rate.
       no_decay: parameters whose path matches this pattern do not decay.
       beta1, beta2, eps: Adam's.
