@@ -49,7 +49,7 @@ class CheckpointConfig:
       best_metric: also keep the best by this metric ("valid/masked_lm_loss"), of those saved at a step that
         was evaluated too; empty to keep the latest only.
       best_mode: whether the "min" or the "max" is best.
-      keep_best: how many of these are kept.
+      keep_best: how many of the best by `best_metric` are kept, beside the latest.
       final: which checkpoint a trained run is tested with, and used with unless `--checkpoint` says otherwise:
         "latest", "best", a step, or the mean of the parameters of several: "last:5", "best:3".
     """

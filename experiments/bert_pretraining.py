@@ -41,8 +41,8 @@ class Config:
       experiment: this file's name.
       init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to take sizes, vocabulary and weights
         from; or "".
-      learned_positions: how many positions that model was trained on, if those beyond are to begin as copies of
-        them; 0 to take all as they are.
+      learned_positions: how many positions the model in `init_from` was trained on, if those beyond are to begin as
+        copies of them; 0 to take all as they are.
       seed: of parameters, data order, masks and dropout; from 0 to 2**32 - 1.
       batch_size: rows of an update, over all devices and micro-batches.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.

@@ -73,7 +73,7 @@ class RowsConfig:
     Attributes:
       labels: the classes, in order; none for those of the training rows, or else of `init_from`.
       seq_len: tokens of a row at most, special ones included; longer texts are cut at their ends.
-      packing: whether several texts share a row of that length in training.
+      packing: whether several texts share a row of `seq_len` tokens in training.
     """
 
     labels: tuple[str, ...]

@@ -50,8 +50,8 @@ class TaggerConfig(HeadConfig):
 
     Attributes:
       feature_layers: the layers of a BERT that is not trained, whose vectors the tagger reads; none to train BERT.
-      mixing: how these become one vector: "concatenation", "sum" or "weighted".
-      lstm_layers: BiLSTMs on these features, of `lstm_size`.
+      mixing: how the vectors of `feature_layers` become one: "concatenation", "sum" or "weighted".
+      lstm_layers: BiLSTMs of `lstm_size` on the vectors of `feature_layers`.
     """
 
     feature_layers: tuple[int, ...]

@@ -26,7 +26,8 @@ class QuestionsConfig:
       source: training questions: paths or globs of SQuAD files, separated by commas; empty where there are only
         held-out questions to score.
       valid_source: held-out questions; empty to hold out questions of `source`.
-      valid_fraction: which fraction of the contexts is held out then with all their questions, drawn by their numbers.
+      valid_fraction: which fraction of the contexts is held out where `valid_source` is empty, with all their
+        questions, drawn by their numbers.
       on_bad_row: "stop" at a malformed question, paragraph or article, or "skip" and count it.
     """
 

@@ -27,7 +27,7 @@ class ArticleFormat:
       article_field, summary_field: of rows and records. A value is a text, whose lines "\\n" ends; or a list of
         sentences, each a text or a list of words.
       gold_field: of rows, the sentences that a summary is made of by someone's judgment; "" for none.
-      gold_as: what is in it: "numbers" of sentences, from 0; or "labels", 0 or 1 for each sentence.
+      gold_as: what is in `gold_field`: "numbers" of sentences, from 0; or "labels", 0 or 1 for each sentence.
     """
 
     layout: str

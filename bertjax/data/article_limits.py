@@ -14,11 +14,11 @@ class ArticleLimits:
     """Limits of what is learned from, in words as white space parts them; PreSumm's and BertSum's values in brackets.
 
     Attributes:
-      min_sentences: an article with fewer that are long enough is left out (3).
-      max_sentences: so many of these are taken, the first (100).
+      min_sentences: an article with fewer sentences that are long enough is left out (3).
+      max_sentences: so many sentences that are long enough are taken, the first (100).
       min_words: a sentence is long enough if it has more words than this (5; strictly more, whatever its name says).
       max_words: so many words of a sentence are taken, the first (200).
-      min_summary_words: an article whose summary has fewer is left out (5). PreSumm counts word pieces, its three
+      min_summary_words: an article whose summary has fewer words is left out (5). PreSumm counts word pieces, its three
         markers among them; BertSum has no such limit (0).
       max_summary_words: so many words of a summary are taken to learn from, the first (500, of word pieces).
     """

@@ -63,8 +63,8 @@ class CorpusConfig:
     Attributes:
       source: training text (see `sources.TextSource`).
       valid_source: held-out text; empty to hold out documents of `source`.
-      valid_fraction: which fraction of the documents is held out, chosen by a hash of their text, so that
-        copies of a document never stand on both sides.
+      valid_fraction: which fraction of the documents is held out where `valid_source` is empty, chosen by a hash of
+        their text, so that copies of a document never stand on both sides.
       text_field: the field that holds the text, in JSONL rows and TFDS records.
       on_bad_row: "stop" at a malformed row, or "skip" and count it.
       lines: whether a line is a "sentence", or a "paragraph" that is to be split into sentences.

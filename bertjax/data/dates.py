@@ -39,8 +39,9 @@ class DatesConfig:
     """Which languages.
 
     Attributes:
-      source_locale: as Babel names it, such as "en" or "de_AT".
-      target_locales: one or more. If there are several, the source begins with the one wanted: "<ko> May 9, 2049".
+      source_locale: what dates are given in, as Babel names it, such as "en" or "de_AT".
+      target_locales: what dates are written in, one or more. If there are several, the source begins with the one
+        wanted: "<ko> May 9, 2049".
     """
 
     source_locale: str

@@ -26,7 +26,7 @@ class LabeledTextConfig:
     Attributes:
       source: training rows (see `tables.read_rows`); empty where there are only held-out rows to score.
       valid_source: held-out rows; empty to hold out rows of `source`.
-      valid_fraction: which fraction of the rows is held out then, drawn by their numbers.
+      valid_fraction: which fraction of the rows is held out where `valid_source` is empty, drawn by their numbers.
       header: whether the first row of a TSV or CSV file names the columns; if not, they are "0", "1", and so on.
       separator: what parts the fields of a line; empty to tell it by the files' names.
       text_columns: the column of the text, or the two of a pair.

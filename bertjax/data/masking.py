@@ -21,8 +21,8 @@ class MaskingConfig:
       rate: fraction of an instance's tokens, [CLS] and [SEP] counted, that are predicted (0.15).
       max_predictions: upper bound on predicted tokens in an instance (20 at length 128, 77 at 512).
       mask_fraction: of the predicted tokens, the fraction replaced by [MASK] (0.8).
-      random_fraction: the fraction replaced by a random token of the whole vocabulary (0.1).
-      keep_fraction: the fraction left as it is (0.1); the three add up to 1.
+      random_fraction: of the predicted tokens, the fraction replaced by a random one of the whole vocabulary (0.1).
+      keep_fraction: of the predicted tokens, the fraction left as it is (0.1). The three fractions of them add up to 1.
       whole_word: choose whole words, never a part of one.
       mode: "dynamic" draws anew in each epoch, "static" repeats the first `dupe_factor` epochs' draws.
       dupe_factor: how many different draws static masking cycles through (10).

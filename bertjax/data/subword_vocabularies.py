@@ -33,8 +33,8 @@ class SubwordConfig:
         "characters" (every code point, so many as there are).
       joint: whether both languages have one vocabulary.
       vocab_file: a given vocabulary of the source, or of both (see `subwords.given`); empty to train.
-      target_vocab_file: of the target, where it has its own.
-      vocab_size: the most tokens of a trained one.
+      target_vocab_file: a given vocabulary of the target, where it has its own.
+      vocab_size: the most tokens of a trained vocabulary.
       lowercase: whether text is lowercased; "wordpiece" strips its accents too. Not for "characters", nor for a given
         vocabulary but a vocab.txt.
       normalization: "nfc" or "nfkc", of "bpe".

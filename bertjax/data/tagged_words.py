@@ -41,7 +41,7 @@ class SentencesConfig:
     Attributes:
       source: training sentences (see `read_sentences`); empty where there are only held-out sentences to score.
       valid_source: held-out sentences; empty to hold out sentences of `source`.
-      valid_fraction: which fraction of the sentences is held out then, drawn by their numbers.
+      valid_fraction: which fraction of the sentences is held out where `valid_source` is empty, drawn by their numbers.
       on_bad_row: "stop" at a malformed row, or "skip" its sentence and count it.
     """
 
@@ -60,8 +60,8 @@ class Columns:
     """Where words and tags stand in a row, counted from 0, or from the end as -1, -2, ...
 
     Attributes:
-      word_column: 0 in CoNLL-2003, 1 in CoNLL-U.
-      tag_column: -1 in CoNLL-2003 (entities), 3 in CoNLL-U (universal parts of speech).
+      word_column: where words stand: 0 in CoNLL-2003, 1 in CoNLL-U.
+      tag_column: where tags stand: -1 in CoNLL-2003 (entities), 3 in CoNLL-U (universal parts of speech).
     """
 
     word_column: int

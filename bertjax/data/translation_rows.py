@@ -29,7 +29,7 @@ class RowsConfig:
 
     Attributes:
       seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on.
-      packing: whether short pairs share a row of that length.
+      packing: whether short pairs share a row of `seq_len` tokens in training.
       on_long_line: what to do with a line to translate of more tokens than a translation may have
         (`decoding.max_length`) or the model has positions for: "split" at ends of sentences or, for want of them,
         between words, or "refuse".

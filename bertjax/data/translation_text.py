@@ -24,7 +24,8 @@ class DateCounts:
     """How many dates there are to be scored on.
 
     Attributes:
-      num_valid, num_test: pairs of these splits.
+      num_valid: how many made-up dates are held out; of no effect on pairs in files.
+      num_test: how many made-up dates are tested on, 0 for none; of no effect on pairs in files.
     """
 
     num_valid: int

@@ -28,7 +28,7 @@ class DecodingConfig:
       count_eos: whether the end token counts as part of the length in the penalty. It does in transformers and PreSumm.
       max_length: the most tokens whatever the source: T, what caches are made for.
       max_ratio, max_extra: a hypothesis has at most max_ratio x source + max_extra tokens, the end token counted.
-      min_ratio, min_extra: it has at least min_ratio x source + min_extra, the end token not counted.
+      min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra, the end token not counted.
       block_ngrams: no n tokens in a row come twice; 0 for no such rule. See `ngram_blocking`.
       force_eos: a beam search's last possible token is the end token, at no cost, as `forced_eos_token_id` of
         transformers, which Marian has, even if that is before the least length. Otherwise hypotheses are cut there, and

@@ -35,14 +35,14 @@ class BertSumConfig:
     Attributes:
       scorer: "classifier", a linear layer for each sentence alone; "transformer", the one that PreSumm has, over all
         sentences of a document; "rnn", BertSum's LSTM over them, of as many units in both directions together as
-        BERT's hidden size: its output is added to its input. The rest is for one of them each.
-      scorer_layers: of the Transformer; 2 in both papers.
-      scorer_heads: of the Transformer; 8.
-      scorer_intermediate: of the Transformer; 2048.
-      scorer_dropout: of Transformer and LSTM; .1.
-      rnn_compat: whether the LSTM computes what BertSum's code does: each sentence gets the two final states, not its
-        own, and padding is read like sentences, so that scores depend on what else is in the batch. Published weights
-        were trained with that.
+        BERT's hidden size: its output is added to its input.
+      scorer_layers: layers of a Transformer that scores; 2 in both papers.
+      scorer_heads: heads of each attention of a Transformer that scores; 8.
+      scorer_intermediate: width inside the feed-forward network of a Transformer that scores; 2048.
+      scorer_dropout: of a Transformer or an LSTM that scores; .1.
+      rnn_compat: whether an LSTM that scores computes what BertSum's code does: each sentence gets the two final
+        states, not its own, and padding is read like sentences, so that scores depend on what else is in the batch.
+        Published weights were trained with that.
       sentence_pooling: what of BERT's output stands for a sentence: "cls", its [CLS], as in both papers; or the "mean"
         of its tokens, [CLS] and [SEP] among them, which says more where BERT was trained on to give such means, as the
         encoders of sentence-transformers are.

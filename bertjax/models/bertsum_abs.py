@@ -31,9 +31,10 @@ class BertSumAbsConfig:
 
     Attributes:
       decoder_layers: layers of the decoder; 6 in the paper.
-      decoder_heads: heads of each of its attentions; 8.
-      decoder_intermediate: width inside its feed-forward network; 2048.
-      decoder_dropout: on its embeddings, attention weights, activations and each sub-layer's output; .2 for BERTSUMABS.
+      decoder_heads: heads of each of the decoder's attentions; 8.
+      decoder_intermediate: width inside the decoder's feed-forward network; 2048.
+      decoder_dropout: on the decoder's embeddings, attention weights, activations and each sub-layer's output; .2 for
+        BERTSUMABS.
 
     Raises:
       UserError: a value out of range.

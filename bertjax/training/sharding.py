@@ -31,8 +31,8 @@ class MeshConfig:
 
     Attributes:
       data: devices over which rows of a batch are split, parameters being copied.
-      fsdp: over which rows are split, and parameters and optimizer state too (gathered where they are used).
-      tensor: over which attention heads and the feed-forward layer are split.
+      fsdp: devices over which rows are split, and parameters and optimizer state too (gathered where they are used).
+      tensor: devices over which attention heads and the feed-forward layer are split.
     """
 
     data: int
