@@ -56,6 +56,8 @@ def main() -> None:
         contenders["transformers"] = Transformers(folder, args.beams, args.tokens)
         if common.has_module("ctranslate2"):
             contenders["CTranslate2"] = CTranslate2(folder, args.beams, args.tokens, args.vocab_size)
+        else:
+            print("CTranslate2 is not timed: it is not installed", flush=True)
         print(f"{common.describe_machine()}; float32; {args.rounds} rounds", flush=True)
         work = f"{args.sentences} sentences of {lengths.mean():.0f} tokens on average into {args.tokens} each"
         print(f"{args.size}, {args.vocab_size:,} words, {args.beams} beams, {work}\n", flush=True)
