@@ -96,7 +96,8 @@ class Task(Predicts, Protocol):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Sums over the rows of a micro-batch; without `rng`, dropout is off.
 
-        The metric "tokens" is the number of tokens that are not padding.
+        The metric "tokens" is the number of tokens that are not padding; of models of a target given a source, of those
+        of the targets.
         """
 
     def baselines(self) -> Mapping[str, float]:
