@@ -47,7 +47,7 @@ class CheckpointConfig:
         `evaluate_every`, once an epoch, where it is not set.
       keep: how many of the latest are kept.
       best_metric: also keep the best by this metric ("valid/masked_lm_loss"), of those saved at a step that
-        was evaluated too; empty to keep the latest only.
+        was evaluated too; "" to keep the latest only. In tagging the tags tell it where it is not set.
       best_mode: whether the "min" or the "max" is best.
       keep_best: how many of the best by `best_metric` are kept, beside the latest.
       final: which checkpoint a trained run is tested with, and used with unless `--checkpoint` says otherwise:
