@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bertjax.errors import UserError, choice
@@ -103,15 +103,6 @@ def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfi
         score = _sets_score(words, reference)
     search = _greedy if config.method == "greedy" else _combination
     return search(score, len(sentences), config.num_sentences)
-
-
-def oracle_score(
-    chosen: Iterable[int], sentences: Sequence[str], summary: Sequence[str], config: OracleConfig
-) -> float:
-    """Returns what `oracle` seeks the most of: the sum of F1 values, 0 to 1 each, of some sentences."""
-    if config.counts == "counts":
-        return _counts_score(sentences, summary, config)(tuple(chosen))
-    return _sets_score(*_clean_words(sentences, summary, config.lowercase))(tuple(chosen))
 
 
 def _verbatim(sentences: Sequence[str], summary: Sequence[str]) -> tuple[int, ...]:
