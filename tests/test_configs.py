@@ -12,7 +12,6 @@ import pytest
 
 from bertjax.checkpoints import restore_params
 from bertjax.errors import UserError, build_all, check_unresolved
-from bertjax.models.bert import BertConfig, num_parameters
 from bertjax.training import loop
 from bertjax.training.config import TrainingConfig
 from tests import tiny
@@ -106,8 +105,6 @@ def test_a_config_makes_all_that_a_run_needs(name, size):
 @pytest.mark.parametrize(("size", "published"), [("base", 109_482_240), ("large", 335_141_888)])
 def test_the_published_sizes_have_their_parameters(size, published):
     tree = changed(tree_of("bert_pretraining", size), ("model", "vocab_size"), 30_522)
-    model = BertConfig(**tree["model"], next_sentence=True)
-    assert num_parameters(model) == published
     shapes = jax.eval_shape(make(tree)[0].init, jax.random.key(0))["bert"]
     assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == published
 

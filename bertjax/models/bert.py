@@ -65,21 +65,6 @@ class PreTrainingOutput(NamedTuple):
     attention: Array | None  # [L, B, N, S, S] float32
 
 
-def num_parameters(config: BertConfig) -> int:
-    """Returns the size of `Bert` with its pooler and without pretraining heads, as papers quote it.
-
-    109,482,240 for BERT-Base and 335,141,888 for BERT-Large, at the published vocabulary of 30,522.
-    """
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    tables = (config.vocab_size + config.max_positions + config.type_vocab_size) * hidden
-    norm = 2 * hidden
-    square = hidden * hidden + hidden  # query, key, value, output or pooler: kernel and bias
-    feed_forward = 2 * hidden * intermediate + intermediate + hidden
-    layer = 4 * square + feed_forward + 2 * norm
-    final_norm = norm if config.norm == "pre" else 0
-    return tables + norm + config.num_layers * layer + final_norm + square
-
-
 class Bert(nn.Module):
     """Embeddings, encoder, and a pooler (dense and tanh on [CLS]) if `use_pooler`.
 

@@ -17,7 +17,6 @@ import pytest
 
 from benchmarks.common import flops_per_token
 from bertjax.errors import UserError, build_all
-from bertjax.models.bert import BertConfig, num_parameters
 from bertjax.training.config import TrainingConfig
 from bertjax.training.planning import chips, plan, planner, search
 from configs import bert_pretraining as config_file
@@ -88,9 +87,10 @@ def planned(**values):
 
 def size_of_model():
     """Parameters of the encoder with its pooler, of the masked-LM head and of the next-sentence head."""
-    settings = {**config()["model"], "vocab_size": VOCAB, "next_sentence": True}
-    bert = num_parameters(BertConfig(**settings))
-    return bert + (HIDDEN * HIDDEN + HIDDEN + 2 * HIDDEN + VOCAB) + (2 * HIDDEN + 2)
+    norm, square = 2 * HIDDEN, HIDDEN**2 + HIDDEN  # a square kernel, with its bias
+    layer = 4 * square + (8 * HIDDEN**2 + 5 * HIDDEN) + 2 * norm
+    bert = (VOCAB + 48 + 2) * HIDDEN + norm + LAYERS * layer + square
+    return bert + (square + norm + VOCAB) + (2 * HIDDEN + 2)
 
 
 def test_the_plan_of_a_data_parallel_run():
