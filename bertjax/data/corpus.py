@@ -137,9 +137,6 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         """Args: the folder of a finished `Preparation`."""
         self.folder = folder
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        self.fingerprint: str = manifest["fingerprint"]
-        self.counts: dict[str, dict[str, int]] = manifest["counts"]
         self.tokenizer = WordPiece.load(folder)
         self.splits = {name: Split(folder, name) for name in SPLITS}
         self.unigrams: Int64[np.ndarray, " V"] = np.load(folder / "unigrams.npy")

@@ -1,6 +1,7 @@
 """Looking into the folders of preparations."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,3 +40,8 @@ def texts_of(prepared: corpus.Corpus, split: str) -> list[str]:
     """The documents of a split, of words whose pieces are all in the vocabulary."""
     tokens = read_whole(prepared.splits[split])
     return [" ".join(prepared.tokenizer.vocab[i] for i in ids).replace(" ##", "") for ids in tokens]
+
+
+def counts_of(prepared: corpus.Corpus) -> dict[str, dict[str, int]]:
+    """What the preparation counted in each split."""
+    return json.loads((prepared.folder / "manifest.json").read_text())["counts"]

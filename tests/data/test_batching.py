@@ -29,6 +29,7 @@ from tests.data.batches import (
     restored,
     rows_in,
 )
+from tests.data.folders import counts_of
 
 
 @pytest.fixture
@@ -219,7 +220,7 @@ def test_texts_can_be_read_again(corpus, tiny_documents):
         words.setdefault(key, []).extend(corpus.tokenizer.vocab[i] for i in ids[1 : 1 + length])
     read = {" ".join(text).replace(" ##", "") for text in words.values()}
     assert read < {" ".join(lines) for lines in tiny_documents}
-    assert len(read) == corpus.counts["valid"]["documents"]
+    assert len(read) == counts_of(corpus)["valid"]["documents"]
 
 
 def test_only_text_is_predicted(corpus):

@@ -64,7 +64,7 @@ def test_an_interrupted_preparation_goes_on_to_the_same_bytes(
     assert not Preparation(config, tmp_path).is_finished()
     again, never = prepare(config), prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never")))
     assert digests(again.folder) == digests(never.folder)
-    assert left_behind(config) == [again.fingerprint]
+    assert left_behind(config) == [again.folder.name]
     assert len(list(again.folder.rglob("*-train.array_record*"))) > 3
 
 
@@ -139,7 +139,7 @@ def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, tm
     in_small_parts(monkeypatch)
     again, never = prepare(config), prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never")))
     assert digests(again.folder) == digests(never.folder)
-    assert left_behind(config) == [again.fingerprint]
+    assert left_behind(config) == [again.folder.name]
 
 
 def count_parts(partial):
@@ -174,7 +174,7 @@ def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(
     in_small_parts(monkeypatch)
     never = prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never"), workers=1))
     assert digests(Preparation(config, tmp_path).folder) == digests(never.folder)
-    assert left_behind(config) == [never.fingerprint]
+    assert left_behind(config) == [never.folder.name]
 
 
 def test_what_a_process_left_that_was_killed_at_the_last_moment_is_kept(make_config, tmp_path, monkeypatch):
