@@ -6,7 +6,7 @@ between machines because words are shared out to threads. Here every tie has a r
 
 import heapq
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,10 +29,10 @@ class Bpe(NamedTuple):
 
 def train(
     counts: Mapping[str, int],
+    characters: Mapping[str, int],
     vocab_size: int,
     specials: Sequence[str],
     coverage: float,
-    characters: Mapping[str, int] | None = None,
 ) -> Bpe:
     """A vocabulary of at most `vocab_size` tokens.
 
@@ -44,14 +44,14 @@ def train(
     Args:
       counts: occurrences of each word; their order has no influence. About a kilobyte of memory is used for each
         (see `word_counts.MAX_WORDS`).
+      characters: occurrences of each character, those of words that are not in `counts` too.
       vocab_size: the most tokens wanted.
       specials: the first tokens.
       coverage: the fraction of the text's characters that the alphabet has, see `alphabet`.
-      characters: occurrences of each character, if the text has more than those in `counts`.
     Raises:
       UserError: no words, or a `vocab_size` without room for the characters.
     """
-    chars = alphabet(_characters(counts) if characters is None else characters, coverage)
+    chars = alphabet(characters, coverage)
     if len(specials) + len(chars) > vocab_size:
         raise UserError(
             "vocabulary size",
@@ -67,15 +67,6 @@ def train(
         applied.append(merge[0])
         vocab[merge[1]] = None
     return Bpe(list(vocab), applied)
-
-
-def _characters(counts: Mapping[str, int]) -> Counter[str]:
-    """Occurrences of each character."""
-    frequency: Counter[str] = Counter()
-    for word, count in counts.items():
-        for char in word:
-            frequency[char] += count
-    return frequency
 
 
 def alphabet(frequency: Mapping[str, int], coverage: float) -> list[str]:

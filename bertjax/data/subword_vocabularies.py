@@ -140,8 +140,7 @@ def train(config: SubwordConfig, texts: Iterable[str]) -> Subwords:
     else:
         splitter = Splitter(config.normalization, config.lowercase)
         counts = _count(texts, splitter.count_words)
-        coverage = config.character_coverage
-        bpe = bpe_trainer.train(counts.words, config.vocab_size, SPECIALS, coverage, counts.characters)
+        bpe = bpe_trainer.train(*counts, config.vocab_size, SPECIALS, config.character_coverage)
         trained = subwords.byte_pair(bpe, config.normalization, config.lowercase)
     _log.info("trained a vocabulary of %d tokens on %d different words", trained.vocab_size, len(counts.words))
     if trained.vocab_size < config.vocab_size:

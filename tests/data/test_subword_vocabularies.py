@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 
-from bertjax.data import bpe_trainer, subword_vocabularies, subwords, word_counts
+from bertjax.data import subword_vocabularies, subwords, word_counts
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.subwords import SPECIALS, Splitter
 from bertjax.errors import UserError
+from tests.data.test_bpe_trainer import train
 
 PAIRS = [("the new cat", "die neue Katze"), ("the newest cat.", "die neueste Katze.")]
 
@@ -55,7 +56,7 @@ def test_fingerprints_tell_joint_from_separate():
 def test_training_in_blocks_gives_the_same(monkeypatch):
     texts = list(itertools.chain.from_iterable(PAIRS))
     counts = Splitter("nfc", lowercase=False).count_words(texts)
-    whole = subwords.byte_pair(bpe_trainer.train(counts, 40, SPECIALS, 1.0), "nfc", False)
+    whole = subwords.byte_pair(train(counts, 40, SPECIALS), "nfc", False)
     monkeypatch.setattr(subword_vocabularies, "_BLOCK", 1)
     for order in (texts, texts[::-1]):
         assert subword_vocabularies.train(config(), order).fingerprint == whole.fingerprint

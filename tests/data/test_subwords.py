@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from bertjax.data import bpe_trainer, subwords
+from bertjax.data import subwords
 from bertjax.data.subwords import SPECIALS, LibrarySubwords, Splitter
 from bertjax.data.tokenizers import SPECIALS as BERT_SPECIALS
 from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError
+from tests.data.test_bpe_trainer import train
 
 # Of languages and kinds of marks whose normalization no newer Unicode changes.
 RANGES = [(0x20, 0x24F), (0x300, 0x36F), (0x370, 0x377), (0x400, 0x45F), (0x1E00, 0x1EFF), (0x2000, 0x206F)]
@@ -30,7 +31,7 @@ TEXT = 'The cat, the new cat and the newest hat: "that\'s it" - 3,50 € für di
 
 def bpe_of(texts, vocab_size=400, normalization="nfc", lowercase=False, coverage=1.0):
     counts = Splitter(normalization, lowercase).count_words(texts)
-    trained = bpe_trainer.train(counts, vocab_size, SPECIALS, coverage)
+    trained = train(counts, vocab_size, SPECIALS, coverage)
     return subwords.byte_pair(trained, normalization, lowercase)
 
 
