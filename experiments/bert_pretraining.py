@@ -1,7 +1,6 @@
 """BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,8 +23,6 @@ from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutpu
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
-
-_log = logging.getLogger(__name__)
 
 _DATA = (CorpusConfig, PairsConfig, RowsConfig)
 _TOP = 5

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.scoring import glue
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
-
-_log = logging.getLogger(__name__)
 
 _CORRELATIONS = ("pearson", "spearman")
 _ENCODED_AT_ONCE = 1024
