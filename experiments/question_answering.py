@@ -235,8 +235,7 @@ class QuestionAnswering:
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """The questions of a SQuAD file, whose answers are not looked for."""
-        text = "\n".join(lines).removeprefix("\ufeff")
-        for question in answers.parse_questions(text, BadRows(self._text.on_bad_row)):
+        for question in answers.parse_questions("\n".join(lines), BadRows(self._text.on_bad_row)):
             rows = windows(question, self._tokenizer, self._spans)
             yield fine_tuning.example([row.inputs for row in rows], (question, rows))
 
