@@ -145,8 +145,7 @@ def docstrings(folder: Path) -> Path:
 
 def real_tokens(batch: Batch) -> int:
     """Tokens of a batch that are not padding."""
-    mask = batch["segment_ids"] if "segment_ids" in batch else batch["attention_mask"]
-    return int(np.count_nonzero(mask))
+    return int(np.count_nonzero(batch["segment_ids"]))
 
 
 def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> Batch:
@@ -169,7 +168,7 @@ def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> Batch:
             return np.broadcast_to(np.searchsorted(starts, np.arange(length), side="right"), shape)
         if name == "position_ids":
             return np.broadcast_to(np.arange(length) % (length // sequences), shape)
-        assert name == "attention_mask" or name.endswith("_weights"), f"no idea how to make up {name}"
+        assert name.endswith("_weights"), f"no idea how to make up {name}"
         return np.ones(shape)
 
     return {name: fill(name, spec.shape).astype(spec.dtype) for name, spec in specs.items()}

@@ -71,7 +71,6 @@ class TorchStep:
 
 def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Our batch, one sequence a row, with the names and the labels that transformers expects."""
-    mask = batch["segment_ids"] if "segment_ids" in batch else batch["attention_mask"]
     labels = np.full(batch["input_ids"].shape, _IGNORED)
     rows, columns = np.nonzero(batch["masked_weights"])
     labels[rows, batch["masked_positions"][rows, columns]] = batch["masked_labels"][rows, columns]
@@ -79,7 +78,7 @@ def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {
         "input_ids": batch["input_ids"].astype(np.int64),
         "token_type_ids": batch["token_type_ids"].astype(np.int64),
-        "attention_mask": (mask != 0).astype(np.int64),
+        "attention_mask": (batch["segment_ids"] != 0).astype(np.int64),
         "labels": labels,
         "next_sentence_label": next_sentence.reshape(-1).astype(np.int64),
     }
