@@ -109,8 +109,8 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
         if train:
             labels = labels or _label_names(_in_bio(train, scheme), scheme, known)
             tokenizer = GivenText.of(config["data"], Path()).tokenizer()
-            windows = [w for sentence in train for w in tagged_words.rows(sentence.words, tokenizer, rows.seq_len)]
-            count = count_rows(np.array([len(w.inputs["input_ids"]) for w in windows]), rows.seq_len, rows.packing)
+            windows = [row for each in train for row in tagged_words.rows(each.words, tokenizer, rows.seq_len)]
+            count = count_rows(np.array([len(row["input_ids"]) for row in windows]), rows.seq_len, rows.packing)
     labels = labels or known
     scheme = (tags.recognize([labels]) or _PLAIN) if scheme == _AUTO else scheme
     checkpoint, optimizer = dict(config["checkpoint"]), dict(config["optimizer"])
@@ -237,14 +237,14 @@ class Tagging:
         """The rows of all sentences as arrays: `input_ids`, `token_type_ids`, `labels`, `label_weights`."""
         for sentence in sentences:
             numbers = np.array([self._number[tag] for tag in sentence.tags])
-            for window in tagged_words.rows(sentence.words, self._tokenizer, self._rows.seq_len):
-                row = tagged_words.with_labels(window, numbers)
+            windows = tagged_words.rows(sentence.words, self._tokenizer, self._rows.seq_len)
+            for row in tagged_words.with_labels(windows, numbers):
                 yield {name: row[name] for name in (*_INPUTS, *_LABELS)}
 
     def _example(self, words: Sequence[str], given: Sequence[str]) -> Example:
         windows = tagged_words.rows(words, self._tokenizer, self._rows.seq_len)
-        inputs = [{name: window.inputs[name] for name in _INPUTS} for window in windows]
-        positions = [window.inputs["word_positions"] for window in windows]
+        inputs = [{name: row[name] for name in _INPUTS} for row in windows]
+        positions = [row["unit_starts"] for row in windows]
         return fine_tuning.example(inputs, _Words(words, positions, given))
 
     def init(self, rng: jax.Array) -> Params:

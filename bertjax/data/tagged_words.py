@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from jaxtyping import Int
 
 from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, find_files, read_lines
 from bertjax.data.splits import check_split, held_out
+from bertjax.data.text_rows import unit_rows
 from bertjax.data.tokenizers import WordPiece
-from bertjax.data.windows import Part, cover
 from bertjax.errors import UserError, choice
 
 _log = logging.getLogger(__name__)
@@ -196,22 +196,10 @@ def _check_length(group: list[Line]) -> None:
         )
 
 
-class Window(NamedTuple):
-    """A row for BERT, and the words of the sentence that it owns.
+def rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[dict[str, np.ndarray]]:
+    """The rows that together own each word of a sentence once; one row if the sentence fits. See `unit_rows`.
 
-    `inputs` holds, for S tokens and W words owned: input_ids [S] int32, with [CLS] and [SEP]; token_type_ids
-    [S] int32, all 0; word_positions [W] int32, the place of the first piece of each word owned.
-    """
-
-    inputs: dict[str, np.ndarray]
-    words: range
-
-
-def rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[Window]:
-    """The rows that together own each word of a sentence once; one row if the sentence fits.
-
-    A word that normalizes to nothing becomes [UNK]; one that fills more than a row is cut. Neighboring rows
-    share up to half of their pieces.
+    A word that normalizes to nothing becomes [UNK].
 
     Args:
       words: those of a sentence, one or more.
@@ -224,36 +212,27 @@ def rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[Windo
         raise UserError(
             "config key data.seq_len", got=seq_len, expected="at least 3: [CLS], a piece, [SEP]", fix="use 128"
         )
-    limit = seq_len - 2
-    pieces = [ids[:limit] or [tokenizer.unk_id] for ids in tokenizer.encode_batch(words)]
-    return [_row(pieces, window, tokenizer) for window in cover(list(map(len, pieces)), limit, limit // 2)]
+    pieces = [ids or [tokenizer.unk_id] for ids in tokenizer.encode_batch(words)]
+    return list(unit_rows([pieces], tokenizer, seq_len))
 
 
-def _row(pieces: list[list[int]], window: Part, tokenizer: WordPiece) -> Window:
-    covered = pieces[window.covers.start : window.covers.stop]
-    ids = np.array([tokenizer.cls_id, *(piece for word in covered for piece in word), tokenizer.sep_id], np.int32)
-    firsts = 1 + np.cumsum([0, *map(len, covered[:-1])])
-    first = window.owns.start - window.covers.start
-    positions = firsts[first : first + len(window.owns)].astype(np.int32)
-    return Window({"input_ids": ids, "token_type_ids": np.zeros_like(ids), "word_positions": positions}, window.owns)
-
-
-def with_labels(window: Window, tag_ids: Int[np.ndarray, " words"]) -> dict[str, np.ndarray]:
-    """The inputs of a row together with what is to be learned.
+def with_labels(
+    windows: Sequence[Mapping[str, np.ndarray]], tag_ids: Int[np.ndarray, " words"]
+) -> Iterator[dict[str, np.ndarray]]:
+    """The rows of a sentence together with what is to be learned.
 
     Args:
-      window: the row.
-      tag_ids: the tag of each word of the whole sentence.
-    Returns:
-      `window.inputs`; labels [S] int32: the tag at the first piece of each word owned, else 0; and
-      label_weights [S] float32: 1 there, else 0.
+      windows: all its rows.
+      tag_ids: the tag of each of its words.
+    Yields:
+      a row; labels [S] int32: the tag at the first piece of each word owned, else 0; and label_weights [S] float32: 1
+      there, else 0.
     """
-    positions = window.inputs["word_positions"]
-    labels = np.zeros_like(window.inputs["input_ids"])
-    labels[positions] = tag_ids[window.words.start : window.words.stop]
-    weights = np.zeros(len(labels), np.float32)
-    weights[positions] = 1
-    return {**window.inputs, "labels": labels, "label_weights": weights}
+    owned = np.cumsum([len(row["unit_starts"]) for row in windows])
+    for row, tags in zip(windows, np.split(tag_ids, owned[:-1]), strict=True):
+        labels, weights = np.zeros_like(row["input_ids"]), np.zeros(len(row["input_ids"]), np.float32)
+        labels[row["unit_starts"]], weights[row["unit_starts"]] = tags, 1
+        yield {**row, "labels": labels, "label_weights": weights}
 
 
 def check_labels(labels: Sequence[str]) -> None:

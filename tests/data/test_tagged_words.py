@@ -136,45 +136,42 @@ def test_a_file_without_blank_lines(tmp_path, monkeypatch):
 
 
 def test_rows_of_a_short_sentence():
-    (window,) = rows(["Ab,", "\u200b", "zz", "c"], TOKENIZER, 20)
-    ids = [VOCAB[id_] for id_ in window.inputs["input_ids"]]
+    (row,) = rows(["Ab,", "\u200b", "zz", "c"], TOKENIZER, 20)
+    ids = [VOCAB[id_] for id_ in row["input_ids"]]
     assert ids == ["[CLS]", "a", "##b", ",", "[UNK]", "[UNK]", "c", "[SEP]"]
-    assert window.inputs["word_positions"].tolist() == [1, 4, 5, 6]
-    assert window.inputs["token_type_ids"].tolist() == [0] * 8
-    assert window.words == range(4)
-    assert {array.dtype for array in window.inputs.values()} == {np.dtype(np.int32)}
+    assert row["unit_starts"].tolist() == [1, 4, 5, 6]
+    assert row["token_type_ids"].tolist() == [0] * 8
+    assert {array.dtype for array in row.values()} == {np.dtype(np.int32)}
 
 
 def test_rows_of_a_long_sentence_with_a_word_longer_than_a_row():
     words = ["a", "ba", "c", "ab" * 9, "c", "a"]
     found = rows(words, TOKENIZER, 7)
-    texts = ["".join(VOCAB[id_] for id_ in window.inputs["input_ids"]) for window in found]
+    texts = ["".join(VOCAB[id_] for id_ in row["input_ids"]) for row in found]
     assert texts == ["[CLS]ab##ac[SEP]", "[CLS]a##b##a##b##a[SEP]", "[CLS]ca[SEP]"]
-    assert [window.words for window in found] == [range(3), range(3, 4), range(4, 6)]
-    assert [window.inputs["word_positions"].tolist() for window in found] == [[1, 2, 4], [1], [1, 2]]
+    assert [row["unit_starts"].tolist() for row in found] == [[1, 2, 4], [1], [1, 2]]
 
 
 @given(st.lists(st.text("abc,\u200b", min_size=1, max_size=9), min_size=1, max_size=40), st.integers(3, 20))
 def test_each_word_is_found_at_its_position(words, seq_len):
     first = [(*ids, TOKENIZER.unk_id)[0] for ids in TOKENIZER.encode_batch(words)]
     found = rows(words, TOKENIZER, seq_len)
-    owned = [id_ for window in found for id_ in window.inputs["input_ids"][window.inputs["word_positions"]]]
+    owned = [id_ for row in found for id_ in row["input_ids"][row["unit_starts"]]]
     assert owned == first
-    assert all(len(window.inputs["input_ids"]) <= seq_len for window in found)
+    assert all(len(row["input_ids"]) <= seq_len for row in found)
 
 
 def test_labels():
-    first, second = rows(["ab", "c", "ba", "c"], TOKENIZER, 6)
-    assert (first.words, second.words) == (range(2), range(2, 4))
-    before = first.inputs.copy()
-    labels = [with_labels(window, np.array([5, 6, 7, 8])) for window in (first, second)]
+    found = rows(["ab", "c", "ba", "c"], TOKENIZER, 6)
+    labels = list(with_labels(found, np.array([5, 6, 7, 8])))
     assert labels[0]["labels"].tolist() == [0, 5, 0, 6, 0]
     assert labels[0]["label_weights"].tolist() == [0, 1, 0, 1, 0]
     assert labels[1]["labels"].tolist() == [0, 0, 7, 0, 8, 0]
     assert labels[1]["label_weights"].tolist() == [0, 0, 1, 0, 1, 0]
     assert (labels[0]["labels"].dtype, labels[0]["label_weights"].dtype) == (np.int32, np.float32)
-    assert list(labels[0]) == ["input_ids", "token_type_ids", "word_positions", "labels", "label_weights"]
-    assert list(first.inputs) == list(before)
+    names = ["input_ids", "token_type_ids", "unit_starts", "unit_lengths"]
+    assert [list(row) for row in labels] == [[*names, "labels", "label_weights"]] * 2
+    assert [list(row) for row in found] == [names] * 2
 
 
 def test_no_room():
@@ -200,8 +197,7 @@ def test_published_data(name, columns, sentences, words, tags):
     counts = Counter(tag for sentence in found for tag in sentence.tags)
     assert (len(found), counts.total(), len(counts)) == (sentences, words, tags)
     for sentence in found[:200]:
-        owned = [word for window in rows(sentence.words, tokenizer, 16) for word in window.words]
-        assert owned == list(range(len(sentence.words)))
+        assert sum(len(row["unit_starts"]) for row in rows(sentence.words, tokenizer, 16)) == len(sentence.words)
 
 
 def splits(source, valid_source="", valid_fraction=0.2, on_bad_row="stop", seed=0):
