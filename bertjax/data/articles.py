@@ -1,7 +1,6 @@
 """Articles with their summaries, as sentences: what extractive and abstractive summarization read."""
 
 import dataclasses
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from bertjax.data import article_formats, docstring_summaries, documentation, sentences
 from bertjax.data.article_formats import ArticleFormat, Stored
 from bertjax.data.lines import BadRows, RowError
-from bertjax.data.splits import check_split
+from bertjax.data.splits import check_split, is_held_out
 from bertjax.errors import UserError, choice
 
 _log = logging.getLogger(__name__)
@@ -95,9 +94,9 @@ class Articles:
             besides those of `article_formats.read`, articles without a letter.
         """
         bad_rows = BadRows(self._config.on_bad_row)
-        count = 0
+        count, fraction = 0, self._config.valid_fraction
         for group, article in self._all_articles(bad_rows):
-            if not self._is_divided or self._is_held_out(group) == (self._split == "valid"):
+            if not self._is_divided or is_held_out(group, fraction, self._seed) == (self._split == "valid"):
                 count += 1
                 yield article
         if not count:
@@ -144,11 +143,6 @@ class Articles:
         stored = article_formats.read(self._source, self._key, self._config, self._needs_summary, bad_rows)
         for article in bad_rows.sift(map(partial(_split, splitter=self._config.splitter), stored)):
             yield "\n".join(article.sentences), article
-
-    def _is_held_out(self, group: str) -> bool:
-        salt = self._seed.to_bytes(16, "little")
-        digest = hashlib.blake2b(group.encode("utf-8"), digest_size=8, salt=salt).digest()
-        return int.from_bytes(digest, "little") < self._config.valid_fraction * 2**64
 
 
 def parse(texts: Iterable[str], layout: str, splitter: str) -> Iterator[Article]:

@@ -1,7 +1,6 @@
 """Texts with their translations: two files aligned by line, or a table with two columns."""
 
 import dataclasses
-import hashlib
 import itertools
 import logging
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bertjax.data import lines, tables
 from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError
-from bertjax.data.splits import check_split
+from bertjax.data.splits import check_split, is_held_out
 from bertjax.data.tables import Row
 from bertjax.errors import UserError, choice
 
@@ -126,9 +125,10 @@ class ParallelText:
             long or not UTF-8, and sides that are empty.
         """
         bad_rows = BadRows(self._config.on_bad_row)
-        count = 0
+        count, fraction = 0, self._config.valid_fraction
         for pair, part in self._all_pairs(bad_rows):
-            if not self._is_divided or self._is_held_out(pair.source) == (self._split == "valid"):
+            # By the source: all its translations are on one side, so that no held-out source is trained on.
+            if not self._is_divided or is_held_out(pair.source, fraction, self._seed) == (self._split == "valid"):
                 count += 1
                 yield Pair(part.source_prefix + pair.source, part.target_prefix + pair.target, pair.where)
         if not count:
@@ -228,12 +228,6 @@ class ParallelText:
             rows = tables.read_rows(part.source, key, config.header, config.separator, bad_rows)
             for pair in bad_rows.sift(map(partial(_table_pair, config=config), rows)):
                 yield pair, part
-
-    def _is_held_out(self, source: str) -> bool:
-        """By the text: all its translations are on one side, so that no held-out source is trained on."""
-        salt = self._seed.to_bytes(16, "little")
-        digest = hashlib.blake2b(source.encode("utf-8"), digest_size=8, salt=salt).digest()
-        return int.from_bytes(digest, "little") < self._config.valid_fraction * 2**64
 
 
 def _parted(text: str, prefixes: tuple[str, ...]) -> tuple[str, str]:

@@ -1,5 +1,7 @@
 """Which rows are held out where no source of their own gives them."""
 
+import hashlib
+
 import numpy as np
 from jaxtyping import Bool, Int
 
@@ -38,3 +40,15 @@ def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int, sourc
             fix="change it, give more rows, or give held-out rows as data.valid_source",
         )
     return out
+
+
+def is_held_out(text: str, fraction: float, seed: int) -> bool:
+    """Whether a text is held out, which follows from the seed and the text alone: so are all of its copies.
+
+    Args:
+      text: what has to be on one side.
+      fraction: of the different texts.
+      seed: what draws them.
+    """
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8, salt=seed.to_bytes(16, "little")).digest()
+    return int.from_bytes(digest, "little") < fraction * 2**64

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.splits import check_split, held_out
+from bertjax.data.splits import check_split, held_out, is_held_out
 from bertjax.errors import UserError
 
 
@@ -24,6 +24,15 @@ def test_a_group_stays_together():
 def test_both_sides_need_rows():
     with pytest.raises(UserError, match=r"data.valid_fraction=1e-06: got 0 of 3 rows of a.tsv held out; .*some to"):
         held_out(np.arange(3), 1e-6, 0, "a.tsv")
+
+
+def test_texts_are_held_out_by_what_they_say():
+    texts = [f"text {number}" for number in range(10_000)]
+    out = [is_held_out(text, 0.1, 0) for text in texts]
+    assert np.mean(out) == pytest.approx(0.1, abs=0.01)
+    assert [number for number in range(50) if out[number]] == [4, 35, 41, 42]  # as in runs that have begun
+    assert not any(is_held_out(text, 0.0, 0) for text in texts) and all(is_held_out(text, 1.0, 0) for text in texts)
+    assert out != [is_held_out(text, 0.1, 1) for text in texts]
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
