@@ -154,7 +154,7 @@ class SentencePieceSubwords(Subwords):
           UserError: no such model, one without an end token, or the package `sentencepiece` is missing.
         """
         self._model, self._where = model, where
-        self._processor = processor = _processor(model, where)
+        self._processor = processor = sentencepiece_processor(model, where)
         size, end = processor.get_piece_size(), processor.eos_id()
         if end < 0:
             raise _without(where, "an end token (eos)")
@@ -179,6 +179,24 @@ class SentencePieceSubwords(Subwords):
 
     def _content(self) -> bytes:
         return self._model
+
+
+def sentencepiece_processor(model: bytes, where: str) -> Any:
+    """A SentencePiece model, opened by its package. Raises UserError, about `where`, if either is not there."""
+    try:
+        import sentencepiece  # only those who give such a model need the package
+    except ImportError:
+        raise UserError(
+            where,
+            got="a SentencePiece model, but no package to read it with",
+            expected="the package sentencepiece",
+            fix="pip install sentencepiece==0.2.3",
+        ) from None
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError) as error:
+        fix = "copy the file again, or give a file that spm_train wrote"
+        raise UserError(where, got=f"no SentencePiece model ({error})", expected="one", fix=fix) from None
 
 
 def load(folder: Path) -> Subwords:
@@ -308,23 +326,6 @@ def _library(path: Path) -> LibrarySubwords:
     except UnicodeDecodeError as error:
         got, fix = f"a byte that is not UTF-8 ({error.reason})", "copy the file again"
         raise UserError(str(path), got=got, expected="a tokenizer.json", fix=fix) from None
-
-
-def _processor(model: bytes, where: str) -> Any:
-    try:
-        import sentencepiece  # only those who give such a model need the package
-    except ImportError:
-        raise UserError(
-            where,
-            got="a SentencePiece model, but no package to read it with",
-            expected="the package sentencepiece",
-            fix="pip install sentencepiece==0.2.3",
-        ) from None
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (RuntimeError, ValueError) as error:
-        fix = "copy the file again, or give a file that spm_train wrote"
-        raise UserError(where, got=f"no SentencePiece model ({error})", expected="one", fix=fix) from None
 
 
 def _read(path: Path) -> bytes:

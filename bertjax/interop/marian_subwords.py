@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.data.subwords import Special, Subwords
+from bertjax.data.subwords import Special, Subwords, sentencepiece_processor
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop.json_files import read_json
@@ -36,7 +36,7 @@ class MarianSubwords(Subwords):
         """Takes what the two files hold, their names, and the folder for messages. Raises as `read_subwords`."""
         _check_ids(ids, f"{where}/{names[1]}")
         self._arguments = (model, ids, names, where)
-        self._processor, self._ids = _processor(model, f"{where}/{names[0]}"), ids
+        self._processor, self._ids = sentencepiece_processor(model, f"{where}/{names[0]}"), ids
         self._pieces = {number: piece for piece, number in ids.items()}
         special = Special(pad=ids[_PAD], begin=ids[_PAD], end=ids[_END], unknown=ids[_UNKNOWN])
         super().__init__(max(self._pieces) + 1, special)
@@ -120,19 +120,3 @@ def _check_ids(ids: dict[str, Any], where: str) -> None:
             raise UserError(
                 where, got=f"no {piece}", expected=f"{_PAD}, {_END} and {_UNKNOWN} among the pieces", fix=_FIX
             )
-
-
-def _processor(model: bytes, where: str) -> Any:
-    try:
-        import sentencepiece  # only those who give such a model need the package
-    except ImportError as error:
-        raise UserError(
-            where,
-            got=str(error),
-            expected="the package sentencepiece, which reads it",
-            fix="pip install sentencepiece==0.2.3",
-        ) from None
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (RuntimeError, ValueError) as error:
-        raise UserError(where, got=shown(error), expected="a SentencePiece model", fix=_FIX) from None

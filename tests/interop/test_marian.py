@@ -466,7 +466,7 @@ def broken(name, content):
     [
         (lambda folder: (folder / "source.spm").unlink(), r"source\.spm: got No such file.*Fix: download the folder"),
         (lambda folder: (folder / "vocab.json").unlink(), r"vocab\.json: got .*expected a readable JSON file"),
-        (broken("target.spm", b"nonsense"), r"target\.spm: got .*expected a SentencePiece model. Fix: download"),
+        (broken("target.spm", b"nonsense"), r"target\.spm: got no SentencePiece model .*Fix: copy the file again"),
         (broken("vocab.json", b"[]"), r"vocab\.json: got list; expected a JSON object"),
         (broken("vocab.json", b'{"a": 1, "b": 1}'), r"vocab\.json: got 1 for 'b'; expected a number of its own"),
         (broken("vocab.json", b'{"a": -1}'), "got -1 for 'a'; expected a number of its own for each piece, 0 or above"),
@@ -483,7 +483,7 @@ def test_damaged_vocabularies_are_told(tmp_path, damage, message):
 def test_without_sentencepiece_the_package_is_named(tmp_path, monkeypatch):
     write_vocabularies(tmp_path)
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UserError, match=r"expected the package sentencepiece, .*Fix: pip install sentencepiece=="):
+    with pytest.raises(UserError, match=r"source\.spm: .*the package sentencepiece\. Fix: pip install sentencepiece=="):
         marian_subwords.read_subwords(tmp_path)
 
 
