@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flax import traverse_util
+
 from bertjax.checkpoints import find_steps, has_checkpoint
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
@@ -104,7 +106,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
       UserError: whatever the user can mend.
     """
     flags = {f"--{name}": getattr(request, name) for name in ("mode", "workdir", "checkpoint", "input", "output")}
-    distributed.agree_on_command({**flags, **run_folder.flat(given or {})})
+    distributed.agree_on_command({**flags, **traverse_util.flatten_dict(given or {}, sep=".")})
     if request.mode == "report":
         return _report(request, given, find)
     module, config = _resolved(request, given, find)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax import traverse_util
 
 from bertjax.checkpoints import has_checkpoint
 from bertjax.errors import UserError
@@ -81,7 +82,8 @@ def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
 
 def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a config, by dotted keys, but for those that may change in a run's folder."""
-    return {k: v for k, v in flat(config).items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
+    values = traverse_util.flatten_dict(config, sep=".")
+    return {k: v for k, v in values.items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -167,10 +169,3 @@ def load_config(workdir: Path) -> dict[str, Any]:
             expected="the folder of a run",
             fix="train it first, with --config=... and this --workdir, or correct the path",
         ) from error
-
-
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings, by dotted keys."""
-    if not isinstance(tree, Mapping):
-        return {prefix: tree}
-    return {k: v for key, value in tree.items() for k, v in flat(value, f"{prefix}.{key}".strip(".")).items()}
