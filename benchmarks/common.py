@@ -29,7 +29,6 @@ from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.loop import Trainer
-from bertjax.training.optimizers import make_optimizer
 from configs.bert_pretraining import get_config
 from configs.sizes import SIZES
 from experiments import bert_pretraining
@@ -197,17 +196,11 @@ class OurStep:
         """
         config, experiment = read_config(shape, overrides)
         task = bert_pretraining.make(experiment, None, None)
-        mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
-        optimizer = make_optimizer(config.optimizer, jax.eval_shape(task.init, jax.random.key(0)), config.num_steps)
-
-        def init() -> steps.TrainState:
-            return steps.init_state(task, optimizer, config.seed)
-
-        shardings = sharding.tree_shardings(jax.eval_shape(init), mesh, task.partition_rules())
+        mesh, optimizer, init, _, shardings = steps.assemble(task, config, jax.devices()[:1])
         self._step = steps.jit_step(task, optimizer, mesh, shardings, config)
         self.batches = batches or [made_up_batch(task.batch_specs()[0], shape.vocab_size)]
         self._on_device = [sharding.put_batch(batch, mesh) for batch in self.batches]
-        self.state = jax.jit(init, out_shardings=shardings)()
+        self.state = jax.jit(init, out_shardings=shardings)(steps.seed_of(config))
         self._index = 0
         self()
 
