@@ -14,7 +14,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +26,12 @@ from ml_collections import ConfigDict
 from benchmarks import common
 from benchmarks.gpu import Clock
 from bertjax.data import documentation
-from bertjax.task import Batch
+from bertjax.task import Batch, Task
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
+from bertjax.training.planning.flops import training_flops
 from configs import bertsum_abs as bertsum_abs_config
 from configs import bertsum_ext as bertsum_ext_config
 from configs import translation as translation_config
@@ -65,7 +67,6 @@ class Case(NamedTuple):
     trains: bool
     unit: str  # of what is counted in training
     count: Callable[[Batch], int]
-    flops: Callable[[Mapping[str, Any], int, Batch], float]
     written: int  # tokens of an output; 0 if sentences are chosen
 
 
@@ -110,15 +111,15 @@ def cases(scale: Scale, folder: Path) -> Iterator[Case]:
         config.data.update({"source": str(folder / "source.txt"), "target": str(folder / "target.txt")})
         config.data.update({"vocab_size": scale.vocab_size, "seq_len": 128})
         config.decoding.update({"max_extra": _WRITTEN + 1, "max_ratio": 0.0, "min_extra": _WRITTEN})
-        yield from _both(f"translation {size}", translation, config, scale, count_targets, pair_flops, _WRITTEN)
+        yield from _both(f"translation {size}", translation, config, scale, count_targets, _WRITTEN)
     config = bertsum_ext_config.get_config(f"{scale.bert},transformer")
     config = _read(config, scale, folder)
-    yield from _both(f"BertSum {scale.bert}", bertsum_ext, config, scale, count_articles, row_flops, 0)
+    yield from _both(f"BertSum {scale.bert}", bertsum_ext, config, scale, count_articles, 0)
     config = bertsum_abs_config.get_config(scale.bert)
     config.decoding.max_extra = config.decoding.min_extra + 1
     config = _read(config, scale, folder)
     written = config.decoding.min_extra
-    yield from _both(f"BertSumAbs {scale.bert}", bertsum_abs, config, scale, count_targets, pair_flops, written)
+    yield from _both(f"BertSumAbs {scale.bert}", bertsum_abs, config, scale, count_targets, written)
 
 
 def _read(config: ConfigDict, scale: Scale, folder: Path) -> ConfigDict:
@@ -127,28 +128,26 @@ def _read(config: ConfigDict, scale: Scale, folder: Path) -> ConfigDict:
     return config
 
 
-def _both(
-    name: str, experiment: Any, config: ConfigDict, scale: Scale, count: Any, flops: Any, written: int
-) -> Iterator[Case]:
+def _both(name: str, experiment: Any, config: ConfigDict, scale: Scale, count: Any, written: int) -> Iterator[Case]:
     config.model.dtype = "bfloat16"
     config.num_steps = 10**6  # more than are made
     config.batch_size = scale.pairs if experiment is translation else scale.rows
     unit = "target tokens" if written else "articles"
-    yield Case(f"{name}, training", experiment, config, True, unit, count, flops, written)
+    yield Case(f"{name}, training", experiment, config, True, unit, count, written)
     unit = "tokens written" if written else "articles"
-    yield Case(f"{name}, prediction", experiment, config, False, unit, count, flops, written)
+    yield Case(f"{name}, prediction", experiment, config, False, unit, count, written)
 
 
 def attempt(case: Case, scale: Scale, folder: Path) -> dict[str, Any]:
     """What a case came to: figures, or why there are none; the other cases shall go on."""
     try:
-        task, settings, keys = common.open_task(case.experiment, case.config, folder / case.name.split(",")[0])
-        return (train if case.trains else predict)(case, scale, task, settings, keys)
+        task, settings, _ = common.open_task(case.experiment, case.config, folder / case.name.split(",")[0])
+        return (train if case.trains else predict)(case, scale, task, settings)
     except Exception as error:
         return {"error": (" ".join(str(error).split()) or type(error).__name__)[:300]}
 
 
-def train(case: Case, scale: Scale, task: Any, settings: Any, keys: Any) -> dict[str, Any]:
+def train(case: Case, scale: Scale, task: Any, settings: Any) -> dict[str, Any]:
     """Updates over the task's own batches, once each of their shapes is compiled."""
     warmup = 4 * len(task.batch_specs())
     ours = common.OurTraining(task, settings, scale.updates, warmup)
@@ -157,12 +156,12 @@ def train(case: Case, scale: Scale, task: Any, settings: Any, keys: Any) -> dict
     seconds = _seconds(ours)
     return {
         "per_second": sum(map(case.count, taken)) / seconds,
-        "flops_per_second": sum(case.flops(keys.model, scale.vocab_size, batch) for batch in taken) / seconds,
+        "flops_per_second": flops(task, taken) / seconds,
         "compile_seconds": ours.compile_seconds,
     }
 
 
-def predict(case: Case, scale: Scale, task: Any, settings: Any, keys: Any) -> dict[str, Any]:
+def predict(case: Case, scale: Scale, task: Any, settings: Any) -> dict[str, Any]:
     """From texts to records, with random weights."""
     texts = list(itertools.islice(_texts(case), scale.examples))
     params = Trainer(task, settings, jax.devices()[:1]).fresh().params
@@ -194,27 +193,13 @@ def count_articles(batch: Batch) -> int:
     return int(np.count_nonzero(batch["segment_ids"].any(axis=1) & (batch["first_sentences"] == 0)))
 
 
-def row_flops(model: Mapping[str, Any], vocab_size: int, batch: Batch) -> float:
-    """Operations of an update of BERT on its rows, padding included; those of the scorer are left out."""
-    layers, hidden = model["num_layers"], model["hidden_size"]
-    return batch["input_ids"].size * common.flops_per_token(layers, hidden, 0, batch["input_ids"].shape[1], 0.0)
-
-
-def pair_flops(model: Mapping[str, Any], vocab_size: int, batch: Batch) -> float:
-    """Operations of an update of an encoder and a decoder, padding included, of the matrix products alone.
-
-    Forward and backward: an encoder layer has 4 H^2 + 2 H F weights, a decoder layer 6 H^2 + 2 H F for each target
-    token and 2 H^2 for each source token; attention has 12 S H a layer for each query, S being its keys; the output has
-    6 H V. A causal mask spares nothing.
-    """
-    hidden, inner, layers = model["hidden_size"], model["intermediate_size"], model["num_layers"]
-    decoder = model.get("num_decoder_layers") or model["decoder_layers"]
-    decoder_inner = model.get("decoder_intermediate", inner)
-    (rows, source), target = batch["input_ids"].shape, batch["labels"].shape[1]
-    encoder_flops = layers * (6 * (4 * hidden**2 + 2 * hidden * inner) + 12 * source * hidden)
-    of_memory = decoder * 12 * hidden**2
-    of_target = decoder * (6 * (6 * hidden**2 + 2 * hidden * decoder_inner) + 12 * (source + target) * hidden)
-    return rows * (source * (encoder_flops + of_memory) + target * (of_target + 6 * hidden * vocab_size))
+def flops(task: Task, batches: Iterable[Batch]) -> float:
+    """Operations of an update on each of some batches, padding included; see `training_flops`."""
+    specs = Counter(
+        tuple((name, jax.ShapeDtypeStruct(array.shape, array.dtype)) for name, array in batch.items())
+        for batch in batches
+    )
+    return sum(count * training_flops(task, dict(spec)) for spec, count in specs.items())
 
 
 def row(result: Mapping[str, Any], peak: float) -> list[str]:

@@ -1,13 +1,22 @@
+import json
+
 import numpy as np
 import pytest
 
 from benchmarks import gpu_tasks
+from benchmarks.common import flops_per_token
+from configs import bertsum_abs, bertsum_ext, translation
+from tests.test_configs import make
 
-LAYER = {"num_layers": 1, "hidden_size": 2, "intermediate_size": 8}
+
+def task_of(config, **model):
+    config.model.update(model)
+    return make(json.loads(config.to_json()))[0]
 
 
-def batch(rows, source, target):
-    return {"input_ids": np.zeros((rows, source)), "labels": np.zeros((rows, target))}
+def tokens(task, rows):
+    """A batch of one token a row on each side."""
+    return {name: np.zeros((rows, 1)[: len(spec.shape)], spec.dtype) for name, spec in task.batch_specs()[0].items()}
 
 
 def test_the_operations_of_pairs_by_hand():
@@ -16,20 +25,29 @@ def test_the_operations_of_pairs_by_hand():
     memory = 2 * 2 * 2  # keys and values for the decoder
     decoder = 6 * 2 * 2 + 2 * 2 * 8  # those of self-attention, query and output of the other; feed-forward
     attention = (1 + 1 + 1) * 2 * 2  # three queries, of a key each; the product and the sum of values
-    output = 2 * 10
+    output = 2 * 8  # words, before there is a vocabulary
     expected = 6 * (encoder + memory + decoder + attention + output)
-    model = {**LAYER, "num_decoder_layers": 1}
-    assert gpu_tasks.pair_flops(model, 10, batch(1, 1, 1)) == expected
-    assert gpu_tasks.pair_flops(model, 10, batch(7, 1, 1)) == 7 * expected
-    summarizer = {**LAYER, "decoder_layers": 1, "decoder_intermediate": 16}
-    assert gpu_tasks.pair_flops(summarizer, 10, batch(1, 1, 1)) == expected + 6 * 2 * 2 * 8
+    layer = {"num_layers": 1, "hidden_size": 2, "num_heads": 1, "intermediate_size": 8}
+    translator = task_of(translation.get_config("tiny"), **layer, num_decoder_layers=1)
+    assert gpu_tasks.flops(translator, [tokens(translator, 1)]) == expected
+    assert gpu_tasks.flops(translator, [tokens(translator, 7), tokens(translator, 1)]) == 8 * expected
+    decoder = {"decoder_layers": 1, "decoder_intermediate": 16}
+    summarizer = task_of(bertsum_abs.get_config("tiny"), **layer, **decoder, vocab_size=8)
+    assert gpu_tasks.flops(summarizer, [tokens(summarizer, 1)]) == expected + 6 * 2 * 2 * 8
 
 
 def test_the_base_model_is_the_papers():
-    """Vaswani et al. 2017, table 3: 65 M parameters, of which 37,000 x 512 are embeddings; without attention."""
-    model = {"num_layers": 6, "num_decoder_layers": 6, "hidden_size": 512, "intermediate_size": 2048}
-    without = gpu_tasks.pair_flops(model, 37_000, batch(1, 1, 1)) - 6 * 3 * 12 * 512
-    assert without / 6 == pytest.approx(63e6, rel=0.01)
+    """Vaswani et al. 2017, table 3: 65 M parameters, of which 37,000 x 512 are embeddings, its output too."""
+    task = task_of(translation.get_config("base"))
+    found = gpu_tasks.flops(task, [tokens(task, 1)]) - 6 * 3 * 12 * 512 - 6 * 8 * 512  # attention and words
+    assert found / 6 + 37_000 * 512 == pytest.approx(63e6, rel=0.01)
+
+
+def test_the_operations_of_rows_are_those_of_bert_and_a_few_of_the_scorer():
+    task = task_of(bertsum_ext.get_config("base,transformer"))
+    batch = {name: np.zeros(spec.shape, spec.dtype) for name, spec in task.batch_specs()[-1].items()}
+    bert = batch["input_ids"].size * flops_per_token(12, 768, 0, 512, 0.0)
+    assert bert < gpu_tasks.flops(task, [batch]) < 1.02 * bert
 
 
 def test_articles_are_counted_where_they_begin():
