@@ -19,8 +19,8 @@ from bertjax.errors import UserError
 Batch = Mapping[str, np.ndarray]
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 _ENDLESS = 2**40
-# One thread keeps a few batches ahead of the step; it spends its time in NumPy, which lets go of the lock.
 _PLACE = ("document", "start", "length")  # of a segment, as an instance's fields are called
+# One thread keeps a few batches ahead of the step; it spends its time in NumPy, which lets go of the lock.
 _READ_OPTIONS = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 # A packed row has room for this many predictions more than the masking rate gives on average: each instance rounds.
 _SPARE_PREDICTIONS = 0.05
