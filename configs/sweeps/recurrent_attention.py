@@ -16,7 +16,8 @@ from typing import Any
 from configs.sweeps import parts
 
 _KINDS = ("none", "additive", "dot", "general")
-_SMALL_RECURRENT = {"model.embedding_size": 64, "model.hidden_size": 128}
+# At a rate of 1e-3 so few updates are too few for any of them to learn to attend.
+_SMALL_RECURRENT = {"model.embedding_size": 64, "model.hidden_size": 128, "optimizer.learning_rate": 5e-3}
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
