@@ -3,10 +3,12 @@
     python -m benchmarks.sweep_workers --rounds=3
 
 The same command of `launch.py` but for its backend, interleaved, each in a folder of its own, so that all of them
-compile. The whole command is timed, with start-up and the table. Two workers divide the cores that one has all of.
+compile. The whole command is timed, with start-up and the table. Two workers divide the cores that one has all of;
+how many cores are at work tells what that can gain.
 """
 
 import argparse
+import resource
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,7 @@ _BACKENDS = {
     "one worker": ["--backend=workers", "--workers=1"],
     "two workers": ["--backend=workers", "--workers=2"],
 }
-_HEADER = ["backend", "seconds, median (quartiles)", "of one process"]
+_HEADER = ["backend", "seconds, median (quartiles)", "of one process", "cores at work"]
 
 
 def main() -> None:
@@ -40,18 +42,31 @@ def main() -> None:
 def measure(flags: list[str], rounds: int) -> list[list[str]]:
     """A row for each backend."""
     seconds: dict[str, list[float]] = {name: [] for name in _BACKENDS}
+    cores: dict[str, list[float]] = {name: [] for name in _BACKENDS}
     for _ in range(rounds):
         for name, backend in _BACKENDS.items():
             with tempfile.TemporaryDirectory() as folder:
-                start = time.perf_counter()
+                start, worked = time.perf_counter(), _worked()
                 command = [sys.executable, "launch.py", *flags, *backend, f"--workdir={folder}"]
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 seconds[name].append(time.perf_counter() - start)
+                cores[name].append((_worked() - worked) / seconds[name][-1])
     base = seconds["one process"]
     return [
-        [name, common.spread(taken, 0), common.spread([one / alone for one, alone in zip(taken, base, strict=True)], 2)]
+        [
+            name,
+            common.spread(taken, 0),
+            common.spread([one / alone for one, alone in zip(taken, base, strict=True)], 2),
+            common.spread(cores[name], 2),
+        ]
         for name, taken in seconds.items()
     ]
+
+
+def _worked() -> float:
+    """The seconds of processors that commands that have ended took, with all that they started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
