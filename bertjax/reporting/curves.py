@@ -20,7 +20,7 @@ from bertjax.files import completed
 from bertjax.reporting import drawing
 from bertjax.reporting.runs import Run, continued, named, read_run
 
-AXES = {"step": "step", "tokens": "tokens seen, padding aside"}
+AXES = {"step": "step", "tokens": "tokens seen, padding and sources aside"}
 # What each panel shows, and the metric, with the run's objective to be filled in.
 _PANELS = {
     "loss of predicted tokens (nats)": "{objective}_loss",

@@ -38,9 +38,9 @@ class Run:
         return [(int(record["step"]), record[name]) for record in self.records if name in record]
 
     def tokens_seen(self) -> list[tuple[int, float]]:
-        """The tokens, padding aside, that the run was trained on up to each step, from its pace in each window.
+        """The tokens that the run was trained on up to each step, padding aside; of an encoder-decoder, the target's.
 
-        A window without a pace (the first, if it is one step long) counts as the one after it.
+        By the pace in each window. One without a pace (the first, if it is one step long) counts as the one after it.
         """
         paced = [
             (int(record["step"]), record["train/tokens_per_second"] * record["train/step_seconds"])

@@ -48,7 +48,7 @@ class Cost:
 
     Attributes:
       minutes: of training, all stages together, evaluation and saving aside.
-      tokens: that it was trained on, padding aside.
+      tokens: that it was trained on, padding aside; of an encoder-decoder, the target's.
       parameters: of the model of the last stage.
     """
 

@@ -119,8 +119,8 @@ def _notes(sweep: Sweep) -> Iterator[str]:
     if fixed:
         yield f"Run with the first seed only: {fixed}."
     yield (
-        "Minutes of training and tokens are those of all stages, shared ones counted in each row; parameters those of "
-        f"{sweep.stages[-1].name}."
+        "Minutes of training and tokens (padding aside; of an encoder-decoder, the target's) are those of all stages, "
+        f"shared ones counted in each row; parameters those of {sweep.stages[-1].name}."
     )
     yield f"Paper: {sweep.source}"
 

@@ -144,7 +144,7 @@ class Chart {
     const values = curves.flatMap(({ points }, s) => points.map(([x, y]) => ({ x, y, s, size: points.length > 1 ? 14 : 70 })));
     const levels = lines.map(({ run, name, value }) => ({ name, value, color: run === null || this.runs.length < 2 ? ink : runColor(run) }));
     const style = (name) => ({ signal: `styles[datum.s].${name}` });
-    const log = this.controls.log, title = this.panel.axis ?? { step: "step", tokens: "tokens", hours: "hours" }[this.controls.axis];
+    const log = this.controls.log, title = this.panel.axis ?? { step: "step", tokens: "tokens, padding and sources aside", hours: "hours" }[this.controls.axis];
     return {
       width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding", resize: true }, padding: { left: 2, right: 12, top: 4, bottom: 2 },
       signals: [{ name: "xd", value: xd }, { name: "yd", value: yd }, { name: "styles", value: styles },
