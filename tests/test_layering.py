@@ -52,9 +52,10 @@ LAYERS = {
     "bertjax/models/": ("bertjax.models", "bertjax.errors"),
     "bertjax/files.py": (),
     "bertjax/goodput.py": ("bertjax.files",),
-    "bertjax/data/": ("bertjax.data", "bertjax.errors", "bertjax.files", "bertjax.progress"),
-    "bertjax/decoding/": ("bertjax.decoding", "bertjax.models.beams", "bertjax.errors"),
-    "bertjax/scoring/": ("bertjax.scoring", "bertjax.errors"),
+    "bertjax/words.py": (),
+    "bertjax/data/": ("bertjax.data", "bertjax.errors", "bertjax.files", "bertjax.progress", "bertjax.words"),
+    "bertjax/decoding/": ("bertjax.decoding", "bertjax.models.beams", "bertjax.errors", "bertjax.words"),
+    "bertjax/scoring/": ("bertjax.scoring", "bertjax.errors", "bertjax.words"),
     "bertjax/interop/": (
         "bertjax.interop",
         "bertjax.models",

@@ -5,13 +5,14 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from bertjax import words
 from bertjax.data.articles import Article
 from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class ArticleLimits:
-    """Limits of what is learned from, in words as white space parts them; PreSumm's and BertSum's values in brackets.
+    """Limits of what is learned from, in words as `words.split` has them; PreSumm's and BertSum's values in brackets.
 
     Attributes:
       min_sentences: an article with fewer sentences that are long enough is left out (3).
@@ -70,25 +71,24 @@ def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, dro
         If not, one whose sentences are all too short keeps them.
     """
     summary = None if article.summary is None else _cut_summary(article.summary, limits.max_summary_words)
-    words = [sentence.split() for sentence in article.sentences]
-    numbers = [number for number, of_sentence in enumerate(words) if len(of_sentence) > limits.min_words]
-    is_short = summary is not None and sum(len(s.split()) for s in summary) < limits.min_summary_words
+    sizes = [len(words.split(sentence)) for sentence in article.sentences]
+    numbers = [number for number, size in enumerate(sizes) if size > limits.min_words]
+    is_short = summary is not None and sum(len(words.split(s)) for s in summary) < limits.min_summary_words
     if drops and (is_short or len(numbers) < limits.min_sentences):
         return None
-    numbers = (numbers or list(range(len(words))))[: limits.max_sentences]
-    sentences = tuple(_cut(article.sentences[number], words[number], limits.max_words) for number in numbers)
+    numbers = (numbers or list(range(len(sizes))))[: limits.max_sentences]
+    sentences = tuple(_cut(article.sentences[number], sizes[number], limits.max_words) for number in numbers)
     chosen = set(oracle)
     labels = tuple(int(number in chosen) for number in numbers)
     return LimitedArticle(article, tuple(numbers), sentences, labels, summary)
 
 
-def _cut(sentence: str, words: Sequence[str], max_words: int) -> str:
-    return sentence if len(words) <= max_words else " ".join(words[:max_words])
+def _cut(text: str, size: int, max_words: int) -> str:
+    return text if size <= max_words else words.cut(text, max_words)
 
 
 def _cut_summary(summary: Sequence[str], max_words: int) -> tuple[str, ...]:
     """The first words of a summary, in their sentences."""
-    words = [sentence.split() for sentence in summary]
-    before = itertools.accumulate(map(len, words), initial=0)
-    rooms = [max_words - count for count in before]
-    return tuple(_cut(s, w, room) for s, w, room in zip(summary, words, rooms, strict=False) if room > 0)
+    sizes = [len(words.split(sentence)) for sentence in summary]
+    rooms = [max_words - before for before in itertools.accumulate(sizes, initial=0)]
+    return tuple(_cut(s, size, room) for s, size, room in zip(summary, sizes, rooms, strict=False) if room > 0)

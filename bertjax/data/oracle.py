@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bertjax.errors import UserError, choice
+from bertjax.words import compared
 
 if TYPE_CHECKING:
     from nltk.stem.porter import PorterStemmer
@@ -49,6 +50,8 @@ class OracleConfig:
       lowercase: of "sets": whether case makes no difference. PreSumm lower-cases afterwards, if at all (False).
       num_sentences: the most that are chosen (3); of "verbatim" the first of the article.
       first_sentences: only so many of an article are looked at; 0 for all. (100; BertSum: 0.)
+      letters: which ones words are made of: "ascii", with digits (PreSumm, ROUGE), which leaves nothing of many
+        languages; or "unicode", those of all scripts, see `words.compared`.
 
     Raises:
       UserError: a value out of range.
@@ -61,10 +64,12 @@ class OracleConfig:
     lowercase: bool
     num_sentences: int
     first_sentences: int
+    letters: str = "ascii"
 
     def __post_init__(self) -> None:
         choice(self.method, ("greedy", "combination", "verbatim"), "data.oracle.method")
         choice(self.counts, ("sets", "counts"), "data.oracle.counts")
+        choice(self.letters, ("ascii", "unicode"), "data.oracle.letters")
         compares = self.method != "verbatim"
         checks = (
             ("num_sentences", self.num_sentences >= 1, "at least 1"),
@@ -72,6 +77,7 @@ class OracleConfig:
             ("ngrams", bool(self.ngrams) and min(self.ngrams) >= 1, "numbers from 1, such as (1, 2)"),
             ("ngrams", self.counts == "counts" or self.ngrams == (1, 2), "(1, 2) with data.oracle.counts=sets"),
             ("stem", self.counts == "counts" or not self.stem, "False with data.oracle.counts=sets"),
+            ("stem", self.letters == "ascii" or not self.stem, "False with data.oracle.letters=unicode"),
             ("counts", compares or self.counts == "sets", "sets with data.oracle.method=verbatim"),
             ("lowercase", compares or not self.lowercase, "False with data.oracle.method=verbatim"),
         )
@@ -97,7 +103,7 @@ def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfi
     if config.counts == "counts":
         score = _counts_score(sentences, summary, config)
     else:
-        words, reference = _clean_words(sentences, summary, config.lowercase)
+        words, reference = _clean_words(sentences, summary, config)
         if config.method == "greedy":
             return tuple(sorted(_greedy_sets(words, reference, config.num_sentences)))
         score = _sets_score(words, reference)
@@ -155,8 +161,8 @@ def _sets_score(words: Sequence[_Words], reference: _Words) -> _Score:
 
 def _counts_score(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig) -> _Score:
     """The measure of ROUGE."""
-    words = [_rouge_words(sentence, config.stem) for sentence in sentences]
-    wanted = [_rouge_words(sentence, config.stem) for sentence in summary]
+    words = [_rouge_words(sentence, config) for sentence in sentences]
+    wanted = [_rouge_words(sentence, config) for sentence in summary]
     references = {n: sum((_ngram_counts(of_sentence, n) for of_sentence in wanted), Counter()) for n in config.ngrams}
     found = {n: [_ngram_counts(of_sentence, n) for of_sentence in words] for n in config.ngrams}
     sizes = {n: [counts.total() for counts in found[n]] for n in config.ngrams}
@@ -233,12 +239,15 @@ def _f1(hits: int, found: int, wanted: int) -> float:
 
 
 def _clean_words(
-    sentences: Sequence[str], summary: Sequence[str], lowercase: bool
+    sentences: Sequence[str], summary: Sequence[str], config: OracleConfig
 ) -> tuple[list[list[bytes]], list[bytes]]:
-    """Words as white space parts them, of which ASCII letters and digits are kept: of each sentence, of the summary."""
+    """Words as white space parts them, of which letters and digits are kept: of each sentence, of the summary."""
     texts = [*sentences, " ".join(summary)]
-    if lowercase:
+    if config.lowercase:
         texts = [text.lower() for text in texts]
+    if config.letters == "unicode":
+        *words, reference = [[word.encode() for word in compared(text, joins=True)] for text in texts]
+        return words, reference
     # White space beyond ASCII parts words too, and would be lost. A line end is to mean the end of a sentence.
     texts = [text if text.isascii() and "\n" not in text else " ".join(text.split()) for text in texts]
     joined = "\n".join(texts).encode("ascii", "ignore").translate(_TO_SPACES, _DELETED)
@@ -246,9 +255,11 @@ def _clean_words(
     return words, reference
 
 
-def _rouge_words(text: str, stem: bool) -> list[str]:
+def _rouge_words(text: str, config: OracleConfig) -> list[str]:
+    if config.letters == "unicode":
+        return compared(text.lower(), joins=False)
     words: list[str] = _ROUGE_WORD.findall(text.lower())
-    return [_stem(word) for word in words] if stem else words
+    return [_stem(word) for word in words] if config.stem else words
 
 
 @functools.lru_cache(maxsize=2**17)

@@ -6,6 +6,8 @@ configuration, and `signature` says what to publish beside a figure:
 - "rouge-1.5.5": the Perl program, which gave the published figures on CNN/Daily Mail under `-c 95 -m -r 1000 -n 2 -a`.
   Figures agree with it to its fifth decimal. Its ROUGE-L is `rougeLsum` here.
 - "rouge-score": Google's package of that name. It differs in the stemmer, and rounds nothing.
+- "unicode": that one for all languages, without stems: words are made of the letters, marks and digits of all scripts,
+  and each letter is one in scripts that write no spaces (see `words.compared`), where the others find no words at all.
 
 What comes before counting is the caller's: PreSumm, for one, puts the brackets back that CoreNLP wrote as -lrb-, which
 would count as the word "lrb", and leaves out documents without reference.
@@ -38,14 +40,15 @@ class RougeConfig:
     """What is counted; figures under different configurations cannot be compared.
 
     Attributes:
-      flavor: the program that is followed: "rouge-1.5.5", the Perl program, or "rouge-score", Google's package.
-      stem: whether words with the same stem are the same.
+      flavor: the program that is followed: "rouge-1.5.5", the Perl program, or "rouge-score", Google's package, of
+        which both know ASCII letters alone; or "unicode", for other languages than English.
+      stem: whether words with the same stem are the same; False with "unicode".
       words: how many words of a summary count: all where it is not set (None); a number for as many, of the reference
         too, as option -l of ROUGE-1.5.5; "reference" for as many as the reference has, for the limited-length recall on
         New York Times articles (Durrett et al., 2016). Words are what spaces separate.
 
     Raises:
-      UserError: an unknown flavor, or another limit.
+      UserError: an unknown flavor, stems that it does not have, or another limit.
     """
 
     flavor: str
@@ -54,6 +57,9 @@ class RougeConfig:
 
     def __post_init__(self) -> None:
         choice(self.flavor, tuple(FLAVORS), "rouge.flavor")
+        if self.stem and FLAVORS[self.flavor].stem is None:
+            expected, fix = f"False with rouge.flavor={self.flavor}", "set --config.rouge.stem=False"
+            raise UserError("config key rouge.stem", got=True, expected=expected, fix=fix)
         if self.words is not None and self.words != _TO_REFERENCE and not _is_count(self.words):
             raise UserError(
                 "config key rouge.words",

@@ -1,11 +1,13 @@
-"""The words of a summary as ROUGE takes them: runs of ASCII letters and digits, as numbers."""
+"""The words of a summary as ROUGE takes them, as numbers: runs of letters and digits, of ASCII or of all scripts."""
 
 import functools
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertjax.scoring import rouge_stemmer
+from bertjax.words import compared
 
 if TYPE_CHECKING:
     from nltk.stem.porter import PorterStemmer
@@ -33,7 +35,8 @@ class Vocabulary(dict[str, int]):
 class Flavor(NamedTuple):
     """What ROUGE programs do otherwise than each other."""
 
-    stem: Callable[[str], str]  # of a lowercase word
+    words: Callable[[str], list[str]]  # of a sentence
+    stem: Callable[[str], str] | None  # of a lowercase word; None if there are no stems
     lowercases_first: bool  # in Unicode, before it looks for words: K, the sign of the kelvin, is a letter k
     decimals: int | None  # that a document's precision, recall and F1 are rounded to, as fractions
 
@@ -51,14 +54,16 @@ def _porter() -> "PorterStemmer":
 
 
 FLAVORS = {
-    "rouge-1.5.5": Flavor(rouge_stemmer.stem, lowercases_first=False, decimals=5),
-    "rouge-score": Flavor(_nltk_stem, lowercases_first=True, decimals=None),
+    "rouge-1.5.5": Flavor(_WORD.findall, rouge_stemmer.stem, lowercases_first=False, decimals=5),
+    "rouge-score": Flavor(_WORD.findall, _nltk_stem, lowercases_first=True, decimals=None),
+    "unicode": Flavor(partial(compared, joins=False), None, lowercases_first=True, decimals=None),
 }
 
 
 def vocabulary(flavor: Flavor, *, stemmed: bool) -> Vocabulary:
     """Returns an empty vocabulary, in which words are the same whose lowercase forms, or stems of them, are."""
-    return Vocabulary((lambda word: flavor.stem(word.lower())) if stemmed else str.lower)
+    stem = flavor.stem if stemmed else None
+    return Vocabulary(str.lower if stem is None else lambda word: stem(word.lower()))
 
 
 def encode(sentences: Sequence[str], words: Vocabulary, flavor: Flavor) -> list[list[int]]:
@@ -70,7 +75,7 @@ def encode(sentences: Sequence[str], words: Vocabulary, flavor: Flavor) -> list[
     """
     if flavor.lowercases_first:
         sentences = [sentence.lower() for sentence in sentences]
-    return [[words[word] for word in _WORD.findall(sentence)] for sentence in sentences]
+    return [[words[word] for word in flavor.words(sentence)] for sentence in sentences]
 
 
 def cut(sentences: Sequence[str], limit: int) -> list[str]:

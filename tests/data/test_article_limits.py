@@ -33,7 +33,7 @@ def test_the_short_are_left_out_the_long_are_cut_and_the_first_are_taken():
     taken = limit(LONG, (0, 1, 2, 4), limits(), drops=True)
     assert taken.article is LONG
     assert taken.numbers == (0, 2, 3)
-    assert taken.sentences == ("a b", "d e f g", "i\xa0j")
+    assert taken.sentences == ("a b", "d e  f g", "i\xa0j")
     assert taken.labels == (1, 1, 0)
     assert taken.summary == ("s t u", "v w")
 

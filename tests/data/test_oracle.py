@@ -28,6 +28,7 @@ def config(**changes):
         "lowercase": False,
         "num_sentences": 3,
         "first_sentences": 100,
+        "letters": "ascii",
     }
     return OracleConfig(**{**values, **changes})
 
@@ -36,7 +37,7 @@ def oracle_score(chosen, sentences, summary, given_):
     """What `oracle` seeks the most of: the sum of F1 values, 0 to 1 each, of some sentences."""
     if given_.counts == "counts":
         return oracles._counts_score(sentences, summary, given_)(tuple(chosen))
-    return oracles._sets_score(*oracles._clean_words(sentences, summary, given_.lowercase))(tuple(chosen))
+    return oracles._sets_score(*oracles._clean_words(sentences, summary, given_))(tuple(chosen))
 
 
 @pytest.mark.parametrize("number", range(len(GOLDEN)))
@@ -71,6 +72,31 @@ def test_what_is_compared():
     assert oracle(["nothing", "cats running"], ["a cat runs"], config(counts="counts")) == ()
     assert oracle(["nothing", "cats running"], ["a cats runs"], config(counts="counts", stem=True)) == (1,)
     assert oracle(["nothing", "cats running"], ["running it"], config(counts="counts", stem=True)) == (1,)
+
+
+@pytest.mark.parametrize("counts", ["sets", "counts"])
+@pytest.mark.parametrize(
+    ("sentences", "summary"),
+    [
+        (["猫坐在红色的垫子上。", "小狗在河边看见一条鱼。"], ["一条鱼被小狗看见"]),
+        (["Кошка спит.", "Собака видит рыбу."], ["Собака: рыбу!"]),
+        (["बिल्ली सोती है।", "कुत्ता मछली देखता है।"], ["कुत्ता मछली"]),
+    ],
+)
+def test_letters_of_all_scripts(counts, sentences, summary):
+    assert oracle(sentences, summary, config(counts=counts)) == ()
+    unicode = config(counts=counts, letters="unicode")
+    assert oracle(sentences, summary, unicode) == (1,)
+    assert oracle(sentences, [sentences[0]], dataclasses.replace(unicode, method="combination")) == (0,)
+
+
+@given(st.lists(st.text("abcAB .,\n", max_size=12), max_size=5), st.lists(st.text("abcAB .,", max_size=12), max_size=2))
+def test_of_ascii_both_alphabets_make_the_same(sentences, summary):
+    for counts in ("sets", "counts"):
+        ascii_ = config(counts=counts)
+        assert oracle(sentences, summary, ascii_) == oracle(
+            sentences, summary, dataclasses.replace(ascii_, letters="unicode")
+        )
 
 
 def test_sets_and_counts_differ_where_words_come_again():
@@ -113,7 +139,7 @@ text = st.lists(st.lists(words, max_size=9).map(" ".join), max_size=9)
 @given(text, text, st.integers(1, 5), st.booleans())
 def test_the_shortcuts_change_nothing(sentences, summary, num_sentences, lowercase):
     given_ = config(num_sentences=num_sentences, lowercase=lowercase)
-    plain = oracles._sets_score(*oracles._clean_words(sentences, summary, lowercase))
+    plain = oracles._sets_score(*oracles._clean_words(sentences, summary, config(lowercase=lowercase)))
     assert oracle(sentences, summary, given_) == oracles._greedy(plain, len(sentences), num_sentences)
 
 

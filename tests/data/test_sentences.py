@@ -32,6 +32,24 @@ def test_worked_examples(expected):
     assert sentences.split(" ".join(expected)) == expected
 
 
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["他说：“你好。”", "真的吗？！", "是的……", "（对。）", "AI很好。"],
+        ["これはペンです。", "「はい。」", "OK。"],
+        ["यह एक किताब है।", "क्या यह सच है?", "हाँ।"],
+        ["هل هذا صحيح؟", "نعم."],
+        ["Это он. Она ушла!", "Да."],
+    ],
+)
+def test_marks_of_other_scripts(expected):
+    expected = [sentence for text in expected for sentence in re.split(r"(?<=[.!]) ", text)]
+    spaced = " " if expected[0].isascii() or " " in expected[0] else ""
+    joined = spaced.join(expected).replace("……", "……\n" if not spaced else "……")
+    found = sentences.split(joined)
+    assert [part for sentence in found for part in sentence.split("\n")] == expected
+
+
 @pytest.mark.parametrize("paragraph", ["", " ", "\n\t\u00a0 "])
 def test_no_text_has_no_sentences(paragraph):
     assert sentences.split(paragraph) == []

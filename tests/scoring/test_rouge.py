@@ -56,6 +56,27 @@ def test_the_perl_programs_averages_on_real_summaries(data_folder, golden):
     assert {name: figures[name] for name in golden["real"]} == pytest.approx(golden["real"], abs=PRINTED)
 
 
+@given(SUMMARIES)
+def test_of_ascii_the_words_of_all_scripts_are_those_of_googles_package(summaries):
+    ours, theirs = zip(*summaries, strict=True)
+    unicode, plain = RougeConfig("unicode", False, None), RougeConfig("rouge-score", False, None)
+    for name, values in score(ours, theirs, plain).items():
+        np.testing.assert_array_equal(score(ours, theirs, unicode)[name], values)
+
+
+def test_words_of_all_scripts():
+    unicode = RougeConfig("unicode", False, None)
+    assert signature(unicode) == "unicode|stem:no|words:all"
+    candidate, reference = ["小狗看见一条鱼。"], ["小狗看见鱼"]
+    assert f1(candidate, reference) == dict.fromkeys(METRICS, 0.0)
+    found = f1(candidate, reference, unicode)  # 5 of 7 and of 5 letters; 3 of 6 and of 4 pairs
+    assert found["rouge1"] == found["rougeL"] == pytest.approx(100 * 10 / 12)
+    assert found["rouge2"] == pytest.approx(100 * 6 / 10)
+    assert f1(["Ёлка и ЁЖ"], ["ёлка, ёж"], unicode)["rouge1"] == pytest.approx(80)
+    with pytest.raises(UserError, match=r"rouge\.stem: got True; expected False with rouge\.flavor=unicode"):
+        RougeConfig("unicode", True, None)
+
+
 def test_golden_of_googles_package(golden):
     for run in read_golden("rouge_score.json"):
         config = RougeConfig(flavor="rouge-score", stem=run["stem"], words=None)
@@ -246,7 +267,7 @@ def test_signatures():
         ),
         (
             lambda: RougeConfig(flavor="pyrouge", stem=True, words=None),
-            "config key rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score. "
+            "config key rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score, unicode. "
             "Fix: choose one of these.",
         ),
         (
