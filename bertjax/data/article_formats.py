@@ -16,6 +16,7 @@ from bertjax.errors import UserError, choice
 _ALSO = "documentation or tfds:NAME[:SPLIT]"
 _HIGHLIGHT = "@highlight"
 _BERTSUM_FIELDS = ("src", "tgt")
+_TEXT_FIELD = "text"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
     - `.json`: a list of such rows, or rows as in `.jsonl`;
     - all others: plain text without summaries.
     Rows without the article's field that have `src` and `tgt` are those of BertSum and PreSumm (`format_to_lines`):
-    lists of sentences that are lists of words.
+    lists of sentences that are lists of words. Of others without it the article is in `text`.
 
     Args:
       source: paths, globs and folders, separated by commas, or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
@@ -222,6 +223,8 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
     article_field, summary_field = style.article_field, style.summary_field
     if article_field not in row and all(field in row for field in _BERTSUM_FIELDS):
         article_field, summary_field = _BERTSUM_FIELDS
+    elif article_field not in row and _TEXT_FIELD in row and summary_field != _TEXT_FIELD:
+        article_field = _TEXT_FIELD
     body = _parts(row, article_field, "article_field", where)
     if not any(body):
         raise RowError(where, f"an empty article in field {article_field!r}", "text", "complete the row")

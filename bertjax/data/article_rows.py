@@ -19,12 +19,16 @@ class ArticleRowsConfig:
     Attributes:
       seq_len: tokens of a row at most (512).
       long_articles: "windows", as many rows as show all of an article, each sentence being scored where it has the
-        most context; or "cut", one row of its first tokens, and no scores for what comes after, as the papers have it.
+        most context; or "cut", one row of its first tokens, and no scores for what comes after, as the papers have it;
+        or "cut_presumm", as its code has it: a sentence has a score, too, if nothing but its [CLS] is left, or if the
+        [SEP] at the end has taken the place of that.
       window_overlap: tokens that neighboring windows share at most (128).
-      interval_segments: whether the token types of neighboring sentences differ (True, the papers).
-      words: what becomes word pieces: "bert", words as BERT's tokenizer parts them; or "spaces", what is between
-        spaces, lower-cased if the vocabulary is uncased and otherwise as it stands. PreSumm's models have seen the
-        latter, of text that CoreNLP had tokenized: give them such text. BertSum's have seen the former.
+      interval_segments: whether the token types of neighboring sentences differ (True, the papers), where it is not
+        set as in what `init_from` has learned from.
+      words: what becomes word pieces, where it is not set as in what `init_from` has learned from: "bert", words as
+        BERT's tokenizer parts them; or "spaces", what is between spaces, lower-cased if the vocabulary is uncased and
+        otherwise as it stands. PreSumm's models have seen the latter, of text that CoreNLP had tokenized: give them
+        such text. BertSum's have seen the former.
     """
 
     seq_len: int
@@ -34,7 +38,7 @@ class ArticleRowsConfig:
     words: str
 
     def __post_init__(self) -> None:
-        choice(self.long_articles, ("windows", "cut"), "data.long_articles")
+        choice(self.long_articles, ("windows", "cut", "cut_presumm"), "data.long_articles")
         choice(self.words, ("bert", "spaces"), "data.words")
         if not 0 <= self.window_overlap < self.seq_len:
             raise UserError(
@@ -60,7 +64,7 @@ class ArticleRow(NamedTuple):
 def rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig) -> list[ArticleRow]:
     """The rows of an article, one at least. A sentence that normalizes to nothing becomes [UNK].
 
-    Where an article is cut, so may be its last sentence, of which one piece is left at least.
+    Where an article is cut, so may be its last sentence; see `ArticleRowsConfig.long_articles`.
     """
     limit = config.seq_len
     pieces = [ids[: limit - 2] or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
@@ -68,7 +72,8 @@ def rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConf
     if config.long_articles == "windows":
         return [_row(pieces, part, tokenizer, config) for part in cover(sizes, limit, config.window_overlap)]
     firsts = np.cumsum(sizes) - sizes
-    kept = int(np.searchsorted(firsts, limit - 3, side="right"))  # those with room for [CLS], a piece and [SEP]
+    last = limit - 3 if config.long_articles == "cut" else limit - 1  # with room for [CLS], a piece and [SEP]
+    kept = int(np.searchsorted(firsts, last, side="right"))
     return [_row(pieces, Part(range(kept), range(kept)), tokenizer, config)]
 
 

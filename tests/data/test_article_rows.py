@@ -68,6 +68,12 @@ def test_an_article_that_is_cut():
     assert row.shows == row.owns == range(3)
     (row,) = rows(sentences, TOKENIZER, config(seq_len=10, long_articles="cut"))
     assert ids(row) == [CLS, A, A, A, SEP, CLS, B, SEP]
+    # PreSumm's code asks for no more than that its [CLS] would be in the row.
+    for seq_len, shown in ((11, 3), (10, 3), (9, 3), (8, 2), (6, 2), (5, 1)):
+        (row,) = rows(sentences, TOKENIZER, config(seq_len=seq_len, long_articles="cut_presumm", window_overlap=0))
+        assert ids(row) == [*[CLS, A, A, A, SEP, CLS, B, SEP, CLS, C, C][: seq_len - 1], SEP]
+        assert row.shows == range(shown)
+        assert np.flatnonzero(row.inputs["sentence_starts"]).tolist() == [0, 5, 8][:shown]
     (row,) = rows(["a " * 30, "b"], TOKENIZER, config(long_articles="cut"))
     assert ids(row) == [CLS, *[A] * 10, SEP] and row.shows == range(1)
     assert merged([row], [np.array([0.5, 0.7])], 2).tolist() == [0.5, -np.inf]

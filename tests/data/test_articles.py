@@ -127,6 +127,15 @@ def test_bertsums_json():
     assert read("a.json")[1].where == "a.json article 2"
 
 
+def test_rows_with_a_text():
+    write("a.jsonl", rows({"text": "One. Two.", "summary": "x"}, {"article": "Three.", "text": "No.", "summary": "y"}))
+    assert texts("a.jsonl") == [(("One.", "Two."), ("x",)), (("Three.",), ("y",))]
+    write("b.jsonl", rows({"text": "x", "body": "One."}))
+    assert texts("b.jsonl", article_field="body", summary_field="text") == [(("One.",), ("x",))]
+    with pytest.raises(UserError, match=r"a row without field 'article'"):
+        read("b.jsonl", summary_field="text")
+
+
 def test_stories():
     write("s/b.story", "One. Two.\n\nThree\n\n@highlight\n\nFirst point\n\n@highlight\n\nSecond\npoint\n\n@highlight\n")
     write("s/a.story.gz", "Four.\n@highlight\nLast\n")
@@ -214,8 +223,8 @@ def test_reading_is_lazy_and_can_be_repeated():
     ("row", "got"),
     [
         (
-            '{"text": "x", "id": 1}',
-            r"a row without field 'article'; its fields: 'text', 'id'; .* --config\.data\.article_field",
+            '{"body": "x", "id": 1}',
+            r"a row without field 'article'; its fields: 'body', 'id'; .* --config\.data\.article_field",
         ),
         (
             '{"article": "x."}',
