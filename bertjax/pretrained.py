@@ -41,6 +41,8 @@ _SCORER_KEYS: dict[str, tuple[str, ...]] = {
     "transformer": ("scorer_layers", "scorer_heads", "scorer_intermediate"),
     "rnn": ("rnn_compat",),
 }
+# What rows of articles are like, which no error keeps from being otherwise than a model has seen them.
+_ROWS = ("words", "interval_segments")
 # The vocabulary that PreSumm's and BertSum's models are made for, bert-base-uncased's, has so many tokens.
 _UNCASED_SIZE = 30522
 
@@ -52,6 +54,7 @@ class Pretrained(NamedTuple):
     lowercase: bool | None  # the vocabulary's casing; None if nothing tells it
     labels: tuple[str, ...]  # of a classifier's classes; none if it has no names for them
     config: Mapping[str, Any]  # of a run of ours, else empty
+    rows: Mapping[str, Any]  # what rows of articles it has learned from, as far as that is known: keys of `data`
     num_classes: int = 0  # of a classifier, also without names; 0 if it is none
     task: str = ""  # "classification" of texts or "tagging" of words, whose classifiers look alike; "" if nothing says
     tells_several: bool = False  # whether a classifier tells several classes or numbers of a text, as none of ours does
@@ -61,7 +64,8 @@ def describe(folder: Path) -> Pretrained:
     """Reads what a folder, or a file of PreSumm's, says of its model. Raises UserError if it holds none."""
     if presumm.is_checkpoint(folder):
         model = presumm.describe(folder)
-        return Pretrained(_chosen(model), True if model["vocab_size"] == _UNCASED_SIZE else None, (), {})
+        lowercase = True if model["vocab_size"] == _UNCASED_SIZE else None
+        return Pretrained(_chosen(model), lowercase, (), {}, presumm.describe_rows(folder))
     if checkpoints.has_checkpoint(folder):
         run = json_files.read_json(folder / "config.json", dict)
         if "vocab_size" not in run.get("model", {}):
@@ -70,16 +74,18 @@ def describe(folder: Path) -> Pretrained:
         tokenizer = WordPiece.load(folder)
         model = {**run["model"], "vocab_size": run["model"]["vocab_size"] or tokenizer.vocab_size}
         labels = tuple(run["data"].get("labels", ()))
-        return Pretrained(_chosen(model), tokenizer.lowercase, labels, run, len(labels), run["experiment"])
+        rows = {key: run["data"][key] for key in _ROWS if key in run["data"]}
+        return Pretrained(_chosen(model), tokenizer.lowercase, labels, run, rows, len(labels), run["experiment"])
     inside = huggingface.model_folder(folder)
     if (inside / huggingface.CONFIG_FILE).exists():
         labels, tells_several = huggingface.read_labels(folder) or (), huggingface.tells_several(folder)
         model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
         told = len(labels), huggingface.read_task(folder), tells_several
-        return Pretrained(_chosen(model), WordPiece.load(inside).lowercase, labels, {}, *told)
+        lowercase, rows = WordPiece.load(inside).lowercase, presumm.describe_rows(folder)
+        return Pretrained(_chosen(model), lowercase, labels, {}, rows, *told)
     if google.find(folder):
         model, num_classes = google.read_config(folder), google.count_classes(folder)
-        return Pretrained(_chosen(model), google.lowercase(folder), (), {}, num_classes)
+        return Pretrained(_chosen(model), google.lowercase(folder), (), {}, {}, num_classes)
     raise UserError(
         f"config key init_from={folder}",
         got="no checkpoint, config.json or bert_config.json" if folder.exists() else "no such folder",
@@ -96,7 +102,7 @@ def resolve(
 
     Args:
       config: the whole of it.
-      otherwise: what keys of `model` become that neither the config nor the folder gives a value.
+      otherwise: what keys become, such as "model.scorer", that neither the config nor the folder gives a value.
       extends_positions: whether `model.max_positions` may be above what the folder has; see `extend_positions`.
     Raises:
       UserError: no size is given at all, or one that contradicts the folder; no vocabulary for a file of PreSumm's.
@@ -125,7 +131,11 @@ def resolve(
                     fix="leave it out, and name no size after the config file",
                 )
             subtree[key] = value
-    model |= {key: value for key, value in otherwise.items() if key in model and model[key] in (None, "")}
+        _take_rows(data, found.rows, config["init_from"])
+    for name, value in otherwise.items():
+        subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
+        if key in subtree and subtree[key] in (None, ""):
+            subtree[key] = value
     missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
     if missing:
         raise UserError(
@@ -142,6 +152,15 @@ def resolve(
             fix="set --config.data.lowercase=True or False",
         )
     return {**config, "model": model, "data": data}
+
+
+def _take_rows(data: dict[str, Any], rows: Mapping[str, Any], init_from: str) -> None:
+    """Puts into `data` what rows a model has seen, where it says nothing; warns where it says something else."""
+    for key in data.keys() & rows.keys():
+        if data[key] is None:
+            data[key] = rows[key]
+        elif data[key] != rows[key]:
+            _log.warning("data.%s=%s: %s has learned from rows with %s", key, data[key], init_from, rows[key])
 
 
 def has_classes(folder: Path, labels: Sequence[str]) -> bool:

@@ -23,6 +23,8 @@ from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+# Where neither the config nor `init_from` says what rows are like.
+ROWS = {"data.words": "bert", "data.interval_segments": True}
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 # The names that `figures` gives.
@@ -66,6 +68,10 @@ class ArticleData(NamedTuple):
         found = limit(article, article.gold or (), self.labels.limits, drops=False)
         assert found is not None
         return found
+
+    def seen_rows(self) -> dict[str, Any]:
+        """What those who use the model have to make rows alike."""
+        return {"words": self.rows.words, "interval_segments": self.rows.interval_segments}
 
     def text(self, workdir: Path, more: tuple[str, ...]) -> ArticleText:
         """What training reads: the articles, and a vocabulary that is kept in the run's folder.

@@ -18,8 +18,8 @@ Behind the colon, separated by commas: a size; a dataset.
 
 Articles are read as in `bertsum_ext`; what TFDS is to read is prepared once by
 `tfds.builder('cnn_dailymail', file_format='array_record').download_and_prepare()`. Summaries begin with [unused0], end
-with [unused1], and have [unused2] between sentences, as PreSumm's do, whose .pt files open, too: with
-`data.words=spaces`, and text that CoreNLP has tokenized.
+with [unused1], and have [unused2] between sentences, as PreSumm's do, whose .pt files open, too: give them text that
+CoreNLP has tokenized.
 
 The recipe is PreSumm's: 200,000 updates of some 60 articles, Adam with a schedule of its own for the encoder (0.002
 min(s^-.5, s 20000^-1.5)) and for the rest (0.2, 10000), from fresh weights with one for all (0.05, 8000), label

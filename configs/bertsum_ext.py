@@ -24,6 +24,10 @@ Articles are files of .jsonl, .story, .txt, BertSum's .json, or `tfds:cnn_dailym
 choice unless they name their own. With a size and no `data.source` they are docstrings of Python's standard library,
 whose first lines are the summaries.
 
+`init_from` says how words are parted and whether segments alternate if it has learned from articles, unless
+`data.words` and `data.interval_segments` say otherwise. For articles that are not in English set
+`data.oracle.letters=unicode`, `rouge.flavor=unicode` and `rouge.stem=False`.
+
 Predictions are texts, a line each; with --format=jsonl, or where the output's name ends so, records with positions and
 scores of all sentences, and what was passed over and why; with --format=html, a page that shows them.
 
@@ -100,7 +104,7 @@ def _as_published(config: ConfigDict) -> None:
     config.optimizer.eps = 1e-9
     config.optimizer.clip_norm = 0.0
     config.data.words = "spaces"
-    config.data.long_articles = "cut"
+    config.data.long_articles = "cut_presumm"
     config.data.limits.max_sentences = 100
     config.data.oracle.first_sentences = 100
     config.selection.order = "score"

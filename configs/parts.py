@@ -138,12 +138,13 @@ def articles(size: str) -> ConfigDict:
         "lowercase": False,
         "num_sentences": 3,
         "first_sentences": 0,
+        "letters": "ascii",
     }
     data.seq_len = 512
     data.long_articles = "windows"
     data.window_overlap = 128
-    data.interval_segments = True
-    data.words = "bert"
+    data.interval_segments = True if size else placeholder(bool)  # as init_from says, or else True
+    data.words = "bert" if size else placeholder(str)  # as init_from says, or else "bert"
     data.vocab_file = ""
     data.vocab_size = 8192
     data.lowercase = True if size else placeholder(bool)

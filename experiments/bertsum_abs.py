@@ -33,7 +33,12 @@ _INPUTS = ("input_ids", "token_type_ids")
 # What the baselines choose.
 _LEAD = SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
 # Where neither the config nor `init_from` says.
-_DECODER = {"decoder_layers": 6, "decoder_heads": 8, "decoder_intermediate": 2048}
+_OTHERWISE = {
+    "model.decoder_layers": 6,
+    "model.decoder_heads": 8,
+    "model.decoder_intermediate": 2048,
+    **summarization.ROWS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Config(WarmStartConfig):
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for contradictions, and for missing keys of `data`."""
-    config = pretrained.resolve(config, extends_positions=True, otherwise=_DECODER)
+    config = pretrained.resolve(config, extends_positions=True, otherwise=_OTHERWISE)
     ArticleData.of(config["data"])
     return config
 
@@ -270,7 +275,7 @@ class Summarization:
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with decoder and vocabulary."""
-        presumm.save(folder, params, self._model_config, self._head)
+        presumm.save(folder, params, self._model_config, self._head, self._data.seen_rows())
         self._tokenizer.save(folder, self._model_config.max_positions)
 
     def save_vocabulary(self, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,16 +31,19 @@ from bertjax.scoring.rouge import RougeConfig
 from bertjax.summarization import ArticleData
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
+_log = logging.getLogger(__name__)
+
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
 _SHORTEST = 3  # tokens of a sentence: [CLS], a piece, [SEP]
 # Where neither the config nor `init_from` says.
-_SCORER = {
-    "scorer": "classifier",
-    "scorer_layers": 2,
-    "scorer_heads": 8,
-    "scorer_intermediate": 2048,
-    "rnn_compat": False,
+_OTHERWISE = {
+    "model.scorer": "classifier",
+    "model.scorer_layers": 2,
+    "model.scorer_heads": 8,
+    "model.scorer_intermediate": 2048,
+    "model.rnn_compat": False,
+    **summarization.ROWS,
 }
 
 
@@ -77,7 +81,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     Raises:
       UserError: contradictions, and whatever is wrong with the articles.
     """
-    otherwise = {**_SCORER, "sentence_pooling": _pooling(config["init_from"])}
+    otherwise = {**_OTHERWISE, "model.sentence_pooling": _pooling(config["init_from"])}
     config = pretrained.resolve(config, extends_positions=True, otherwise=otherwise)
     data, count = ArticleData.of(config["data"]), 1
     lengths = {key: config[key] for key in ("num_steps", "evaluate_every")}
@@ -111,12 +115,28 @@ def _batches(data: ArticleData, tokenizer: WordPiece, batch_size: int, seed: int
 @functools.lru_cache(maxsize=1)
 def _training_rows(data: ArticleData, vocabulary: tuple[tuple[str, ...], bool]) -> Rows:
     """The rows of all articles; `resolve` counts them before the task trains on them."""
-    tokenizer = WordPiece(*vocabulary)
+    tokenizer, articles = WordPiece(*vocabulary), data.read("train")
+    _check_labels(articles, data)
     return Rows(
         with_labels(row, article.labels)
-        for article in data.read("train")
+        for article in articles
         for row in article_rows.rows(article.sentences, tokenizer, data.rows)
     )
+
+
+def _check_labels(articles: Sequence[LimitedArticle], data: ArticleData) -> None:
+    """Raises UserError if no article has a sentence that belongs into its summary; warns if most have none."""
+    count = sum(any(article.labels) for article in articles)
+    if 2 * count >= len(articles):
+        return
+    got = f"{count} of {len(articles)} articles with a sentence that belongs into their summary"
+    fix = "check that the summaries are those of the articles"
+    if data.labels.oracle.letters == "ascii":
+        fix += "; if they are not in English, set --config.data.oracle.letters=unicode --config.rouge.flavor=unicode"
+        fix += " --config.rouge.stem=False"
+    if not count:
+        raise UserError("config keys data.{source,oracle}", got=got, expected="one in most", fix=fix)
+    _log.warning("%s; %s", got, fix)
 
 
 def preparation(config: Config, workdir: Path) -> ArticleText:
@@ -314,7 +334,7 @@ class Summarization:
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with the scorer and the vocabulary."""
-        presumm.save(folder, params, self._model_config, self._head)
+        presumm.save(folder, params, self._model_config, self._head, self._data.seen_rows())
         self._tokenizer.save(folder, self._model_config.max_positions)
 
     def save_vocabulary(self, folder: Path) -> None:

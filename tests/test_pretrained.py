@@ -92,7 +92,7 @@ def equal(tree, other):
 
 def test_a_hugging_face_folder(huggingface_folder):
     found = pretrained.describe(huggingface_folder)
-    assert found == ({**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, 0, "", False)
+    assert found == ({**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, {}, 0, "", False)
     resolved = pretrained.resolve(config(huggingface_folder))
     assert resolved["model"] == found.model
     assert resolved["data"] == {"vocab_file": str(huggingface_folder), "lowercase": True}
@@ -119,7 +119,7 @@ def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
 def test_a_folder_of_google_s(name):
     found = pretrained.describe(published.GOOGLE / name)
     assert found.model == {key: google.read_config(published.GOOGLE)[key] for key in (*SIZES, "vocab_size")}
-    assert found[1:] == (True, (), {}, 0, "", False)
+    assert found[1:] == (True, (), {}, {}, 0, "", False)
 
 
 def test_a_folder_of_sentence_transformers(tmp_path):
@@ -130,7 +130,7 @@ def test_a_folder_of_sentence_transformers(tmp_path):
     for path in folder.glob("*"):
         if path.is_file() and path.name != "modules.json":
             path.rename(inside / path.name)
-    expected = {**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, 0, "", False
+    expected = {**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, {}, 0, "", False
     assert pretrained.describe(folder) == expected
     equal(pretrained.warm_start(classifier(), folder, ("classifier",))["bert"], published.params())
 

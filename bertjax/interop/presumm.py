@@ -50,10 +50,12 @@ _SINUSOIDS = re.compile(r"(ext_layer|decoder)\.pos_emb\.pe")
 _ROUNDING = 1e-3
 # What is on top of BERT: the class of ours, and the key of config.json with its options.
 _HEADS = {BertSumConfig: ("BertSum", "bertsum"), BertSumAbsConfig: ("BertSumAbs", "bertsum_abs")}
+_ROWS = "rows"  # among these options, what its rows are like
 
 
 class _Checkpoint(NamedTuple):
     tensors: dict[str, np.ndarray]  # as `canonical` gives them
+    is_bertsums: bool  # or PreSumm's
     options: Mapping[str, Any]  # of the command line
 
 
@@ -71,7 +73,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     Raises:
       UserError: as `load`.
     """
-    tensors, options = _read(Path(path))
+    tensors, _, options = _read(Path(path))
     rows = {}
     for field, name in _TABLES.items():
         if name not in tensors or tensors[name].ndim != 2:
@@ -80,6 +82,28 @@ def describe(path: str | Path) -> dict[str, Any]:
     sizes = {**rows, "hidden_size": hidden_size, "num_layers": _count(r"bert\.encoder\.layer\.(\d+)\.", tensors)}
     sizes |= _num_heads(options, hidden_size, Path(path))
     return {**sizes, **_FIXED, **_scorer(tensors, options, Path(path)), **_decoder(tensors, options, Path(path))}
+
+
+def describe_rows(path: str | Path) -> dict[str, Any]:
+    """Returns what is known of the rows that a checkpoint, or a folder of `save`, was trained on.
+
+    Fields of `ArticleRowsConfig`: `words`, which PreSumm's code parts by white space and BertSum's as BERT does; and
+    `interval_segments`, if the options of the command line say.
+
+    Raises:
+      UserError: as `load`; or no readable config.json.
+    """
+    if not is_checkpoint(path):
+        values = json_files.read_json(huggingface.model_folder(path) / huggingface.CONFIG_FILE, dict)
+        heads = [values[key] for _, key in _HEADS.values() if isinstance(values.get(key), dict)]
+        return next((head[_ROWS] for head in heads if isinstance(head.get(_ROWS), dict)), {})
+    tensors, is_bertsums, options = _read(Path(path))
+    found: dict[str, Any] = {}
+    if scorer_of(tensors) or _layers("decoder.transformer_layers", tensors, "decoder"):
+        found["words"] = "bert" if is_bertsums else "spaces"
+    if isinstance(options.get("use_interval"), bool):
+        found["interval_segments"] = options["use_interval"]
+    return found
 
 
 def load(path: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
@@ -98,7 +122,11 @@ def load(path: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Rep
 
 
 def save(
-    folder: str | Path, params: Mapping[str, Any], config: BertConfig, head: BertSumConfig | BertSumAbsConfig
+    folder: str | Path,
+    params: Mapping[str, Any],
+    config: BertConfig,
+    head: BertSumConfig | BertSumAbsConfig,
+    rows: Mapping[str, Any],
 ) -> None:
     """Writes config.json and model.safetensors: BERT as transformers has it, and what is on top as PreSumm names it.
 
@@ -110,11 +138,12 @@ def save(
       params: of `BertSum` or `BertSumAbs`.
       config: the configuration of its BERT.
       head: that of what is on top.
+      rows: what `describe_rows` is to tell of it.
     Raises:
       UserError: an option that transformers' BERT does not have.
     """
     architecture, key = _HEADS[type(head)]
-    huggingface.save(folder, params, config, architecture, more={key: dataclasses.asdict(head)})
+    huggingface.save(folder, params, config, architecture, more={key: {**dataclasses.asdict(head), _ROWS: rows}})
 
 
 def read_head(folder: str | Path) -> dict[str, Any]:
@@ -144,7 +173,9 @@ def _read(path: Path) -> _Checkpoint:
         raise _no_bert(path, shown(got))
     tensors = _renamed(torch_pickle.state_dict(values["model"], path, f"{path}: model"), path)
     options = values.get("opt")
-    return _Checkpoint(canonical(tensors, f"{path}"), options.attributes if isinstance(options, Inert) else {})
+    is_bertsums = any(name.startswith("encoder.") for name in values["model"])
+    attributes = options.attributes if isinstance(options, Inert) else {}
+    return _Checkpoint(canonical(tensors, f"{path}"), is_bertsums, attributes)
 
 
 def _renamed(tensors: Mapping[str, Shaped[np.ndarray, "..."]], path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:

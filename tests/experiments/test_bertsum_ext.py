@@ -17,7 +17,7 @@ from bertjax.errors import UserError, build_all
 from bertjax.training.config import TrainingConfig
 from configs import bertsum_ext as config_file
 from experiments import bertsum_ext
-from tests import tiny
+from tests import published, tiny
 from tests.parity.test_presumm import GOLDEN
 from tests.parity.test_presumm import read as read_golden
 from tests.showing import shown
@@ -106,7 +106,7 @@ def task_of(folder, variant="tiny", **overrides):
     """A task with its articles, as training has it."""
     articles = {} if "data.source" in overrides else tiny.write_articles(folder)
     if overrides.get("init_from"):
-        del articles["data.vocab_file"]
+        articles.pop("data.vocab_file", None)
     _, experiment = build_all((TrainingConfig, bertsum_ext.Config), resolved(variant, **{**articles, **overrides}), "")
     bertsum_ext.make(experiment, None, None)
     text = bertsum_ext.preparation(experiment, folder)
@@ -466,7 +466,26 @@ def test_an_export_predicts_the_same(run, tmp_path):
     ]
     assert predict(*published, stdin=text) == predict(f"--workdir={workdir}", stdin=text)
     bare = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS), "--config.data.interval_segments=False"]
-    assert predict(*bare, stdin=text)[0]["scores"] != predict(*published, stdin=text)[0]["scores"]
+    outcome = done("--mode=predict", "--format=jsonl", *bare, stdin=text)
+    assert json.loads(outcome.stdout)["scores"] != predict(*published, stdin=text)[0]["scores"]
+    assert f"data.interval_segments=False: {workdir} has learned from rows with True" in outcome.stderr
+
+
+def test_rows_are_as_those_that_init_from_has_seen(golden_vocabulary, tmp_path):
+    small = {"data.vocab_file": str(golden_vocabulary), "data.lowercase": True, "model.num_heads": 3}
+    for scorer, words in (("transformer", "spaces"), ("rnn", "bert")):
+        values = {**ROWS, **small, **dict.fromkeys(SIZES), "init_from": str(GOLDEN / f"{scorer}.pt")} | small
+        assert resolved("", **values)["data"]["words"] == words
+    source = tiny.write_articles(tmp_path)["data.source"]
+    values |= {"init_from": str(GOLDEN / "transformer.pt"), "data.interval_segments": False}
+    task = task_of(tmp_path, "", **{**values, "data.source": source, "data.seq_len": 40})
+    task.export(task.warm_start(task.init(jax.random.key(0))), tmp_path / "exported")
+    values = {**ROWS, **dict.fromkeys(SIZES), "init_from": str(tmp_path / "exported")}
+    data = resolved("", **values)["data"]
+    assert (data["words"], data["interval_segments"]) == ("spaces", False)
+    values["init_from"] = str(published.write_huggingface(tmp_path / "bert"))
+    data = resolved("", **values)["data"]
+    assert (data["words"], data["interval_segments"]) == ("bert", True)
 
 
 def test_the_scorer_of_another_kind_is_a_contradiction(run):
@@ -679,6 +698,28 @@ def test_articles_that_nothing_can_be_learned_from(tmp_path, name, content, mess
     values = {**tiny.write_articles(tmp_path), "data.source": str(tmp_path / name)}
     with pytest.raises(UserError, match=message):
         task_of(tmp_path / "run", **values)
+
+
+def test_articles_in_another_language(tmp_path, caplog):
+    sentences = ["猫坐在红色的垫子上。", "小狗在河边看见一条鱼！", "今天下雨了吗？", "老师说：“明天放假。”"]
+    rows = [{"text": "".join(sentences), "summary": sentences[1]} for _ in range(10)]
+    values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows), "data.layout": "line"}
+    values["data.valid_source"] = values["data.source"]
+    with pytest.raises(
+        UserError, match=r"got 0 of 10 articles .*oracle\.letters=unicode --config\.rouge\.flavor=unicode"
+    ):
+        task_of(tmp_path / "ascii", **values)._train  # noqa: B018
+    values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}
+    task = task_of(tmp_path / "unicode", **values)
+    assert task._train.steps_per_epoch
+    article = next(task.held_out()).source.article
+    assert (article.article.sentences, article.labels) == (tuple(sentences), (0, 1, 0, 0))
+    assert task.baselines()["valid/oracle_rouge2"] == 100
+    # Few summaries that have nothing to do with their articles pass, many are told.
+    rows = [{**row, "summary": "雪" if i < 8 else row["summary"]} for i, row in enumerate(rows)]
+    values |= {"data.source": write_rows(tmp_path, *rows, name="few.jsonl"), "data.limits.min_summary_words": 0}
+    assert task_of(tmp_path / "few", **values)._train.steps_per_epoch
+    assert [message for message in caplog.messages if message.startswith("2 of 10 articles")]
 
 
 def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):

@@ -85,6 +85,31 @@ def test_what_a_checkpoint_says(scorer):
     }
 
 
+@pytest.mark.parametrize(
+    ("scorer", "opt", "expected"),
+    [
+        ("transformer", options(use_interval=True), {"words": "spaces", "interval_segments": True}),
+        ("transformer", options(use_interval=False), {"words": "spaces", "interval_segments": False}),
+        ("rnn", options(use_interval=1), {"words": "bert"}),
+        ("classifier", b"N", {"words": "bert"}),
+    ],
+)
+def test_what_rows_a_checkpoint_has_seen(tmp_path, scorer, opt, expected):
+    """PreSumm's code parts words by white space, BertSum's, whose scorer is called `encoder`, as BERT does."""
+    assert presumm.describe_rows(write(tmp_path, tensors(scorer), opt)) == expected
+
+
+def test_what_rows_an_encoder_alone_has_seen(tmp_path):
+    bert = {key: array for key, array in tensors("transformer").items() if key.startswith("bert.")}
+    assert presumm.describe_rows(write(tmp_path, bert)) == {}
+
+
+@pytest.mark.parametrize("values", [{}, {"bertsum": []}, {"bertsum": {}}, {"bertsum": {"rows": "x"}}])
+def test_folders_that_tell_nothing_of_rows(tmp_path, values):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert presumm.describe_rows(tmp_path) == {}
+
+
 def test_each_tensor_comes_to_its_place():
     """Names that only differ by a number or a direction are not mixed up."""
     _, params = read(GOLDEN / "transformer.pt")
@@ -290,7 +315,7 @@ def test_an_abstractive_model_starts_from_an_extractive_one(caplog):
 
 def test_a_decoder_of_another_size(tmp_path):
     model, params = abstractive(GOLDEN / "rnn.pt")
-    presumm.save(tmp_path, params, model.config, model.head)
+    presumm.save(tmp_path, params, model.config, model.head, {})
     found = huggingface.read_tensors(tmp_path)
     extra = {key.replace("layers.0", "layers.1"): array for key, array in found.items() if "decoder.trans" in key}
     path = write(tmp_path, {**found, **extra}, options(dec_heads=2))
@@ -348,10 +373,11 @@ def test_their_classes_are_never_looked_up(tmp_path):
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_there_and_back(tmp_path, scorer):
     model, params = read(GOLDEN / f"{scorer}.pt")
-    presumm.save(tmp_path, params, model.config, model.head)
+    presumm.save(tmp_path, params, model.config, model.head, {"words": "spaces", "interval_segments": False})
     loaded, report = huggingface.load(tmp_path, shapes(model))
     assert report == ((), ())
     equal(loaded, params)
+    assert presumm.describe_rows(tmp_path) == {"words": "spaces", "interval_segments": False}
     assert presumm.read_head(tmp_path) == {
         key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")
     }
@@ -442,7 +468,7 @@ def test_a_warm_start_from_a_checkpoint():
 
 def test_a_warm_start_from_a_folder_of_ours(tmp_path):
     model, params = read(GOLDEN / "rnn.pt")
-    presumm.save(tmp_path, params, model.config, model.head)
+    presumm.save(tmp_path, params, model.config, model.head, {})
     WordPiece([*SPECIALS, *map(str, range(32))], lowercase=True).save(tmp_path)
     assert pretrained.describe(tmp_path).model == {
         **FIXED, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True, "sentence_pooling": "cls"
@@ -503,7 +529,7 @@ def test_transformers_opens_the_encoder(tmp_path, scorer):
     import transformers
 
     model, params = read(GOLDEN / f"{scorer}.pt")
-    presumm.save(tmp_path, params, model.config, model.head)
+    presumm.save(tmp_path, params, model.config, model.head, {})
     opened, info = transformers.BertModel.from_pretrained(
         tmp_path, output_loading_info=True, attn_implementation="eager", add_pooling_layer=False
     )

@@ -138,7 +138,7 @@ def test_there_and_back(tmp_path):
     from bertjax.interop import huggingface
 
     model, params = read(GOLDEN / "model.pt")
-    presumm.save(tmp_path, params, model.config, model.head)
+    presumm.save(tmp_path, params, model.config, model.head, {})
     loaded, report = huggingface.load(tmp_path, shapes(model))
     assert report == ((), ())
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
