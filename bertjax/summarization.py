@@ -27,8 +27,9 @@ METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 ROWS = {"data.words": "bert", "data.interval_segments": True}
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
+_INTERVALS = tuple(f"{name}{end}" for name in METRICS for end in _ENDS)
 # The names that `figures` gives.
-FIGURES = (*(f"{name}{end}" for name in METRICS for end in _ENDS), *_OVER_LEAD)
+FIGURES = (*_INTERVALS, *_OVER_LEAD)
 
 Rules = Callable[[LimitedArticle], SelectionConfig]  # by which an article's sentences are chosen
 Scores = Float[np.ndarray, " E"]
@@ -125,12 +126,13 @@ def oracle(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
 
 
 def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, config: RougeConfig) -> dict[str, float]:
-    """What `lead` and `oracle` score on each split, as "SPLIT/lead_rouge1" and so on."""
+    """What `lead` and `oracle` score on each split, as "SPLIT/lead_rouge1" and so on, with 95 % intervals."""
     found: dict[str, float] = {}
     for split, members in scored.items():
         for name, choose in (("lead", lead), ("oracle", oracle)):
-            values = rouge.rouge([choose(each, rules(each)) for each in members], _references(members), config)
-            found |= {f"{split}/{name}_{metric}": values[metric] for metric in METRICS}
+            summaries = [choose(each, rules(each)) for each in members]
+            values = rouge.rouge(summaries, _references(members), config, confidence=True)
+            found |= {f"{split}/{name}_{metric}": values[metric] for metric in _INTERVALS}
     return found
 
 

@@ -141,9 +141,12 @@ def test_a_run_learns_and_beats_the_first_sentences(run):
     workdir, _ = run
     metrics = lines_of(workdir / "metrics.jsonl")
     baselines, *trained = metrics
-    assert baselines.keys() == {"step", *(f"valid/{who}_{name}" for who in ("lead", "oracle") for name in FIGURES)}
+    ends = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
+    assert baselines.keys() == {"step", *(f"valid/{who}_{name}" for who in ("lead", "oracle") for name in ends)}
     assert all(baselines[f"valid/oracle_{name}"] == 100 for name in FIGURES)
-    assert all(20 < baselines[f"valid/lead_{name}"] < 70 for name in FIGURES)
+    for name in FIGURES:
+        low, middle, high = (baselines[f"valid/lead_{name}{end}"] for end in ("_low", "", "_high"))
+        assert 10 < low < middle < high < 80 and 20 < middle < 70
     losses = [line["train/loss"] for line in trained if "train/loss" in line]
     assert losses[0] > 0.4 and losses[-1] < 0.1
     scores = [line for line in trained if "valid/rouge1" in line]
