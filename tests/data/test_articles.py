@@ -179,16 +179,21 @@ def test_odd_articles_are_articles(text):
     assert texts() == [((text,), ("x",))]
 
 
-def test_tfds():
-    style = {"summary_field": "highlights", "on_bad_row": "skip"}
+@pytest.mark.parametrize(
+    ("name", "article", "summary", "has_names"),
+    [("cnn_dailymail", "article", "highlights", True), ("xsum", "document", "summary", False)],
+)
+def test_tfds(name, article, summary, has_names):
+    source = f"tfds:{name}:test"
+    style = {"article_field": article, "summary_field": summary, "on_bad_row": "skip"}
     with tfds.testing.mock_data(num_examples=3, policy=tfds.testing.MockPolicy.USE_CODE):
-        found = read("tfds:cnn_dailymail:test", **style)
-        prints = open_("tfds:cnn_dailymail:test", **style).fingerprint()
-        with pytest.raises(UserError, match=r"record 0: got a row without field 'summary'; its fields: .*'highlights'"):
-            read("tfds:cnn_dailymail:test")
-    assert [article.where for article in found] == [f"tfds:cnn_dailymail:test record {n}" for n in range(3)]
-    assert not any(article.id.startswith("tfds:") for article in found)  # they have names of their own
-    assert all(article.sentences and article.summary for article in found)
+        found = read(source, **style)
+        prints = open_(source, **style).fingerprint()
+        with pytest.raises(UserError, match=rf"record 0: got a row without field 'text'; its fields: .*'{summary}'"):
+            read(source, **{**style, "summary_field": "text", "on_bad_row": "stop"})
+    assert [each.where for each in found] == [f"{source} record {n}" for n in range(3)]
+    assert all(each.id.startswith("tfds:") != has_names for each in found)
+    assert all(each.sentences and each.summary for each in found)
     assert prints["text"]["num_examples"] == 3
 
 

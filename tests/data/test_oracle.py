@@ -13,9 +13,12 @@ from bertjax.data import oracle as oracles
 from bertjax.data.oracle import OracleConfig, oracle
 from bertjax.data.sentences import split as split_sentences
 from bertjax.errors import UserError
+from tests.data.golden.make_oracle_golden import SETS, digest, read_set
 
 # See golden/make_oracle_golden.py.
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "oracle.json").read_text())
+GOLDEN, DIGESTS = (
+    json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text()) for name in ("oracle", "oracle_digests")
+)
 
 
 def config(**changes):
@@ -47,6 +50,12 @@ def test_the_published_choices(number):
     # BertSum's looks at one sentence more, and says (0, 0) where it finds nothing.
     best = oracle(case["sentences"], case["summary"], config(method="combination", num_sentences=4))
     assert list(best) == [n for n in case["combination"] if case["combination"] != [0, 0]]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_published_choices_on_real_articles(data_folder, name):
+    choices = [oracle(*text, config()) for text in read_set(data_folder, name)]
+    assert {"articles": len(choices), "sha256": digest(choices)} == DIGESTS[name]
 
 
 def test_a_worked_example():

@@ -3,13 +3,15 @@ import random
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bertjax import summarization
 from bertjax.data.summary_rows import TARGET_TOKENS
-from bertjax.errors import UserError, build_all
+from bertjax.errors import UserError, build, build_all
 from bertjax.training.config import TrainingConfig
+from bertjax.training.optimizers import OptimizerConfig, make_optimizer
 from configs import bertsum_abs as config_file
 from experiments import bertsum_abs
 from tests import tiny
@@ -164,6 +166,26 @@ def test_each_variant_makes_a_task(variant):
     task = bertsum_abs.make(config, None, None)
     assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
     assert jax.eval_shape(task.init, jax.random.key(0))
+
+
+@pytest.mark.parametrize("dataset", ["cnndm", "xsum"])
+def test_the_encoder_and_the_rest_warm_up_each_on_its_own(dataset):
+    tree = json.loads(config_file.get_config(dataset).to_json_best_effort())
+    config = build(OptimizerConfig, tree["optimizer"], "optimizer")
+    params = {"bert": {"embeddings": jnp.zeros(())}, "decoder": {"bert": jnp.zeros(())}, "output": jnp.zeros(())}
+    optimizer = make_optimizer(config, params, tree["num_steps"])
+    ones = jax.tree.map(jnp.ones_like, params)  # of a gradient that stays the same Adam makes 1
+
+    def update(state, _):
+        updates, state = optimizer.update(ones, state, params)
+        return state, updates
+
+    _, updates = jax.jit(lambda state: jax.lax.scan(update, state, length=30_000))(optimizer.init(params))
+    for step in (1, 10_000, 20_000, 30_000):
+        found = jax.tree.leaves(jax.tree.map(lambda each, step=step: -each[step - 1], updates))
+        # PreSumm's -lr_bert 0.002 -warmup_steps_bert 20000 -lr_dec 0.2 -warmup_steps_dec 10000
+        bert, rest = (rate * min(step**-0.5, step * warmup**-1.5) for rate, warmup in ((0.002, 20_000), (0.2, 10_000)))
+        np.testing.assert_allclose(found, [bert, rest, rest], rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,17 @@ def test_groups_override_in_order_and_freeze():
     np.testing.assert_array_equal(got["norm"]["scale"], plain["norm"]["scale"])
 
 
+def test_groups_warm_up_on_their_own():
+    def warmed(steps, **changes):
+        return updated(dataclasses.replace(BERT, schedule="inverse_sqrt", warmup_steps=steps, **changes), steps=6)
+
+    got, short, long = warmed(2, groups=(("kernel", {"warmup_steps": 9}),)), warmed(2), warmed(9)
+    for path in (("layers", "kernel"), ("head", "kernel"), ("layers", "bias"), ("norm", "scale")):
+        of = long if path[1] == "kernel" else short
+        np.testing.assert_array_equal(got[path[0]][path[1]], of[path[0]][path[1]])
+        assert (short[path[0]][path[1]] != long[path[0]][path[1]]).any()
+
+
 def test_a_group_without_parameters_is_an_error():
     with pytest.raises(UserError, match=r"groups\[1\].*'head/kernel'.*no parameter"):
         updated(dataclasses.replace(BERT, groups=(("head", {"frozen": True}), ("head/kernel", {"frozen": True}))))

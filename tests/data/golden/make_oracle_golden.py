@@ -1,21 +1,25 @@
-"""Makes oracle.json with the sentences that the published code chooses; or compares with it on real articles.
+"""Makes oracle.json with the sentences that the published code chooses; or oracle_digests.json, of real articles.
 
     python -m tests.data.golden.make_oracle_golden PATH/TO/BertSum
+    python -m tests.data.golden.make_oracle_golden PATH/TO/PreSumm --digests DATA_FOLDER
     python -m tests.data.golden.make_oracle_golden PATH/TO/PreSumm --verify DATA_FOLDER
 
-DATA_FOLDER holds the sets named below. PreSumm's and BertSum's greedy searches are the same; BertSum has
-`combination_selection` as well.
+DATA_FOLDER holds the sets named below; with --verify, each of their articles is compared with ours. PreSumm's and
+BertSum's greedy searches are the same; BertSum has `combination_selection` as well.
 """
 
 import argparse
+import hashlib
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.oracle import FIRST_SENTENCES, NUM_SENTENCES, PRESUMM, as_words, published, read
+from benchmarks.oracle import FIRST_SENTENCES, NUM_SENTENCES, PRESUMM, Text, as_words, published, read
 from bertjax.data.oracle import oracle
 
 GOLDEN = Path(__file__).with_name("oracle.json")
+DIGESTS = Path(__file__).with_name("oracle_digests.json")
 SETS = {"bbc_news_summary": "punkt", "cnn_dailymail_small": "punkt", "sumpubmed_small": "lines"}
 # Short words of few kinds, so that there are many equal scores; and what is stripped, or told apart by case alone.
 WORDS = [*"abcdefg", "A", "B", "a-b", "c.", "don't", "1,000", "£5", "é", "naïve", "--", "'", "\u2019", "\x1c", "e\xa0f"]
@@ -24,18 +28,33 @@ WORDS = [*"abcdefg", "A", "B", "a-b", "c.", "don't", "1,000", "£5", "é", "naï
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repository", type=Path)
+    parser.add_argument("--digests", type=Path, metavar="DATA_FOLDER")
     parser.add_argument("--verify", type=Path, metavar="DATA_FOLDER")
     arguments = parser.parse_args()
     functions = published(arguments.repository)
-    if arguments.verify:
-        for name, splitter in SETS.items():
-            files = ",".join(str(arguments.verify / name / f"{split}.jsonl.gz") for split in ("train", "valid", "test"))
-            texts = read(files, splitter)
-            theirs = [functions["greedy_selection"](*text, NUM_SENTENCES) for text in as_words(texts)]
-            picks = [(oracle(*text, PRESUMM), tuple(sorted(found))) for text, found in zip(texts, theirs, strict=True)]
-            print(f"{name}: {sum(one != other for one, other in picks)} of {len(picks)} articles differ")
+    if folder := arguments.digests or arguments.verify:
+        found = {}
+        for name in SETS:
+            texts = read_set(folder, name)
+            theirs = [tuple(sorted(functions["greedy_selection"](*text, NUM_SENTENCES))) for text in as_words(texts)]
+            found[name] = {"articles": len(theirs), "sha256": digest(theirs)}
+            if arguments.verify:
+                different = sum(oracle(*text, PRESUMM) != chosen for text, chosen in zip(texts, theirs, strict=True))
+                print(f"{name}: {different} of {len(theirs)} articles differ")
+        if arguments.digests:
+            DIGESTS.write_text(json.dumps(found, indent=2) + "\n")
         return
     GOLDEN.write_text(json.dumps([case(functions, random.Random(seed)) for seed in range(60)], ensure_ascii=True))
+
+
+def read_set(folder: Path, name: str) -> list[Text]:
+    """All articles of one of `SETS`, with their summaries."""
+    return read(",".join(str(folder / name / f"{split}.jsonl.gz") for split in ("train", "valid", "test")), SETS[name])
+
+
+def digest(choices: Iterable[tuple[int, ...]]) -> str:
+    """Of the numbers of the sentences that were chosen of each article, in order."""
+    return hashlib.sha256("\n".join(" ".join(map(str, chosen)) for chosen in choices).encode()).hexdigest()
 
 
 def case(functions, rng: random.Random) -> dict[str, object]:

@@ -64,6 +64,8 @@ OPTIONS = {
     "visible_gpus": "-1",
     "train_from": "",
 }
+# What is imported from a clone.
+MODULES = ("models", "others", "translate", "distributed")
 # File of their `models`: what is replaced by what. Masks are bytes there, of which today's torch fills none, and checks
 # of torch's LSTMCell are gone.
 PATCHES = {
@@ -83,13 +85,13 @@ AS_MEANT = [
 
 
 class Patched(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports `models` and `others` from a clone, patched."""
+    """Imports `MODULES` from a clone, patched."""
 
     def __init__(self, source, patches):
         self.source, self.patches = source, patches
 
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] not in ("models", "others", "translate"):
+        if name.split(".")[0] not in MODULES:
             return None
         file = self.source.joinpath(*name.split("."))
         is_package = file.is_dir()
@@ -111,8 +113,8 @@ class Patched(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def open_code(clone, patches):
-    """Makes `models` that of a clone."""
-    for name in [name for name in sys.modules if name.split(".")[0] in ("models", "others", "translate")]:
+    """Makes `MODULES` those of a clone."""
+    for name in [name for name in sys.modules if name.split(".")[0] in MODULES]:
         del sys.modules[name]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Patched)]
     sys.meta_path.insert(0, Patched(Path(clone) / "src", patches))

@@ -4,16 +4,17 @@
     python -m tests.scoring.golden.make_rouge_golden ROUGE_HOME DATA_FOLDER --verify
 
 ROUGE_HOME holds ROUGE-1.5.5.pl and its folder data; Perl wants XML::DOM and DB_File. DATA_FOLDER holds
-cnn_dailymail_small, bbc_news_summary and sumpubmed_small, of which nothing but means is kept. With --verify, each
-document of those is compared, and the stem of each of their words.
+cnn_dailymail_small, bbc_news_summary and sumpubmed_small, of which nothing but means is kept, and a digest of what each
+document has. With --verify, each document of those is compared, and the stem of each of their words.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,10 @@ def make(program: Program, data: Path) -> dict[str, object]:
         {"stem": stem, "words": words, **program.score(candidates, references, stem, words)} for stem, words in SETTINGS
     ]
     words = _words(candidates + references)[:STEMMED_WORDS]
-    real = program.score(*read(data), stem=True, words=None)["averages"]
+    real = []
+    for stem in (True, False):
+        figures = program.score(*read(data), stem, words=None)
+        real.append({"stem": stem, "averages": figures["averages"], "documents": digest(figures["documents"])})
     return {
         "stems": dict(zip(words, program.stems(words), strict=True)),
         "candidates": candidates,
@@ -128,6 +132,12 @@ def make(program: Program, data: Path) -> dict[str, object]:
         "runs": runs,
         "real": real,
     }
+
+
+def digest(documents: Mapping[str, Sequence[float]]) -> str:
+    """Of the figures of each document, in percent, to the last digit that the program prints."""
+    digits = {name: [round(1000 * value) for value in documents[name]] for name in sorted(documents)}
+    return hashlib.sha256(json.dumps(digits).encode()).hexdigest()
 
 
 def verify(program: Program, data: Path) -> None:

@@ -1,0 +1,33 @@
+import json
+import re
+import sys
+
+from benchmarks import rouge
+
+
+def test_summaries_are_made_of_the_articles_sentences():
+    summaries, references = rouge.make_up(["One.", "Two.", "Three."], 20, 0)
+    assert {len(summary) for summary in summaries} == {3} and {len(reference) for reference in references} == {4}
+    assert len(summaries) == len(references) == 20
+    assert {sentence for summary in summaries for sentence in summary} == {"One.", "Two.", "Three."}
+    assert rouge.make_up(["One.", "Two.", "Three."], 20, 0) == (summaries, references)
+
+
+def test_all_are_scored_in_each_round(tmp_path, monkeypatch, capsys):
+    articles = tmp_path / "articles.jsonl"
+    articles.write_text(json.dumps({"article": ["the dog ran", "it rained"], "summary": "x"}) + "\n")
+    scored = []
+
+    def score(summaries, references, *args, **options):
+        scored.append((len(summaries), len(references)))
+        return real(summaries, references, *args, **options)
+
+    real = rouge.rouge
+    monkeypatch.setattr(rouge, "rouge", score)
+    monkeypatch.setattr(sys, "argv", ["rouge", str(articles), "--count=30", "--rounds=2"])
+    rouge.main()
+    assert scored == [(30, 30)] * 2
+    printed = capsys.readouterr().out
+    assert re.search(r"numpy \d.*threads", printed)
+    assert re.search(r"30 summaries, rouge-1\.5\.5\|stem:yes\|words:all: rouge1 \d+\.\d\d, ", printed)
+    assert re.search(r"\d\.\d \(.*\) s over 2 rounds", printed)

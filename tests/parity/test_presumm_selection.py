@@ -1,0 +1,47 @@
+"""Our choice of sentences against that of PreSumm's own test, with trigram blocking and without.
+
+The golden file is made by golden/make_presumm_selection_golden.py; see test_presumm.py.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.decoding.selection import SelectionConfig, select
+from configs.bertsum_ext import get_config
+
+GOLDEN = Path(__file__).with_name("golden") / "presumm_selection.json"
+
+
+def check(path):
+    documents = json.loads(path.read_text())
+    assert len(documents) == 100
+    published = SelectionConfig(**get_config("presumm").selection.to_dict())
+    rules = {"blocked": published, "free": dataclasses.replace(published, block_ngrams=0)}
+    for document in documents:
+        for name, config in rules.items():
+            scores = np.array(document["scores"], np.float32)
+            assert select(scores, document["sentences"], config).chosen == tuple(document[name])
+    # Blocking changes many summaries, leaves others as they are, and makes some shorter.
+    changed = sum(document["blocked"] != document["free"] for document in documents)
+    shorter = sum(len(document["blocked"]) < len(document["free"]) for document in documents)
+    assert 50 < changed < 90 and shorter > 10
+
+
+def test_golden():
+    check(GOLDEN)
+
+
+if "BERTJAX_PRESUMM" in os.environ:  # else there is no such test, so that none is missed
+
+    @pytest.mark.slow
+    def test_live(tmp_path):
+        python, clone, _ = os.environ["BERTJAX_PRESUMM"].split()
+        script = GOLDEN.with_name("make_presumm_selection_golden.py")
+        subprocess.run([python, script, clone, "--output", tmp_path / "chosen.json", "--seed", "100"], check=True)
+        check(tmp_path / "chosen.json")
