@@ -8,8 +8,8 @@
         --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
-Six pretrainings of BERT-Base, each fine-tuned on MNLI and on names, which are also found from its features. `tiny` has
-five of them.
+Six pretrainings of BERT-Base, each fine-tuned on MNLI and on names, which are also found from its features. `tiny` has as
+many; in its few updates 80/0/20 and 0/0/100 learn nothing yet, see docs/results.md.
 """
 
 from typing import Any
@@ -26,7 +26,6 @@ _PAPER = {
     (0, 20, 80): (83.7, 94.8, 94.6),
     (0, 0, 100): (83.6, 94.9, 94.6),
 }
-_TINY = ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 0, 100))
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
@@ -46,7 +45,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
                 },
                 {} if tiny else dict(zip(_HEADINGS, _PAPER[mask, keep, replace], strict=True)),
             )
-            for mask, keep, replace in (_TINY if tiny else _PAPER)
+            for mask, keep, replace in _PAPER
         ],
         "base": "80/10/10",
         "seeds": (0, 1, 2),
