@@ -27,6 +27,7 @@ from bertjax.task import Params
 _log = logging.getLogger(__name__)
 
 _DONE = "vocabularies.json"
+_DIGEST = "vocabulary.sha256"  # of the files that vocabularies are in, beside them
 # Whatever a vocabulary may be in.
 _FILES = (
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "spm.model"),
@@ -47,7 +48,12 @@ _FREE = (
 
 
 def open_vocabularies(folder: Path) -> Vocabularies:
-    """The vocabularies in a run's folder, or in that of a MarianMTModel. Raises UserError if there are none."""
+    """The vocabularies in a run's folder, or in that of a MarianMTModel.
+
+    Raises:
+      UserError: there are none, or they are not those that were saved there.
+    """
+    _check_unchanged(folder)
     if not (folder / "source.spm").exists():
         return Vocabularies.load(folder)
     is_published = (folder / "config.json").exists() and not checkpoints.has_checkpoint(folder)
@@ -57,9 +63,10 @@ def open_vocabularies(folder: Path) -> Vocabularies:
 
 def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
     """Writes them for `open_vocabularies`, in place of any that are there."""
-    for place in (folder / "source", folder / "target", folder):
-        for name in _FILES:
-            (place / name).unlink(missing_ok=True)
+    (folder / _DIGEST).unlink(missing_ok=True)
+    for path in _files(folder):
+        path.unlink()
+    for place in (folder / "source", folder / "target"):
         with contextlib.suppress(OSError):  # one that is not there, or has something else in it
             place.rmdir()
     if isinstance(vocabularies.source, MarianSubwords):
@@ -68,6 +75,36 @@ def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
     else:
         vocabularies.save(folder)
 
+    with completed(folder / _DIGEST) as path:
+        path.write_text(_digest(folder) + "\n")
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those of the vocabularies in a folder, in a fixed order."""
+    places = (folder / "source", folder / "target", folder)
+    return [place / name for place in places for name in _FILES if (place / name).exists()]
+
+
+def _digest(folder: Path) -> str:
+    """The sha256 of all of these files and their names."""
+    files = _files(folder)
+    digests = [(str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def _check_unchanged(folder: Path) -> None:
+    """Raises UserError for other vocabularies than were saved: ids would mean other words, and nobody would notice.
+
+    Where no digest was saved, in older runs and published folders, nothing can be told.
+    """
+    path = folder / _DIGEST
+    if path.exists() and (saved := path.read_text().strip()) != (found := _digest(folder)):
+        raise UserError(
+            f"the vocabulary in {folder}",
+            got=f"files of sha256 {found[:16]}...",
+            expected=f"{saved[:16]}..., those that the model learned with",
+            fix="restore them; another vocabulary takes another run, with data.vocab_file",
+        )
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:

@@ -541,6 +541,34 @@ def test_files_that_do_not_fit_are_told(tmp_path):
     ):
         english.write_text(text)
         with pytest.raises(UserError, match=told):
+def test_a_vocabulary_of_the_same_size_in_place_of_a_runs_own(run, tmp_path):
+    """Its ids would do for the weights, and mean other words."""
+    workdir, command = run
+    stolen = Path(shutil.copytree(workdir, tmp_path / "stolen"))
+    again = [f"--workdir={stolen}" if flag.startswith("--workdir") else flag for flag in command]
+    tokenizer = json.loads((workdir / "tokenizer.json").read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["a"], ids["o"] = ids["o"], ids["a"]
+    told = {"what": "the vocabulary in ", "got": "sha256", "expected": "the model learned with", "fix": "restore"}
+    beside = [f"--config.init_from={stolen}", "--config.data.seq_len=16", "--config.decoding.max_length=16"]
+    (stolen / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for flags_ in (
+        ["--mode=predict", f"--workdir={stolen}"],
+        ["--mode=predict", "--config=configs/translation.py", *beside],
+        ["--mode=export", f"--workdir={stolen}", f"--output={tmp_path / 'exported'}"],
+    ):
+        tiny.check_told(tiny.run(*flags_, stdin=b"a cat.\n").error, **told)
+    # Evaluation and training have one of their own, with the text.
+    shutil.copy(workdir / "tokenizer.json", stolen)
+    (stolen / "data" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for flags_ in (["--mode=evaluate", f"--workdir={stolen}"], again):
+        tiny.check_told(tiny.run(*flags_).error, **told)
+    # Folders that are older than the digest are opened as they are.
+    for folder in (stolen, stolen / "data"):
+        (folder / "vocabulary.sha256").unlink()
+    assert tiny.run("--mode=predict", f"--workdir={stolen}", stdin=b"old bird.\n").stdout == "alter Vogel.\n"
+
+
             build(values, tmp_path)
     english.write_bytes(whole.encode().replace(b"cat", b"\xff\xfe", 1))
     with pytest.raises(UserError, match="UTF-8"):
