@@ -92,7 +92,7 @@ _DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for contradictions."""
-    return translators.resolve(config)
+    return translators.resolve(config, reads)
 
 
 def preparation(config: Config, workdir: Path) -> translators.Preparation:

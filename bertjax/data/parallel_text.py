@@ -41,7 +41,8 @@ class ParallelTextConfig:
       valid_fraction: which fraction of the different source texts is held out if `valid_source` is empty.
       source_prefix, target_prefix: texts put before each text of a side, with the space that is to follow: none, one,
         or one for each of the names that the commas separate. So one model learns several pairs of languages. What is
-        to be translated begins with its prefix, unless there is but one; no translation is scored with one.
+        to be translated begins with its prefix, unless there is but one; no translation is scored with one. A run in
+        `init_from` gives those that it had, where neither is set; ("",) is none beside that.
       on_bad_row: "stop" at a bad pair, or "skip" and count it.
     """
 
@@ -192,7 +193,7 @@ class ParallelText:
                 f"config key data.{key}",
                 got=f"{len(prefixes)} texts for {number} names in data.{self._keys[0]}",
                 expected="none, one for all, or one for each name",
-                fix="give as many as there are names, () for none",
+                fix="give as many as there are names, ('',) for none",
             )
         return prefixes if len(prefixes) == number else (prefixes or ("",)) * number
 

@@ -280,6 +280,35 @@ def test_the_first_token_is_that_of_the_run(run, tmp_path):
         translation.resolve(json.loads(tree.to_json_best_effort()))
 
 
+def test_texts_have_the_prefixes_of_the_run(run, tmp_path):
+    """A model that goes on, or is used, without the run's config reads the texts that it knows."""
+    workdir = Path(shutil.copytree(run[0], tmp_path / "run"))
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"] |= {"source_prefix": ["bird "], "target_prefix": ["ein "]}
+    (workdir / "config.json").write_text(json.dumps(config))
+
+    def prefixes(reads, **data):
+        tree = config_file.get_config()
+        tree.init_from = str(workdir)
+        tree.update_from_flattened_dict({"data.seq_len": 16, "decoding.max_length": 16})
+        tree.data.update(data)
+        resolved = translation.resolve(json.loads(tree.to_json_best_effort()), reads)
+        _, settings = build_all((TrainingConfig, translation.Config), resolved, "")
+        return tuple(settings.data[key] for key in ("source_prefix", "target_prefix")), settings
+
+    pairs = dict(zip(("source", "target"), write_pairs(tmp_path), strict=True))
+    both = ["bird "], ["ein "]
+    assert prefixes(True, **pairs)[0] == both
+    # What somebody says counts, and need not say anything of the other side.
+    assert prefixes(True, **pairs, source_prefix=("dog ",))[0] == (["dog "], [])
+    assert prefixes(True, **pairs, target_prefix=("",))[0] == ([], [""])
+    assert prefixes(True)[0] == ([], []), "of dates, which have none"
+    found, settings = prefixes(False)
+    task = translation.make(settings, workdir, None)
+    (example,) = task.examples(iter(["a cat."]))
+    assert found == both and decoded(task, example) == ["bird a cat."]
+
+
 def test_vocabularies_of_an_earlier_start_are_not_taken(tmp_path):
     apart = {"data__joint": False, "model__share_embeddings": False}
     kinds = ({"data__subwords": "wordpiece"}, apart, {})
@@ -512,6 +541,34 @@ def test_a_vocabulary_of_another_run(run, tmp_path):
     assert "expected arrays with the names and shapes of this run's model" in outcome.error
 
 
+def test_a_vocabulary_of_the_same_size_in_place_of_a_runs_own(run, tmp_path):
+    """Its ids would do for the weights, and mean other words."""
+    workdir, command = run
+    stolen = Path(shutil.copytree(workdir, tmp_path / "stolen"))
+    again = [f"--workdir={stolen}" if flag.startswith("--workdir") else flag for flag in command]
+    tokenizer = json.loads((workdir / "tokenizer.json").read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["a"], ids["o"] = ids["o"], ids["a"]
+    told = {"what": "the vocabulary in ", "got": "sha256", "expected": "the model learned with", "fix": "restore"}
+    beside = [f"--config.init_from={stolen}", "--config.data.seq_len=16", "--config.decoding.max_length=16"]
+    (stolen / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for flags_ in (
+        ["--mode=predict", f"--workdir={stolen}"],
+        ["--mode=predict", "--config=configs/translation.py", *beside],
+        ["--mode=export", f"--workdir={stolen}", f"--output={tmp_path / 'exported'}"],
+    ):
+        tiny.check_told(tiny.run(*flags_, stdin=b"a cat.\n").error, **told)
+    # Evaluation and training have one of their own, with the text.
+    shutil.copy(workdir / "tokenizer.json", stolen)
+    (stolen / "data" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for flags_ in (["--mode=evaluate", f"--workdir={stolen}"], again):
+        tiny.check_told(tiny.run(*flags_).error, **told)
+    # Folders that are older than the digest are opened as they are.
+    for folder in (stolen, stolen / "data"):
+        (folder / "vocabulary.sha256").unlink()
+    assert tiny.run("--mode=predict", f"--workdir={stolen}", stdin=b"old bird.\n").stdout == "alter Vogel.\n"
+
+
 def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):
     workdir = Path(shutil.copytree(run[0], tmp_path / "run"))
     given = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={workdir}"]
@@ -541,34 +598,6 @@ def test_files_that_do_not_fit_are_told(tmp_path):
     ):
         english.write_text(text)
         with pytest.raises(UserError, match=told):
-def test_a_vocabulary_of_the_same_size_in_place_of_a_runs_own(run, tmp_path):
-    """Its ids would do for the weights, and mean other words."""
-    workdir, command = run
-    stolen = Path(shutil.copytree(workdir, tmp_path / "stolen"))
-    again = [f"--workdir={stolen}" if flag.startswith("--workdir") else flag for flag in command]
-    tokenizer = json.loads((workdir / "tokenizer.json").read_text())
-    ids = tokenizer["model"]["vocab"]
-    ids["a"], ids["o"] = ids["o"], ids["a"]
-    told = {"what": "the vocabulary in ", "got": "sha256", "expected": "the model learned with", "fix": "restore"}
-    beside = [f"--config.init_from={stolen}", "--config.data.seq_len=16", "--config.decoding.max_length=16"]
-    (stolen / "tokenizer.json").write_text(json.dumps(tokenizer))
-    for flags_ in (
-        ["--mode=predict", f"--workdir={stolen}"],
-        ["--mode=predict", "--config=configs/translation.py", *beside],
-        ["--mode=export", f"--workdir={stolen}", f"--output={tmp_path / 'exported'}"],
-    ):
-        tiny.check_told(tiny.run(*flags_, stdin=b"a cat.\n").error, **told)
-    # Evaluation and training have one of their own, with the text.
-    shutil.copy(workdir / "tokenizer.json", stolen)
-    (stolen / "data" / "tokenizer.json").write_text(json.dumps(tokenizer))
-    for flags_ in (["--mode=evaluate", f"--workdir={stolen}"], again):
-        tiny.check_told(tiny.run(*flags_).error, **told)
-    # Folders that are older than the digest are opened as they are.
-    for folder in (stolen, stolen / "data"):
-        (folder / "vocabulary.sha256").unlink()
-    assert tiny.run("--mode=predict", f"--workdir={stolen}", stdin=b"old bird.\n").stdout == "alter Vogel.\n"
-
-
             build(values, tmp_path)
     english.write_bytes(whole.encode().replace(b"cat", b"\xff\xfe", 1))
     with pytest.raises(UserError, match="UTF-8"):
