@@ -4,6 +4,7 @@ import json
 import math
 import random
 import shutil
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import jax
@@ -55,6 +56,15 @@ TRANSFORMER = {
     "model.intermediate_size": 32,
     "model.initializer_range": 0.18,
     "model.max_positions": 24,
+}
+TWO_UPDATES = {
+    "num_steps": 2,
+    "log_every": 2,
+    "evaluate_every": 2,
+    "num_scored": 4,
+    "checkpoint.save_every": 2,
+    "checkpoint.final": "latest",
+    "optimizer.warmup_steps": 1,
 }
 RECURRENT = {"model.embedding_size": 16, "model.hidden_size": 32}
 
@@ -467,6 +477,68 @@ def test_dates_never_end(tmp_path):
         task_of(tmp_path, **{**changes, "data__seq_len": 16}, model__max_positions=64, model__share_embeddings=False)
 
 
+def attended_by(workdir, text, folder, monkeypatch):
+    """What was looked at while a text was translated, and the words of the picture that was drawn of it."""
+    kept, told = [], translation.Translation.attention
+    monkeypatch.setattr(translation.Translation, "attention", lambda *a: kept.append(told(*a)) or kept[-1])
+    command = ["--mode=predict", f"--workdir={workdir}", f"--plot={folder / 'a.svg'}", "--format=jsonl"]
+    outcome = tiny.run(*command, stdin=text.encode())
+    assert outcome.status is None, outcome.status
+    (kinds,) = kept
+    return kinds, words_of(folder / "a.svg"), json.loads(outcome.stdout)
+
+
+def words_of(picture):
+    return {"".join(each.itertext()) for each in ET.parse(picture).iter("{http://www.w3.org/2000/svg}text")}
+
+
+def check_attended(kinds, words, num_heads):
+    """Weights of all words, each looking at some that are there, and all words in the picture."""
+    for attended in kinds.values():
+        shape = (1, num_heads, len(attended.queries), len(attended.keys))
+        assert attended.weights.shape == shape
+        np.testing.assert_allclose(attended.weights.sum(-1), 1, atol=1e-5)
+        assert {*attended.queries, *attended.keys} <= words | {""}
+    assert {f"{name}, layer 0" for name in kinds} <= words
+
+
+def test_a_translation_is_drawn_with_what_its_words_looked_at(run, tmp_path, monkeypatch):
+    kinds, words, record = attended_by(run[0], "a cat sees.\n", tmp_path, monkeypatch)
+    check_attended(kinds, words, num_heads=2)
+    assert list(kinds) == ["encoder", "decoder", "cross"]
+    cross = kinds["cross"]
+    assert "".join(cross.keys).replace("</s>", "") == "acatsees."
+    assert "".join(cross.queries).replace("</s>", "") == record["translation"].replace(" ", "")
+    assert kinds["decoder"].keys == ["<s>", *cross.queries[:-1]]
+    assert not np.triu(kinds["decoder"].weights, 1).any()
+
+
+def short_recurrent_run(folder, **changes):
+    """The folder of a recurrent model after two updates."""
+    values = {**values_of(folder), **TWO_UPDATES, **RECURRENT, **changes}
+    values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
+    outcome = tiny.run("--config=configs/translation.py:rnn", f"--workdir={folder / 'run'}", *flags(values))
+    assert outcome.status is None, outcome.status
+    return folder / "run"
+
+
+@pytest.mark.slow
+def test_a_recurrent_models_translation_is_drawn_with_what_its_words_looked_at(tmp_path, monkeypatch):
+    kinds, words, _ = attended_by(short_recurrent_run(tmp_path), "a cat sees.\n", tmp_path, monkeypatch)
+    check_attended(kinds, words, num_heads=1)
+    (cross,) = kinds.values()
+    assert "".join(cross.keys).replace("</s>", "") == "acatsees."
+    assert len(cross.queries) > 1
+
+
+@pytest.mark.slow
+def test_without_attention_nothing_is_drawn(tmp_path):
+    workdir = short_recurrent_run(tmp_path, **{"model.attention": "none"})
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--plot={tmp_path / 'a.svg'}", stdin=b"a cat.\n")
+    told = {"got": "a model without attention", "expected": "one that has it", "fix": "model.attention=additive"}
+    tiny.check_told(outcome.error, what="--plot", **told)
+
+
 @pytest.mark.slow
 def test_the_recurrent_model_learns_too(tmp_path):
     values = {**values_of(tmp_path, num_steps=240, evaluate_every=120, checkpoint__save_every=120), **RECURRENT}
@@ -484,6 +556,24 @@ def test_the_recurrent_model_learns_too(tmp_path):
     assert outcome.status is None, outcome.status
     further = lines_of(tmp_path / "further" / "metrics.jsonl")
     assert next(line["valid/nll"] for line in further if "valid/nll" in line) < losses[-1] + 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["dates", "rnn,dates"])
+def test_dates_are_translated_and_drawn(variant, tmp_path):
+    """The commands of `make demo-translation`, with few updates."""
+    workdir = tmp_path / "run"
+    few = {**TWO_UPDATES, "data.num_valid": 8, "data.num_test": 4}
+    outcome = tiny.run(f"--config=configs/translation.py:{variant}", f"--workdir={workdir}", *flags(few))
+    assert outcome.status is None, outcome.status
+    scores = lines_of(workdir / "metrics.jsonl")
+    assert {"test/exact_match", "test/chrf"} <= set(scores[-1])
+    picture = workdir / "attention.svg"
+    line = b"Saturday, November 21, 2026\n"
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--plot={picture}", stdin=line)
+    assert outcome.status is None, outcome.status
+    assert len(outcome.stdout.splitlines()) == 1
+    assert {*"Saturdy,Novmbe216"} <= words_of(picture)
 
 
 @pytest.mark.parametrize("variant", ["tiny", "base", "big", "rnn", "dates", "rnn,dates"])
