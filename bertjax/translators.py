@@ -177,7 +177,7 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
                     fix="leave it out, and name no model after the config file",
                 )
         whole, model, data = known, {**model, **found}, _read_alike(config, prefixes, reads)
-    elif model.get("share_embeddings") and not data["joint"]:
+    elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",
             got="True, and data.joint=False",
@@ -188,7 +188,7 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
     if architecture == "recurrent":  # nothing was said about the Transformer's values
         names = [field.name for field in dataclasses.fields(RecurrentConfig)]
         model = {key: value for key, value in model.items() if key in names}
-    if data["packing"] and (architecture == "recurrent" or data["source"] == DATES):
+    if data.get("packing") is True and (architecture == "recurrent" or data.get("source") == DATES):
         raise UserError(
             "config key data.packing",
             got=True,
@@ -216,14 +216,14 @@ def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any], reads: b
     """
     data = dict(config["data"])
     for key in ("vocab_file", "target_vocab_file", "lowercase"):
-        if data[key]:
+        if data.get(key):
             raise UserError(
                 f"config key data.{key}",
                 got=data[key],
                 expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
                 fix="leave it out",
             )
-    if any(data[key] for key in _PREFIXES) or (reads and data["source"] == DATES):
+    if any(data.get(key) for key in _PREFIXES) or (reads and data.get("source") == DATES):
         return data
     return {**data, **prefixes}
 
