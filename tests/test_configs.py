@@ -209,6 +209,28 @@ def test_recipes_of_pretraining(variant, expected):
             make(tree)
 
 
+@pytest.mark.parametrize(
+    ("size", "millions", "sizes", "dropout"),
+    [("base", 65, (6, 512, 8, 2048), 0.1), ("big", 213, (6, 1024, 16, 4096), 0.3)],
+)
+def test_the_recipes_of_translation(size, millions, sizes, dropout):
+    """Table 3 of Vaswani et al. (2017), its sections 5.3 and 5.4, and the 37,000 tokens that both languages share."""
+    tree = tree_of("translation", size)
+    for side in ("source", "target"):
+        tree = changed(tree, ("model", f"{side}_vocab_size"), 37_000)
+    shapes = jax.eval_shape(make(tree)[0].init, jax.random.key(0))
+    assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == pytest.approx(millions * 1e6, rel=0.03)
+    model, optimizer = tree["model"], tree["optimizer"]
+    assert tuple(model[key] for key in ("num_layers", "hidden_size", "num_heads", "intermediate_size")) == sizes
+    assert (model["num_decoder_layers"], model["norm"], model["activation"]) == (sizes[0], "post", "relu")
+    assert (model["dropout"], model["attention_dropout"], tree["label_smoothing"]) == (dropout, 0, 0.1)
+    names = ("name", "schedule", "warmup_steps", "beta1", "beta2", "eps", "bias_correction", "weight_decay")
+    assert tuple(optimizer[key] for key in names) == ("adamw", "inverse_sqrt", 4000, 0.9, 0.98, 1e-9, True, 0)
+    assert optimizer["learning_rate"] == pytest.approx((sizes[1] * 4000) ** -0.5)
+    decoding = tree["decoding"]
+    assert tuple(decoding[key] for key in ("num_beams", "alpha", "max_ratio", "max_extra")) == (4, 0.6, 1, 50)
+
+
 @pytest.mark.parametrize("variant", ["base,large", "lamb,lamb", "base,phase3", "base phase2"])
 def test_variants_that_make_no_sense_are_errors(variant):
     with pytest.raises(ValueError, match=rf"got '{variant}'; expected names, separated by commas: at most one of tiny"):
