@@ -501,6 +501,23 @@ def check_attended(kinds, words, num_heads):
         assert {*attended.queries, *attended.keys} <= words | {""}
     assert {f"{name}, layer 0" for name in kinds} <= words
 
+@pytest.mark.slow
+def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
+    values = {**values_of(tmp_path), **TWO_UPDATES, "checkpoint.save_every": 1, "model.norm": "post"}
+    workdir, exported = tmp_path / "run", tmp_path / "exported"
+    outcome = tiny.run("--config=configs/translation.py:tiny", f"--workdir={workdir}", *flags(values))
+    assert outcome.status is None, outcome.status
+    outcome = tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=last:2")
+    assert outcome.status is None, outcome.status
+    one, two = (checkpoints.restore_params(workdir, which, None) for which in ("1", "2"))
+    size = translators.open_vocabularies(workdir).target.vocab_size
+    read = marian.load(exported, jax.eval_shape(lambda: {**one, "bias": jnp.zeros(size)}))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
+    for a, b, c in zip(*(jax.tree.leaves({**tree, "bias": 0}) for tree in (read, mean, two)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+        assert np.ndim(c) == 0 or not np.array_equal(a, c)
+
+
 
 def test_a_translation_is_drawn_with_what_its_words_looked_at(run, tmp_path, monkeypatch):
     kinds, words, record = attended_by(run[0], "a cat sees.\n", tmp_path, monkeypatch)
