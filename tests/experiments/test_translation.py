@@ -202,6 +202,14 @@ def test_a_given_translation_is_scored_as_the_search_scores_it(run, tmp_path):
         assert told in tiny.run("--mode=predict", *forced, stdin=line.encode()).error
 
 
+def test_the_best_of_the_beams_come_in_order(run, tmp_path):
+    for record in predicted(run[0], "a cat sees.\nold bird.\n", tmp_path / "beams", num_beams=4, n_best=3):
+        scores = [each["score"] for each in record["n_best"]]
+        assert len({each["translation"] for each in record["n_best"]}) == len(scores) == 3
+        assert scores == sorted(scores, reverse=True) and scores[0] > scores[2]
+        assert record["n_best"][0] == {key: record[key] for key in ("translation", "score")}
+
+
 def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
     workdir, _ = run
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
