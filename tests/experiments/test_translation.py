@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -210,6 +211,24 @@ def test_the_best_of_the_beams_come_in_order(run, tmp_path):
         assert record["n_best"][0] == {key: record[key] for key in ("translation", "score")}
 
 
+def test_a_line_of_ten_thousand_words_is_translated_sentence_by_sentence(run, tmp_path):
+    text, expected = (" ".join([sentence] * 5000) for sentence in ("old bird.", "alter Vogel."))
+    (record,) = predicted(run[0], text + "\n", tmp_path / "words", max_length=6)  # room for one sentence
+    assert record["source"] == text and record["complete"]
+    assert record["translation"] == expected
+
+
+def test_a_word_of_ten_thousand_characters_is_cut_or_refused(run, tmp_path):
+    text = "catsees" * 1428 + "bird"
+    assert len(text) == 10_000
+    (record,) = predicted(run[0], text + "\n", tmp_path / "word")
+    assert record["source"] == text and len(record["translation"].split()) > 100
+    values = {"init_from": run[0], "decoding.max_length": 16, "data.seq_len": 16, "data.on_long_line": "refuse"}
+    outcome = tiny.run("--mode=predict", "--config=configs/translation.py", *flags(values), stdin=text.encode())
+    told = {"what": "input line 1", "got": "[0-9],[0-9]{3} tokens", "expected": "at most 15", "fix": "divide the line"}
+    tiny.check_told(outcome.error, **told)
+
+
 def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
     workdir, _ = run
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
@@ -402,6 +421,30 @@ def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_tra
     assert any(len(example.rows) > 1 for example in task.held_out())
 
 
+def test_all_of_a_long_word_is_read(tmp_path):
+    task, _ = task_of(tmp_path)
+    text = "catsees" * 1428 + "bird"
+    (example,) = task.examples(iter([text]))
+    assert "".join(decoded(task, example)) == text
+    assert max(len(row["input_ids"]) for row in example.rows) <= 16
+
+
+def test_a_pair_of_ten_thousand_words_is_left_out_and_told(tmp_path, caplog):
+    values = values_of(tmp_path)
+    for key, word in (("data.source", "bird"), ("data.target", "Vogel")):
+        with Path(values[key]).open("a") as file:
+            file.write(" ".join([word] * 10_000) + "\n")
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict(values)
+    _, config = build_all((TrainingConfig, translation.Config), json.loads(tree.to_json_best_effort()), "")
+    text = translation.preparation(config, tmp_path)
+    text.run()
+    task = translation.make(config, text.folder, text.folder)
+    assert next(task.batches("train", 0, np.arange(32)))["input_ids"].shape[1] <= 16
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum(bool(re.fullmatch("left out 1 of [0-9]+ pairs of .*: over 16 tokens", each)) for each in told) == 1
+
+
 def test_a_limit_below_one_token_is_one(tmp_path):
     task, _ = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
     ids = jnp.array([[7, 8, 3, 0, 0, 0, 0, 0]])
@@ -458,6 +501,23 @@ def test_a_run_from_scratch_is_exported(tmp_path):
     assert searched.items() <= generation.items()
 
 
+@pytest.mark.slow
+def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
+    values = {**values_of(tmp_path), **TWO_UPDATES, "checkpoint.save_every": 1, "model.norm": "post"}
+    workdir, exported = tmp_path / "run", tmp_path / "exported"
+    outcome = tiny.run("--config=configs/translation.py:tiny", f"--workdir={workdir}", *flags(values))
+    assert outcome.status is None, outcome.status
+    outcome = tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=last:2")
+    assert outcome.status is None, outcome.status
+    one, two = (checkpoints.restore_params(workdir, which, None) for which in ("1", "2"))
+    size = translators.open_vocabularies(workdir).target.vocab_size
+    read = marian.load(exported, jax.eval_shape(lambda: {**one, "bias": jnp.zeros(size)}))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
+    for a, b, c in zip(*(jax.tree.leaves({**tree, "bias": 0}) for tree in (read, mean, two)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+        assert np.ndim(c) == 0 or not np.array_equal(a, c)
+
+
 def len_of(task):
     return task._vocabularies[1].vocab_size
 
@@ -508,23 +568,6 @@ def check_attended(kinds, words, num_heads):
         np.testing.assert_allclose(attended.weights.sum(-1), 1, atol=1e-5)
         assert {*attended.queries, *attended.keys} <= words | {""}
     assert {f"{name}, layer 0" for name in kinds} <= words
-
-@pytest.mark.slow
-def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
-    values = {**values_of(tmp_path), **TWO_UPDATES, "checkpoint.save_every": 1, "model.norm": "post"}
-    workdir, exported = tmp_path / "run", tmp_path / "exported"
-    outcome = tiny.run("--config=configs/translation.py:tiny", f"--workdir={workdir}", *flags(values))
-    assert outcome.status is None, outcome.status
-    outcome = tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=last:2")
-    assert outcome.status is None, outcome.status
-    one, two = (checkpoints.restore_params(workdir, which, None) for which in ("1", "2"))
-    size = translators.open_vocabularies(workdir).target.vocab_size
-    read = marian.load(exported, jax.eval_shape(lambda: {**one, "bias": jnp.zeros(size)}))
-    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
-    for a, b, c in zip(*(jax.tree.leaves({**tree, "bias": 0}) for tree in (read, mean, two)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-7)
-        assert np.ndim(c) == 0 or not np.array_equal(a, c)
-
 
 
 def test_a_translation_is_drawn_with_what_its_words_looked_at(run, tmp_path, monkeypatch):
