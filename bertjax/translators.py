@@ -16,7 +16,7 @@ from bertjax import checkpoints
 from bertjax.data import subword_vocabularies
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.subwords import Subwords
-from bertjax.data.translation_text import TranslationText
+from bertjax.data.translation_text import DATES, TranslationText
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import json_files, marian
@@ -27,6 +27,7 @@ from bertjax.task import Params
 _log = logging.getLogger(__name__)
 
 _DONE = "vocabularies.json"
+_DIGEST = "vocabulary.sha256"  # of the files that vocabularies are in, beside them
 # Whatever a vocabulary may be in.
 _FILES = (
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "spm.model"),
@@ -44,10 +45,16 @@ _FREE = (
     "scan_layers",
     "remat",
 )
+_PREFIXES = ("source_prefix", "target_prefix")
 
 
 def open_vocabularies(folder: Path) -> Vocabularies:
-    """The vocabularies in a run's folder, or in that of a MarianMTModel. Raises UserError if there are none."""
+    """The vocabularies in a run's folder, or in that of a MarianMTModel.
+
+    Raises:
+      UserError: there are none, or they are not those that were saved there.
+    """
+    _check_unchanged(folder)
     if not (folder / "source.spm").exists():
         return Vocabularies.load(folder)
     is_published = (folder / "config.json").exists() and not checkpoints.has_checkpoint(folder)
@@ -57,9 +64,10 @@ def open_vocabularies(folder: Path) -> Vocabularies:
 
 def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
     """Writes them for `open_vocabularies`, in place of any that are there."""
-    for place in (folder / "source", folder / "target", folder):
-        for name in _FILES:
-            (place / name).unlink(missing_ok=True)
+    (folder / _DIGEST).unlink(missing_ok=True)
+    for path in _files(folder):
+        path.unlink()
+    for place in (folder / "source", folder / "target"):
         with contextlib.suppress(OSError):  # one that is not there, or has something else in it
             place.rmdir()
     if isinstance(vocabularies.source, MarianSubwords):
@@ -67,6 +75,36 @@ def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
         vocabularies.target.save(folder)
     else:
         vocabularies.save(folder)
+    with completed(folder / _DIGEST) as path:
+        path.write_text(_digest(folder) + "\n")
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those of the vocabularies in a folder, in a fixed order."""
+    places = (folder / "source", folder / "target", folder)
+    return [place / name for place in places for name in _FILES if (place / name).exists()]
+
+
+def _digest(folder: Path) -> str:
+    """The sha256 of all of these files and their names."""
+    files = _files(folder)
+    digests = [(str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def _check_unchanged(folder: Path) -> None:
+    """Raises UserError for other vocabularies than were saved: ids would mean other words, and nobody would notice.
+
+    Where no digest was saved, in older runs and published folders, nothing can be told.
+    """
+    path = folder / _DIGEST
+    if path.exists() and (saved := path.read_text().strip()) != (found := _digest(folder)):
+        raise UserError(
+            f"the vocabulary in {folder}",
+            got=f"files of sha256 {found[:16]}...",
+            expected=f"{saved[:16]}..., those that the model learned with",
+            fix="restore them; another vocabulary takes another run, with data.vocab_file",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,15 +153,19 @@ class Preparation:
             path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n")
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines of the architecture and the model.
+def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
+    """Fills in what `init_from` determines of the architecture, the model and the texts.
 
+    Args:
+      config: the whole of it.
+      reads: whether pairs are read, to train on or to be scored on.
     Raises:
       UserError: no model is named at all, or one that contradicts the folder.
     """
     model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
+    data = config["data"]
     if config["init_from"]:
-        known, found = _describe(Path(config["init_from"]))
+        known, found, prefixes = _describe(Path(config["init_from"]))
         wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
         of_model = {f"model.{key}": value for key, value in found.items()}
         for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes tell the most
@@ -134,16 +176,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     expected=f"{value}, as in init_from={config['init_from']}",
                     fix="leave it out, and name no model after the config file",
                 )
-        whole, model = known, {**model, **found}
-        for key in ("vocab_file", "target_vocab_file", "lowercase"):
-            if config["data"][key]:
-                raise UserError(
-                    f"config key data.{key}",
-                    got=config["data"][key],
-                    expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
-                    fix="leave it out",
-                )
-    elif model.get("share_embeddings") and not config["data"]["joint"]:
+        whole, model, data = known, {**model, **found}, _read_alike(config, prefixes, reads)
+    elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",
             got="True, and data.joint=False",
@@ -154,7 +188,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     if architecture == "recurrent":  # nothing was said about the Transformer's values
         names = [field.name for field in dataclasses.fields(RecurrentConfig)]
         model = {key: value for key, value in model.items() if key in names}
-    if config["data"]["packing"] and (architecture == "recurrent" or config["data"]["source"] == "dates"):
+    if data.get("packing") is True and (architecture == "recurrent" or data.get("source") == DATES):
         raise UserError(
             "config key data.packing",
             got=True,
@@ -169,22 +203,45 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             expected="a model, or a folder to take it from",
             fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
         )
-    return {**config, **whole, "model": model}
+    return {**config, **whole, "model": model, "data": data}
 
 
-def _describe(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """What a folder determines: architecture and first token, and the fields of the model."""
+def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any], reads: bool) -> dict[str, Any]:
+    """The `data` of a config with `init_from`, whose texts get the prefixes that the folder's had.
+
+    They get their own where there are any: other languages, or one pair of several. Dates that are read have none.
+
+    Raises:
+      UserError: a vocabulary beside that of the folder.
+    """
+    data = dict(config["data"])
+    for key in ("vocab_file", "target_vocab_file", "lowercase"):
+        if data.get(key):
+            raise UserError(
+                f"config key data.{key}",
+                got=data[key],
+                expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
+                fix="leave it out",
+            )
+    if any(data.get(key) for key in _PREFIXES) or (reads and data.get("source") == DATES):
+        return data
+    return {**data, **prefixes}
+
+
+def _describe(folder: Path) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+    """What a folder determines: architecture and first token, the fields of the model, and the texts' prefixes."""
     if checkpoints.has_checkpoint(folder):
         run = json_files.read_json(folder / "config.json", dict)
         if run["experiment"] != "translation":
             got, fix = f"a run of {run['experiment']}", "name a folder of one"
             raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix=fix)
         model, whole = run["model"], {key: run[key] for key in ("architecture", "start_token")}
+        prefixes = {key: run["data"][key] for key in _PREFIXES}
     else:
         model, special = marian.read_config(folder), marian.read_special_ids(folder)
         start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
-        whole = {"architecture": "transformer", "start_token": start}
-    return whole, {key: value for key, value in model.items() if key not in _FREE}
+        whole, prefixes = {"architecture": "transformer", "start_token": start}, {}
+    return whole, {key: value for key, value in model.items() if key not in _FREE}, prefixes
 
 
 def warm_start(params: Params, folder: Path) -> Params:

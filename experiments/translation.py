@@ -92,7 +92,7 @@ _DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for contradictions."""
-    return translators.resolve(config)
+    return translators.resolve(config, reads)
 
 
 def preparation(config: Config, workdir: Path) -> translators.Preparation:
@@ -389,7 +389,7 @@ def _model(config: Config, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSe
     """The model for vocabularies of these sizes. Raises UserError if the config does not describe one."""
     names = ("source_vocab_size", "target_vocab_size")
     for name, size in zip(names, sizes, strict=True):
-        if (config.model[name] or size) < size:
+        if isinstance(config.model[name], int) and (config.model[name] or size) < size:  # others are told of below
             expected = f"at least {size}, the tokens of the vocabulary"
             fix = "leave it out, or use another vocabulary"
             raise UserError(f"config key model.{name}", got=config.model[name], expected=expected, fix=fix)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ MODULES = {
     if hasattr(module := importlib.import_module(f"configs.{path.stem}"), "get_config")
 }
 del MODULES["features"]  # which trains nothing, and has no sizes: tests/experiments/test_features.py
-del MODULES["translation"]  # whose sizes are others: tests/experiments/test_translation.py
-VARIANTS = [(name, size) for name, module in MODULES.items() for size in module.SIZES]
+SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.items()}
+SIZES["translation"] = ("tiny", "base", "big", "rnn")
+VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
 # What each config needs beside a size.
 NEEDED = {
     "bert_pretraining": {},
@@ -33,7 +35,10 @@ NEEDED = {
     "classification": {"data.labels": ("no", "yes")},
     "question_answering": {},
     "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
+    "translation": {},
 }
+# What follows from the vocabulary.
+FOLLOWS = tuple(("model", f"{of}vocab_size") for of in ("", "source_", "target_"))
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:
@@ -50,6 +55,9 @@ def small(name: str, folder: Path) -> dict[str, Any]:
         text = {"data.source": tiny.write_articles(folder)["data.source"], "data.vocab_size": 120}
         text |= {"data.seq_len": 32, "data.window_overlap": 8}
         return {**values, **text, "target_len": 12, "decoding.max_extra": 12, "decoding.min_extra": 1}
+    if name == "translation":
+        dates = {"data.num_valid": 8, "data.num_test": 0, "data.seq_len": 48, "data.vocab_size": 300}
+        return {**values, **dates, "checkpoint.final": "latest"}
     write = {"classification": tiny.write_table, "tagging": tiny.write_sentences}[name]
     return {**values, **write(folder), "data.seq_len": 16}
 
@@ -89,7 +97,7 @@ def _no_fingerprint(monkeypatch):
 
 
 def test_there_are_configs():
-    assert {*MODULES, "features", "translation"} == {path.stem for path in (ROOT / "experiments").glob("[a-z]*.py")}
+    assert {*MODULES, "features"} == {path.stem for path in (ROOT / "experiments").glob("[a-z]*.py")}
     assert list(MODULES["bert_pretraining"].SIZES) == ["tiny", "mini", "small", "medium", "base", "large"]
 
 
@@ -111,7 +119,7 @@ def test_the_published_sizes_have_their_parameters(size, published):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_without_a_size_the_config_asks_for_one_or_for_a_folder(name):
-    with pytest.raises(UserError, match=r"--config: got neither a size nor init_from .*Fix: append a size"):
+    with pytest.raises(UserError, match=r"--config: got neither a (size|model) nor init_from .*Fix: append "):
         make(tree_of(name, ""))
 
 
@@ -124,12 +132,13 @@ def test_an_unknown_size_is_an_error(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_the_docstring_has_a_command_that_names_the_config(name):
     assert f"python launch.py --config=configs/{name}.py:" in MODULES[name].__doc__
-    assert "Sizes: " + ", ".join(MODULES[name].SIZES) in MODULES[name].__doc__
+    sizes = MODULES[name].__doc__.partition("Models: " if name == "translation" else "Sizes: ")[2]
+    assert [size for size in re.findall(r"[a-z]+", sizes) if size in SIZES[name]][: len(SIZES[name])] == [*SIZES[name]]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_dead_key_is_an_error_in_every_subtree(name):
-    tree = tree_of(name, next(iter(MODULES[name].SIZES)))
+    tree = tree_of(name, SIZES[name][0])
     subtrees = [(), *(path for path in leaves(tree) if isinstance(value_at(tree, path), Mapping))]
     assert len(subtrees) > 4
     for path in subtrees:
@@ -143,14 +152,15 @@ LATER = dict.fromkeys(("classification", "question_answering", "tagging"), (("da
     "bert_pretraining": (("data", "beam"), ("data", "beam", "runner"), ("data", "beam", "options")),
     "bertsum_ext": (("model", "sentence_pooling"), ("data", "oracle", "letters")),
     "bertsum_abs": (("data", "oracle", "letters"),),
+    "translation": (("model", "key_size"),),
 }
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_key_is_needed(name):
-    tree = tree_of(name, next(iter(MODULES[name].SIZES)))
+    tree = tree_of(name, SIZES[name][0])
     for path in leaves(tree):
-        if path in (("experiment",), ("model", "vocab_size")):  # the second follows from the vocabulary
+        if path in (("experiment",), *FOLLOWS):
             continue
         parent = value_at(tree, path[:-1])
         without = {key: value for key, value in parent.items() if key != path[-1]}
@@ -164,7 +174,7 @@ def test_every_key_is_needed(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_value_has_a_type(name):
-    tree = tree_of(name, next(iter(MODULES[name].SIZES)))
+    tree = tree_of(name, SIZES[name][0])
     for path in leaves(tree):
         if path[0] == "experiment":
             continue
@@ -198,6 +208,28 @@ def test_recipes_of_pretraining(variant, expected):
     if "phase2" in variant:
         with pytest.raises(UserError, match=r"config key init_from: got None"):
             make(tree)
+
+
+@pytest.mark.parametrize(
+    ("size", "millions", "sizes", "dropout"),
+    [("base", 65, (6, 512, 8, 2048), 0.1), ("big", 213, (6, 1024, 16, 4096), 0.3)],
+)
+def test_the_recipes_of_translation(size, millions, sizes, dropout):
+    """Table 3 of Vaswani et al. (2017), its sections 5.3 and 5.4, and the 37,000 tokens that both languages share."""
+    tree = tree_of("translation", size)
+    for side in ("source", "target"):
+        tree = changed(tree, ("model", f"{side}_vocab_size"), 37_000)
+    shapes = jax.eval_shape(make(tree)[0].init, jax.random.key(0))
+    assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == pytest.approx(millions * 1e6, rel=0.03)
+    model, optimizer = tree["model"], tree["optimizer"]
+    assert tuple(model[key] for key in ("num_layers", "hidden_size", "num_heads", "intermediate_size")) == sizes
+    assert (model["num_decoder_layers"], model["norm"], model["activation"]) == (sizes[0], "post", "relu")
+    assert (model["dropout"], model["attention_dropout"], tree["label_smoothing"]) == (dropout, 0, 0.1)
+    names = ("name", "schedule", "warmup_steps", "beta1", "beta2", "eps", "bias_correction", "weight_decay")
+    assert tuple(optimizer[key] for key in names) == ("adamw", "inverse_sqrt", 4000, 0.9, 0.98, 1e-9, True, 0)
+    assert optimizer["learning_rate"] == pytest.approx((sizes[1] * 4000) ** -0.5)
+    decoding = tree["decoding"]
+    assert tuple(decoding[key] for key in ("num_beams", "alpha", "max_ratio", "max_extra")) == (4, 0.6, 1, 50)
 
 
 @pytest.mark.parametrize("variant", ["base,large", "lamb,lamb", "base,phase3", "base phase2"])
@@ -247,11 +279,12 @@ def test_a_run_goes_on_from_one_with_other_heads(tmp_path, first_has_it):
 def test_a_config_at_its_smallest_trains_from_end_to_end(name, tmp_path):
     workdir = tmp_path / "run"
     outcome = tiny.run(
-        f"--config=configs/{name}.py:{next(iter(MODULES[name].SIZES))}",
+        f"--config=configs/{name}.py:{SIZES[name][0]}",
         f"--workdir={workdir}",
         *(f"--config.{key}={value}" for key, value in small(name, tmp_path).items()),
     )
     assert outcome.status is None, outcome.status
     steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [0, 2, 2]
+    baselines = [] if name == "translation" else [0]
+    assert steps == [*baselines, 2, 2]
     assert json.loads((workdir / "config.json").read_text())["num_steps"] == 2

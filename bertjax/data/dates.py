@@ -6,6 +6,7 @@ The words are those of the CLDR, as Babel has them.
 import dataclasses
 import datetime
 import difflib
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -149,7 +150,10 @@ def _days(split: str) -> Int64[np.ndarray, " n"]:
     return ordinals[number == _SPLITS.index(split)]
 
 
-def _determined_forms(source: babel.Locale, target: babel.Locale) -> list[tuple[DateTimePattern, DateTimePattern]]:
+@functools.cache  # which is the same for all splits
+def _determined_forms(
+    source: babel.Locale, target: babel.Locale
+) -> tuple[tuple[DateTimePattern, DateTimePattern], ...]:
     """The forms in which, among all those taken together, the source determines the target."""
     starts = [datetime.date(year, 1, 1) for year in _SAMPLE_YEARS]
     dates = [start + datetime.timedelta(days) for start in starts for days in range(366)]
@@ -160,4 +164,4 @@ def _determined_forms(source: babel.Locale, target: babel.Locale) -> list[tuple[
         if len(dict(pairs)) == len(pairs) and all(known.get(text, other) == other for text, other in pairs):
             known.update(pairs)
             forms.append(form)
-    return forms
+    return tuple(forms)

@@ -41,7 +41,9 @@ class ParallelTextConfig:
       valid_fraction: which fraction of the different source texts is held out if `valid_source` is empty.
       source_prefix, target_prefix: texts put before each text of a side, with the space that is to follow: none, one,
         or one for each of the names that the commas separate. So one model learns several pairs of languages. What is
-        to be translated begins with its prefix, unless there is but one; no translation is scored with one.
+        to be translated begins with its prefix, unless there is but one; no translation is scored with one. Different
+        ones of the targets take some of the sources, or ("",) where the texts themselves tell. A run in `init_from`
+        gives those that it had, where neither is set; ("",) is none beside that.
       on_bad_row: "stop" at a bad pair, or "skip" and count it.
     """
 
@@ -183,6 +185,7 @@ class ParallelText:
             )
         targets = [""] * len(sources) if self._config.source_column else targets
         prefixes = [self._prefixes(key, len(sources)) for key in ("source_prefix", "target_prefix")]
+        self._check_chosen()
         return [_Part(*values) for values in zip(sources, targets, *prefixes, strict=True)]
 
     def _prefixes(self, key: str, number: int) -> tuple[str, ...]:
@@ -192,9 +195,20 @@ class ParallelText:
                 f"config key data.{key}",
                 got=f"{len(prefixes)} texts for {number} names in data.{self._keys[0]}",
                 expected="none, one for all, or one for each name",
-                fix="give as many as there are names, () for none",
+                fix="give as many as there are names, ('',) for none",
             )
         return prefixes if len(prefixes) == number else (prefixes or ("",)) * number
+
+    def _check_chosen(self) -> None:
+        """Raises UserError if nothing that is said of the sources tells which prefix a translation is to have."""
+        if len(set(self._config.target_prefix)) > 1 and not self._config.source_prefix:
+            raise UserError(
+                "config key data.target_prefix",
+                got=f"{len(self._config.target_prefix)} texts, and no data.source_prefix",
+                expected="sources that say which of them their translation begins with",
+                fix="set data.source_prefix too, with a text for each; or to ('',) where the sources differ anyway, as "
+                "those of different languages do",
+            )
 
     def _aligned_files(self) -> list[tuple[Path, Path, _Part]]:
         """The files of both sides that go together."""

@@ -345,6 +345,10 @@ def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Ite
     assert request.draw
     for number, line in enumerate(streams.read_lines(request.input), start=1):
         for kinds in runner.attention(line):
+            if not kinds:
+                got, expected = "a model without attention", "one that has it"
+                fix = "leave it out, or train one with it: a recurrent one by --config.model.attention=additive"
+                raise UserError("--plot", got=got, expected=expected, fix=fix)
             if distributed.is_first_process():
                 request.draw(number, kinds)
         yield line

@@ -104,7 +104,7 @@ def test_prefixes(files):
     assert texts(text(source_prefix=("to German: ",)))[0] == ("to German: a cat", "eine Katze")
     write("a.tsv", "en\tde\nx\ty\n")
     write("b.tsv", "en\tde\nv\tw\n")
-    assert texts(table("a.tsv,b.tsv", target_prefix=("1", "2"))) == [("x", "1y"), ("v", "2w")]
+    assert texts(table("a.tsv,b.tsv", target_prefix=("1", "2"), source_prefix=("",))) == [("x", "1y"), ("v", "2w")]
 
 
 def test_reading_is_lazy_and_can_be_repeated():
@@ -240,6 +240,10 @@ def test_bad_files(files, on_bad_row):
             r"data\.source_prefix: got 2 texts for 1 names in data\.test_source; expected none",
         ),
         ({"target_prefix": ("a", "b", "c")}, r"data\.target_prefix: got 3 texts"),
+        (
+            {"test_source": "a.en,a.en", "test_target": "a.de,a.de", "target_prefix": ("a", "b")},
+            r"data\.target_prefix: got 2 texts, and no data\.source_prefix; expected sources that say which",
+        ),
         (
             {"test_source": "tfds:a", "test_target": "tfds:b"},
             r"data\.test_source: got tfds:a; expected its columns\. Fix",

@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import re
 import shutil
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import jax
@@ -55,6 +57,15 @@ TRANSFORMER = {
     "model.intermediate_size": 32,
     "model.initializer_range": 0.18,
     "model.max_positions": 24,
+}
+TWO_UPDATES = {
+    "num_steps": 2,
+    "log_every": 2,
+    "evaluate_every": 2,
+    "num_scored": 4,
+    "checkpoint.save_every": 2,
+    "checkpoint.final": "latest",
+    "optimizer.warmup_steps": 1,
 }
 RECURRENT = {"model.embedding_size": 16, "model.hidden_size": 32}
 
@@ -192,6 +203,32 @@ def test_a_given_translation_is_scored_as_the_search_scores_it(run, tmp_path):
         assert told in tiny.run("--mode=predict", *forced, stdin=line.encode()).error
 
 
+def test_the_best_of_the_beams_come_in_order(run, tmp_path):
+    for record in predicted(run[0], "a cat sees.\nold bird.\n", tmp_path / "beams", num_beams=4, n_best=3):
+        scores = [each["score"] for each in record["n_best"]]
+        assert len({each["translation"] for each in record["n_best"]}) == len(scores) == 3
+        assert scores == sorted(scores, reverse=True) and scores[0] > scores[2]
+        assert record["n_best"][0] == {key: record[key] for key in ("translation", "score")}
+
+
+def test_a_line_of_ten_thousand_words_is_translated_sentence_by_sentence(run, tmp_path):
+    text, expected = (" ".join([sentence] * 5000) for sentence in ("old bird.", "alter Vogel."))
+    (record,) = predicted(run[0], text + "\n", tmp_path / "words", max_length=6)  # room for one sentence
+    assert record["source"] == text and record["complete"]
+    assert record["translation"] == expected
+
+
+def test_a_word_of_ten_thousand_characters_is_cut_or_refused(run, tmp_path):
+    text = "catsees" * 1428 + "bird"
+    assert len(text) == 10_000
+    (record,) = predicted(run[0], text + "\n", tmp_path / "word")
+    assert record["source"] == text and len(record["translation"].split()) > 100
+    values = {"init_from": run[0], "decoding.max_length": 16, "data.seq_len": 16, "data.on_long_line": "refuse"}
+    outcome = tiny.run("--mode=predict", "--config=configs/translation.py", *flags(values), stdin=text.encode())
+    told = {"what": "input line 1", "got": "[0-9],[0-9]{3} tokens", "expected": "at most 15", "fix": "divide the line"}
+    tiny.check_told(outcome.error, **told)
+
+
 def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
     workdir, _ = run
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
@@ -280,6 +317,35 @@ def test_the_first_token_is_that_of_the_run(run, tmp_path):
         translation.resolve(json.loads(tree.to_json_best_effort()))
 
 
+def test_texts_have_the_prefixes_of_the_run(run, tmp_path):
+    """A model that goes on, or is used, without the run's config reads the texts that it knows."""
+    workdir = Path(shutil.copytree(run[0], tmp_path / "run"))
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"] |= {"source_prefix": ["bird "], "target_prefix": ["ein "]}
+    (workdir / "config.json").write_text(json.dumps(config))
+
+    def prefixes(reads, **data):
+        tree = config_file.get_config()
+        tree.init_from = str(workdir)
+        tree.update_from_flattened_dict({"data.seq_len": 16, "decoding.max_length": 16})
+        tree.data.update(data)
+        resolved = translation.resolve(json.loads(tree.to_json_best_effort()), reads)
+        _, settings = build_all((TrainingConfig, translation.Config), resolved, "")
+        return tuple(settings.data[key] for key in ("source_prefix", "target_prefix")), settings
+
+    pairs = dict(zip(("source", "target"), write_pairs(tmp_path), strict=True))
+    both = ["bird "], ["ein "]
+    assert prefixes(True, **pairs)[0] == both
+    # What somebody says counts, and need not say anything of the other side.
+    assert prefixes(True, **pairs, source_prefix=("dog ",))[0] == (["dog "], [])
+    assert prefixes(True, **pairs, target_prefix=("",))[0] == ([], [""])
+    assert prefixes(True)[0] == ([], []), "of dates, which have none"
+    found, settings = prefixes(False)
+    task = translation.make(settings, workdir, None)
+    (example,) = task.examples(iter(["a cat."]))
+    assert found == both and decoded(task, example) == ["bird a cat."]
+
+
 def test_vocabularies_of_an_earlier_start_are_not_taken(tmp_path):
     apart = {"data__joint": False, "model__share_embeddings": False}
     kinds = ({"data__subwords": "wordpiece"}, apart, {})
@@ -355,6 +421,30 @@ def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_tra
     assert any(len(example.rows) > 1 for example in task.held_out())
 
 
+def test_all_of_a_long_word_is_read(tmp_path):
+    task, _ = task_of(tmp_path)
+    text = "catsees" * 1428 + "bird"
+    (example,) = task.examples(iter([text]))
+    assert "".join(decoded(task, example)) == text
+    assert max(len(row["input_ids"]) for row in example.rows) <= 16
+
+
+def test_a_pair_of_ten_thousand_words_is_left_out_and_told(tmp_path, caplog):
+    values = values_of(tmp_path)
+    for key, word in (("data.source", "bird"), ("data.target", "Vogel")):
+        with Path(values[key]).open("a") as file:
+            file.write(" ".join([word] * 10_000) + "\n")
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict(values)
+    _, config = build_all((TrainingConfig, translation.Config), json.loads(tree.to_json_best_effort()), "")
+    text = translation.preparation(config, tmp_path)
+    text.run()
+    task = translation.make(config, text.folder, text.folder)
+    assert next(task.batches("train", 0, np.arange(32)))["input_ids"].shape[1] <= 16
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum(bool(re.fullmatch("left out 1 of [0-9]+ pairs of .*: over 16 tokens", each)) for each in told) == 1
+
+
 def test_a_limit_below_one_token_is_one(tmp_path):
     task, _ = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
     ids = jnp.array([[7, 8, 3, 0, 0, 0, 0, 0]])
@@ -411,6 +501,23 @@ def test_a_run_from_scratch_is_exported(tmp_path):
     assert searched.items() <= generation.items()
 
 
+@pytest.mark.slow
+def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
+    values = {**values_of(tmp_path), **TWO_UPDATES, "checkpoint.save_every": 1, "model.norm": "post"}
+    workdir, exported = tmp_path / "run", tmp_path / "exported"
+    outcome = tiny.run("--config=configs/translation.py:tiny", f"--workdir={workdir}", *flags(values))
+    assert outcome.status is None, outcome.status
+    outcome = tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=last:2")
+    assert outcome.status is None, outcome.status
+    one, two = (checkpoints.restore_params(workdir, which, None) for which in ("1", "2"))
+    size = translators.open_vocabularies(workdir).target.vocab_size
+    read = marian.load(exported, jax.eval_shape(lambda: {**one, "bias": jnp.zeros(size)}))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
+    for a, b, c in zip(*(jax.tree.leaves({**tree, "bias": 0}) for tree in (read, mean, two)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+        assert np.ndim(c) == 0 or not np.array_equal(a, c)
+
+
 def len_of(task):
     return task._vocabularies[1].vocab_size
 
@@ -438,6 +545,68 @@ def test_dates_never_end(tmp_path):
         task_of(tmp_path, **{**changes, "data__seq_len": 16}, model__max_positions=64, model__share_embeddings=False)
 
 
+def attended_by(workdir, text, folder, monkeypatch):
+    """What was looked at while a text was translated, and the words of the picture that was drawn of it."""
+    kept, told = [], translation.Translation.attention
+    monkeypatch.setattr(translation.Translation, "attention", lambda *a: kept.append(told(*a)) or kept[-1])
+    command = ["--mode=predict", f"--workdir={workdir}", f"--plot={folder / 'a.svg'}", "--format=jsonl"]
+    outcome = tiny.run(*command, stdin=text.encode())
+    assert outcome.status is None, outcome.status
+    (kinds,) = kept
+    return kinds, words_of(folder / "a.svg"), json.loads(outcome.stdout)
+
+
+def words_of(picture):
+    return {"".join(each.itertext()) for each in ET.parse(picture).iter("{http://www.w3.org/2000/svg}text")}
+
+
+def check_attended(kinds, words, num_heads):
+    """Weights of all words, each looking at some that are there, and all words in the picture."""
+    for attended in kinds.values():
+        shape = (1, num_heads, len(attended.queries), len(attended.keys))
+        assert attended.weights.shape == shape
+        np.testing.assert_allclose(attended.weights.sum(-1), 1, atol=1e-5)
+        assert {*attended.queries, *attended.keys} <= words | {""}
+    assert {f"{name}, layer 0" for name in kinds} <= words
+
+
+def test_a_translation_is_drawn_with_what_its_words_looked_at(run, tmp_path, monkeypatch):
+    kinds, words, record = attended_by(run[0], "a cat sees.\n", tmp_path, monkeypatch)
+    check_attended(kinds, words, num_heads=2)
+    assert list(kinds) == ["encoder", "decoder", "cross"]
+    cross = kinds["cross"]
+    assert "".join(cross.keys).replace("</s>", "") == "acatsees."
+    assert "".join(cross.queries).replace("</s>", "") == record["translation"].replace(" ", "")
+    assert kinds["decoder"].keys == ["<s>", *cross.queries[:-1]]
+    assert not np.triu(kinds["decoder"].weights, 1).any()
+
+
+def short_recurrent_run(folder, **changes):
+    """The folder of a recurrent model after two updates."""
+    values = {**values_of(folder), **TWO_UPDATES, **RECURRENT, **changes}
+    values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
+    outcome = tiny.run("--config=configs/translation.py:rnn", f"--workdir={folder / 'run'}", *flags(values))
+    assert outcome.status is None, outcome.status
+    return folder / "run"
+
+
+@pytest.mark.slow
+def test_a_recurrent_models_translation_is_drawn_with_what_its_words_looked_at(tmp_path, monkeypatch):
+    kinds, words, _ = attended_by(short_recurrent_run(tmp_path), "a cat sees.\n", tmp_path, monkeypatch)
+    check_attended(kinds, words, num_heads=1)
+    (cross,) = kinds.values()
+    assert "".join(cross.keys).replace("</s>", "") == "acatsees."
+    assert len(cross.queries) > 1
+
+
+@pytest.mark.slow
+def test_without_attention_nothing_is_drawn(tmp_path):
+    workdir = short_recurrent_run(tmp_path, **{"model.attention": "none"})
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--plot={tmp_path / 'a.svg'}", stdin=b"a cat.\n")
+    told = {"got": "a model without attention", "expected": "one that has it", "fix": "model.attention=additive"}
+    tiny.check_told(outcome.error, what="--plot", **told)
+
+
 @pytest.mark.slow
 def test_the_recurrent_model_learns_too(tmp_path):
     values = {**values_of(tmp_path, num_steps=240, evaluate_every=120, checkpoint__save_every=120), **RECURRENT}
@@ -455,6 +624,24 @@ def test_the_recurrent_model_learns_too(tmp_path):
     assert outcome.status is None, outcome.status
     further = lines_of(tmp_path / "further" / "metrics.jsonl")
     assert next(line["valid/nll"] for line in further if "valid/nll" in line) < losses[-1] + 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["dates", "rnn,dates"])
+def test_dates_are_translated_and_drawn(variant, tmp_path):
+    """The commands of `make demo-translation`, with few updates."""
+    workdir = tmp_path / "run"
+    few = {**TWO_UPDATES, "data.num_valid": 8, "data.num_test": 4}
+    outcome = tiny.run(f"--config=configs/translation.py:{variant}", f"--workdir={workdir}", *flags(few))
+    assert outcome.status is None, outcome.status
+    scores = lines_of(workdir / "metrics.jsonl")
+    assert {"test/exact_match", "test/chrf"} <= set(scores[-1])
+    picture = workdir / "attention.svg"
+    line = b"Saturday, November 21, 2026\n"
+    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--plot={picture}", stdin=line)
+    assert outcome.status is None, outcome.status
+    assert len(outcome.stdout.splitlines()) == 1
+    assert {*"Saturdy,Novmbe216"} <= words_of(picture)
 
 
 @pytest.mark.parametrize("variant", ["tiny", "base", "big", "rnn", "dates", "rnn,dates"])
@@ -510,6 +697,34 @@ def test_a_vocabulary_of_another_run(run, tmp_path):
     source.write_text("cat.\n")
     outcome = tiny.run("--mode=predict", f"--workdir={stolen}", f"--input={source}")
     assert "expected arrays with the names and shapes of this run's model" in outcome.error
+
+
+def test_a_vocabulary_of_the_same_size_in_place_of_a_runs_own(run, tmp_path):
+    """Its ids would do for the weights, and mean other words."""
+    workdir, command = run
+    stolen = Path(shutil.copytree(workdir, tmp_path / "stolen"))
+    again = [f"--workdir={stolen}" if flag.startswith("--workdir") else flag for flag in command]
+    tokenizer = json.loads((workdir / "tokenizer.json").read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["a"], ids["o"] = ids["o"], ids["a"]
+    told = {"what": "the vocabulary in ", "got": "sha256", "expected": "the model learned with", "fix": "restore"}
+    beside = [f"--config.init_from={stolen}", "--config.data.seq_len=16", "--config.decoding.max_length=16"]
+    (stolen / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for flags_ in (
+        ["--mode=predict", f"--workdir={stolen}"],
+        ["--mode=predict", "--config=configs/translation.py", *beside],
+        ["--mode=export", f"--workdir={stolen}", f"--output={tmp_path / 'exported'}"],
+    ):
+        tiny.check_told(tiny.run(*flags_, stdin=b"a cat.\n").error, **told)
+    # Evaluation and training have one of their own, with the text.
+    shutil.copy(workdir / "tokenizer.json", stolen)
+    (stolen / "data" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for flags_ in (["--mode=evaluate", f"--workdir={stolen}"], again):
+        tiny.check_told(tiny.run(*flags_).error, **told)
+    # Folders that are older than the digest are opened as they are.
+    for folder in (stolen, stolen / "data"):
+        (folder / "vocabulary.sha256").unlink()
+    assert tiny.run("--mode=predict", f"--workdir={stolen}", stdin=b"old bird.\n").stdout == "alter Vogel.\n"
 
 
 def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):

@@ -81,12 +81,16 @@ def run(config, params, source=SOURCE, target=TARGET, return_attention=False, se
     )
 
 
-def test_later_target_tokens_change_no_logit_before_them():
-    params = make(CONFIG)
-    logits = np.asarray(run(CONFIG, params).logits)
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre"}, {"positions": "learned"}, {"scan_layers": False}, {"scan_layers": False, **SHARED}]
+)
+def test_later_target_tokens_change_no_logit_before_them(changes):
+    config = config_of(**changes)
+    params = make(config)
+    logits = np.asarray(run(config, params, target=TARGET).logits)  # given, so that it is the same program
     assert logits.dtype == np.float32
     for place in range(5):
-        changed = np.asarray(run(CONFIG, params, target=TARGET.at[0, place].set(10)).logits)
+        changed = np.asarray(run(config, params, target=TARGET.at[0, place].set(10)).logits)
         np.testing.assert_array_equal(changed[0, :place], logits[0, :place])
         assert (np.abs(changed[0, place:] - logits[0, place:]).max(-1) > 1e-4).all()
         np.testing.assert_array_equal(changed[1], logits[1])

@@ -124,7 +124,7 @@ def test_matches_numpy(attention):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("attention", ["none", "additive", "general"])
+@pytest.mark.parametrize("attention", KINDS)
 def test_steps_equal_the_whole(attention, num_beams):
     config = config_of(attention)
     check_steps(RecurrentSeq2Seq(config), make(config), SOURCE, SOURCE_SEGMENTS, config.target_vocab_size, num_beams)

@@ -161,13 +161,14 @@ def test_square_root_decay_is_nvidias():
 
 
 def test_inverse_square_root_is_noams_schedule():
-    d_model, warmup = 512, 40
+    d_model, warmup = 512, 4000  # the paper's
     peak = d_model**-0.5 * warmup**-0.5
     config = dataclasses.replace(BERT, schedule="inverse_sqrt", learning_rate=peak, warmup_steps=warmup)
-    schedule = make_schedule(config, 1000)
-    for step in (1, 2, 39, 40, 41, 500):  # the paper counts from 1
+    schedule = make_schedule(config, 100_000)
+    for step in (1, 2, 3_999, 4_000, 4_001, 100_000):  # the paper counts from 1
         expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
         np.testing.assert_allclose(float(schedule(step - 1)), expected, rtol=1e-5)
+    assert float(schedule(3_999)) == pytest.approx(6.99e-4, rel=1e-3)
 
 
 def test_cosine_and_constant_schedules():
