@@ -8,8 +8,8 @@
         --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
-Six pretrainings of BERT-Base, each fine-tuned on MNLI and on names, which are also found from its features. `tiny` has as
-many; in its few updates 80/0/20 and 0/0/100 learn nothing yet, see docs/results.md.
+Six pretrainings of BERT-Base, each fine-tuned on MNLI and on names, which are also found from its features. `tiny` has
+as many; in its few updates 80/0/20 and 0/0/100 learn nothing yet, see docs/results.md.
 """
 
 from typing import Any
