@@ -9,7 +9,6 @@ import unicodedata
 _UNSPACED = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_LETTER = re.compile(f"[{_UNSPACED}]")
 # Punctuation goes with the letter before it, as it does with words; so do the vowels that some scripts write as marks.
 _WRITTEN = re.compile(rf"[{_UNSPACED}][^\w\s]*|[^\s{_UNSPACED}]+")
 
@@ -39,7 +38,7 @@ def compared(text: str, *, joins: bool) -> list[str]:
     >>> compared("a well-known café.", joins=True), compared("a well-known café.", joins=False)
     (['a', 'wellknown', 'café'], ['a', 'well', 'known', 'café'])
     """
-    return text.translate(_table("" if joins else " ")).split()
+    return split(text.translate(_table("" if joins else " ")))
 
 
 class _Table(dict[int, str]):
@@ -51,14 +50,9 @@ class _Table(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
-        if _LETTER.match(character) and not unicodedata.category(character).startswith("M"):
-            made = f" {character}"
-        elif unicodedata.category(character)[0] in "LMN":
-            made = character
-        else:
-            made = " " if character.isspace() else self._other
-        self[code] = made
-        return made
+        is_kept = character.isspace() or unicodedata.category(character)[0] in "LMN"
+        self[code] = character if is_kept else self._other
+        return self[code]
 
 
 @functools.cache

@@ -41,6 +41,7 @@ def test_the_first_words_of_a_longer_text(text, count):
         ("นี่ไทย", ["นี่", "ไ", "ท", "ย"], ["นี่", "ไ", "ท", "ย"]),
         ("कुत्ता, मछली।", ["कुत्ता,", "मछली।"], ["कुत्ता", "मछली"]),
         ("GPT-4很好", ["GPT-4", "很", "好"], ["GPT4", "很", "好"]),
+        ("他用BERT。", ["他", "用", "BERT。"], ["他", "用", "BERT"]),
     ],
 )
 def test_other_scripts(text, written, compared):
