@@ -33,11 +33,11 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def _data(found: Mapping[str, Any]) -> dict[str, Any]:
-    """As `panels.panels` has curves: a run for each kind of layer."""
+    """As `panels.panels` has curves: a run, and a row, for each kind of layer."""
     layers = list(dict.fromkeys(row["layer"] for row in found["rows"]))
     measured = {"milliseconds": ("seconds", 1e3), "MiB beside parameters": ("bytes", 2.0**-20)}
     return {
-        "runs": [{"name": layer, "offset": 0, "axes": {}} for layer in layers],
+        "runs": [{"name": layer, "row": number, "offset": 0, "axes": {}} for number, layer in enumerate(layers)],
         "panels": [
             {
                 "metric": title,

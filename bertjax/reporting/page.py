@@ -91,7 +91,7 @@ def of_sweep(folder: Path) -> str:
             for name, place in found.runs.items()
             if (folder / place / NAME).exists()
         ],
-        **_compared(runs),
+        **_compared(runs, found.places),
         environment=next((environment for environment in environments if environment), {}),
     )
 
@@ -99,15 +99,15 @@ def of_sweep(folder: Path) -> str:
 def of_runs(runs: Mapping[str, Path]) -> str:
     """The page of several runs side by side."""
     read = {name: read_run(folder) for name, folder in runs.items()}
-    return _rendered(title=" and ".join(read), subtitle=f"{len(read)} runs.", **_compared(read), environment={})
+    return _rendered(title=" and ".join(read), subtitle=f"{len(read)} runs.", **_compared(read, {}), environment={})
 
 
-def _compared(runs: Mapping[str, Run]) -> dict[str, Any]:
-    """The curves of runs, and where their configs differ."""
+def _compared(runs: Mapping[str, Run], places: Mapping[str, results.Place]) -> dict[str, Any]:
+    """The curves of runs, those of a sweep by row and stage, and where their configs differ."""
     chosen = dict(list(runs.items())[:_MOST_COMPARED])
     said = "Marked: what differs between the runs." if len(runs) > 1 else ""
     return {
-        "runs": {name: panels.Phase(run, (0.0, 0.0, 0.0)) for name, run in chosen.items()},
+        "runs": {name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, ())) for name, run in chosen.items()},
         "config": _config({name: run.config for name, run in chosen.items()}, said, only=True),
     }
 
@@ -125,7 +125,10 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         data |= {"matrices": [matrix["values"] for matrix in shown.matrices]} if shown.matrices else {}
     if parts.get("lengths"):
         data["lengths"] = parts["lengths"]["data"]
-        context["lengths"] = {**parts["lengths"], "runs": _colored(parts["lengths"]["data"]["runs"])}
+        context["lengths"] = {
+            **parts["lengths"],
+            "runs": _colored([run["name"] for run in parts["lengths"]["data"]["runs"]]),
+        }
     if parts.get("goodput"):
         rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
         context["goodput"] = {**parts["goodput"], "rows": [_row(row) for row in rows]}
@@ -163,19 +166,26 @@ def _curves(drawn: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     numbered = list(enumerate(drawn["panels"]))
     return {
-        "runs": _colored(drawn["runs"]),
+        "rows": _colored(drawn["rows"]),
+        "several": len(drawn["runs"]) > 1,
         "axes": [axis for axis in ("tokens", "hours") if any(axis in run["axes"] for run in drawn["runs"])],
-        "primary": [number for number, panel in numbered if panel["primary"]],
-        "others": [number for number, panel in numbered if not panel["primary"]],
+        "stages": [
+            {
+                "name": stage,
+                "primary": [number for number, panel in numbered if panel["stage"] == stage and panel["primary"]],
+                "others": [number for number, panel in numbered if panel["stage"] == stage and not panel["primary"]],
+            }
+            for stage in dict.fromkeys(panel["stage"] for panel in drawn["panels"])
+        ],
         "has_test": any(one["split"] == "test" for panel in drawn["panels"] for one in panel["series"]),
     }
 
 
-def _colored(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each run with its color, which is the script's own."""
+def _colored(names: Sequence[str]) -> list[dict[str, str]]:
+    """Each name with its color, which is the script's own."""
     return [
-        {**run, "color": f"var(--c{n})" if n < _COLORS else f"hsl({n * 137.5 % 360} 55% 55%)"}
-        for n, run in enumerate(runs)
+        {"name": name, "color": f"var(--c{n})" if n < _COLORS else f"hsl({n * 137.5 % 360} 55% 55%)"}
+        for n, name in enumerate(names)
     ]
 
 

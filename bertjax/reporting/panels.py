@@ -21,10 +21,19 @@ _ASIDE_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompil
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A run, and where it begins if it goes on from another one."""
+    """A run, and where it begins if it goes on from another one.
+
+    Attributes:
+      run: the run.
+      offset: steps, tokens and seconds before it.
+      row: runs of one row have one color, and are shown or not together; "" if it is one by itself.
+      stage: only runs of one stage share a panel.
+    """
 
     run: Run
-    offset: tuple[float, float, float]  # steps, tokens and seconds before it
+    offset: tuple[float, float, float]
+    row: str = ""
+    stage: str = ""
 
 
 def phases(chain: Sequence[Run]) -> list[Phase]:
@@ -38,29 +47,43 @@ def phases(chain: Sequence[Run]) -> list[Phase]:
 
 
 def panels(runs: Mapping[str, Phase]) -> dict[str, Any]:
-    """What the page's script draws: `runs`, with tokens and hours at their steps, and `panels`.
+    """What the page's script draws: `rows`, `runs`, with tokens and hours at their steps, and `panels`.
 
-    A panel has the curves of one metric in all splits and runs. Levels known before training, which are logged at step
-    0 alone, are `lines` in the panel of the figure that they are to be compared with: "lead_rouge1" in that of
-    "rouge1".
+    A panel has the curves of one metric in all splits and runs of a stage. Levels known before training, which are
+    logged at step 0 alone, are `lines` in the panel of the figure that they are to be compared with: "lead_rouge1" in
+    that of "rouge1".
     """
+    rows = list(dict.fromkeys(phase.row or name for name, phase in runs.items()))
+    stages: dict[str, dict[int, Run]] = {}
+    for number, phase in enumerate(runs.values()):
+        stages.setdefault(phase.stage, {})[number] = phase.run
+    allowed = _allowed(sum(len(list(_series(phase.run))) for phase in runs.values()))
+    return {
+        "rows": rows,
+        "runs": [_run(name, phase, rows.index(phase.row or name)) for name, phase in runs.items()],
+        "panels": [panel for stage, members in stages.items() for panel in _of_stage(stage, members, allowed)],
+    }
+
+
+def _of_stage(stage: str, runs: Mapping[int, Run], allowed: int) -> Iterator[dict[str, Any]]:
+    """The panels of a stage's runs, which have these numbers."""
     curves: dict[str, list[dict[str, Any]]] = {}
     levels: list[tuple[int, str, float]] = []
-    for number, phase in enumerate(runs.values()):
-        for name, points in _series(phase.run):
+    for number, run in runs.items():
+        for name, points in _series(run):
             split, _, metric = name.partition("/")
             if split == "valid" and [step for step, _ in points] == [0]:
                 levels.append((number, metric, points[0][1]))
             else:
                 curves.setdefault(metric, []).append({"run": number, "split": split, "points": points})
     names = sorted(curves, key=lambda metric: _rank(metric, curves[metric]))
-    found = {metric: _panel(metric, curves[metric], _allowed(curves)) for metric in names}
+    found = {metric: _panel(stage, metric, curves[metric], allowed) for metric in names}
     for (name, value), numbers in _shared(levels).items():
         place = _compared(name, found)
         if place:
             of_runs = numbers if len(numbers) < len(runs) else [None]
             found[place]["lines"] += [{"run": run, "name": name, "value": _rounded(value)} for run in of_runs]
-    return {"runs": [_run(name, phase) for name, phase in runs.items()], "panels": list(found.values())}
+    yield from found.values()
 
 
 def _shared(levels: Sequence[tuple[int, str, float]]) -> dict[tuple[str, float], list[int | None]]:
@@ -82,15 +105,15 @@ def _rank(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[bool, bool,
     return not any(curve["split"] == "valid" for curve in curves), not metric.endswith("loss"), metric
 
 
-def _panel(metric: str, curves: Sequence[Mapping[str, Any]], allowed: int) -> dict[str, Any]:
+def _panel(stage: str, metric: str, curves: Sequence[Mapping[str, Any]], allowed: int) -> dict[str, Any]:
     series = [{**curve, "points": [[x, _rounded(y)] for x, y in thinned(curve["points"], allowed)]} for curve in curves]
     lines = [{"run": None, "name": "chance", "value": _CHANCE[metric]}] if metric in _CHANCE else []
     aside = metric.endswith(_ASIDE) or metric.startswith(_ASIDE_PREFIXES)
-    return {"metric": metric, "primary": not aside, "series": series, "lines": lines}
+    return {"stage": stage, "metric": metric, "primary": not aside, "series": series, "lines": lines}
 
 
-def _allowed(curves: Mapping[str, Sequence[Any]]) -> int:
-    return max(_FEWEST, min(_MOST, _POINTS // max(1, sum(map(len, curves.values())))))
+def _allowed(curves: int) -> int:
+    return max(_FEWEST, min(_MOST, _POINTS // max(1, curves)))
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
@@ -122,8 +145,8 @@ def _compared(level: str, metrics: Mapping[str, Any]) -> str | None:
     return max((name for name in left if name in metrics), key=len, default=None)
 
 
-def _run(name: str, phase: Phase) -> dict[str, Any]:
-    """A run's name, and what the horizontal axis may count in place of its steps, at these."""
+def _run(name: str, phase: Phase, row: int) -> dict[str, Any]:
+    """A run's name and row, and what the horizontal axis may count in place of its steps, at these."""
     run, offset = phase.run, phase.offset
     paces = {"tokens": (run.tokens_seen(), offset[1], 1.0), "hours": (run.seconds_trained(), offset[2], 3600.0)}
     axes = {
@@ -131,4 +154,4 @@ def _run(name: str, phase: Phase) -> dict[str, Any]:
         for axis, (points, before, unit) in paces.items()
         if len(points) > 1
     }
-    return {"name": name, "offset": offset[0], "axes": axes}
+    return {"name": name, "row": row, "offset": offset[0], "axes": axes}

@@ -1,6 +1,5 @@
 """What a sweep, or a config with several seeds, left in its folder: its table and its runs."""
 
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,10 +8,15 @@ from typing import Any, NamedTuple
 from bertjax.errors import UserError
 from bertjax.reporting.runs import read_object
 
-_SWEEP, _TABLE, _SEEDS = "sweep.json", "table.csv", "seeds.json"
-# The columns that each metric has in `table.csv`, behind its name.
-_PARTS = ("mean", "std", "seeds", "difference", "low", "high", "p", "paper")
+_SWEEP, _TABLE, _SEEDS = "sweep.json", "table.json", "seeds.json"
 _NOTHING = "–"
+
+
+class Place(NamedTuple):
+    """Where a run belongs in a sweep: its row, of several the first, and its stage."""
+
+    row: str
+    stage: str
 
 
 class Results(NamedTuple):
@@ -21,13 +25,15 @@ class Results(NamedTuple):
     Attributes:
       title: of the page.
       table: `header`, `rows` and `numbers` of a table, and `notes` below; None if it is not there yet.
-      runs: the folders of those that have figures, within that of all.
+      runs: the folders of those that have figures, within that of all; row by row.
+      places: of these in a sweep.
       notices: what is missing.
     """
 
     title: str
     table: dict[str, Any] | None
     runs: Mapping[str, Path]
+    places: Mapping[str, Place]
     notices: Sequence[str]
 
 
@@ -43,17 +49,38 @@ def read(folder: Path) -> Results:
       UserError: a file that cannot be read, or no run that has figures yet.
     """
     is_sweep = (folder / _SWEEP).exists()
-    members = sorted(path for path in (folder / "runs").glob("*")) if is_sweep else sorted(_seeds(folder), key=_number)
+    sweep = read_object(folder / _SWEEP) if is_sweep else {}
+    places = _places(folder, sweep)
+    order = {name: number for number, name in enumerate(places)}
+    found = sorted((folder / "runs").glob("*")) if is_sweep else sorted(_seeds(folder), key=_number)
+    members = sorted(found, key=lambda path: order.get(path.name, len(order)))
     whole = [path for path in members if (path / "config.json").exists() and _has_figures(path)]
     missing = [path.name for path in members if path not in whole]
     if not whole:
         got, fix = "no run with figures", "wait for the first of them"
         raise UserError(f"--workdir={folder}", got=got, expected="runs in runs/ or seed0, ...", fix=fix)
-    title = read_object(folder / _SWEEP).get("sweep", "sweep") if is_sweep else "seeds"
     table = _of_sweep(folder) if is_sweep else _of_seeds(folder)
     notices = [f"Without figures as yet: {', '.join(missing)}."] if missing else []
     notices += [] if table else ["The table is made when all runs are done."]
-    return Results(title, table, {path.name: path.relative_to(folder) for path in whole}, notices)
+    runs = {path.name: path.relative_to(folder) for path in whole}
+    return Results(sweep.get("sweep", "sweep") if is_sweep else "seeds", table, runs, places, notices)
+
+
+def _places(folder: Path, sweep: Mapping[str, Any]) -> dict[str, Place]:
+    """Those of a sweep's runs by their names, row by row, each stage after the one before."""
+    try:
+        names: dict[str, list[str]] = {}
+        for held, name in sweep.get("names", {}).items():
+            names.setdefault(held.rpartition("-")[0], []).append(name)
+        stages = [(row, *stage) for row, each in sweep.get("rows", {}).items() for stage in each.items()]
+        found: dict[str, Place] = {}
+        for row, stage, content in stages:
+            for name in names.get(content, ()):
+                found.setdefault(name, Place(row, stage))
+    except AttributeError as error:
+        expected, fix = "rows and names of runs", "start the same sweep again, which writes it anew"
+        raise UserError(str(folder / _SWEEP), got=f"{error}", expected=expected, fix=fix) from error
+    return found
 
 
 def _seeds(folder: Path) -> Iterator[Path]:
@@ -70,58 +97,28 @@ def _has_figures(run: Path) -> bool:
 
 
 def _of_sweep(folder: Path) -> dict[str, Any] | None:
-    """The table in full numbers, with the notes that stand below it as Markdown."""
+    """The table as `sweeps.tables.as_json` has written it."""
     path = folder / _TABLE
     if not path.exists():
         return None
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
-    names = list(lines[0]) if lines else []
-    metrics = [name.removesuffix(" mean") for name in names if name.endswith(" mean")]
-    if not metrics or any(None in line or None in line.values() for line in lines):
-        fix = "start the same sweep again, which writes it anew"
-        raise UserError(str(path), got="no whole table", expected="a row of numbers for each row of the sweep", fix=fix)
-    columns = [column for metric in metrics for column in _of_metric(metric, lines)]
-    columns += [(name, [_plain(line.get(name, "")) for line in lines]) for name in ("minutes", "tokens", "parameters")]
-    columns = [column for column in columns if any(cell["text"] != _NOTHING for cell in column[1])]
-    rows = [
-        {"cells": [{"text": line["row"]}, *(cells[place] for _, cells in columns)]} for place, line in enumerate(lines)
-    ]
-    header = ("row", *(name for name, _ in columns))
-    return {"header": header, "rows": rows, "numbers": range(1, len(header)), "notes": list(_notes(folder))}
+    table = read_object(path)
+    header, rows, notes = (table.get(key) for key in ("header", "rows", "notes"))
+    if (
+        not isinstance(header, list)
+        or not isinstance(rows, list)
+        or not isinstance(notes, list)
+        or any(not isinstance(row, list) or len(row) != len(header) for row in rows)
+    ):
+        expected, fix = "a header, rows as long as it, and notes", "start the same sweep again, which writes it anew"
+        raise UserError(str(path), got="no whole table", expected=expected, fix=fix)
+    cells = [{"cells": row} for row in rows]
+    return {"header": header, "rows": cells, "numbers": range(1, len(header)), "notes": notes}
 
 
-def _of_metric(metric: str, lines: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Mean ± deviation; the difference to the base row with its interval; the paper's figure."""
-    found = [{part: _float(line.get(f"{metric} {part}", "")) for part in _PARTS} for line in lines]
-    yield metric, [_cell(one["mean"], "" if one["std"] is None else f" ± {one['std']:.3g}") for one in found]
-    ends = ("" if one["low"] is None else f" [{one['low']:+.3g}, {one['high']:+.3g}]" for one in found)
-    yield "difference", [_cell(one["difference"], end, "+.3g") for one, end in zip(found, ends, strict=True)]
-    yield "paper", [_cell(one["paper"]) for one in found]
-
-
-def _cell(value: float | None, more: str = "", form: str = ".4g") -> dict[str, Any]:
+def _cell(value: float | None) -> dict[str, Any]:
     if value is None or math.isnan(value):
         return {"text": _NOTHING, "value": ""}
-    return {"text": f"{value:{form}}{more}", "value": value}
-
-
-def _plain(text: str) -> dict[str, Any]:
-    value = _float(text)
-    return _cell(value) if value is None or value < 1e4 else {"text": f"{value:,.0f}", "value": value}
-
-
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _notes(folder: Path) -> Iterator[str]:
-    path = folder / "table.md"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return (line.strip() for line in lines if line.strip() and not line.startswith("|"))
+    return {"text": f"{value:.4g}", "value": value}
 
 
 def _of_seeds(folder: Path) -> dict[str, Any] | None:

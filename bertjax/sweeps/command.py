@@ -57,7 +57,7 @@ def run(
     load: Load,
     find: Callable[[str], modes.Experiment],
 ) -> modes.Outcome:
-    """Runs a sweep in the request's folder: its runs in `runs/`, its table in `table.md`, `.csv` and `.tex`.
+    """Runs a sweep in the request's folder: its runs in `runs/`, its table in `table.md`, `.csv`, `.tex` and `.json`.
 
     The table goes to the output, too. What is finished is left as it is, what was interrupted goes on, what fails does
     not stop the rest.
@@ -175,7 +175,8 @@ def _conclude(
 
 def _write(request: modes.Request, sweep: Sweep, found: results.Results) -> None:
     table = tables.make(sweep, found)
-    forms = {"md": tables.as_markdown(table), "tex": tables.as_latex(table), "csv": tables.as_csv(sweep, found)}
+    forms = {"md": tables.as_markdown(table), "tex": tables.as_latex(table), "json": tables.as_json(table)}
+    forms["csv"] = tables.as_csv(sweep, found)
     for suffix, text in forms.items():
         with completed(Path(request.workdir) / f"table.{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")

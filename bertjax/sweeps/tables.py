@@ -2,13 +2,13 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from bertjax.scoring.paired import CONFIDENCE, Difference
 from bertjax.sweeps.definition import Metric, Sweep
-from bertjax.sweeps.figures import Figure
 from bertjax.sweeps.results import Cell, Line, Results
 
 _NOTHING = "-"
@@ -30,6 +30,7 @@ _LATEX = {
 class _Entry(NamedTuple):
     text: str
     is_best: bool = False
+    value: float | None = None  # what rows are sorted by, where that is not the text
 
 
 class Table(NamedTuple):
@@ -71,38 +72,42 @@ def make(sweep: Sweep, results: Results) -> Table:
 
 def _of_metric(metric: Metric, cells: Sequence[Cell], against: str) -> Iterator[tuple[str, list[_Entry]]]:
     digits = metric.digits
-    yield metric.name, [_Entry(_figure(cell.figure, digits), cell.is_best) for cell in cells]
+    yield metric.name, [_figure(cell, digits) for cell in cells]
     if any(cell.apart for cell in cells):
-        yield against, [_Entry(_apart(cell.apart, digits)) for cell in cells]
+        yield against, [_apart(cell.apart, digits) for cell in cells]
     if any(cell.paper is not None for cell in cells):
-        yield "paper", [_Entry(_NOTHING if cell.paper is None else f"{cell.paper:g}") for cell in cells]
+        yield "paper", [_number(cell.paper, lambda paper: f"{paper:g}") for cell in cells]
 
 
 def _of_costs(lines: Sequence[Line]) -> Iterator[tuple[str, list[_Entry]]]:
     if any(line.cost.minutes is not None for line in lines):
-        yield "minutes", [_Entry(_NOTHING if (m := line.cost.minutes) is None else f"{m:.1f}") for line in lines]
-        yield "tokens", [_Entry(_count(line.cost.tokens)) for line in lines]
-        yield "parameters", [_Entry(_count(line.cost.parameters)) for line in lines]
+        yield "minutes", [_number(line.cost.minutes, lambda minutes: f"{minutes:.1f}") for line in lines]
+        yield "tokens", [_number(line.cost.tokens, _count) for line in lines]
+        yield "parameters", [_number(line.cost.parameters, _count) for line in lines]
 
 
-def _figure(figure: Figure | None, digits: int) -> str:
+def _figure(cell: Cell, digits: int) -> _Entry:
+    figure = cell.figure
     if figure is None:
-        return _NOTHING
-    return f"{figure.mean:.{digits}f}" + ("" if figure.std is None else f" ± {figure.std:.{digits}f}")
+        return _Entry(_NOTHING)
+    text = f"{figure.mean:.{digits}f}" + ("" if figure.std is None else f" ± {figure.std:.{digits}f}")
+    return _Entry(text, cell.is_best, figure.mean)
 
 
-def _apart(apart: Difference | None, digits: int) -> str:
+def _apart(apart: Difference | None, digits: int) -> _Entry:
     if apart is None:
-        return _NOTHING
-    if math.isnan(apart.low):
-        return f"{apart.mean:+.{digits}f}"
-    interval = f"{apart.mean:+.{digits}f} [{apart.low:+.{digits}f}, {apart.high:+.{digits}f}]"
-    return interval + (" ≈" if apart.covers_zero else "")
+        return _Entry(_NOTHING)
+    text = f"{apart.mean:+.{digits}f}"
+    if not math.isnan(apart.low):
+        text += f" [{apart.low:+.{digits}f}, {apart.high:+.{digits}f}]" + (" ≈" if apart.covers_zero else "")
+    return _Entry(text, value=apart.mean)
 
 
-def _count(number: float | int | None) -> str:
-    if number is None:
-        return _NOTHING
+def _number(number: float | None, written: Callable[[float], str]) -> _Entry:
+    return _Entry(_NOTHING) if number is None else _Entry(written(number), value=number)
+
+
+def _count(number: float) -> str:
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= unit:
             return f"{number / unit:.3g}{letter}"
@@ -151,6 +156,12 @@ def as_markdown(table: Table) -> str:
     lines = [" | ".join(table.header), " | ".join(["---", *["---:"] * (len(table.header) - 1)])]
     lines += [" | ".join(row) for row in rows]
     return "\n".join([*(f"| {line} |" for line in lines), "", *(note + "  " for note in table.notes)]) + "\n"
+
+
+def as_json(table: Table) -> str:
+    """What the page of the sweep shows: `header`, `notes`, and of each entry text, `best`, and what it is sorted by."""
+    rows = [[{"text": e.text, "best": e.is_best, "value": e.value} for e in row] for row in table.rows]
+    return json.dumps({"header": list(table.header), "rows": rows, "notes": list(table.notes)}, indent=1) + "\n"
 
 
 def as_latex(table: Table) -> str:

@@ -157,13 +157,13 @@ def test_a_sweep(opened, make_run):
     tab = opened(whole.sweep(make_run))
     lines = f"document.querySelectorAll('{_LOSS} .plot svg .mark-line path').length"
     assert tab.evaluate(lines) == 4
-    tab.click("input[data-run='0']")
+    tab.click("input[data-row='0']")
     wait(tab, f"{lines} === 2")
-    tab.click("button[data-runs=none]")
+    tab.click("button[data-rows=none]")
     wait(tab, f"document.querySelector('{_LOSS} .plot').textContent.includes('Nothing to draw')")
     tab.click(f"{_LOSS} button[title='zoom in']")  # which does nothing now
     tab.hover(f"{_LOSS} .plot")
-    tab.click("button[data-runs=all]")
+    tab.click("button[data-rows=all]")
     wait(tab, f"{lines} === 4")
     tab.click("#results th:nth-child(2) button")
     rows = "[...document.querySelectorAll('#results tbody tr')].map(row => row.cells[0].textContent)"

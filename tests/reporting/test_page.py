@@ -188,7 +188,7 @@ def test_runs_side_by_side(make_run, tmp_path):
             'goodput.jsonl, line 1: got \'{"kind": "step"}\'; expected an object with "step" and "seconds" and "kind"',
         ),
         ({"sweep.json": "{}"}, "no run with figures"),
-        ({"sweep.json": "{"}, "no run with figures"),
+        ({"sweep.json": "{"}, "sweep.json: got a file that cannot be read"),
         ({"attention_length.json": "{}", "config.json": "{}", "metrics.jsonl": '{"step": 0}\n'}, "got no 'device'"),
     ],
 )

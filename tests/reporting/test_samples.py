@@ -95,15 +95,45 @@ def test_a_sweep_is_one_page(make_run):
     found = read(page.write(folder))
     assert found.loads == ["data:,", "runs/small-seed0/report.html"]
     header, *rows = found.tables["results"]
-    assert header == ["row", "MNLI", "difference", "paper", "minutes", "tokens", "parameters"]
+    assert header == ["row", "MNLI", "vs small", "paper", "tokens"]
     assert rows == [
-        ["small", "80.5 ± 0.5", "–", "84.6", "1.5", "5,000,000", "320,000"],
-        ["large", "9.25 ± 1.25", "-71.2 [-80, -60]", "–", "2.5", "5,000,000", "1,320,000"],
+        ["small", "80.5 ± 0.5", "-", "84.6", "5M"],
+        ["large", "9.2 ± 1.2", "-71.2 [-80.0, -60.0]", "-", "5M"],
     ]
-    assert "Paper: table 5." in found.sections["table"] and "MNLI |" not in found.sections["table"]
-    assert [run["name"] for run in found.data["curves"]["runs"]] == ["large-seed0", "small-seed0"]
-    assert ["seed", "1", "0"] in found.tables["keys"] and found.marked == ["keys"]
+    text = (folder / "report.html").read_text()
+    assert '<td class="number best" data-value="80.5">80.5 ± 0.5</td>' in text and text.count(' best"') == 1
+    assert "Paper: table 5." in found.sections["table"]
+    assert [run["name"] for run in found.data["curves"]["runs"]] == ["small-seed0", "large-seed0"]
+    assert ["seed", "0", "1"] in found.tables["keys"] and found.marked == ["keys"]
     assert "Without figures as yet: new-seed0." in found.sections[""]
+
+
+def test_curves_of_a_sweep_are_parted_by_stages_and_colored_by_rows(make_run):
+    folder = whole.sweep(make_run)
+    for name in ("small-task-seed0", "small-task-seed1", "large-task-seed0"):
+        make_run(
+            f"sweep/runs/{name}", [{"step": 0, "valid/lead_f1": 1.0}, {"step": 4, "valid/f1": 2.0, "train/loss": 3.0}]
+        )
+    kept = json.loads((folder / "sweep.json").read_text())
+    kept["rows"] = {"large": {"train": "1a", "task": "1b"}, "small": {"train": "5a", "task": "5b"}}
+    kept["rows"]["other"] = {"train": "5a", "task": "5b"}  # a row that shares all runs with the one before
+    kept["names"] |= {"5b-0": "small-task-seed0", "5b-1": "small-task-seed1", "1b-0": "large-task-seed0"}
+    (folder / "sweep.json").write_text(json.dumps(kept))
+    curves = read(page.write(folder)).data["curves"]
+    assert curves["rows"] == ["large", "small"]
+    assert [(run["name"], run["row"]) for run in curves["runs"]] == [
+        ("large-seed0", 0),
+        ("large-task-seed0", 0),
+        ("small-seed0", 1),
+        ("small-task-seed0", 1),
+        ("small-task-seed1", 1),
+    ]
+    drawn = {(panel["stage"], panel["metric"]): panel for panel in curves["panels"]}
+    assert {run["run"] for run in drawn["train", "masked_lm_loss"]["series"]} == {0, 2}
+    assert {run["run"] for run in drawn["task", "loss"]["series"]} == {1, 3, 4}
+    # What is known of all runs of a stage is one line.
+    assert drawn["train", "masked_lm_loss"]["lines"] == [{"run": None, "name": "masked_lm_unigram_loss", "value": 6.0}]
+    assert drawn["task", "f1"]["lines"] == [{"run": None, "name": "lead_f1", "value": 1.0}]
 
 
 def test_several_seeds_are_one_page(make_run):
@@ -123,8 +153,10 @@ def test_several_seeds_are_one_page(make_run):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("table.csv", "row,MNLI mean\nsmall\n", "table.csv: got no whole table"),
-        ("table.csv", "row\n", "table.csv: got no whole table"),
+        ("table.json", '{"header": ["row"], "rows": [[]], "notes": []}', "table.json: got no whole table"),
+        ("table.json", '{"header": ["row"]}', "table.json: got no whole table"),
+        ("table.json", '{"header": ', "table.json: got a file that cannot be read"),
+        ("sweep.json", '{"names": [], "rows": {}}', "sweep.json: got 'list' object has no attribute"),
         ("sweep.json", '{"sweep": ', "sweep.json: got a file that cannot be read"),
         ("runs/small-seed0/config.json", "{", "config.json: got a file that cannot be read"),
     ],

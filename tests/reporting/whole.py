@@ -147,12 +147,17 @@ def sweep(make_run: Callable[..., Path]) -> Path:
     for name, seed in (("small-seed0", 0), ("large-seed0", 1)):
         make_run(f"sweep/runs/{name}", lines([100, 200, 300]), seed=seed)
     folder = make_run("sweep/runs/new-seed0", []).parents[1]
-    (folder / "sweep.json").write_text(json.dumps({"sweep": "configs/sweeps/sizes.py:tiny", "rows": {}, "names": {}}))
-    parts = ("mean", "std", "seeds", "difference", "low", "high", "p", "paper")
-    (folder / "table.csv").write_text(
-        "row," + ",".join(f"MNLI {part}" for part in parts) + ",minutes,tokens,parameters\n"
-        "small,80.5,0.5,2,,,,,84.6,1.5,5000000,320000\n"
-        "large,9.25,1.25,2,-71.25,-80,-60,0.01,,2.5,5000000,1320000\n"
+    rows = {"small": {"train": "5a"}, "large": {"train": "1a"}}
+    names = {"5a-0": "small-seed0", "1a-1": "large-seed0", "5a-1": "new-seed0"}
+    (folder / "sweep.json").write_text(
+        json.dumps({"sweep": "configs/sweeps/sizes.py:tiny", "rows": rows, "names": names})
     )
-    (folder / "table.md").write_text("| row | MNLI |\n| --- | ---: |\n\nMean over seeds.  \nPaper: table 5.  \n")
+    table = [
+        [("small", None), ("80.5 ± 0.5", 80.5), ("-", None), ("84.6", 84.6), ("5M", 5e6)],
+        [("large", None), ("9.2 ± 1.2", 9.25), ("-71.2 [-80.0, -60.0]", -71.25), ("-", None), ("5M", 5e6)],
+    ]
+    cells = [[{"text": text, "value": value, "best": text[:4] == "80.5"} for text, value in row] for row in table]
+    notes = ["Mean over seeds.", "Paper: table 5."]
+    header = ["row", "MNLI", "vs small", "paper", "tokens"]
+    (folder / "table.json").write_text(json.dumps({"header": header, "rows": cells, "notes": notes}))
     return folder

@@ -89,7 +89,7 @@ def done(flags, tmp_path_factory):
 def test_a_sweep_is_folders_of_runs_and_a_table(done):
     folder, table = done
     names = {path.name for path in folder.iterdir()}
-    assert names == {"prepared", "runs", "sweep.json", "table.csv", "table.md", "table.tex"}
+    assert names == {"prepared", "runs", "sweep.json", "table.csv", "table.json", "table.md", "table.tex"}
     runs = sorted(path.name for path in (folder / "runs").iterdir())
     assert [name for name in runs if "task" in name] == NAMES
     assert len([name for name in runs if name.startswith("pretrain-")]) == 2 == len(runs) - len(NAMES)

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 import math
 import re
 import shutil
@@ -168,6 +169,16 @@ def test_markdown(collected):
     assert lines[3] == "| No A | 3 | **58.7 ± 6.1** | +3.7 [-0.1, +7.5] ≈ | - | 4.0 | 2.4k | - |"
     assert {line.count("|") for line in lines[:5]} == {9}
     assert lines[1] == "| --- |" + " ---: |" * 7
+
+
+def test_json_is_the_table_with_what_it_is_sorted_by(collected):
+    sweep, _, found = collected
+    table = json.loads(tables.as_json(tables.make(sweep, found)))
+    assert table["header"] == ["row", "seeds", "score", "vs base", "paper", "minutes", "tokens", "parameters"]
+    assert table["rows"][1][2] == {"text": "58.7 ± 6.1", "best": True, "value": found.lines[1].cells[0].figure.mean}
+    assert table["rows"][1][3]["value"] == found.lines[1].cells[0].apart.mean
+    assert [cell["text"] for cell in table["rows"][2][4:]] == ["45", "4.0", "2.4k", "-"]
+    assert table["notes"][-1] == "Paper: nowhere"
 
 
 def test_csv_reads_back(collected):

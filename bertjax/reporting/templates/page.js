@@ -22,7 +22,7 @@ const painted = [];
 
 // Curves ------------------------------------------------------------------------------------------------------------
 
-const runColor = (number) =>
+const rowColor = (number) =>
   number < PALETTE ? color("c" + number) : `hsl(${(number * 137.5) % 360} 55% ${isDark() ? 65 : 45}%)`;
 
 const extent = (values) => [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
@@ -84,15 +84,19 @@ class Chart {
     return axis === "step" ? offset + step : interpolate(axes[axis], step);
   }
 
+  row(run) {
+    return this.runs[run].row;
+  }
+
   has(run) {
     return this.controls.axis === "step" || this.runs[run].axes?.[this.controls.axis];
   }
 
   curves() {
     const { hidden, log, smoothing } = this.controls, curves = [];
-    for (const one of this.panel.series.filter(({ run }) => !hidden.has(run) && this.has(run))) {
+    for (const one of this.panel.series.filter(({ run }) => !hidden.has(this.row(run)) && this.has(run))) {
       const points = one.points.map(([step, y]) => [this.x(one.run, step), log && y <= 0 ? null : y]);
-      const own = this.runs.length > 1 ? runColor(one.run) : color(one.split === "train" ? "c1" : one.split === "test" ? "c2" : "c0");
+      const own = this.runs.length > 1 ? rowColor(this.row(one.run)) : color(one.split === "train" ? "c1" : one.split === "test" ? "c2" : "c0");
       const isTrain = one.split === "train";
       const style = { color: own, width: isTrain ? 1.3 : 2.2, dash: isTrain && this.runs.length > 1 ? [5, 3] : [], opacity: 1 };
       if (smoothing && isTrain) {
@@ -105,7 +109,7 @@ class Chart {
 
   async draw() {
     const curves = this.curves(), { log } = this.controls;
-    const lines = this.panel.lines.filter(({ run, value }) => !this.controls.hidden.has(run) && !(log && value <= 0));
+    const lines = this.panel.lines.filter(({ run, value }) => !(run !== null && this.controls.hidden.has(this.row(run))) && !(log && value <= 0));
     this.drawn = { curves, lines };
     const number = (this.number = (this.number ?? 0) + 1);
     const xs = curves.flatMap(({ points }) => points.map(([x]) => x));
@@ -142,7 +146,7 @@ class Chart {
       labelFont: font, titleFont: font, titleFontWeight: "normal", labelFontSize: 11, tickCount: 5 };
     const styles = curves.map(({ style }) => style);
     const values = curves.flatMap(({ points }, s) => points.map(([x, y]) => ({ x, y, s, size: points.length > 1 ? 14 : 70 })));
-    const levels = lines.map(({ run, name, value }) => ({ name, value, color: run === null || this.runs.length < 2 ? ink : runColor(run) }));
+    const levels = lines.map(({ run, name, value }) => ({ name, value, color: run === null || this.runs.length < 2 ? ink : rowColor(this.row(run)) }));
     const style = (name) => ({ signal: `styles[datum.s].${name}` });
     const log = this.controls.log, title = this.panel.axis ?? { step: "step", tokens: "tokens, padding and sources aside", hours: "hours" }[this.controls.axis];
     return {
@@ -164,7 +168,7 @@ class Chart {
           { type: "rule", from: { data: "levels" }, encode: { update: { x: { value: 0 }, x2: { signal: "width" },
             y: { scale: "y", field: "value" }, stroke: { field: "color" }, strokeDash: { value: [2, 3] } } } },
           { type: "text", from: { data: "levels" }, encode: { update: { x: { signal: "width - 4" }, align: { value: "right" },
-            y: { scale: "y", field: "value", offset: -4 }, fontSize: { value: 11 }, fill: { field: "color" },
+            y: { signal: "scale('y', datum.value) + (scale('y', datum.value) < 16 ? 12 : -4)" }, fontSize: { value: 11 }, fill: { field: "color" },
             font: { value: font }, text: { signal: "replace(datum.name, regexp('_', 'g'), ' ')" } } } },
           { type: "group", from: { facet: { name: "curve", data: "points", groupby: "s" } }, marks: [
             { type: "line", from: { data: "curve" }, encode: { update: { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" },
@@ -262,13 +266,13 @@ function curves() {
     controls.log = form.elements.log.checked;
     controls.smoothing = Number(form.elements.smoothing.value);
     form.elements.shown.value = controls.smoothing ? controls.smoothing.toFixed(2) : "off";
-    for (const box of $$("[data-run]", form)) controls.hidden[box.checked ? "delete" : "add"](Number(box.dataset.run));
+    for (const box of $$("[data-row]", form)) controls.hidden[box.checked ? "delete" : "add"](Number(box.dataset.row));
     for (const chart of charts) if (chart.controls === controls) chart.window = null;
     redraw();
   });
   for (const [name, checked] of [["all", true], ["none", false]])
-    $(`[data-runs=${name}]`, form)?.addEventListener("click", () => {
-      for (const box of $$("[data-run]", form)) box.checked = checked;
+    $(`[data-rows=${name}]`, form)?.addEventListener("click", () => {
+      for (const box of $$("[data-row]", form)) box.checked = checked;
       form.dispatchEvent(new Event("input"));
     });
 }
