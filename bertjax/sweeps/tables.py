@@ -103,11 +103,11 @@ def _apart(apart: Difference | None, digits: int) -> _Entry:
     return _Entry(text, value=apart.mean)
 
 
-def _number(number: float | None, written: Callable[[float], str]) -> _Entry:
+def _number(number: float | int | None, written: Callable[[float | int], str]) -> _Entry:
     return _Entry(_NOTHING) if number is None else _Entry(written(number), value=number)
 
 
-def _count(number: float) -> str:
+def _count(number: float | int) -> str:
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= unit:
             return f"{number / unit:.3g}{letter}"
