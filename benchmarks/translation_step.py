@@ -27,7 +27,6 @@ from bertjax.translators import open_vocabularies
 from configs.translation import get_config
 from experiments import translation
 
-_WARMUP = 60
 _HEADER = ["model", "target places a batch", "ours, target tokens/s", "PyTorch", "ratio", "our compilation"]
 
 
@@ -37,6 +36,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=("tiny", "base"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="of a round")
+    parser.add_argument("--warmup", type=int, default=60, help="updates before, in which all buckets are to come")
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
@@ -44,12 +44,15 @@ def main() -> None:
         sys.exit("error: set BERTJAX_DATA to the folder with multi30k")
     print(f"{common.describe_machine()}; float32; {args.rounds} rounds of {args.updates} updates\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [compare(size, args.rounds, args.updates, Path(folder) / size) for size in args.sizes]
+        rows = [compare(size, args.rounds, args.updates, args.warmup, Path(folder) / size) for size in args.sizes]
     print("\n" + common.table(_HEADER, rows) + f"\n\nLoad average at the end {common.load_average()}")
 
 
-def compare(size: str, rounds: int, updates: int, folder: Path) -> list[str]:
-    """A row of the table: so many updates a round of ours, then of theirs with the same batches."""
+def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> list[str]:
+    """A row of the table: so many updates a round of ours, then of theirs with the same batches.
+
+    Exits where one of them has a shape that none of the `warmup` batches before had, whose program would be timed.
+    """
     from benchmarks.torch_translation import TorchTranslationStep
 
     config = config_of(size)
@@ -57,11 +60,14 @@ def compare(size: str, rounds: int, updates: int, folder: Path) -> list[str]:
     vocabulary = open_vocabularies(folder / "data")[1]
     sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), vocabulary.vocab_size)
     model = build(EncoderDecoderConfig, {**keys.model, **sizes}, "model")
-    ours = common.OurTraining(task, settings, updates, _WARMUP)
+    known = {batch["labels"].shape for batch in itertools.islice(batches(task, settings, 0), warmup)}
+    timed = list(itertools.islice(batches(task, settings, warmup), rounds * updates))
+    if {batch["labels"].shape for batch in timed} - known:
+        sys.exit("error: some of the buckets come for the first time in what is timed: raise --warmup")
+    ours = common.OurTraining(task, settings, updates, warmup)
     theirs = TorchTranslationStep(model, config.optimizer, keys.label_smoothing, vocabulary.bos_id)
     theirs(next(batches(task, settings, 0)))
 
-    timed = list(itertools.islice(batches(task, settings, _WARMUP), rounds * updates))
     targets = np.array([np.count_nonzero(batch["target_segment_ids"]) for batch in timed])
     tokens = targets.reshape(rounds, updates).sum(axis=1)
     places = statistics.mean(batch["labels"].size for batch in timed)

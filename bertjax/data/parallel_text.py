@@ -168,7 +168,8 @@ class ParallelText:
                 expected="a table with data.source_column and data.target_column, or two files aligned by line",
                 fix=f"empty data.{self._keys[1]} or the columns"
                 if is_table
-                else f"set data.{self._keys[1]}, or name the columns of the table",
+                else f"set data.{self._keys[1]}, or name the columns of the table: 0 and 1, with data.header=False, "
+                "where its first row does not",
             )
         if self._source.startswith("tfds:") and not is_table:
             fix = "set data.source_column and data.target_column, for example to 'de' and 'en'"
