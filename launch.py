@@ -4,12 +4,9 @@ python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [
 python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --seeds=0,1,2 [--config.KEY=VALUE ...]
 python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking [--set=STAGE.KEY=VALUE ...] [--dry_run]
 python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16 --output=plan.json
-python launch.py --mode=check --config=configs/bert_pretraining.py:tiny --workdir=runs/demo
 python launch.py --mode=evaluate --workdir=runs/demo
 python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
-python launch.py --mode=predict --workdir=runs/news --input=articles/ --output=summaries.html
 python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
-python launch.py --mode=report --workdir=runs/demo
 python launch.py --mode=export --workdir=runs/demo --output=FOLDER
 """
 
@@ -70,6 +67,8 @@ def main(argv: list[str]) -> None:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
         sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
+    except KeyboardInterrupt:
+        sys.exit(130)  # as shells have it
     except Exception as error:
         told = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
         if told is None:
@@ -136,14 +135,15 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        got = str(error).strip().splitlines()[-1].strip().removeprefix("ValueError: ")  # of a config file, the cause
+        told = str(error.args[0] if isinstance(error, KeyError) else error)
+        got = told.strip().splitlines()[-1].strip().removeprefix("ValueError: ")  # of a config file, the cause
         if got.startswith("config variant: "):
             raise restored(f"{got}. Fix: correct what is behind the colon of --config.") from error
         if isinstance(error, OSError):
-            expected, fix = "a config file, such as configs/classification.py", "correct the path"
-            raise UserError("--config", got=got.rpartition("] ")[2], expected=expected, fix=fix) from error
+            expected, got = "a config file, such as configs/classification.py", got.rpartition("] ")[2]
+            raise UserError("--config", got=got, expected=expected, fix="correct the path") from error
         expected = "flags of launch.py (--help), with values of the types in the config file"
-        raise UserError("flags", got=got, expected=expected, fix="correct the name or the value") from error
+        raise UserError("flags", got=got, expected=expected, fix="correct it; --config.KEY takes --config") from error
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_FIXES = {errno.ENOENT: "make the folder first, or choose another path", errno.EISDIR: "name a file in it"}
 # What a machine refuses; any other OSError is a bug.
 _REFUSALS = (
     errno.EACCES,
@@ -168,11 +169,12 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
         where, reason = str(error.filename or where), error.strerror
     if reason is None:
         return None
+    room = "free some room or choose another path; what was finished before is kept"
     return UserError(
         where,
         got=reason,
         expected="a place that can be read and written, with room left",
-        fix="free some room or choose another path; what was finished before is kept",
+        fix=_FIXES.get(error.errno or 0, room) if isinstance(error, OSError) else room,
     )
 
 

@@ -1,6 +1,7 @@
 """What all fine-tuning has in common: its config, lengths in epochs, and models and rows of BERT's three inputs."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -15,6 +16,8 @@ from bertjax.errors import UserError, build_all
 from bertjax.models.bert import BertConfig
 from bertjax.task import Batch, Example, Params
 
+_log = logging.getLogger(__name__)
+_MOST_PADDING = 128  # embeddings without a token, which some have to fill up a multiple of that
 _INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 _POSITIONS = "position_ids"
 # Keys of `model` for what knows nothing of packed rows.
@@ -135,6 +138,10 @@ def model_configs(config: HasModel, head: type, vocab_size: int) -> tuple[BertCo
             fix="restore the vocabulary that the weights in init_from were trained with"
             if config.init_from
             else "leave out --config.model.vocab_size, which follows from the vocabulary",
+        )
+    if bert.vocab_size - vocab_size > _MOST_PADDING:
+        _log.warning(
+            "data.vocab_file has %d tokens for %d embeddings: is it that of the weights?", vocab_size, bert.vocab_size
         )
     return bert, found
 

@@ -21,6 +21,7 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import json_files, marian
 from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
+from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
 from bertjax.task import Params
 
@@ -163,7 +164,7 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
       UserError: no model is named at all, or one that contradicts the folder.
     """
     model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
-    data = config["data"]
+    data, decoding = config["data"], dict(config["decoding"])
     if config["init_from"]:
         known, found, prefixes = _describe(Path(config["init_from"]))
         wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
@@ -177,6 +178,8 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
                     fix="leave it out, and name no model after the config file",
                 )
         whole, model, data = known, {**model, **found}, _read_alike(config, prefixes, reads)
+        most = found.get("max_positions", decoding["max_length"])
+        decoding["max_length"] = min(decoding["max_length"], most)
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",
@@ -185,9 +188,9 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
             fix="set --config.model.share_embeddings=False, or --config.data.joint=True",
         )
     architecture = whole["architecture"]
-    if architecture == "recurrent":  # nothing was said about the Transformer's values
-        names = [field.name for field in dataclasses.fields(RecurrentConfig)]
-        model = {key: value for key, value in model.items() if key in names}
+    if architecture == "recurrent" and config["init_from"]:  # without a model named, the Transformer's values are there
+        own, others = ({f.name for f in dataclasses.fields(cls)} for cls in (RecurrentConfig, EncoderDecoderConfig))
+        model = {key: value for key, value in model.items() if key not in others - own}
     if data.get("packing") is True and (architecture == "recurrent" or data.get("source") == DATES):
         raise UserError(
             "config key data.packing",
@@ -203,7 +206,7 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
             expected="a model, or a folder to take it from",
             fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
         )
-    return {**config, **whole, "model": model, "data": data}
+    return {**config, **whole, "model": model, "data": data, "decoding": decoding}
 
 
 def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any], reads: bool) -> dict[str, Any]:

@@ -129,25 +129,23 @@ class Translation:
         self._decoding = build(DecodingConfig, config.decoding, "decoding")
         self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
         self._ids = TargetIds(*translators.target_ids(config.start_token, vocabularies and vocabularies[1]))
-        self._limit = self._most_positions()
+        self._limit = self._most_positions(reads)
         self._valid: BucketedBatches | None = None
         if reads:
             seq2seq.check_finds(self._decoding)
             self._valid = self._read_valid()
 
-    def _most_positions(self) -> int:
+    def _most_positions(self, reads: bool) -> int:
         """Tokens of a text at most."""
         if self._config.architecture == "recurrent":
             return max(self._rows.seq_len, self._decoding.max_length)
         limit: int = self._config.model["max_positions"]
-        for key, value in (("data.seq_len", self._rows.seq_len), ("decoding.max_length", self._decoding.max_length)):
+        read = {"data.seq_len": self._rows.seq_len} if reads else {}
+        for key, value in {**read, "decoding.max_length": self._decoding.max_length}.items():
             if value > limit:
-                raise UserError(
-                    f"config key {key}",
-                    got=value,
-                    expected=f"at most model.max_positions={limit}",
-                    fix="lower it, or raise --config.model.max_positions",
-                )
+                expected = f"at most model.max_positions={limit}"
+                fix = "lower it" if self._config.init_from else "lower it, or raise --config.model.max_positions"
+                raise UserError(f"config key {key}", got=value, expected=expected, fix=fix)
         return limit
 
     def _read_valid(self) -> BucketedBatches:

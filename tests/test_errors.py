@@ -166,6 +166,11 @@ def test_what_the_machine_refuses_is_told_with_the_path(code):
     assert str(as_user_error(OSError(code, os.strerror(code)), "/a/run")).startswith("/a/run: ")
 
 
+def test_a_folder_that_is_not_there_is_not_for_want_of_room():
+    told = str(as_user_error(OSError(errno.ENOENT, os.strerror(errno.ENOENT), "--output=/a/file"), ""))
+    assert told.endswith("Fix: make the folder first, or choose another path.")
+
+
 @pytest.mark.parametrize("kind", [ValueError, RuntimeError, Exception])
 def test_a_full_disk_is_recognized_in_the_errors_of_any_library(kind):
     error = kind("Failed writing:\n /x/y\n No space left on device [os_error_code='28']\n more")

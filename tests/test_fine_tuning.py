@@ -167,6 +167,13 @@ def test_the_encoder_and_the_head():
     assert models(99, vocab_size=120)[0].vocab_size == 120  # of published weights, rounded up
 
 
+def test_a_vocabulary_that_leaves_many_embeddings_without_a_token_is_told(caplog):
+    models(1000, vocab_size=1100)
+    assert not caplog.messages
+    models(1000, vocab_size=1200)
+    assert caplog.messages == ["data.vocab_file has 1000 tokens for 1200 embeddings: is it that of the weights?"]
+
+
 def test_a_vocabulary_larger_than_the_models():
     with pytest.raises(UserError) as error:
         models(121, vocab_size=120)

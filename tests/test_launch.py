@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -346,6 +347,27 @@ def test_a_form_that_a_task_does_not_have(home, tmp_path, form, got, expected, f
     outcome = tiny.run("--mode=predict", *flags, stdin=b"a [MASK]\n")
     tiny.check_told(outcome.error, what=f"--format={form}", got=got, expected=expected, fix=fix)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected", "fix"),
+    [
+        ("--output=out.txt.gz", "written as it is", "leave off .gz"),
+        ("--checkpoint=each:last:2", "--mode=evaluate alone", "last:3 is the mean"),
+        ("--config.batch_size=4", "flags of launch.py", "--config.KEY takes --config"),
+    ],
+)
+def test_what_a_prediction_does_not_take(home, flag, expected, fix):
+    outcome = tiny.run("--mode=predict", f"--workdir={home / 'run'}", flag)
+    what, value = flag.split("=") if "config" not in flag else ("flags", "config.batch_size")
+    tiny.check_told(outcome.error, what=what, got=re.escape(value), expected=expected, fix=fix)
+
+
+def test_a_misspelled_part_of_a_config_is_told(tmp_path):
+    outcome = tiny.run("--config=configs/bert_pretraining.py:tiny", f"--workdir={tmp_path}", "--config.dta.workers=3")
+    tiny.check_told(
+        outcome.error, what="flags", got='^Did you mean "data"|^[^\\\\]*$', expected="flags", fix="correct it"
+    )
 
 
 def test_a_form_that_there_is_not(home):

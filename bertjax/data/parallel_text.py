@@ -38,7 +38,8 @@ class ParallelTextConfig:
       test_source, test_target: pairs to test on; empty for none.
       source_column, target_column: of tables; empty for aligned files.
       header, separator: of tables, see `tables.read_rows`.
-      valid_fraction: which fraction of the different source texts is held out if `valid_source` is empty.
+      valid_fraction: which fraction of the different source texts is held out if `valid_source` is empty. With several
+        prefixes no pair is trained on whose target is such a text either: it may be a held-out pair turned around.
       source_prefix, target_prefix: texts put before each text of a side, with the space that is to follow: none, one,
         or one for each of the names that the commas separate. So one model learns several pairs of languages. What is
         to be translated begins with its prefix, unless there is but one; no translation is scored with one. Different
@@ -72,6 +73,14 @@ class ParallelTextConfig:
                 expected="two different columns of a table, or none for files aligned by line",
                 fix="set both, or neither",
             )
+        for source, target in (_KEYS["valid"], _KEYS["test"]):
+            if getattr(self, target) and not getattr(self, source):
+                raise UserError(
+                    f"config key data.{source}",
+                    got=f"nothing, beside data.{target}={getattr(self, target)}",
+                    expected="what the targets are translations of",
+                    fix=f"set --config.data.{source}=FILE, or empty data.{target}",
+                )
 
     def parted_source(self, text: str) -> tuple[str, str]:
         """The prefix of a source text and the rest: the one that it begins with or, if there is but one, that."""
@@ -127,10 +136,9 @@ class ParallelText:
             long or not UTF-8, and sides that are empty.
         """
         bad_rows = BadRows(self._config.on_bad_row)
-        count, fraction = 0, self._config.valid_fraction
+        count = 0
         for pair, part in self._all_pairs(bad_rows):
-            # By the source: all its translations are on one side, so that no held-out source is trained on.
-            if not self._is_divided or is_held_out(pair.source, fraction, self._seed) == (self._split == "valid"):
+            if not self._is_divided or self._is_of_split(pair):
                 count += 1
                 yield Pair(part.source_prefix + pair.source, part.target_prefix + pair.target, pair.where)
         if not count:
@@ -142,6 +150,15 @@ class ParallelText:
                 "config.data.on_bad_row=stop tells of the first bad pair",
             )
         _log.info("read %s of %s: %d pairs, %d bad ones left out", self._split, self._source, count, bad_rows.count)
+
+    def _is_of_split(self, pair: Pair) -> bool:
+        """Decides by the source: all its translations are on one side, so that no held-out source is trained on."""
+        held_out = partial(is_held_out, fraction=self._config.valid_fraction, seed=self._seed)
+        is_valid, is_out = self._split == "valid", held_out(pair.source)
+        if is_valid or is_out:
+            return is_valid and is_out
+        is_several = any(len({*prefixes}) > 1 for prefixes in (self._config.source_prefix, self._config.target_prefix))
+        return not (is_several and held_out(pair.target))
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns a JSON-able description of what is read, which tells nothing of its place and time."""
@@ -246,10 +263,10 @@ class ParallelText:
 
 
 def _parted(text: str, prefixes: tuple[str, ...]) -> tuple[str, str]:
-    begins = [prefix for prefix in prefixes if text.startswith(prefix)]
+    begins = [prefix for prefix in prefixes if f"{text} ".startswith(prefix)]  # a text may have lost the last space
     if begins:
         prefix = max(begins, key=len)
-        return prefix, text.removeprefix(prefix)
+        return prefix, text[len(prefix) :]
     return (prefixes[0] if len(set(prefixes)) == 1 else ""), text
 
 

@@ -80,6 +80,9 @@ class DecodingConfig:
             _check(0 <= value < math.inf, key, value, "a number of 0 or more")
         grows = self.max_ratio > 0 or self.max_extra >= 1
         _check(grows, "max_extra", self.max_extra, "at least 1 where max_ratio is 0")
+        most = self.max_length if self.max_ratio else min(self.max_length, self.max_extra)
+        has_room = self.min_extra < most
+        _check(has_room, "min_extra", self.min_extra, f"less than the {most} tokens that a hypothesis has at most")
         if self.method == "beam_search":
             in_range = 1 <= self.n_best <= self.num_beams
             _check(in_range, "n_best", self.n_best, f"1 to num_beams={self.num_beams}")

@@ -161,7 +161,7 @@ class Evaluation:
 def _check_all_read(fresh: Params, started: Params) -> None:
     """Raises UserError if a module has kept the parameters that were drawn for it: what it says would mean nothing."""
     kept = jax.tree_util.tree_leaves_with_path(jax.tree.map(operator.is_, fresh, started))
-    modules = dict.fromkeys("/".join(part.key for part in path[:-1]) for path, is_fresh in kept if is_fresh)
+    modules = dict.fromkeys("/".join(part.key for part in path[:-1] or path) for path, is_fresh in kept if is_fresh)
     if modules:
         raise UserError(
             "config key init_from",

@@ -372,12 +372,20 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
             "--config",
             got="none" if is_new else "one beside the run's own",
             expected="a file of configs/ to train with, or --workdir of a run, whose config is read from it",
-            fix="add --config=configs/bert_pretraining.py:tiny" if is_new else "leave out --config, or --workdir",
+            fix="add --config=configs/bert_pretraining.py:tiny"
+            if is_new
+            else "leave out --config; or, for other values than the run's, give --config.init_from=RUN, not --workdir",
         )
     if request.mode in _NEW and not request.workdir:
         raise UserError("--workdir", got="none", expected="a folder for the run", fix="add --workdir=runs/NAME")
     if request.mode == "export" and request.output == "-":
         raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")
+    if request.output.endswith(".gz"):
+        expected, fix = "a name of what is written as it is", "leave off .gz, and pack the file afterwards"
+        raise UserError("--output", got=request.output, expected=expected, fix=fix)
+    if request.checkpoint.startswith("each:") and request.mode != "evaluate":
+        expected, fix = "each: with --mode=evaluate alone", "leave it out: last:3 is the mean of three checkpoints"
+        raise UserError("--checkpoint", got=request.checkpoint, expected=expected, fix=fix)
     config = run_folder.load_config(Path(request.workdir)) if given is None else given
     if not request.workdir and request.mode != "plan" and not config.get("init_from"):
         fix = "add --workdir=RUN or --config.init_from=FOLDER"

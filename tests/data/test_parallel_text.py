@@ -128,6 +128,16 @@ def test_held_out_pairs_have_no_source_of_the_others():
     assert texts(text("valid", valid_fraction=0.1, source_prefix=("p ",)))[: len(valid)] == valid
 
 
+def test_held_out_pairs_are_not_trained_on_the_other_way_round():
+    write("a.en", "".join(f"s{i}\n" for i in range(900)))
+    write("a.de", "".join(f"t{i}\n" for i in range(900)))
+    both = {"source": "a.en,a.de", "target": "a.de,a.en", "source_prefix": ("<de> ", "<en> "), "valid_fraction": 0.1}
+    train, valid = ([pair[0][5:] for pair in texts(text(split, **both))] for split in ("train", "valid"))
+    assert 100 < len(valid) < 300 and len(train) > 1200
+    turned = {one: other for i in range(900) for one, other in ((f"s{i}", f"t{i}"), (f"t{i}", f"s{i}"))}
+    assert not {turned[source] for source in valid} & {*train}
+
+
 def test_given_held_out_pairs(files):
     write("v.en", "x\n")
     write("v.de", "y\n")
@@ -251,6 +261,7 @@ def test_bad_files(files, on_bad_row):
         ({"on_bad_row": "ignore"}, r"data\.on_bad_row: got 'ignore'"),
         ({"split": "valid", "valid_fraction": 0.0}, r"data\.valid_fraction: got 0\.0; expected a fraction"),
         ({"split": "train", "valid_fraction": 1.0}, r"data\.valid_fraction: got 1\.0; expected a fraction"),
+        ({"valid_target": "a.de"}, r"data\.valid_source: got nothing, beside data\.valid_target=a\.de; expected what"),
         ({"split": "valid", "valid_source": "a.en"}, r"data\.valid_source and data\.valid_target: got 'a\.en' and ''"),
     ],
 )

@@ -27,6 +27,7 @@ from tests.decoding.toys import config
         ("min_ratio", math.inf, "a number of 0 or more"),
         ("min_extra", -1, "at least 0"),
         ("max_extra", 0, "at least 1 where max_ratio is 0"),
+        ("min_extra", 500, "less than the 6 tokens that a hypothesis has at most"),
     ],
 )
 def test_a_beam_searchs_bad_values_are_named(key, value, expected):

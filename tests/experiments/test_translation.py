@@ -246,8 +246,7 @@ def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(inference.Inference, "records", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            tiny.run(*command)
+        assert tiny.run(*command).status == 130
     (partial,) = tmp_path.glob("*.partial")
     assert partial.read_text() == "".join(whole[:3]) and not target.exists()
     partial.write_text("".join(whole[:2]) + "kept as it is\n" + whole[3][:2])  # the last line half written
@@ -257,8 +256,7 @@ def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
     # Other input begins anew.
     with monkeypatch.context() as patched:
         patched.setattr(inference.Inference, "records", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            tiny.run(*command)
+        assert tiny.run(*command).status == 130
     source.write_text("dog.\n")
     assert tiny.run(*command).status is None
     assert target.read_text() == whole[2]
@@ -477,6 +475,11 @@ def test_of_several_prefixes_a_line_brings_its_own(tmp_path):
     task, _ = task_of(tmp_path, **files)
     examples = task.examples(iter(["B: a cat.", "a cat."]))
     assert [decoded(task, example) for example in examples] == [["B: a cat."], ["a cat."]]
+
+
+def test_nothing_after_a_prefix_stays_nothing(tmp_path):
+    task, _ = task_of(tmp_path, data__source_prefix=("to German: ",))
+    assert not any(example.rows for example in task.examples(iter(["to German: ", "to German:", " "])))
 
 
 def test_a_pair_that_cannot_be_scored_gets_no_score(run, tmp_path):
@@ -725,6 +728,22 @@ def test_a_vocabulary_of_the_same_size_in_place_of_a_runs_own(run, tmp_path):
     for folder in (stolen, stolen / "data"):
         (folder / "vocabulary.sha256").unlink()
     assert tiny.run("--mode=predict", f"--workdir={stolen}", stdin=b"old bird.\n").stdout == "alter Vogel.\n"
+
+
+def test_a_run_translates_with_other_values_whatever_its_size(run):
+    """Its positions are 24; lengths that the config has without a model are 128 and 512."""
+    other = ["--config=configs/translation.py", f"--config.init_from={run[0]}", "--config.decoding.n_best=2"]
+    outcome = tiny.run("--mode=predict", "--format=jsonl", *other, stdin=b"a cat.\n")
+    assert outcome.status is None, outcome.status
+    assert len(json.loads(outcome.stdout)["n_best"]) == 2
+
+
+@pytest.mark.parametrize("key", ["num_layers", "dropuot"])
+def test_a_key_that_a_recurrent_model_does_not_have_is_told(key):
+    tree = json.loads(config_file.get_config("rnn").to_json_best_effort())
+    tree["model"][key] = 1
+    with pytest.raises(UserError, match=rf"model\.{key}"):
+        translation.make(build_all((TrainingConfig, translation.Config), translation.resolve(tree), "")[1], None, None)
 
 
 def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):
