@@ -60,6 +60,7 @@ class Stored(NamedTuple):
     summary: tuple[str, ...] | None  # its sentences; None if the source has none
     gold: tuple[int, ...] | None  # numbers of sentences, ascending; None if the source has none
     where: str  # "file:line" (or the like), for messages
+    fields: tuple[str, ...] = ()  # of its row; () if it is none
 
 
 def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows) -> Iterator[Stored]:
@@ -125,6 +126,25 @@ def fingerprint(source: str, key: str) -> Any:
     if source.startswith("tfds:"):
         return _records(source, key).fingerprint()
     return [lines.fingerprint(path) for path in find_files(source, key)]
+
+
+def check_gold_field(source: str, key: str, style: ArticleFormat) -> None:
+    """Raises UserError if no row of a source has the field that `gold_field` names; reads up to the first that has."""
+    # What is wrong with rows, and in the field, is told of where they are read.
+    articles = read(source, key, dataclasses.replace(style, gold_field=""), False, BadRows("skip"))
+    kinds: dict[tuple[str, ...], None] = {}
+    for article in articles:
+        if style.gold_field in article.fields:
+            return
+        kinds[article.fields] = None
+    if kinds:
+        fields = dict.fromkeys(itertools.chain.from_iterable(kinds))
+        raise UserError(
+            f"config key data.gold_field={style.gold_field}",
+            got=f"a field that no row of {source} has; their fields: {', '.join(map(repr, fields)) or 'none'}",
+            expected="the sentences that someone chose, in some rows at least",
+            fix="correct --config.data.gold_field, or empty it for the oracle's choice",
+        )
 
 
 def has_summaries(source: str, key: str) -> bool:
@@ -234,9 +254,8 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
         if needs_summary and not summary:
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", "complete the row")
     gold = _gold(row, style, body, where) if style.gold_field in row else None
-    return Stored(
-        _id(row, where), tuple(filter(None, body)), isinstance(row[article_field], list), summary, gold, where
-    )
+    is_split = isinstance(row[article_field], list)
+    return Stored(_id(row, where), tuple(filter(None, body)), is_split, summary, gold, where, tuple(row))
 
 
 def _id(row: Mapping[str, Any], where: str) -> str:

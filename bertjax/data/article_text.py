@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.progress import track
+
+_log = logging.getLogger(__name__)
 
 # Articles are held out by their texts alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
@@ -53,21 +56,24 @@ class LabelsConfig:
 def read(config: ArticlesConfig, labels: LabelsConfig, split: str) -> tuple[LimitedArticle, ...]:
     """What is taken of the articles of a split; those out of limits are left out of "train" alone.
 
-    Sentences to choose are those that the source names, and otherwise the oracle's.
+    Sentences to choose are those that the source names, and otherwise the oracle's; a warning tells of both in one.
 
     Raises:
       UserError: whatever is wrong with them, or none is left.
     """
     texts = Articles(config, split, _SPLIT_SEED, needs_summary=True)
-    found = []
+    found, without = [], 0
     for article in track(texts.articles(), f"labeling articles, {split}", "articles"):
         assert article.summary is not None
         gold = article.gold
         if gold is None:
+            without += 1
             gold = oracle.oracle(article.sentences, article.summary, labels.oracle)
         limited = limit(article, gold, labels.limits, drops=split == "train")
         if limited is not None:
             found.append(limited)
+    if config.gold_field and without:
+        _log.warning("%s: %d articles without field %r, where the oracle chooses", split, without, config.gold_field)
     if not found:
         raise UserError(
             "config keys data.limits",

@@ -76,7 +76,8 @@ class Articles:
         """Args: which articles; "train", "valid" or "test"; what draws those held out; whether each has a summary.
 
         Raises:
-          UserError: a source that is not given, is not there, or has no summaries although it needs them.
+          UserError: a source that is not given, is not there, has no summaries although it needs them, or none of the
+            chosen sentences that it is said to have.
         """
         self._config, self._split, self._seed, self._needs_summary = config, split, seed, needs_summary
         self._is_divided = split != "test" and not config.valid_source
@@ -133,6 +134,9 @@ class Articles:
                 expected="articles with their summaries: .story, .jsonl or .json files, or tfds:NAME[:SPLIT]",
                 fix="give such files; --mode=predict summarizes plain text",
             )
+        # Those that are held out may well have none of their own.
+        if self._config.gold_field and self._key == "data.source":
+            article_formats.check_gold_field(self._source, self._key, self._config)
 
     def _all_articles(self, bad_rows: BadRows) -> Iterator[tuple[str, Article]]:
         """Yields the articles of both sides, each with a text: those of one text are on one side."""

@@ -62,6 +62,20 @@ def test_sentences_that_the_source_names_come_before_the_oracle_s(tmp_path):
     assert read(named, LABELS, "train")[0].labels == (0, 0, 1)
 
 
+def test_a_field_of_chosen_sentences_that_is_missing(tmp_path, caplog):
+    named = [{"article": SENTENCES, "summary": SENTENCES[1:2], **more} for more in ({}, {"ids": [2, 3]}, {})]
+    path = tmp_path / "named.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in named))
+    config = articles(tmp_path, source=str(path), gold_field="ids")
+    assert [article.labels for article in read(config, LABELS, "train")] == [(0, 1, 0), (0, 0, 1), (0, 1, 0)]
+    assert caplog.messages == ["train: 2 articles without field 'ids', where the oracle chooses"]
+    assert len(read(config, LABELS, "valid")) == 21  # held-out articles may have none
+    with pytest.raises(
+        UserError, match=r"gold_field=id: got a field that no row of .* has; their fields: 'article', 'summary', 'ids'"
+    ):
+        read(articles(tmp_path, source=str(path), gold_field="id"), LABELS, "train")
+
+
 def test_limits_that_leave_nothing(tmp_path):
     with pytest.raises(
         UserError, match=r"data\.limits: got limits that leave nothing of the split train; .*lower data"
