@@ -29,9 +29,9 @@ def show_lines(loggers: Iterable[str]) -> None:
 
 
 @functools.cache
-def tell_once(message: str) -> None:
+def tell_once(message: str, level: int = logging.INFO) -> None:
     """Logs what need not be said again, such as what a figure is."""
-    _log.info("%s", message)
+    _log.log(level, "%s", message)
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:

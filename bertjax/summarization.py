@@ -1,5 +1,6 @@
 """What all summarization has in common: a run's articles and their vocabulary, and figures of summaries."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from bertjax import words
 from bertjax.data import article_text, articles
 from bertjax.data.article_limits import LimitedArticle, limit
 from bertjax.data.article_rows import ArticleRowsConfig
@@ -25,6 +27,9 @@ from bertjax.scoring.rouge import RougeConfig
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # Where neither the config nor `init_from` says what rows are like.
 ROWS = {"data.words": "bert", "data.interval_segments": True}
+# What to say where few letters of the summaries are ASCII.
+OF_OTHER_LETTERS = "--config.data.oracle.letters=unicode --config.rouge.flavor=unicode --config.rouge.stem=False"
+_LOOKED_AT = 1000  # articles, which tell the letters of all
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 _INTERVALS = tuple(f"{name}{end}" for name in METRICS for end in _ENDS)
@@ -125,10 +130,16 @@ def oracle(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
     return summary(article, selection.oracle_scores(labels, len(article.numbers)), selection.plain(rules))
 
 
+def ascii_share(found: Sequence[LimitedArticle]) -> float:
+    """The share of the letters of the summaries that ASCII has, by which the oracle and ROUGE may go."""
+    return words.ascii_share(sentence for summary in _references(found[:_LOOKED_AT]) for sentence in summary)
+
+
 def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, config: RougeConfig) -> dict[str, float]:
     """What `lead` and `oracle` score on each split, as "SPLIT/lead_rouge1" and so on, with 95 % intervals."""
     found: dict[str, float] = {}
     for split, members in scored.items():
+        _check_letters(members, config)
         for name, choose in (("lead", lead), ("oracle", oracle)):
             summaries = [choose(each, rules(each)) for each in members]
             values = rouge.rouge(summaries, _references(members), config, confidence=True)
@@ -150,11 +161,19 @@ def figures(
     """
     references = _references(found)
     tell_once(f"ROUGE is {rouge.signature(config)}")
+    _check_letters(found, config)
     ours = rouge.score(summaries, references, config)
     theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
     values = rouge.summarize(ours, confidence=True)
     values |= dict(zip(_OVER_LEAD, bootstrap.compare(ours["rougeLsum"], theirs["rougeLsum"]), strict=True))
     return {name: values[name] for name in FIGURES}
+
+
+def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None:
+    """Warns if ROUGE does not see most of the letters."""
+    if config.flavor != "unicode" and (share := ascii_share(found)) < 0.5:
+        told = f"ROUGE sees {share:.0%} of the letters of the summaries, those of ASCII; for the others set"
+        tell_once(f"{told} {OF_OTHER_LETTERS}", logging.WARNING)
 
 
 def _references(found: Sequence[LimitedArticle]) -> list[Sequence[str]]:

@@ -4,6 +4,7 @@ import functools
 import itertools
 import re
 import unicodedata
+from collections.abc import Iterable
 
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, and Han with its extensions.
 _UNSPACED = (
@@ -39,6 +40,16 @@ def compared(text: str, *, joins: bool) -> list[str]:
     (['a', 'wellknown', 'café'], ['a', 'well', 'known', 'café'])
     """
     return split(text.translate(_table("" if joins else " ")))
+
+
+def ascii_share(texts: Iterable[str]) -> float:
+    """The share of the letters of texts that ASCII has; 1 where there are none.
+
+    >>> ascii_share(["a 2.5", "猫猫猫 7"])
+    0.25
+    """
+    letters = list(filter(str.isalpha, "".join(texts)))
+    return sum(map(str.isascii, letters)) / len(letters) if letters else 1.0
 
 
 class _Table(dict[int, str]):

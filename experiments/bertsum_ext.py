@@ -125,15 +125,20 @@ def _training_rows(data: ArticleData, vocabulary: tuple[tuple[str, ...], bool]) 
 
 
 def _check_labels(articles: Sequence[LimitedArticle], data: ArticleData) -> None:
-    """Raises UserError if no article has a sentence that belongs into its summary; warns if most have none."""
+    """Raises UserError if no article has a sentence that belongs into its summary; warns if most have none, or if the
+    oracle sees but a few of the letters.
+    """
     count = sum(any(article.labels) for article in articles)
-    if 2 * count >= len(articles):
+    is_ascii = data.labels.oracle.letters == "ascii" and data.labels.oracle.method != "verbatim"  # no words compared
+    seen = summarization.ascii_share([each for each in articles if each.article.gold is None]) if is_ascii else 1.0
+    if 2 * count >= len(articles) and seen >= 0.5:
         return
     got = f"{count} of {len(articles)} articles with a sentence that belongs into their summary"
     fix = "check that the summaries are those of the articles"
-    if data.labels.oracle.letters == "ascii" and data.labels.oracle.method != "verbatim":  # which compares no words
-        fix += "; if they are not in English, set --config.data.oracle.letters=unicode --config.rouge.flavor=unicode"
-        fix += " --config.rouge.stem=False"
+    if seen < 0.5:
+        got += f", by ASCII letters, which are {seen:.0%} of those of the summaries"
+    if is_ascii:
+        fix += f"; if they are not in English, set {summarization.OF_OTHER_LETTERS}"
     if not count:
         raise UserError("config keys data.{source,oracle}", got=got, expected="one in most", fix=fix)
     _log.warning("%s; %s", got, fix)

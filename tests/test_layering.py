@@ -79,6 +79,7 @@ LAYERS = {
         "bertjax.interop",
         "bertjax.progress",
         "bertjax.scoring",
+        "bertjax.words",
     ),
     "bertjax/translators.py": (
         "bertjax.checkpoints",

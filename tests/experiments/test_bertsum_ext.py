@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import summarization
+from bertjax import progress, summarization
 from bertjax.checkpoints import restore_params
 from bertjax.data import docstring_summaries
 from bertjax.errors import UserError, build_all
@@ -723,6 +723,24 @@ def test_articles_in_another_language(tmp_path, caplog):
     values |= {"data.source": write_rows(tmp_path, *rows, name="few.jsonl"), "data.limits.min_summary_words": 0}
     assert task_of(tmp_path / "few", **values)._train.steps_per_epoch
     assert [message for message in caplog.messages if message.startswith("2 of 10 articles")]
+
+
+def test_numbers_do_not_pass_for_words(tmp_path, caplog):
+    sentences = [f"{i}今天有{i}只猫坐在红色的垫子上。" for i in range(4)]
+    rows = [{"article": sentences, "summary": sentences[1]} for _ in range(10)]
+    values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
+    values["data.valid_source"] = values["data.source"]
+    progress.tell_once.cache_clear()
+    task = task_of(tmp_path / "ascii", **values)
+    assert task._train.steps_per_epoch and task.baselines()
+    labels, figures = caplog.messages
+    assert labels.startswith("10 of 10 articles") and ", by ASCII letters, which are 0% of those of the sum" in labels
+    assert figures.startswith("ROUGE sees 0% of the letters")
+    assert all("--config.rouge.flavor=unicode" in message for message in (labels, figures))
+    caplog.clear()
+    values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}
+    task = task_of(tmp_path / "unicode", **values)
+    assert task._train.steps_per_epoch and task.baselines() and not caplog.messages
 
 
 def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):
