@@ -64,7 +64,7 @@ class ArticleData(NamedTuple):
 
     def in_lines(self, lines: Iterator[str]) -> Iterator[LimitedArticle]:
         """An article in all lines, or one in each: see `ArticleFormat.layout`."""
-        return map(self._limited, articles.parse(lines, self.articles.layout, self.articles.splitter))
+        return map(self._limited, articles.parse(lines, self.articles))
 
     def in_files(self, path: str) -> Iterator[LimitedArticle]:
         """The articles of files or of a folder, with summaries or without; see `article_formats.read`."""

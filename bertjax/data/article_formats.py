@@ -98,7 +98,7 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
             yield from bad_rows.sift(map(_text_file, group))
         else:
             for path in group:
-                yield from bad_rows.sift(map(_text_line, _lines_with_text(path)))
+                yield from bad_rows.sift(map(_text_line, lines.read_lines(path, MAX_DOCUMENT_BYTES)))
 
 
 def find_files(source: str, key: str) -> list[Path]:
@@ -187,7 +187,8 @@ def _text_file(path: Path) -> Stored:
 
 
 def _text_line(line: Line) -> Stored:
-    return Stored(line.where, (lines.decode(line).strip(),), False, None, None, line.where)
+    text = lines.decode(line).strip()
+    return Stored(line.where, (text,) if text else (), False, None, None, line.where)
 
 
 def _story(path: Path, needs_summary: bool) -> Stored:

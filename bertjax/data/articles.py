@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bertjax.data import article_formats, docstring_summaries, documentation, sentences
 from bertjax.data.article_formats import ArticleFormat, Stored
-from bertjax.data.lines import BadRows, RowError
+from bertjax.data.lines import BadRows, RowError, named
 from bertjax.data.splits import check_split, is_held_out
 from bertjax.errors import UserError, choice
 
@@ -149,26 +149,23 @@ class Articles:
             yield "\n".join(article.sentences), article
 
 
-def parse(texts: Iterable[str], layout: str, splitter: str) -> Iterator[Article]:
-    """Yields the articles in lines of text that is to be summarized.
+def parse(texts: Iterable[str], config: ArticlesConfig) -> Iterator[Article]:
+    """Yields the articles in lines of text that is to be summarized; see `ArticleFormat.layout`.
 
     Args:
       texts: the lines, without or with their ends.
-      layout: "file", all lines are one article, or "line", an article a line.
-      splitter: as in `ArticlesConfig`.
+      config: how they are read.
     Raises:
-      UserError: an article without a letter, with its line.
+      UserError: a bad article, with its line; or no article at all.
     """
     numbered: Iterable[tuple[int, Sequence[str]]] = enumerate(([text] for text in texts), start=1)
-    if layout == "file":
+    if config.layout == "file":
         numbered = [(1, list(texts))]
-    for number, lines in numbered:
-        where = f"input line {number}"
-        body = tuple(filter(None, map(str.strip, lines)))
-        found = _sentences(body, splitter)
-        if fault := _fault(found):
-            raise UserError(where, got=fault, expected="an article", fix="complete or delete it")
-        yield Article(str(number), found, None, None, where)
+    stored = (
+        Stored(str(number), tuple(filter(None, map(str.strip, body))), False, None, None, f"input line {number}")
+        for number, body in numbered
+    )
+    yield from _to_summarize(stored, "input", config, BadRows(config.on_bad_row))
 
 
 def read(source: str, key: str, config: ArticlesConfig) -> Iterator[Article]:
@@ -179,18 +176,35 @@ def read(source: str, key: str, config: ArticlesConfig) -> Iterator[Article]:
       key: the config key or flag that names it, for messages.
       config: how it is read.
     Raises:
-      UserError: a source that cannot be read, or a bad article.
+      UserError: a source that cannot be read, a bad article, or no article at all.
     """
     bad_rows = BadRows(config.on_bad_row)
     stored = article_formats.read(source, key, config, False, bad_rows)
-    yield from bad_rows.sift(map(partial(_split, splitter=config.splitter), stored))
+    yield from _to_summarize(stored, f"{named(key)}={source}", config, bad_rows)
+
+
+def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
+    """Yields the articles, and tells how many bad ones were left out."""
+    count = 0
+    for article in bad_rows.sift(map(partial(_split, splitter=config.splitter), stored)):
+        count += 1
+        yield article
+    if not count:
+        raise UserError(
+            where,
+            got=f"no articles ({bad_rows.count} bad ones left out)",
+            expected="at least one",
+            fix="check that it is the one meant; config.data.on_bad_row=stop tells of the first bad article",
+        )
+    if bad_rows.count:
+        _log.warning("%s: %d articles, %d bad ones left out", where, count, bad_rows.count)
 
 
 def _split(stored: Stored, splitter: str) -> Article:
     """Returns the article with its sentences."""
     found = stored.body if stored.is_split else _sentences(stored.body, splitter)
     if fault := _fault(found):
-        raise RowError(stored.where, fault, "an article", "complete or delete it")
+        raise RowError(stored.where, fault, "a text with letters", "complete or delete it")
     if stored.gold is not None and len(found) != len(stored.body):
         expected = "sentences that are parted already, so that their numbers mean the same"
         fix = "set --config.data.splitter=lines, or empty data.gold_field"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.articles import Article, Articles, ArticlesConfig, parse
+from bertjax.data.articles import read as read_files
 from bertjax.errors import UserError
 
 
@@ -32,6 +33,10 @@ def rows(*values):
 
 def open_(test_source="a.jsonl", split="test", seed=0, needs_summary=True, **changes):
     """By default, the rows of `a.jsonl` as test data."""
+    return Articles(config(test_source=test_source, **changes), split, seed, needs_summary)
+
+
+def config(**changes):
     values = {
         "layout": "file",
         "article_field": "article",
@@ -40,12 +45,12 @@ def open_(test_source="a.jsonl", split="test", seed=0, needs_summary=True, **cha
         "gold_as": "numbers",
         "source": "a.jsonl",
         "valid_source": "",
-        "test_source": test_source,
+        "test_source": "a.jsonl",
         "valid_fraction": 0.5,
         "splitter": "punkt",
         "on_bad_row": "stop",
     }
-    return Articles(ArticlesConfig(**{**values, **changes}), split, seed, needs_summary)
+    return ArticlesConfig(**{**values, **changes})
 
 
 def read(*args, **changes):
@@ -237,7 +242,7 @@ def test_reading_is_lazy_and_can_be_repeated():
         ),
         ('{"article": " \\n ", "summary": "x"}', "an empty article in field 'article'; expected text"),
         ('{"article": [], "summary": "x"}', "an empty article in field 'article'"),
-        ('{"article": "1 2 3\\n| 4 |", "summary": "x"}', "an article without a letter; expected an article"),
+        ('{"article": "1 2 3\\n| 4 |", "summary": "x"}', "an article without a letter; expected a text with letters"),
         (
             '{"article": "x", "summary": "\\n"}',
             "an empty summary in field 'summary'; expected text",
@@ -377,26 +382,52 @@ def test_fingerprints_tell_texts_apart():
 
 
 def test_text_to_summarize():
-    (whole,) = parse(PLAIN.splitlines(keepends=True), "file", "punkt")
+    (whole,) = parse(PLAIN.splitlines(keepends=True), config())
     assert whole == Article("1", PLAIN_SENTENCES, None, None, "input line 1")
-    by_line = list(parse(["One. Two.\n", "Three"], "line", "punkt"))
+    by_line = list(parse(["One. Two.\n", "Three"], config(layout="line")))
     assert [article.sentences for article in by_line] == [("One.", "Two."), ("Three",)]
     assert [article.where for article in by_line] == ["input line 1", "input line 2"]
-    assert next(parse(["One. Two."], "line", "lines")).sentences == ("One. Two.",)
+    assert next(parse(["One. Two."], config(layout="line", splitter="lines"))).sentences == ("One. Two.",)
 
 
 @pytest.mark.parametrize(
     ("lines", "layout", "message"),
     [
-        ([], "file", r"input line 1: got an empty article; expected an article"),
+        ([], "file", r"input line 1: got an empty article; expected a text with letters"),
+        ([], "line", r"input: got no articles \(0 bad ones left out\); expected at least one"),
         (["\n", " "], "file", r"input line 1: got an empty article"),
-        (["x", "\n"], "line", r"input line 2: got an empty article; expected an article\. Fix: complete or delete"),
+        (
+            ["x", "\n"],
+            "line",
+            r"input line 2: got an empty article; expected a text.*Fix: complete or delete.*skip",
+        ),
         (["1 2", "3"], "file", r"input line 1: got an article without a letter"),
     ],
 )
 def test_no_text_to_summarize(lines, layout, message):
     with pytest.raises(UserError, match=message):
-        list(parse(lines, layout, "punkt"))
+        list(parse(lines, config(layout=layout)))
+
+
+def test_bad_text_is_left_out_and_counted_wherever_it_comes_from(caplog):
+    texts = ["One. Two.", "", "4 5", "Three."]
+    for number, text in enumerate(texts):
+        write(f"f/{number}.txt", text)
+    write("t/a.txt", "\n".join(texts))
+    by_line, by_file = (config(layout=layout, on_bad_row="skip") for layout in ("line", "file"))
+    for where, found in {
+        "--input=f": read_files("f", "--input", by_file),
+        "--input=t/a.txt": read_files("t/a.txt", "--input", by_line),
+        "input": parse(texts, by_line),
+    }.items():
+        assert [article.sentences for article in found] == [("One.", "Two."), ("Three.",)]
+        assert caplog.messages[-1] == f"{where}: 2 articles, 2 bad ones left out"
+    with pytest.raises(UserError, match=r"t/a\.txt:1: got an empty article; expected a text with letters"):
+        write("t/a.txt", "\nOne.\n")
+        list(read_files("t/a.txt", "--input", config(layout="line")))
+    with pytest.raises(UserError, match=r"--input=t/a\.txt: got no articles \(1 bad ones left out\)"):
+        write("t/a.txt", "1\n")
+        list(read_files("t/a.txt", "--input", by_file))
 
 
 @given(st.binary(max_size=60), st.sampled_from([".txt", ".story", ".jsonl", ".json"]), st.booleans())

@@ -435,7 +435,7 @@ def test_an_article_of_a_megabyte(run, tmp_path, end):
 def test_what_is_no_article(run, text, what, got):
     workdir, _ = run
     outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=text.encode())
-    tiny.check_told(outcome.error, what=what, got=got, expected="an article", fix="complete or delete")
+    tiny.check_told(outcome.error, what=what, got=got, expected="a text with letters", fix="complete or delete")
 
 
 def test_inputs_that_cannot_be_read(run, tmp_path):
