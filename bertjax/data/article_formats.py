@@ -52,7 +52,7 @@ class ArticleFormat:
 
 
 class Stored(NamedTuple):
-    """An article before its sentences are split. Its texts are stripped and not empty."""
+    """An article before its sentences are split. Its texts are stripped and not empty, but for blank lines."""
 
     id: str
     body: tuple[str, ...]  # lines, or sentences
@@ -182,24 +182,23 @@ def _texts(path: Path) -> list[str]:
 
 
 def _text_file(path: Path) -> Stored:
-    body = tuple(text for text in _texts(path) if text)
-    return Stored(path.name, body, False, None, None, f"{path}:1")
+    return Stored(path.name, tuple(_texts(path)), False, None, None, f"{path}:1")
 
 
 def _text_line(line: Line) -> Stored:
     text = lines.decode(line).strip()
-    return Stored(line.where, (text,) if text else (), False, None, None, line.where)
+    return Stored(line.where, (text,), False, None, None, line.where)
 
 
 def _story(path: Path, needs_summary: bool) -> Stored:
     texts = _texts(path)
     marks = [number for number, text in enumerate(texts) if text == _HIGHLIGHT]
     end = marks[0] if marks else len(texts)
-    body = tuple(text for text in texts[:end] if text)
+    body = tuple(texts[:end])
     parts = itertools.pairwise([*marks, len(texts)])
     highlights = tuple(" ".join(filter(None, texts[start + 1 : stop])) for start, stop in parts)
     summary = tuple(filter(None, highlights))
-    if not body:
+    if not any(body):
         raise RowError(f"{path}:{end + 1}", f"{_HIGHLIGHT} before any text", "an article before its highlights")
     if needs_summary and not summary:
         got = f"a story without {_HIGHLIGHT}" if not marks else f"{_HIGHLIGHT} without text after it"
@@ -256,7 +255,8 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", "complete the row")
     gold = _gold(row, style, body, where) if style.gold_field in row else None
     is_split = isinstance(row[article_field], list)
-    return Stored(_id(row, where), tuple(filter(None, body)), is_split, summary, gold, where, tuple(row))
+    stored = filter(None, body) if is_split else body
+    return Stored(_id(row, where), tuple(stored), is_split, summary, gold, where, tuple(row))
 
 
 def _id(row: Mapping[str, Any], where: str) -> str:

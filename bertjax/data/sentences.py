@@ -6,8 +6,9 @@ is split alike on every machine.
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ _SENTENCE_STARTERS = """
 _ENDS, _CLOSES = "。！？｡।॥؟۔።", "”’」』）】》〉\"')"
 _AFTER_END = re.compile(f"(?<=[{_ENDS}])(?![{_ENDS}{_CLOSES}])|(?<=[{_ENDS}][{_CLOSES}])(?![{_ENDS}{_CLOSES}])")
 
+_ENDED = re.compile(f"[.!?\u2026{_ENDS}][{_CLOSES}\\]}}]*$")
+# Line ends within sentences that wrapped text has at least: so many, and such a share of its line ends.
+_MIN_OPEN, _MIN_OPEN_SHARE = 2, 1 / 3
+_FULL = 3 / 4  # of the longest line is full
+
 # Characters looked at together. NLTK gives up on a text after five seconds; a megabyte of dots takes longer.
 _WINDOW = 50_000
 
@@ -62,6 +68,30 @@ def split(paragraph: str) -> list[str]:
     if paragraph.isascii():
         return _split(paragraph)
     return [sentence for part in _AFTER_END.split(paragraph) for sentence in _split(part)]
+
+
+def unwrapped(lines: Sequence[str]) -> list[str]:
+    """The lines of a text; or its paragraphs, between blank lines, if it is wrapped: lines break within sentences.
+
+    A line end counts if another line follows at once. It is within a sentence if no mark ends the sentence before it, a
+    lower-case letter begins the line after it, and the line is about as long as other such lines: in text without
+    capitals headings are shorter.
+
+    Args:
+      lines: without outer spaces; "" for a blank one.
+    Returns:
+      Those that are not blank.
+
+    >>> unwrapped(["A line of text", "is broken up", "here.", "", "Another is not."])
+    ['A line of text is broken up here.', 'Another is not.']
+    """
+    ends = [pair for pair in itertools.pairwise(lines) if all(pair)]
+    sizes = sorted(len(before) for before, after in ends if after[0].islower() and not _ENDED.search(before))
+    full = _FULL * sizes[len(sizes) * 9 // 10] if sizes else 0  # for an address may be longer than all lines
+    count = sum(size >= full for size in sizes)
+    if count < _MIN_OPEN or count < _MIN_OPEN_SHARE * len(ends):
+        return list(filter(None, lines))
+    return [" ".join(paragraph) for has_text, paragraph in itertools.groupby(lines, key=bool) if has_text]
 
 
 def _split(paragraph: str) -> list[str]:

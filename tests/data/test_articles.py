@@ -168,6 +168,32 @@ def test_plain_text():
     ]
 
 
+WRAPPED = ["The rain that fell on", "the old town was", "warm. Nobody went", "out.", "", "It ended at", "night."]
+
+
+def test_wrapped_text_has_sentences_over_line_ends():
+    expected = ("The rain that fell on the old town was warm.", "Nobody went out.", "It ended at night.")
+    text = "\n".join(WRAPPED)
+    write("a.txt", text)
+    write("a.story", text + "\n@highlight\nno end\nof it\n\nat all")
+    write("a.jsonl", rows({"article": text}))
+    write("b.jsonl", rows({"article": WRAPPED}))
+    for name in ("a.txt", "a.story", "a.jsonl"):
+        assert texts(name, needs_summary=False)[0][0] == expected
+    assert next(parse(WRAPPED, config())).sentences == expected
+    pieces = [
+        "METHODS",
+        "a long sentence ends here.",
+        "RESULTS",
+        "another one has no mark at its end",
+        "three were found.",
+    ]
+    assert next(parse(pieces, config())).sentences == tuple(pieces)
+    lines = tuple(filter(None, WRAPPED))
+    assert texts("a.txt", needs_summary=False, splitter="lines")[0][0] == lines
+    assert texts("b.jsonl", needs_summary=False)[0][0] == lines
+
+
 def test_a_megabyte_in_one_line_is_an_article():
     sentence = "This is some text of no great interest to anyone. "
     write("a.jsonl", rows({"article": sentence * 21_000, "summary": "x"}))
