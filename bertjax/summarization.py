@@ -32,9 +32,6 @@ OF_OTHER_LETTERS = "--config.data.oracle.letters=unicode --config.rouge.flavor=u
 _LOOKED_AT = 1000  # articles, which tell the letters of all
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
-_INTERVALS = tuple(f"{name}{end}" for name in METRICS for end in _ENDS)
-# The names that `figures` gives.
-FIGURES = (*_INTERVALS, *_OVER_LEAD)
 
 Rules = Callable[[LimitedArticle], SelectionConfig]  # by which an article's sentences are chosen
 Scores = Float[np.ndarray, " E"]
@@ -130,6 +127,17 @@ def oracle(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
     return summary(article, selection.oracle_scores(labels, len(article.numbers)), selection.plain(rules))
 
 
+def figure_names(config: RougeConfig) -> tuple[str, ...]:
+    """The names that `figures` gives."""
+    return (*_rouge_names(config), *_OVER_LEAD)
+
+
+def _rouge_names(config: RougeConfig) -> tuple[str, ...]:
+    """F1, and recall where the words are limited, each with its interval."""
+    parts = ("",) if config.words is None else ("", "_recall")
+    return tuple(f"{name}{part}{end}" for part in parts for name in METRICS for end in _ENDS)
+
+
 def ascii_share(found: Sequence[LimitedArticle]) -> float:
     """The share of the letters of the summaries that ASCII has, by which the oracle and ROUGE may go."""
     return words.ascii_share(sentence for summary in _references(found[:_LOOKED_AT]) for sentence in summary)
@@ -143,14 +151,14 @@ def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, conf
         for name, choose in (("lead", lead), ("oracle", oracle)):
             summaries = [choose(each, rules(each)) for each in members]
             values = rouge.rouge(summaries, _references(members), config, confidence=True)
-            found |= {f"{split}/{name}_{metric}": values[metric] for metric in _INTERVALS}
+            found |= {f"{split}/{name}_{metric}": values[metric] for metric in _rouge_names(config)}
     return found
 
 
 def figures(
     summaries: Sequence[Sequence[str]], found: Sequence[LimitedArticle], rules: Rules, config: RougeConfig
 ) -> dict[str, float]:
-    """`FIGURES`: ROUGE F1 of summaries with 95 % intervals; "over_lead", by how much their rougeLsum is above that of
+    """`figure_names`: ROUGE of summaries with 95 % intervals; "over_lead", by how much their rougeLsum is above that of
     `lead`, with interval and p by a paired bootstrap.
 
     Args:
@@ -166,7 +174,7 @@ def figures(
     theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
     values = rouge.summarize(ours, confidence=True)
     values |= dict(zip(_OVER_LEAD, bootstrap.compare(ours["rougeLsum"], theirs["rougeLsum"]), strict=True))
-    return {name: values[name] for name in FIGURES}
+    return {name: values[name] for name in figure_names(config)}
 
 
 def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None:

@@ -31,9 +31,10 @@ whose first lines are the summaries.
 Predictions are texts, a line each; with --format=jsonl, or where the output's name ends so, records with positions and
 scores of all sentences, and what was passed over and why; with --format=html, a page that shows them.
 
-Held-out figures are ROUGE F1 as ROUGE-1.5.5 -m has them, with 95 % intervals, beside those of the first sentences
-(`lead_...`) and of the oracle. The paper's BERT-Base has 43.25, 20.24 and 39.63 (ROUGE-1, 2 and L of sentences, here
-rougeLsum) on CNN/Daily Mail with the Transformer, and 43.23, 20.22 and 39.60 with the classifier, on three GPUs.
+Held-out figures are ROUGE F1 as ROUGE-1.5.5 -m has them, and recall where `rouge.words` is set, with 95 % intervals,
+beside those of the first sentences (`lead_...`) and of the oracle. The paper's BERT-Base has 43.25, 20.24 and 39.63
+(ROUGE-1, 2 and L of sentences, here rougeLsum) on CNN/Daily Mail with the Transformer, and 43.23, 20.22 and 39.60 with
+the classifier, on three GPUs.
 """
 
 from ml_collections import ConfigDict

@@ -214,8 +214,8 @@ class Summarization:
         return map(self._example, self._scored.get("test", ()))
 
     def score_names(self) -> Sequence[str]:
-        """Those of `summarization.figures`, and of summaries that are given."""
-        return (*summarization.FIGURES, *seq2seq.FIGURES)
+        """Those of `summarization.figure_names`, and of summaries that are given."""
+        return (*summarization.figure_names(self._rouge), *seq2seq.FIGURES)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `summarization.figures`."""

@@ -262,8 +262,8 @@ class Summarization:
         return map(self._example, self._scored.get("test", ()))
 
     def score_names(self) -> Sequence[str]:
-        """Those of `summarization.figures`, and the loss."""
-        return (*summarization.FIGURES, "loss")
+        """Those of `summarization.figure_names`, and the loss."""
+        return (*summarization.figure_names(self._rouge), "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `summarization.figures`. The loss is that of an article, summed over its sentences."""

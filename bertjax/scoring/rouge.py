@@ -45,7 +45,8 @@ class RougeConfig:
       stem: whether words with the same stem are the same; False with "unicode".
       words: how many words of a summary count: all where it is not set (None); a number for as many, of the reference
         too, as option -l of ROUGE-1.5.5; "reference" for as many as the reference has, for the limited-length recall on
-        New York Times articles (Durrett et al., 2016). Words are what spaces separate.
+        New York Times articles (Durrett et al., 2016), `rouge1_recall` and so on, told beside F1 where words are
+        limited. Words are what spaces separate.
 
     Raises:
       UserError: an unknown flavor, stems that it does not have, or another limit.

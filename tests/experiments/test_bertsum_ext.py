@@ -208,6 +208,16 @@ def test_figures_of_right_and_wrong_choices(tmp_path):
         task.score(results_of(task, lambda label: np.nan))
 
 
+def test_recall_is_told_where_words_are_limited(tmp_path):
+    task = task_of(tmp_path, **{"rouge.words": "reference", "selection.num_sentences": 1})
+    scores = task.score(results_of(task, lambda label: 30 if label else -30))
+    assert set(scores) == set(task.score_names())
+    for name in FIGURES:  # half of the reference
+        assert scores[f"{name}_recall"] < scores[name] < 100
+        assert scores[f"{name}_recall_low"] <= scores[f"{name}_recall"] <= scores[f"{name}_recall_high"]
+    assert task.baselines()["valid/oracle_rouge1_recall"] == scores["rouge1_recall"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
