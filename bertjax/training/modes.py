@@ -44,6 +44,7 @@ from bertjax.training.planning import planner
 
 _log = logging.getLogger(__name__)
 
+_OF_ONE = ("_low", "_high", "_p")  # endings of figures whose means over checkpoints would say nothing
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
 
 
@@ -245,11 +246,16 @@ def _published(module: Trainable, experiment: Any, config: Mapping[str, Any]) ->
 
 
 def _evaluated(request: Request, task: Task, settings: TrainingConfig, workdir: Path | None) -> dict[str, float]:
-    """The figures of a checkpoint, or the means of those of each of several, as PreSumm has them of its three best."""
+    """The figures of a checkpoint, or the means of those of each of several, as PreSumm has them of its three best,
+    without intervals and p then.
+    """
     kind, _, several = request.checkpoint.partition(":")
     names = list(map(str, find_steps(workdir, several))) if workdir and kind == "each" else [request.checkpoint]
     records = [inference.Inference(task, settings, workdir, name).evaluate() for name in names]
-    return {name: sum(record[name] for record in records) / len(records) for name in records[0]}
+    if len(records) == 1:
+        return records[0]
+    averaged = [name for name in records[0] if not name.endswith(_OF_ONE)]
+    return {name: sum(record[name] for record in records) / len(records) for name in averaged}
 
 
 def _write_record(request: Request, record: Mapping[str, Any]) -> None:

@@ -173,6 +173,15 @@ def test_scores_come_back_and_others_need_no_run_of_their_own(run):
     assert one["valid/loss"] == pytest.approx(again["valid/loss"])
 
 
+def test_means_over_checkpoints_have_no_intervals(run):
+    workdir, _ = run
+    command = ["--mode=evaluate", f"--workdir={workdir}"]
+    each = json.loads(done(*command, "--checkpoint=each:last:2").stdout)
+    one, other = (json.loads(done(*command, f"--checkpoint={step}").stdout) for step in (50, 100))
+    assert each.keys() == {name for name in one if not name.endswith(("_low", "_high", "_p"))}
+    assert each["valid/over_lead"] == pytest.approx((one["valid/over_lead"] + other["valid/over_lead"]) / 2)
+
+
 def test_what_is_scored_needs_no_articles_to_train_on(run, tmp_path):
     workdir, _ = run
     values = {**ROWS, "init_from": workdir, "data.valid_source": tiny.write_articles(tmp_path, 9)["data.source"]}
