@@ -115,7 +115,7 @@ def choice(value: str, choices: tuple[str, ...], where: str) -> str:
         raise UserError(
             where if where.startswith("--") else f"config key {where}",
             got=repr(value),
-            expected="one of " + ", ".join(choices),
+            expected="one of " + ", ".join(each or "''" for each in choices),
             fix="choose one of these",
         )
     return value

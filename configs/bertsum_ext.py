@@ -59,7 +59,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model.scorer_intermediate = 2048
     config.model.rnn_compat = False
     config.model.sentence_pooling = "cls"  # or "mean"; without a size as init_from says, so that of a sentence encoder
-    if not size:  # what `init_from` fills in, or these values if it has another scorer or none
+    if not size:  # what `init_from` fills in, or these values if it has no scorer
         of_scorer = ("scorer_layers", "scorer_heads", "scorer_intermediate", "rnn_compat", "sentence_pooling")
         config.model.update({key: placeholder(type(config.model[key])) for key in of_scorer})
     config.model.scorer_dropout = 0.1

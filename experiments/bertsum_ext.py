@@ -135,6 +135,8 @@ def _check_labels(articles: Sequence[LimitedArticle], data: ArticleData) -> None
         return
     got = f"{count} of {len(articles)} articles with a sentence that belongs into their summary"
     fix = "check that the summaries are those of the articles"
+    if data.labels.oracle.method == "verbatim":
+        fix += ", and that they have one sentence a line"
     if seen < 0.5:
         got += f", by ASCII letters, which are {seen:.0%} of those of the summaries"
     if is_ascii:

@@ -155,6 +155,8 @@ def test_choice():
     assert choice("b", ("a", "b"), "model.activation") == "b"
     with pytest.raises(UserError, match=r"config key model\.activation: got 'c'; expected one of a, b"):
         choice("c", ("a", "b"), "model.activation")
+    with pytest.raises(UserError, match=r"one of '', a\. Fix"):
+        choice("c", ("", "a"), "match_reference")
     with pytest.raises(UserError, match=r"^--mode: got 'c'"):
         choice("c", ("a", "b"), "--mode")
 

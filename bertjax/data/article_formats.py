@@ -13,7 +13,7 @@ from bertjax.data.lines import BadRows, Line, RowError
 from bertjax.data.sources import MAX_DOCUMENT_BYTES, split_name
 from bertjax.errors import UserError, choice
 
-_ALSO = "documentation or tfds:NAME[:SPLIT]"
+_TFDS = "tfds:NAME[:SPLIT]"
 _HIGHLIGHT = "@highlight"
 _BERTSUM_FIELDS = ("src", "tgt")
 _TEXT_FIELD = "text"
@@ -109,7 +109,8 @@ def find_files(source: str, key: str) -> list[Path]:
     """
     parts = [part.strip() for part in source.split(",")]
     parts = [str(Path(escape(part)) / "*") if part and Path(part).is_dir() else part for part in parts]
-    paths = lines.find_files(",".join(parts), key, also=_ALSO)
+    also = _TFDS if key.startswith("--") else f"documentation or {_TFDS}"  # which is to train on
+    paths = lines.find_files(",".join(parts), key, also)
     for path in paths:
         if _kind(path) in (".pt", ".tar", ".tgz", ".zip"):
             raise UserError(

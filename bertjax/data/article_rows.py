@@ -40,7 +40,7 @@ class ArticleRowsConfig:
     def __post_init__(self) -> None:
         choice(self.long_articles, ("windows", "cut", "cut_presumm"), "data.long_articles")
         choice(self.words, ("bert", "spaces"), "data.words")
-        if not 0 <= self.window_overlap < self.seq_len:
+        if self.long_articles == "windows" and not 0 <= self.window_overlap < self.seq_len:
             raise UserError(
                 "config key data.window_overlap",
                 got=self.window_overlap,

@@ -14,6 +14,7 @@ import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader
 from jaxtyping import Int, Int32
 
+from bertjax.data.lines import named
 from bertjax.errors import UserError
 
 # Builders of these parts are known to `tfds.builder` only once the part is imported.
@@ -94,7 +95,7 @@ class _Split:
     """A split of a prepared dataset."""
 
     def __init__(self, name: str, split: str, key: str) -> None:
-        where = f"config key {key}=tfds:{name}"
+        where = f"{named(key)}=tfds:{name}"
         self._split = split
         self._builder = _builder(name, where)
         self._records = _records(self._builder, name, split, f"{where}:{split}")

@@ -172,7 +172,7 @@ def split_name(source: str, key: str) -> tuple[str, str]:
     match = _TFDS_SOURCE.fullmatch(source)
     if match is None:
         raise UserError(
-            f"config key {key}",
+            lines.named(key),
             got=repr(source),
             expected="tfds:NAME[/CONFIG][:VERSION][:SPLIT]",
             fix="name the dataset, for example tfds:lm1b:train",

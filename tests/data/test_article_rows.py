@@ -131,6 +131,11 @@ def test_a_cut_article_is_the_beginning_of_the_whole(sentences, seq_len):
     assert len(row.shows) == len(sentences) or length > seq_len - 3
 
 
+@pytest.mark.parametrize("long_articles", ["cut", "cut_presumm"])
+def test_what_is_cut_has_no_windows_to_overlap(long_articles):
+    assert config(long_articles=long_articles, window_overlap=128).seq_len == 12
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

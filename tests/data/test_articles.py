@@ -435,6 +435,15 @@ def test_no_text_to_summarize(lines, layout, message):
         list(parse(lines, config(layout=layout)))
 
 
+def test_a_flag_is_called_a_flag():
+    with pytest.raises(UserError, match=r"^--input: got 'tfds:'"):
+        list(read_files("tfds:", "--input", config()))
+    with pytest.raises(UserError, match=r"^--input=tfds:nothing"):
+        list(read_files("tfds:nothing_of_that_name", "--input", config()))
+    with pytest.raises(UserError, match=r"^--input=none\.txt: .* or tfds:NAME\[:SPLIT\]\. Fix"):
+        list(read_files("none.txt", "--input", config()))
+
+
 def test_bad_text_is_left_out_and_counted_wherever_it_comes_from(caplog):
     texts = ["One. Two.", "", "4 5", "Three."]
     for number, text in enumerate(texts):

@@ -468,6 +468,7 @@ def test_inputs_that_cannot_be_read(run, tmp_path):
     ):
         outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / name}")
         tiny.check_told(outcome.error, what=what, got=got, expected="", fix="")
+        assert "documentation" not in outcome.error
     (tmp_path / "a.txt").write_text(SENTENCES[0])
     outcome = tiny.run("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / 'a.txt'}", "--plot=a.svg")
     tiny.check_told(outcome.error, what="--plot", got="without pictures", expected="translation", fix="leave it out")
@@ -684,7 +685,7 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
     [
         ({"positions": "zeros"}, r"positions: got 'zeros'; expected one of tile, repeat_last"),
         ({"loss_reduction": "max"}, r"loss_reduction: got 'max'; expected one of mean, sum"),
-        ({"match_reference": "letters"}, r"match_reference: got 'letters'; expected one of , sentences, words"),
+        ({"match_reference": "letters"}, r"match_reference: got 'letters'; expected one of '', sentences, words"),
         ({"selection.num_sentences": 0}, r"selection\.\{num_sentences,.*got no limit at all"),
         ({"rouge.flavor": "rouge"}, r"config key rouge\.flavor: got 'rouge'"),
         ({"model.scorer": "lstm"}, r"model\.scorer: got 'lstm'"),
@@ -742,6 +743,14 @@ def test_articles_in_another_language(tmp_path, caplog):
     values |= {"data.source": write_rows(tmp_path, *rows, name="few.jsonl"), "data.limits.min_summary_words": 0}
     assert task_of(tmp_path / "few", **values)._train.steps_per_epoch
     assert [message for message in caplog.messages if message.startswith("2 of 10 articles")]
+
+
+def test_summaries_that_are_not_word_for_word(tmp_path):
+    rows = [{"article": SENTENCES, "summary": " ".join(SENTENCES[:2])} for _ in range(10)]
+    values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
+    values["data.valid_source"] = values["data.source"]
+    with pytest.raises(UserError, match="those of the articles, and that they have one sentence a line"):
+        task_of(tmp_path, **values, **{"data.oracle.method": "verbatim"})._train  # noqa: B018
 
 
 def test_numbers_do_not_pass_for_words(tmp_path, caplog):
