@@ -12,6 +12,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.buckets import bucket_lengths, examples_in
+from bertjax.data.vocabularies import is_bare
 from bertjax.errors import UserError, build_all
 from bertjax.models.bert import BertConfig
 from bertjax.task import Batch, Example, Params
@@ -118,30 +119,31 @@ class HasModel(Protocol):
         """Fields of `BertConfig` and of what is on top of it."""
 
 
-def model_configs(config: HasModel, head: type, vocab_size: int) -> tuple[BertConfig, Any]:
+def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[BertConfig, Any]:
     """The encoder's configuration, and that of the head on top of it.
 
     Args:
       config: whose `model` has the fields of both.
       head: the dataclass of the head.
-      vocab_size: of the vocabulary, where `model.vocab_size` does not say another.
+      vocab: the vocabulary, as large as the model's where `model.vocab_size` does not say another size.
     Raises:
       UserError: a key that neither knows or that is missing, or a value out of range.
     """
-    values = {**config.model, "vocab_size": config.model.get("vocab_size") or vocab_size, "next_sentence": False}
+    size = len(vocab)
+    values = {**config.model, "vocab_size": config.model.get("vocab_size") or size, "next_sentence": False}
     bert, found = build_all((BertConfig, head), values, "model")
-    if vocab_size > bert.vocab_size:
+    if size > bert.vocab_size:
         raise UserError(
             "config key data.vocab_file",
-            got=f"{vocab_size} tokens",
+            got=f"{size} tokens",
             expected=f"at most {bert.vocab_size}, model.vocab_size",
             fix="restore the vocabulary that the weights in init_from were trained with"
             if config.init_from
             else "leave out --config.model.vocab_size, which follows from the vocabulary",
         )
-    if bert.vocab_size - vocab_size > _MOST_PADDING:
+    if bert.vocab_size - size > _MOST_PADDING and not is_bare(vocab):
         _log.warning(
-            "data.vocab_file has %d tokens for %d embeddings: is it that of the weights?", vocab_size, bert.vocab_size
+            "data.vocab_file has %d tokens for %d embeddings: is it that of the weights?", size, bert.vocab_size
         )
     return bert, found
 

@@ -116,7 +116,7 @@ class Summarization:
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
         self._config, self._tokenizer, self._data = config, tokenizer, ArticleData.of(config.data)
-        self._model_config, self._head = fine_tuning.model_configs(config, BertSumAbsConfig, tokenizer.vocab_size)
+        self._model_config, self._head = fine_tuning.model_configs(config, BertSumAbsConfig, tokenizer.vocab)
         check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
         if self._data.rows.interval_segments:
             fine_tuning.check_two_segments(self._model_config)

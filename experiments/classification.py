@@ -168,7 +168,7 @@ class Classification:
         """Args: settings; the vocabulary; whether to read rows. Raises UserError if they do not fit together."""
         self._config, self._tokenizer = config, tokenizer
         self._text, self._rows, _ = build_all(_DATA, config.data, "data")
-        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
+        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
         if len(self._text.text_columns) == 2:
             fine_tuning.check_two_segments(self._model_config)

@@ -148,7 +148,7 @@ class Features:
         self._config, self._tokenizer = config, tokenizer
         self._seq_len = build_all(_DATA, config.data, "data")[0].seq_len
         whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
-        self._bert_config, head = fine_tuning.model_configs(whole, FeaturesConfig, tokenizer.vocab_size)
+        self._bert_config, head = fine_tuning.model_configs(whole, FeaturesConfig, tokenizer.vocab)
         check_seq_len(self._seq_len, self._bert_config.max_positions)
         check_layers(head.layers, self._bert_config.num_layers, "model.layers")
         self._model = BertFeatures(self._bert_config, head.layers, head.mixing)

@@ -128,7 +128,7 @@ class QuestionAnswering:
         """Args: settings; the vocabulary; whether to read questions. Raises UserError if they do not fit together."""
         self._config, self._tokenizer, self._reads = config, tokenizer, reads
         self._text, self._spans, _ = build_all(_DATA, config.data, "data")
-        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab_size)
+        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab)
         check_seq_len(self._spans.seq_len, self._model_config.max_positions)
         fine_tuning.check_two_segments(self._model_config)
         fine_tuning.check_packing(self._spans.packing, config.model)

@@ -212,7 +212,7 @@ class Tagging:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
         self._config, self._tokenizer = config, tokenizer
         self._text, self._columns, self._rows, _ = build_all(_DATA, config.data, "data")
-        self._model_config, head = fine_tuning.model_configs(config, TaggerConfig, tokenizer.vocab_size)
+        self._model_config, head = fine_tuning.model_configs(config, TaggerConfig, tokenizer.vocab)
         check_seq_len(self._rows.seq_len, self._model_config.max_positions)
         fine_tuning.check_packing(self._rows.packing, config.model)
         self._labels = self._rows.labels

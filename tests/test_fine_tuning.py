@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax.data.vocabularies import SPECIALS
 from bertjax.errors import UserError
 from bertjax.fine_tuning import (
     WarmStartConfig,
@@ -157,7 +158,7 @@ class Head:
 def models(num_tokens, **changes):
     tree = config(**{f"model__{key}": value for key, value in changes.items()})
     settings = WarmStartConfig("x", "", 0, 32, tree["model"], {})
-    return model_configs(settings, Head, num_tokens)
+    return model_configs(settings, Head, [f"token{i}" for i in range(num_tokens)])
 
 
 def test_the_encoder_and_the_head():
@@ -172,6 +173,12 @@ def test_a_vocabulary_that_leaves_many_embeddings_without_a_token_is_told(caplog
     assert not caplog.messages
     models(1000, vocab_size=1200)
     assert caplog.messages == ["data.vocab_file has 1000 tokens for 1200 embeddings: is it that of the weights?"]
+
+
+def test_nothing_is_told_of_a_vocabulary_that_is_not_there_yet(caplog):
+    settings = WarmStartConfig("x", "", 0, 32, config(model__vocab_size=30522)["model"], {})
+    assert model_configs(settings, Head, SPECIALS)[0].vocab_size == 30522
+    assert not caplog.messages
 
 
 def test_a_vocabulary_larger_than_the_models():

@@ -41,11 +41,16 @@ def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
     return {token: numbers[0] - 1 for token, numbers in lines.items()}
 
 
+def is_bare(vocab: Sequence[str]) -> bool:
+    """Whether there is nothing but special tokens, which stand in for a vocabulary where only settings are checked."""
+    return all(token.startswith("[") and token.endswith("]") for token in vocab)
+
+
 def read_vocab(path: Path) -> list[str]:
     """Returns the tokens of a vocab.txt: UTF-8, one token a line.
 
     Raises:
-      UserError: no such file, a folder, not UTF-8, empty, a special token missing, a token twice.
+      UserError: no such file, a folder, not UTF-8, empty, a special token missing, a token twice, no other token.
     """
     data = _read_bytes(path, fix="give the path of a vocab.txt")
     try:
@@ -60,6 +65,7 @@ def read_vocab(path: Path) -> list[str]:
     # Not splitlines: U+0085 or U+2028 may be a token.
     vocab = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     checked_ids(vocab, str(path))
+    _check_words(vocab, str(path))
     return vocab
 
 
@@ -148,7 +154,19 @@ def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
             expected=f"ids 0 to {len(vocab) - 1}",
             fix="restore the file",
         )
+    _check_words(vocab, str(folder / "tokenizer.json"))
     return vocab
+
+
+def _check_words(vocab: Sequence[str], what: str) -> None:
+    """Raises UserError for a vocabulary by which all text is [UNK]; transformers saves one where it found no file."""
+    if is_bare(vocab):
+        raise UserError(
+            what,
+            got=f"{len(vocab)} special tokens, and no other",
+            expected="a BERT vocabulary, of words and pieces",
+            fix="restore the one that the model was trained with",
+        )
 
 
 def _check_added(folder: Path, added: Sequence[str], vocab: Sequence[str]) -> None:

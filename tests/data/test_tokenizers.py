@@ -261,6 +261,10 @@ def test_vocab_file_endings(tmp_path, ending, last):
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"5 tokens without \[MASK\]; expected"),
         ("\n".join([*VOCAB, "a", "un", "a"]).encode(), r"'un' on lines 6, 22 \(2 duplicated"),
         (b"[PAD]\n[UNK]\ncaf\xe9\n", r"vocab.txt, line 3: got the byte 0xe9"),
+        (
+            b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n[unused0]\n",
+            r"got 6 special tokens, and no other; expected a BERT voc",
+        ),
     ],
 )
 def test_bad_vocab_file(tmp_path, content, message):
@@ -355,6 +359,13 @@ WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case
         (
             {"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": {"model": {"type": "BPE"}}},
             "a tokenizer.json of type BPE",
+        ),
+        (
+            {
+                "tokenizer_config.json": {"do_lower_case": True},
+                "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(SPECIALS)}}},
+            },
+            "got 5 special tokens, and no other",
         ),
         (
             {
