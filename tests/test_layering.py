@@ -70,7 +70,13 @@ LAYERS = {
         "bertjax.interop",
         "bertjax.task",
     ),
-    "bertjax/fine_tuning.py": ("bertjax.data.buckets", "bertjax.errors", "bertjax.models.bert", "bertjax.task"),
+    "bertjax/fine_tuning.py": (
+        "bertjax.data.buckets",
+        "bertjax.data.vocabularies",
+        "bertjax.errors",
+        "bertjax.models.bert",
+        "bertjax.task",
+    ),
     "bertjax/seq2seq.py": ("bertjax.decoding", "bertjax.errors", "bertjax.models", "bertjax.task"),
     "bertjax/summarization.py": (
         "bertjax.data",

@@ -47,4 +47,5 @@ def _stand_in(folder: Path, config: Mapping[str, Any]) -> None:
     """As much of a run's folder as `init_from` is asked for before weights are: what a later stage is checked with."""
     (folder / "checkpoints" / "0").mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
-    WordPiece(SPECIALS, lowercase=bool(config["data"]["lowercase"])).save(folder)
+    vocab = (*SPECIALS, "a")  # one of special tokens alone would be refused
+    WordPiece(vocab, lowercase=bool(config["data"]["lowercase"])).save(folder)
