@@ -11,11 +11,11 @@ python launch.py --mode=export --workdir=runs/demo --output=FOLDER
 """
 
 import contextlib
-import functools
+import gc
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ from ml_collections import config_flags
 from bertjax.errors import UserError, as_user_error, choice, restored
 from bertjax.progress import show_lines
 
-# JAX, and the wings that need it, are imported in functions: worker processes import this file too, without use for it.
+# Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
+gc.set_threshold(50_000, 20, 20)
+
+# Imported in functions: worker processes import this file without using JAX, and no mode imports what only others use.
 MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "plan")
 _OF_CONFIG = "config", None, "The experiment's config file, with a variant behind a colon; its docstring has them."
 # New attributes are told of by `build_all`, which knows the names that are right.
@@ -77,30 +80,49 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> int:
-    from bertjax import sweeps
-    from bertjax.reporting import attention, page, plan, summaries
-    from bertjax.training import distributed, modes
+    from bertjax.training import compilation, distributed, modes
 
+    compilation.keep_programs()
     if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
         distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    attended = functools.partial(attention.drawer, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
-    draw = (plan.drawer if mode == "plan" else attended)(Path(_PLOT.value)) if _PLOT.value else None
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
-    report = page.write if _REPORT.value or mode == "report" else None
-    pages: dict[str, Any] = {"report": report, "render": summaries.page, "draw": draw}
+    report = _write_report if _REPORT.value or mode == "report" else None
+    draw = _drawer(mode, Path(_PLOT.value)) if _PLOT.value else None
+    pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw}
     started = {"command": ["python", *sys.argv], "defaults": defaults}
     of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))
     request = modes.Request(**of_request, mode=mode, started=started, **pages)
+    if _SWEEP.value is None and _SEEDS.value is None:
+        return modes.run(request, given, _experiment).value
+    from bertjax import sweeps
+
     if _SWEEP.value is not None:
         options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value, program=Path(__file__))
-        outcome = sweeps.run(request, given, options, _load, _experiment)
-    elif _SEEDS.value is None:
-        outcome = modes.run(request, given, _experiment)
-    else:
-        overridden = () if given is None else tuple(config_flags.get_override_values(flags.FLAGS["config"]))
-        outcome = sweeps.train_seeds(request, given, _experiment, _SEEDS.value, overridden)
-    return outcome.value
+        return sweeps.run(request, given, options, _load, _experiment).value
+    overridden = () if given is None else tuple(config_flags.get_override_values(flags.FLAGS["config"]))
+    return sweeps.train_seeds(request, given, _experiment, _SEEDS.value, overridden).value
+
+
+def _drawer(mode: str, path: Path) -> Callable[..., None]:
+    """Returns the function that draws a plan or attention to `path`."""
+    from bertjax.reporting import attention, plan
+
+    if mode == "plan":
+        return plan.drawer(path)
+    return attention.drawer(path, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
+
+
+def _write_report(folder: Path) -> Path:
+    from bertjax.reporting import page
+
+    return page.write(folder)
+
+
+def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    from bertjax.reporting import summaries
+
+    return summaries.page(records)
 
 
 def _experiment(name: str) -> Any:

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-import grain
 import numpy as np
 from jaxtyping import Int32, Int64
 
@@ -20,8 +19,6 @@ Batch = Mapping[str, np.ndarray]
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 _ENDLESS = 2**40
 _PLACE = ("document", "start", "length")  # of a segment, as an instance's fields are called
-# One thread keeps a few batches ahead of the step; it spends its time in NumPy, which lets go of the lock.
-_READ_OPTIONS = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 # A packed row has room for this many predictions more than the masking rate gives on average: each instance rounds.
 _SPARE_PREDICTIONS = 0.05
 # A packed row of pairs has room for an instance every so many tokens: hardly any text has shorter ones.
@@ -236,4 +233,8 @@ def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> 
 
 
 def _in_background(make_batch: Callable[[int], Batch], count: int) -> Iterator[Batch]:
-    return iter(grain.MapDataset.range(count).map(make_batch).to_iter_dataset(_READ_OPTIONS))
+    import grain  # slow to import, and prediction does without
+
+    # One thread keeps a few batches ahead of the step; it spends its time in NumPy, which releases the GIL.
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+    return iter(grain.MapDataset.range(count).map(make_batch).to_iter_dataset(options))

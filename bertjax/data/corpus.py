@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from bertjax.data import beam, preparation, records, shares, word_counts
+from bertjax.data import beam, preparation, shares, word_counts
 from bertjax.data.beam import BeamConfig
 from bertjax.data.given_text import given_vocabulary
 from bertjax.data.parts import Parts
@@ -115,6 +115,8 @@ class Split:
 
     def __init__(self, folder: Path, name: str) -> None:
         """Args: the prepared folder; "train" or "valid"."""
+        from bertjax.data import records  # slow to import, and prediction does without
+
         sizes = np.fromfile(folder / f"{name}.document_sizes.int32", np.int32)
         lengths = np.memmap(folder / f"{name}.sentence_lengths.int32", np.int32, "r")
         self.sentences = Sentences(lengths, sizes)
@@ -262,6 +264,8 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
             counts[name]["empty_documents"] += source_counts["empty_documents"]
         else:
             counts[name]["skipped_rows"] = 0
+    from bertjax.data import records
+
     np.save(folder / "unigrams.npy", unigrams["train"])
     shutil.rmtree(folder / "records", ignore_errors=True)  # an interrupted process may have begun them
     pipeline = beam.pipeline_of(config.beam, config.workers) if config.beam.runner else None
@@ -301,6 +305,8 @@ def _parts(
 
 def _check_records(folder: Path) -> None:
     """Raises UserError unless there are the records of all documents that were counted before Beam wrote them."""
+    from bertjax.data import records
+
     for name in SPLITS:
         written = records.TokenRecords(folder / "records", name, _document_lengths(folder, name))
         found, expected = len(written), written.num_expected

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
-from scipy import special
 
 from bertjax.errors import UserError
 
@@ -48,7 +47,10 @@ def difference(ours: Float64[np.ndarray, " N"], theirs: Float64[np.ndarray, " M"
         return Difference(mean, math.nan, math.nan, math.nan)
     if not apart.std():  # which has no t
         return Difference(mean, mean, mean, float(mean == 0))
-    # By the distribution function alone: all of scipy.stats takes seconds to import.
+    # scipy is imported where intervals are computed, not wherever summaries are predicted. The distribution function is
+    # all that is needed of it: scipy.stats takes far longer to import.
+    from scipy import special
+
     freedom, error = len(apart) - 1, float(apart.std(ddof=1)) / math.sqrt(len(apart))
     reach = error * float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 200))
     p = 2 * float(special.stdtr(freedom, -abs(mean) / error))

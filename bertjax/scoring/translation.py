@@ -7,21 +7,36 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
-
-from sacrebleu.metrics import BLEU, CHRF
+from typing import TYPE_CHECKING, Any
 
 from bertjax.errors import UserError
+
+if TYPE_CHECKING:  # translating starts faster without it
+    from sacrebleu.metrics import BLEU, CHRF
 
 # For each hypothesis, all its references.
 References = Sequence[Sequence[str]]
 
-_METRICS: Mapping[str, Callable[[], BLEU | CHRF]] = MappingProxyType(
+
+def _bleu(**options: Any) -> "BLEU":
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(**options)
+
+
+def _chrf() -> "CHRF":
+    from sacrebleu.metrics import CHRF
+
+    return CHRF()
+
+
+_METRICS: Mapping[str, Callable[[], "BLEU | CHRF"]] = MappingProxyType(
     {
-        "bleu": partial(BLEU, tokenize="13a"),
-        "bleu_char": partial(BLEU, tokenize="char"),
-        "bleu_lowercase": partial(BLEU, tokenize="13a", lowercase=True),
-        "bleu_zh": partial(BLEU, tokenize="zh"),
-        "chrf": CHRF,
+        "bleu": partial(_bleu, tokenize="13a"),
+        "bleu_char": partial(_bleu, tokenize="char"),
+        "bleu_lowercase": partial(_bleu, tokenize="13a", lowercase=True),
+        "bleu_zh": partial(_bleu, tokenize="zh"),
+        "chrf": _chrf,
     }
 )
 SIGNED = frozenset(_METRICS)  # the scores that have a `signature`

@@ -17,7 +17,7 @@ from bertjax.sweeps import checking, definition, expansion, folder, processes, r
 from bertjax.sweeps.definition import Sweep
 from bertjax.sweeps.expansion import Load, Run
 from bertjax.sweeps.seeds import parse_seeds
-from bertjax.training import compilation, distributed, modes, streams
+from bertjax.training import distributed, modes, streams
 
 BACKENDS = ("here", "workers", "slurm", "submitit_local")
 
@@ -97,8 +97,6 @@ def run(
         runs = tuple(dataclasses.replace(run, arguments=(*run.arguments, "--noreport")) for run in runs)
     begin = _backend(options, workdir, request, find)
     distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs, first))
-    if options.backend in ("here", "workers"):  # what is compiled here may not run on another machine
-        compilation.share_programs(workdir / "compiled")
     try:
         with contextlib.closing(begin(runs)) as ending:
             ended = list(track(ending, "sweep", "runs", len(runs)))

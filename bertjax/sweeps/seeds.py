@@ -14,7 +14,7 @@ from bertjax.reporting.runs import read_run
 from bertjax.sweeps import running
 from bertjax.sweeps.expansion import Key, Run
 from bertjax.sweeps.figures import Evaluation, Figure, evaluation, summarize
-from bertjax.training import compilation, distributed, modes, streams
+from bertjax.training import distributed, modes, streams
 
 
 def parse_seeds(given: str) -> tuple[int, ...]:
@@ -64,7 +64,6 @@ def train_seeds(
     ]
     for run in runs:
         modes.check_folder(dataclasses.replace(request, workdir=str(run.folder)), dict(run.config), find)
-    compilation.share_programs(Path(request.workdir) / "compiled")
     try:
         ended = list(track(running.in_this_process(runs, request, find), "seeds", "runs", len(runs)))
     except running.StoppedError:

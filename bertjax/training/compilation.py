@@ -1,9 +1,7 @@
-"""What XLA compiles: how long that takes, what came from the compilation cache, and what should not have been.
+"""What XLA compiles: how long that takes, what came from the compilation cache, and what should not have been."""
 
-JAX keeps compiled programs in the folder that the environment variable `JAX_COMPILATION_CACHE_DIR` names, and starts
-faster from there.
-"""
-
+import contextlib
+import hashlib
 import logging
 import os
 import platform
@@ -18,18 +16,50 @@ _log = logging.getLogger(__name__)
 
 
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
+_LARGEST = 2**31  # bytes of a cache folder, about
+_LEAST_SECONDS = 0.05  # compiling anything faster takes no longer than reading it
 
 
-def share_programs(folder: Path) -> None:
-    """Lets the runs that follow, in this process or in its children, have their compiled programs in common.
+def keep_programs() -> None:
+    """Keeps compiled programs between starts, in a folder of the user's cache.
 
-    Args:
-      folder: where they are kept, apart for each machine, as their processors may differ; not heeded if the user keeps
-        programs elsewhere.
+    Does nothing if `JAX_COMPILATION_CACHE_DIR` names another folder or `JAX_ENABLE_COMPILATION_CACHE=false`. The folder
+    is `$XDG_CACHE_HOME/bertjax/compiled/`, by default in `~/.cache`, with a subfolder for each kind of processor, since
+    a program that was compiled for one need not run on another. Once it exceeds two gigabytes, the programs that were
+    used longest ago are deleted.
     """
-    if _FOLDER not in os.environ:
-        os.environ[_FOLDER] = str(folder / (platform.node() or "here"))
-        jax.config.update("jax_compilation_cache_dir", os.environ[_FOLDER])
+    if os.environ.get(_FOLDER) or not jax.config.values["jax_enable_compilation_cache"]:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "bertjax" / "compiled" / _processor()
+    with contextlib.suppress(OSError):  # another process deletes too, or the folder cannot be written: JAX warns then
+        _prune(folder, _LARGEST)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+
+
+def _processor() -> str:
+    """Returns a name for the kind of this machine's processor: its architecture and a digest of its features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    features = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    digest = hashlib.sha256("\n".join(features or lines[:1]).encode()).hexdigest()
+    return f"{platform.machine()}-{digest[:8]}"
+
+
+def _prune(folder: Path, largest: int) -> None:
+    """Deletes the files that were used longest ago while the others exceed half of `largest`, if all exceed it."""
+    files = [(entry.stat(), entry.path) for entry in os.scandir(folder)] if folder.exists() else []
+    total = sum(status.st_size for status, _ in files)
+    if total <= largest:
+        return
+    for status, path in sorted(files, key=lambda file: max(file[0].st_atime, file[0].st_mtime)):
+        Path(path).unlink(missing_ok=True)
+        total -= status.st_size
+        if total <= largest / 2:
+            break
 
 
 class Compilations:

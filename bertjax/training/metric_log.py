@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,18 @@ from bertjax.training.step import StepReport
 _log = logging.getLogger(__name__)
 
 
+def _summary_writer() -> Any:
+    """Imports `SummaryWriter` from tensorboardX, which would also import torch if installed: a second, for nothing."""
+    hidden = {} if "torch" in sys.modules else {"torch": None}
+    sys.modules.update(hidden)  # type: ignore[arg-type]
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+    return SummaryWriter
+
+
 class MetricLog:
     """Writes figures by step; process 0 does, the others only take part."""
 
@@ -32,9 +45,7 @@ class MetricLog:
         if self._is_writer:
             _drop_after(self._path, resumed)
             self._file = self._path.open("a")
-            from tensorboardX import SummaryWriter  # which imports torch where that is installed: seconds
-
-            self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=resumed + 1 if resumed else None)
+            self._board = _summary_writer()(str(workdir / "tensorboard"), purge_step=resumed + 1 if resumed else None)
 
     def __enter__(self) -> "MetricLog":
         return self

@@ -25,22 +25,9 @@ from bertjax.task import (
     WritesFolder,
     WritesText,
 )
-from bertjax.training import (
-    check,
-    distributed,
-    inference,
-    loop,
-    metric_log,
-    predictions,
-    run_folder,
-    samples,
-    sharding,
-    streams,
-    tracing,
-)
+from bertjax.training import distributed, inference, predictions, run_folder, sharding, streams, tracing
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.experiment import Experiment, Text, Trainable
-from bertjax.training.planning import planner
 
 _log = logging.getLogger(__name__)
 
@@ -120,6 +107,9 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
         task = module.make(experiment, from_run or Path(config["init_from"]), None)
         _infer(request, config, task, inference.Inference(task, settings, from_run, request.checkpoint))
         return Outcome.DONE
+    # Not imported by prediction, which starts faster without them.
+    from bertjax.training import check, loop
+
     assert isinstance(module, Trainable)
     if request.mode == "evaluate" and not request.workdir:
         _write_record(request, _evaluated(request, _published(module, experiment, config), settings, None))
@@ -158,6 +148,8 @@ def _prepared(request: Request, module: Trainable, experiment: Any) -> Text:
 
 def _train(request: Request, task: Task, settings: TrainingConfig, profile: range) -> Outcome:
     """Trains, and then tests and shows what came of it."""
+    from bertjax.training import loop, samples
+
     workdir = Path(request.workdir)
     distributed.on_first_process(lambda: task.save_vocabulary(workdir))
     if loop.train(task, settings, workdir, profile):
@@ -193,6 +185,8 @@ def _show(make: Callable[[], None]) -> None:
 
 def _report(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
     """Writes the page of a run, whose samples are made first if it has none, or of a sweep."""
+    from bertjax.training import samples
+
     workdir = Path(request.workdir)
 
     def make() -> None:
@@ -218,6 +212,8 @@ def _report(request: Request, given: dict[str, Any] | None, find: Callable[[str]
 
 def _plan(request: Request, module: Experiment, config: Mapping[str, Any]) -> Outcome:
     """Tells what training on a slice would need and take."""
+    from bertjax.training.planning import planner
+
 
     def build(planned: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
         assert isinstance(module, Trainable)
@@ -265,6 +261,8 @@ def _write_record(request: Request, record: Mapping[str, Any]) -> None:
 
 def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
     """Adds what a trained run scores on the test split, if there is one, to its metrics; once."""
+    from bertjax.training import metric_log
+
     if isinstance(task, HasTest):
         with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
             if not log.has_scores(settings.num_steps, "test/"):

@@ -26,8 +26,10 @@ def text(tmp_path_factory):
 
 
 def test_programs_and_cache_hits_are_counted():
+    never_compiled = float(np.random.default_rng().random())
+
     def cube(x):
-        return x * x * x + 12.25
+        return x * x * x + never_compiled
 
     x = np.ones(3, np.float32)
     with compilation.Compilations() as compiled:
@@ -121,20 +123,42 @@ def test_what_was_compiled_again_is_told(caplog):
     assert "(x (2,))" in caplog.messages[0]
 
 
-@pytest.mark.parametrize("given", ["", "elsewhere"])
-def test_programs_are_shared_in_a_folder_unless_the_user_names_one(tmp_path, monkeypatch, given):
-    before = jax.config.jax_compilation_cache_dir
+@pytest.fixture
+def cache_settings(tmp_path, monkeypatch):
+    """JAX's settings of a user who has set nothing, restored afterwards; returns the user's cache folder."""
+    names = ("compilation_cache_dir", "enable_compilation_cache", "persistent_cache_min_compile_time_secs")
+    before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    if given:
-        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", given)
-    try:
-        compilation.share_programs(tmp_path)
-        used = jax.config.jax_compilation_cache_dir
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
-    assert used == (before if given else os.environ["JAX_COMPILATION_CACHE_DIR"])
-    if not given:
-        assert Path(used).parent == tmp_path
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path / "bertjax" / "compiled"
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_programs_are_kept_in_the_users_cache(cache_settings):
+    compilation.keep_programs()
+    assert Path(jax.config.jax_compilation_cache_dir).parent == cache_settings
+
+
+@pytest.mark.parametrize("how", ["named", "disabled"])
+def test_the_user_chooses_another_folder_or_none(cache_settings, monkeypatch, how):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere" if how == "named" else "")
+    jax.config.update("jax_enable_compilation_cache", how == "named")
+    compilation.keep_programs()
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_a_full_cache_loses_what_was_used_longest_ago(tmp_path):
+    for age in range(6):
+        path = tmp_path / f"program{age}"
+        path.write_bytes(bytes(100))
+        os.utime(path, (1e9 - age, 1e9 - age))
+    compilation._prune(tmp_path, 600)
+    assert len(list(tmp_path.iterdir())) == 6, "not full yet"
+    compilation._prune(tmp_path, 599)
+    assert {path.name for path in tmp_path.iterdir()} == {"program0", "program1"}
+    compilation._prune(tmp_path / "missing", 0)
 
 
 @pytest.mark.slow
