@@ -104,6 +104,7 @@ class Checkpoints:
                 cleanup_tmp_directories=True,
             ),
         )
+        self._is_scheduled: dict[int, bool] = {}  # of the steps that this process saved or restored
         self._best = _agreed(_best(workdir, config.best_metric, config.best_mode), config.keep_best)
         self.seconds_waited = 0.0
 
@@ -127,19 +128,22 @@ class Checkpoints:
             time.sleep(1)
         return found
 
-    def save(self, step: int, params: Any, opt_state: Any) -> None:
+    def save(self, step: int, params: Any, opt_state: Any, *, scheduled: bool = True) -> None:
         """Starts to save a step; returns when the arrays may be overwritten.
 
         Args:
           step: updates done.
           params, opt_state: trees of arrays.
+          scheduled: whether an uninterrupted run would save this step too. Other checkpoints serve resumption alone:
+            they are deleted once a later one is there, and do not count as one of the last or the best.
         """
         began = time.perf_counter()
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             opt_state=ocp.args.StandardSave(opt_state),
-            meta=ocp.args.JsonSave({"step": step, "machine": _machine()}),
+            meta=ocp.args.JsonSave({"step": step, "machine": _machine(), "scheduled": scheduled}),
         )
+        self._is_scheduled[step] = scheduled
         self._manager.save(step, args=items)
         self.seconds_waited += time.perf_counter() - began
 
@@ -156,12 +160,12 @@ class Checkpoints:
         self._manager.wait_until_finished()
         self.seconds_waited += time.perf_counter() - began
         score = scores.get(self._config.best_metric)
-        if score is not None and math.isfinite(score):
+        if score is not None and math.isfinite(score) and self._is_scheduled[step]:
             self._best = _best_first({**self._best, step: score}, self._config.best_mode)
         self._best = dict(itertools.islice(self._best.items(), self._config.keep_best))
         if jax.process_index() == 0:
-            steps = _steps(self._folder)
-            for old in set(steps[: -self._config.keep]) - self._best.keys():
+            kept = {*_scheduled_steps(self._folder)[-self._config.keep :], *self._best, step}
+            for old in set(_steps(self._folder)) - kept:
                 shutil.rmtree(self._folder / str(old))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any]:
@@ -177,7 +181,8 @@ class Checkpoints:
         items = ocp.args.Composite(
             params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
         )
-        before = json.loads((self._folder / str(step) / "meta" / "metadata").read_text())["machine"]
+        self._is_scheduled[step] = _is_scheduled(self._folder / str(step))
+        before = _meta(self._folder / str(step))["machine"]
         if before != _machine():
             _log.warning("saved on %s, resumed on %s: the same batches, but other rounding", before, _machine())
         with _reading(self._folder / str(step)):
@@ -250,6 +255,12 @@ def _mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, P
     return total if len(steps) == 1 else jax.tree.map(lambda leaf: leaf / len(steps), total)
 
 
+def digest(workdir: Path, which: str) -> str:
+    """Identifies the parameters of a run's checkpoint, or of the several that are averaged; see `restore_params`."""
+    manifests = [_manifest(_folder_of(workdir) / str(step)) for step in find_steps(workdir, which)]
+    return hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()
+
+
 def num_parameters(workdir: Path) -> int:
     """How many numbers the model of a run's last checkpoint has. Raises UserError if it is damaged."""
     (step,) = find_steps(workdir, "latest")
@@ -309,15 +320,30 @@ def _steps(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
 
 
+def _meta(folder: Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((folder / "meta" / "metadata").read_text())
+    return meta
+
+
+def _is_scheduled(folder: Path) -> bool:
+    """Whether a step was saved when it was due; otherwise the run was stopped there and resumes from it."""
+    return bool(_meta(folder).get("scheduled", True))
+
+
+def _scheduled_steps(folder: Path) -> list[int]:
+    return [step for step in _steps(folder) if _is_scheduled(folder / str(step))]
+
+
 def find_steps(workdir: Path, which: str) -> list[int]:
     """The steps that are meant; see `CheckpointConfig.final`."""
     if which == "final":
         which = _config_of(workdir)["final"]
     steps = _steps(_folder_of(workdir))
+    scheduled = _scheduled_steps(_folder_of(workdir))
     kind, _, count = which.partition(":")
     number = int(count) if count.isascii() and count.isdecimal() else 0 if count else 1
     best = list(best_steps(workdir)) if kind == "best" and steps else []
-    found = {"latest": steps[-1:], "last": steps[-number:] if number else [], "best": best[:number]}
+    found = {"latest": steps[-1:], "last": scheduled[-number:] if number else [], "best": best[:number]}
     if which.isdecimal() and int(which) in steps:
         return [int(which)]
     if kind in found and number and number == len(found[kind]):
@@ -350,7 +376,7 @@ def _config_of(workdir: Path) -> Mapping[str, Any]:
 
 def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
     """The steps of those saved that were evaluated, with their scores, best first."""
-    steps = set(_steps(_folder_of(workdir)))
+    steps = set(_scheduled_steps(_folder_of(workdir)))
     lines = read_records(workdir / "metrics.jsonl")
     scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
     return _best_first({step: score for step, score in scores.items() if math.isfinite(score)}, mode)
@@ -367,16 +393,21 @@ def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:
 
 def _verify(folder: Path, items: Sequence[str]) -> None:
     """Compares the files of some items of a step with its manifest."""
-    manifest = folder / _MANIFEST
-    try:
-        expected = json.loads(manifest.read_text())
-    except (OSError, ValueError) as error:
-        raise _damaged(manifest, str(error), "the digests of the checkpoint's files", folder) from error
     actual = _digests(folder, items)
-    for name, digest in expected.items():
+    for name, digest in _manifest(folder).items():
         if name.split("/")[0] in items and actual.get(name) != digest:
             got = f"sha256 {actual[name][:16]}..." if name in actual else "no such file"
             raise _damaged(folder / name, got, f"sha256 {digest[:16]}..., as it was written", folder)
+
+
+def _manifest(folder: Path) -> dict[str, str]:
+    """The digests of a step's files. Raises UserError if they cannot be read."""
+    path = folder / _MANIFEST
+    try:
+        digests: dict[str, str] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise _damaged(path, str(error), "the digests of the checkpoint's files", folder) from error
+    return digests
 
 
 def _damaged(path: Path, got: str, expected: str, folder: Path) -> UserError:

@@ -76,13 +76,13 @@ def train(task: Task, config: TrainingConfig, workdir: Path, profile: range = ra
                     log.write(done, window.close(done) | waited | trainer.notices())
                 with window.paused():
                     if saves or stopping:
-                        save(done, state.params, state.opt_state)
+                        save(done, state.params, state.opt_state, scheduled=saves)
                     if evaluates and not stopping:
                         scores = evaluate(state.params, preempted)
                         log.write(done, scores)
                         stopping = preempted()
                         if stopping and not saves:
-                            save(done, state.params, state.opt_state)
+                            save(done, state.params, state.opt_state, scheduled=False)
                     if saves or stopping:
                         finish(done, scores)
                 if evaluates or saves or stopping:

@@ -24,7 +24,6 @@ from bertjax.training import distributed
 _MAY_CHANGE = (
     "log_every",
     "evaluate_every",
-    "parallel",
     "mesh",
     "checkpoint",
     "model.remat",

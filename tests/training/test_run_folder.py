@@ -59,3 +59,7 @@ def test_a_key_that_came_later_is_off_in_older_runs():
     assert differences({"batch_size": 8, "data": {"source": ""}}, {"batch_size": 0, "data": {"source": ""}}) == [
         "batch_size: 8 there, 0 now"
     ]
+
+
+def test_pmap_draws_other_masks_and_so_is_another_run():
+    assert differences({"parallel": "jit"}, {"parallel": "pmap"}) == ["parallel: 'jit' there, 'pmap' now"]

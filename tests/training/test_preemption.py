@@ -1,0 +1,98 @@
+"""A run that is stopped and resumed has the same checkpoints as one that is not."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import checkpoints
+from bertjax.training import loop
+from tests import tiny
+
+
+class Killed(BaseException):
+    pass
+
+
+def train(tree, workdir):
+    task, settings = tiny.task_and_settings(tree)
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / "config.json").write_text(json.dumps(tree))
+    loop.train(task, settings, workdir)
+
+
+def stop_at(monkeypatch, settled, evaluated, kill):
+    """Stops a training by SIGTERM or a kill once: at its n-th update, or in its n-th evaluation."""
+    counts = {"settle": 0, "evaluate": 0}
+    original = {name: getattr(loop.Trainer, name) for name in counts}
+
+    def stopping(name, at):
+        def stop(self, *args):
+            counts[name] += 1
+            if counts[name] == at:
+                if kill:
+                    raise Killed
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original[name](self, *args)
+
+        return stop
+
+    monkeypatch.setattr(loop.Trainer, "settle", stopping("settle", settled))
+    monkeypatch.setattr(loop.Trainer, "evaluate", stopping("evaluate", evaluated))
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Saved every 2 updates, evaluated every 3: after 3 and 9 there is an evaluation of what is not saved."""
+    text = tiny.write_text(tmp_path_factory.mktemp("preemption") / "text.txt")
+    # By a loss that grows the best is an early one.
+    checkpoint = {"keep": 3, "keep_best": 1, "best_metric": "valid/next_sentence_loss", "final": "last:3"}
+    named = {f"checkpoint__{name}": value for name, value in checkpoint.items()}
+    return tiny.config(text, mesh__data=8, num_steps=12, log_every=6, **named)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(settings, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    train(settings, workdir)
+    return workdir
+
+
+# Each start counts from where it resumes; the parameters are settled twice an update.
+STOPS = [
+    [(0, 1, False), (13, 0, False)],  # in the evaluation after update 3, then before the last update
+    pytest.param([(1, 0, False), (0, 1, False), (2, 0, True), (0, 2, True), (5, 0, False)], marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("stops", STOPS)
+def test_stopping_changes_no_checkpoint(settings, uninterrupted, tmp_path, stops):
+    for settled, evaluated, kill in stops:
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(patch, settled, evaluated, kill)
+            if kill:
+                with pytest.raises(Killed):
+                    train(settings, tmp_path)
+            else:
+                train(settings, tmp_path)
+        assert not (tmp_path / "checkpoints" / "12").exists(), "it was not stopped"
+    train(settings, tmp_path)
+    for which in ("last:3", "best", "final"):
+        assert checkpoints.find_steps(tmp_path, which) == checkpoints.find_steps(uninterrupted, which)
+        ours, theirs = (tiny.saved_params(settings, workdir, which) for workdir in (tmp_path, uninterrupted))
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    kept = [{path.name for path in (workdir / "checkpoints").iterdir()} for workdir in (tmp_path, uninterrupted)]
+    assert kept[0] == kept[1]
+
+
+def test_a_stopped_run_is_used_by_its_latest_checkpoint(settings, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 5, 0, kill=False)
+        train(settings, tmp_path)
+    (latest,) = checkpoints.find_steps(tmp_path, "latest")
+    scheduled = checkpoints.find_steps(tmp_path, "last:1")
+    assert latest > scheduled[-1] and latest % 2 == 1
+    assert latest in [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
