@@ -11,7 +11,7 @@ from typing import Any
 
 from flax import traverse_util
 
-from bertjax.checkpoints import find_steps, has_checkpoint
+from bertjax.checkpoints import digest, find_steps, has_checkpoint
 from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
 from bertjax.task import (
@@ -214,7 +214,6 @@ def _plan(request: Request, module: Experiment, config: Mapping[str, Any]) -> Ou
     """Tells what training on a slice would need and take."""
     from bertjax.training.planning import planner
 
-
     def build(planned: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
         assert isinstance(module, Trainable)
         settings, experiment = build_all((TrainingConfig, module.Config), planned, "")
@@ -327,7 +326,8 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
             output.writelines(request.render(runner.records(examples)))
         return
     write_line = _line_writer(task, form)
-    made_of = predictions.fingerprint({**config, "form": form}, runner.checkpoint, request.input)
+    weights = digest(Path(request.workdir), request.checkpoint) if request.workdir else ""
+    made_of = predictions.fingerprint({**config, "form": form}, weights, request.input)
     with predictions.open_lines(request.output, distributed.is_first_process(), made_of) as (output, done):
         for record in runner.records(itertools.islice(examples, done, None)):
             output.write(write_line(record))

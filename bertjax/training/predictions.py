@@ -1,4 +1,4 @@
-"""Files of predictions, a line each, that a process which was stopped is gone on from."""
+"""Prediction files with one line per record, which a process that was stopped can resume."""
 
 import contextlib
 import hashlib
@@ -8,43 +8,58 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertjax.errors import UserError
+from bertjax import checkpoints
 from bertjax.training import distributed, streams
 
+_OF_MODEL = (".json", ".model", ".txt")  # suffixes of a run's files that say what its parameters mean
 
-def fingerprint(config: Mapping[str, Any], checkpoint: str, source: str) -> str:
-    """What predictions follow from, in short; "" where that cannot be had again.
+
+def fingerprint(config: Mapping[str, Any], weights: str, source: str) -> str:
+    """Identifies all that predictions depend on; "" if the input cannot be read a second time.
 
     Args:
-      config: of the run, or of what predicts without one.
-      checkpoint: which of the run's; "" for the weights in `init_from`, which are told by the times of their files.
+      config: of the run, or of a prediction without one.
+      weights: digest of the run's parameters (`checkpoints.digest`); "" for those in `init_from`, whose files are read.
       source: the file that is predicted on; "-" for standard input.
     """
     if not Path(source).is_file():
         return ""
-    with Path(source).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    weights = checkpoint or _times(Path(config["init_from"]))
-    return hashlib.sha256(json.dumps([config, weights, digest], sort_keys=True).encode()).hexdigest()[:16]
+    parts = [config, weights or _weights_digest(Path(config["init_from"])), _file_digest(Path(source))]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _times(weights: Path) -> list[tuple[str, int]]:
-    """When the files of a folder, or with names that begin so, were written."""
-    files = weights.rglob("*") if weights.is_dir() else weights.parent.glob(f"{weights.name}*")
-    return sorted((str(path), path.stat().st_mtime_ns) for path in files if path.is_file())
+def _weights_digest(weights: Path) -> list[list[str]]:
+    """Digests of published weights: of all files of a folder, or of those whose names begin as a checkpoint's does.
+
+    Of a run only the parameters that are read count, and what describes them: it may still be training.
+    """
+    if checkpoints.has_checkpoint(weights):
+        files = [path for path in weights.iterdir() if path.suffix in _OF_MODEL]
+        parameters = [["checkpoint", checkpoints.digest(weights, "final")]]
+    else:
+        files = [*(weights.rglob("*") if weights.is_dir() else weights.parent.glob(f"{weights.name}*"))]
+        parameters = []
+    return parameters + sorted([str(path), _file_digest(path)] for path in files if path.is_file())
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextIO, int]]:
-    """A file for lines, and how many there are already: those that a process before this one got to.
+    """Opens a file for lines and yields it with the number of lines that an interrupted process has already written.
 
-    Lines go to a file beside it, which gets its name when the block ends. If that is by an error of the user's, it is
-    deleted; otherwise the next call with the same `made_of` finds it.
+    Lines go to a partial file in the same folder, which is renamed when the block ends. After an error it stays, and
+    the next call with the same `made_of` continues it.
 
     Args:
-      name: the file; or "-" or a device, which are written to as they are.
-      is_writer: whether this process writes it; the others are told the same number.
-      made_of: a `fingerprint`; without one, lines do not outlive the process.
+      name: the file; "-" and devices are written to directly.
+      is_writer: whether this process writes the file; the others get the same number.
+      made_of: a `fingerprint`; if it is "", lines do not outlive the process.
+    Raises:
+      UserError: another process is writing to the same file.
     """
     path = Path(name)
     if not made_of or name == "-" or (path.exists() and not path.is_file()):
@@ -52,21 +67,16 @@ def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextI
             yield file, 0
         return
     partial = path.with_name(f"{path.name}.{made_of}.partial")
-    done = distributed.of_first_process(_keep_whole_lines(partial) if is_writer else 0)
-    try:
-        with streams.named_errors(name), (partial if is_writer else Path(os.devnull)).open("a", 1, "utf-8") as file:
+    with streams.named_errors(name), streams.alone(path) if is_writer else contextlib.nullcontext():
+        done = distributed.of_first_process(_keep_whole_lines(partial) if is_writer else 0)
+        with (partial if is_writer else Path(os.devnull)).open("a", 1, "utf-8") as file:
             yield file, done
         if is_writer:
-            with streams.named_errors(name):
-                partial.replace(path)
-    except UserError:
-        if is_writer:
-            partial.unlink(missing_ok=True)
-        raise
+            partial.replace(path)
 
 
 def _keep_whole_lines(path: Path) -> int:
-    """Cuts a file after its last whole line; returns how many there are."""
+    """Truncates a file after its last complete line; returns the number of lines."""
     if not path.exists():
         return 0
     content = path.read_bytes()

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import fcntl
 import gzip
 import json
 import os
@@ -92,14 +93,46 @@ def _rounded(array: np.ndarray) -> list[Any]:
 
 
 @contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Holds a lock, `PATH.lock`, while an output is written; does nothing where the file system has no locks.
+
+    Raises:
+      UserError: another process holds it.
+    """
+    lock = path.with_name(path.name + ".lock")
+    with contextlib.ExitStack() as held:
+        while True:
+            file = held.enter_context(lock.open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"--output={path}",
+                    got="a file that another process is writing",
+                    expected="one process for each output",
+                    fix="wait for it or stop it, or choose another --output",
+                ) from error
+            except OSError:
+                break
+            # The process that had the lock may have deleted its file between the two calls.
+            if lock.exists() and lock.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                break
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
-    """Standard output if `name` is "-", or a file that appears under its name once it is whole.
+    """Opens standard output if `name` is "-", or a file that appears under its name once it is complete.
 
     Args:
       name: the file.
-      is_writer: whether this process writes it; what the others write goes nowhere.
+      is_writer: whether this process writes it; what the others write is discarded.
     Raises:
-      OSError: it cannot be written, or there is no room left; names the file.
+      OSError: it cannot be written, or the disk is full; names the file.
+      UserError: another process is writing to it.
     """
     path = Path(name if is_writer else os.devnull)
     try:
@@ -111,13 +144,13 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
                 yield file
         else:
             partial = path.with_name(path.name + ".partial")
-            try:
-                with partial.open("w", encoding="utf-8") as file:
-                    yield file
-                partial.rename(path)
-            finally:
-                with contextlib.suppress(OSError):  # it has its name, or there never was one
-                    partial.unlink()
+            with alone(path):
+                try:
+                    with partial.open("w", encoding="utf-8") as file:
+                        yield file
+                    partial.rename(path)
+                finally:
+                    partial.unlink(missing_ok=True)
     except BrokenPipeError:  # the reader, `head` for example, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
