@@ -1,5 +1,6 @@
 """What can be done with an experiment: each mode of `launch.py`, without its flags."""
 
+import collections
 import contextlib
 import dataclasses
 import enum
@@ -309,6 +310,7 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
     if request.mode == "export":
         runner.export(Path(request.output))
         return
+    _check_input(request, task)
     examples = _examples(request, task, runner)
     if isinstance(task, OfficialPredictions) and request.output.endswith(".json"):
         with streams.open_output(request.output, distributed.is_first_process()) as output:
@@ -333,12 +335,28 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
             output.write(write_line(record))
 
 
-def _examples(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[Example]:
-    """What the input has to predict on."""
+def _check_input(request: Request, task: Predicts) -> None:
+    """Raises UserError for a bad line or row of a file before any work is done, not when its turn comes."""
+    if not Path(request.input).is_file() and not Path(request.input).is_dir():
+        return  # a pipe can be read once
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # what is said of the input is said when it is predicted on
+    try:
+        collections.deque(track(_found(request, task), "checking", "examples"), maxlen=0)
+    finally:
+        logging.disable(before)
+
+
+def _found(request: Request, task: Predicts) -> Iterator[Example]:
+    """The examples in the input."""
     of_files = task if isinstance(task, ReadsFiles) and request.input != "-" and not request.draw else None
-    examples = of_files and of_files.examples_of(request.input)
-    lines = _drawn(request, task, runner) if request.draw else streams.read_lines(request.input)
-    return track(examples or task.examples(lines), "predicting", "examples")
+    return (of_files and of_files.examples_of(request.input)) or task.examples(streams.read_lines(request.input))
+
+
+def _examples(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[Example]:
+    """The examples in the input, with progress, each drawn as it is read if so requested."""
+    found = task.examples(_drawn(request, task, runner)) if request.draw else _found(request, task)
+    return track(found, "predicting", "examples")
 
 
 def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[str]:

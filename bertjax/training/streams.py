@@ -1,6 +1,5 @@
 """Where inputs of predictions come from and where predictions go: files, pipes, devices, standard streams."""
 
-import collections
 import contextlib
 import fcntl
 import gzip
@@ -22,19 +21,11 @@ def read_lines(name: str) -> Iterator[str]:
     """Yields the lines of a UTF-8 file (`.gz` too), or of standard input if `name` is "-"; without their line ends, nor
     the byte order mark that some editors begin a file with.
 
-    A file is looked at first, as a line that is found to be bad after hours would cost what was made of those before.
-
     Raises:
       UserError: no such file, or a damaged one; standard input for several processes; a line that is not UTF-8.
     """
     if name == "-" and jax.process_count() > 1:
         raise UserError("--input=-", got="several processes", expected="a file that all can read", fix="give a file")
-    if Path(name).is_file():
-        collections.deque(_decoded(name), maxlen=0)
-    yield from _decoded(name)
-
-
-def _decoded(name: str) -> Iterator[str]:
     with _open_input(name) as file:
         for number, line in enumerate(file, start=1):
             try:

