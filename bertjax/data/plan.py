@@ -6,6 +6,7 @@ in use. Rows and order are pure functions of (seed, epoch), so every process has
 but how many rows the blocks have, and a run that starts at any step plans only the block that it starts in.
 """
 
+import bisect
 import contextlib
 import hashlib
 import json
@@ -79,7 +80,8 @@ class Plan:
         self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
         self._planner = ThreadPoolExecutor(1, "plan")
         self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
-        self._lock, self._counting = threading.Lock(), threading.Lock()
+        self._first_steps: dict[int, list[int]] = {}  # by batch size, of the epochs that have been reached
+        self._lock, self._counting, self._locating = threading.Lock(), threading.Lock(), threading.Lock()
 
     def locate(self, step: int, batch_size: int) -> tuple[int, int]:
         """The epoch of a step, and its first row there; rows beyond an epoch's last full batch are left.
@@ -87,7 +89,13 @@ class Plan:
         Raises:
           UserError: an epoch has fewer rows than a batch.
         """
-        epoch = 0
+        with self._locating:
+            return self._locate(step, batch_size)
+
+    def _locate(self, step: int, batch_size: int) -> tuple[int, int]:
+        firsts = self._first_steps.setdefault(batch_size, [0])
+        epoch = bisect.bisect_right(firsts, step) - 1
+        step -= firsts[epoch]
         while (count := self.count(epoch, (step + 1) * batch_size)) < (step + 1) * batch_size:
             if count < batch_size:
                 raise UserError(
@@ -96,6 +104,7 @@ class Plan:
                     expected="at least one full batch in each epoch",
                     fix="give more text, or lower batch_size",
                 )
+            firsts.append(firsts[epoch] + count // batch_size)
             step, epoch = step - count // batch_size, epoch + 1
         return epoch, step * batch_size
 
@@ -169,20 +178,29 @@ class _Counts:
     """How many rows each block of each epoch has, as far as they have been counted; kept in a small file.
 
     Every process may write what it has counted: all count the same, and the file appears under its name whole.
-    Where it cannot be written, or is lost, blocks are counted again.
+    Where it cannot be written, or is lost, blocks are counted again. It is written when a sixteenth of the counts is
+    new, so that writing takes as long for each of many epochs as for each of few.
     """
 
     def __init__(self, path: Path) -> None:
         """Args: the file."""
         self._path = path
         self._counts = self._read()
+        self._num_counts, self._num_new = sum(map(len, self._counts.values())), 0
 
     def __getitem__(self, epoch: int) -> list[int]:
         return self._counts.get(epoch, [])
 
     def add(self, epoch: int, number: int, count: int) -> None:
         """Adds the count of the epoch's block `number`, before which all have been counted."""
-        known, written = {**self._counts, epoch: [*self[epoch][:number], count]}, self._read()
+        self._counts[epoch] = [*self[epoch][:number], count]
+        self._num_counts, self._num_new = self._num_counts + 1, self._num_new + 1
+        if 16 * self._num_new > self._num_counts:
+            self._num_new = 0
+            self._write()
+
+    def _write(self) -> None:
+        known, written = self._counts, self._read()
         self._counts = {
             key: max(known.get(key, []), written.get(key, []), key=len) for key in sorted(known.keys() | written.keys())
         }

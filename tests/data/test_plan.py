@@ -200,6 +200,24 @@ def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, 
     assert made.locate(step, batch_size) == places[step]
 
 
+def test_many_epochs_cost_as_much_each_as_few(tmp_path, monkeypatch):
+    made = make_plan(tmp_path)
+    made._num_blocks, counted, written = 1, [], []
+    made._block = lambda epoch, number: np.empty(4)
+    count, write = made.count, plan._Counts._write
+    monkeypatch.setattr(made, "count", lambda *args: (counted.append(args), count(*args))[1])
+    monkeypatch.setattr(plan._Counts, "_write", lambda self: (written.append(1), write(self))[1])
+    epochs = 1000
+    assert [made.locate(step, 2) for step in range(2 * epochs)] == [
+        (step // 2, step % 2 * 2) for step in range(2 * epochs)
+    ]
+    assert len(counted) < 4 * epochs
+    assert len(written) < 16 * np.log2(epochs)
+    again = make_plan(tmp_path)
+    assert sum(map(len, again._counts._counts.values())) > 0.9 * epochs
+    assert made.locate(3, 2) == (1, 2) and made.locate(2 * epochs, 2) == (epochs, 0)
+
+
 def test_an_epoch_smaller_than_a_batch_is_told(tmp_path, block):
     made = make_plan(tmp_path)
     count = made.count(0)
