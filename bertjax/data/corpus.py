@@ -329,7 +329,7 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
         # The held-out documents have no part in the vocabulary.
         count = functools.partial(preparation.count_words, lowercase=config.lowercase)
         paths, _ = _parts(config, "train", count, folder / _PARTS / "words", ".txt")
-        counts = word_counts.most_frequent(paths, folder / _PARTS).words
+        counts = word_counts.most_frequent(paths, folder / _PARTS)
         tokenizer = WordPiece(preparation.train_vocabulary(counts, config.vocab_size), config.lowercase)
     tokenizer.save(folder)
     return tokenizer

@@ -91,10 +91,10 @@ def count_words(documents: Iterable[Document], lowercase: bool, workers: int, pa
     word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "blocks"), parts)
 
 
-def train_vocabulary(counts: Mapping[str, int], vocab_size: int) -> list[str]:
-    """Trains a WordPiece vocabulary, and tells when the text is too small for its size."""
-    _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts))
-    vocab = wordpiece_trainer.train(counts, vocab_size)
+def train_vocabulary(counts: word_counts.Frequent, vocab_size: int) -> list[str]:
+    """Trains a WordPiece vocabulary and warns if the text is too small for its size."""
+    _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts.words))
+    vocab = wordpiece_trainer.train(counts.words, vocab_size, counts.characters)
     if len(vocab) < vocab_size:
         _log.warning("the text gives only %d of the %d tokens asked for", len(vocab), vocab_size)
     return vocab

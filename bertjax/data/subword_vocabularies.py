@@ -135,7 +135,7 @@ def train(config: SubwordConfig, texts: Iterable[str]) -> Subwords:
         return subwords.characters(bpe_trainer.alphabet(frequency, config.character_coverage))
     if config.subwords == "wordpiece":
         counts = _count(texts, functools.partial(wordpiece_trainer.count_words, lowercase=config.lowercase))
-        vocab = wordpiece_trainer.train(counts.words, config.vocab_size)
+        vocab = wordpiece_trainer.train(counts.words, config.vocab_size, counts.characters)
         trained: Subwords = subwords.WordPieceSubwords(WordPiece(vocab, config.lowercase))
     else:
         splitter = Splitter(config.normalization, config.lowercase)

@@ -23,7 +23,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     return counts
 
 
-def train(counts: Mapping[str, int], vocab_size: int) -> list[str]:
+def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, int] | None = None) -> list[str]:
     """A vocabulary of at most `vocab_size` tokens, in the order of their ids.
 
     First the special tokens, then the most frequent characters (a thousand at most, or what fits), each with
@@ -37,6 +37,8 @@ def train(counts: Mapping[str, int], vocab_size: int) -> list[str]:
       counts: occurrences of each word, as `count_words` gives them; their order has no influence. About a kilobyte
         of memory is used for each (see `word_counts.MAX_WORDS`).
       vocab_size: the most tokens wanted.
+      characters: occurrences of each character, those of words that are too rare to be in `counts` included; None if
+        there are no other words. A character of such words alone gets both forms.
     Raises:
       UserError: no words, or a `vocab_size` below 10.
     """
@@ -49,7 +51,7 @@ def train(counts: Mapping[str, int], vocab_size: int) -> list[str]:
         )
     if not counts:
         raise UserError("training a vocabulary", got="no words", expected="text", fix="check the source files")
-    alphabet = _alphabet(counts, vocab_size - len(SPECIALS))
+    alphabet = _alphabet(counts, vocab_size - len(SPECIALS), characters or {})
     vocab = dict.fromkeys((*SPECIALS, *alphabet))  # a dict as an ordered set
     merges = Merges(_split_words(counts, alphabet), _join)
     while len(vocab) < vocab_size and (merge := merges.next()):
@@ -57,7 +59,7 @@ def train(counts: Mapping[str, int], vocab_size: int) -> list[str]:
     return list(vocab)
 
 
-def _alphabet(counts: Mapping[str, int], room: int) -> list[str]:
+def _alphabet(counts: Mapping[str, int], room: int, characters: Mapping[str, int]) -> list[str]:
     """The most frequent characters in both forms: as many as have room; plain ones first, by code point."""
     frequency: Counter[str] = Counter()
     inside: set[str] = set()
@@ -65,6 +67,8 @@ def _alphabet(counts: Mapping[str, int], room: int) -> list[str]:
         for char in word:
             frequency[char] += count
         inside.update(word[1:])
+    inside.update(characters.keys() - frequency.keys())
+    frequency.update({char: count - frequency[char] for char, count in characters.items()})
     chars: list[str] = []
     for char in sorted(frequency, key=lambda char: (-frequency[char], char))[:ALPHABET_LIMIT]:
         room -= 2 if char in inside else 1

@@ -138,9 +138,20 @@ def test_words_are_counted_whatever_the_workers_and_blocks(
 
 def test_a_text_too_small_for_its_vocabulary_is_told(caplog):
     with caplog.at_level(logging.WARNING):
-        vocab = preparation.train_vocabulary({"Aa": 1, "aa": 1, "ab": 1}, 100)
+        words = {"Aa": 1, "aa": 1, "ab": 1}
+        vocab = preparation.train_vocabulary(word_counts.Frequent(words, collections.Counter("".join(words))), 100)
     assert {"A", "##a", "a", "##b"} < set(vocab)
     assert f"only {len(vocab)} of the 100 tokens" in caplog.text
+
+
+def test_characters_of_rare_words_are_in_the_vocabulary(monkeypatch, tmp_path):
+    monkeypatch.setattr(word_counts, "MAX_WORDS", 1)
+    parts = Parts(tmp_path / "words", ".txt")
+    preparation.count_words(iter([["the the the жук жаба", "the"]]), True, 1, parts)
+    vocab = preparation.train_vocabulary(word_counts.most_frequent(parts.paths, tmp_path), 100)
+    assert {"ж", "##ж", "the"} < set(vocab) and "ж##у" not in vocab
+    ids = WordPiece(vocab, lowercase=True).encode_batch(["жаба"])[0]
+    assert [vocab[i] for i in ids] == ["ж", "##а", "##б", "##а"]
 
 
 def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: str = "sentence") -> tuple[list, dict]:
