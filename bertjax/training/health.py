@@ -2,7 +2,9 @@
 
 import collections
 import logging
+import math
 import statistics
+import sys
 from typing import Any
 
 import jax
@@ -36,21 +38,29 @@ class Spikes:
     median, lest a very smooth run be full of them. The first 64 values are not judged, after a resumption too.
     """
 
-    def __init__(self, name: str, least: float) -> None:
-        """Args: what is watched, "loss"; the least excess that counts, as a fraction of the median."""
-        self._name, self._least = name, least
+    def __init__(self, name: str, least: float, log_scale: bool = False) -> None:
+        """Args:
+        name: what is watched, such as "loss".
+        least: the least excess that counts, as a fraction of the median.
+        log_scale: whether deviations are those of logarithms, for positive values with a long tail: the norms of a
+          healthy fine-tuning differ by factors of ten from batch to batch.
+        """
+        self._name, self._least, self._log_scale = name, least, log_scale
         self._values: collections.deque[float] = collections.deque(maxlen=_MEMORY)
         self._count, self._told = 0, ""
 
     def add(self, step: int, value: float) -> None:
         """Adds the value of a step."""
+        scaled = math.log(max(value, sys.float_info.min)) if self._log_scale else value
         if len(self._values) >= _BEFORE_JUDGING:
             usual = statistics.median(self._values)
             deviation = _MAD_TO_DEVIATION * statistics.median(abs(x - usual) for x in self._values)
-            if value - usual > max(_DEVIATIONS * deviation, self._least * abs(usual)):
+            least = math.log1p(self._least) if self._log_scale else self._least * abs(usual)
+            if scaled - usual > max(_DEVIATIONS * deviation, least):
                 self._count += 1
-                self._told = f"step {step} had {value:.4g} where {usual:.4g} is usual"
-        self._values.append(value)
+                median = math.exp(usual) if self._log_scale else usual
+                self._told = f"step {step} had {value:.4g}, the median of those before is {median:.4g}"
+        self._values.append(scaled)
 
     def take(self) -> dict[str, float]:
         """How many there were since this was last asked, nothing for none; warns of the last."""

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoints import find_steps, restore_params
 from bertjax.errors import UserError
+from bertjax.progress import track
 from bertjax.task import (
     Attended,
     Attends,
@@ -140,13 +141,13 @@ class Evaluation:
         """The figures of the held-out split, as "valid/NAME"; None if `stop` said so on the way."""
         rows = sharding.local_rows(self._mesh, self._batch_size)
         total, results = None, []
-        for batch in self._task.batches("valid", 0, rows):
+        for batch in track(self._task.batches("valid", 0, rows), "evaluating", "batches"):
             if stop():
                 return None
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        for result in self._predictor(params, self._task.held_out()):
+        for result in track(self._predictor(params, self._task.held_out()), "evaluating", "examples"):
             if stop():
                 return None
             results.append(result)

@@ -136,7 +136,7 @@ class Trainer:
         self._last: tuple[Any, steps.StepReport, int] | None = None
         self._recompilations = Recompilations(task.batch_specs())
         self._loss_spikes = health.Spikes("loss", least=0.05)
-        self._gradient_spikes = health.Spikes("gradient_norm", least=1.0)
+        self._gradient_spikes = health.Spikes("gradient_norm", least=1.0, log_scale=True)
 
     def restore_or_init(self, checkpoints: Checkpoints) -> steps.TrainState:
         """The state to go on from: 1. the run's last checkpoint, 2. published weights, 3. fresh parameters."""
