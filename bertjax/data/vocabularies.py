@@ -10,6 +10,8 @@ from bertjax.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
+_LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}  # parts of a tokenizer.json
+_JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
 
 
 def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
@@ -76,11 +78,12 @@ def read_folder(folder: Path) -> tuple[list[str], bool]:
 
     Raises:
       UserError: neither vocabulary nor casing to be found, unreadable files, or a tokenizer that is not
-        BERT's (other model, accents stripped without lowercasing or the reverse, Chinese left unsplit, tokens added
-        to its vocabulary).
+        BERT's (other model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese left
+        unsplit, tokens added to its vocabulary).
     """
-    library = _read_json(folder / "tokenizer.json")
-    lowercase = _casing(folder, library, _read_json(folder / "tokenizer_config.json"))
+    library, config = _read_json(folder / "tokenizer.json"), _read_json(folder / "tokenizer_config.json")
+    lowercase = _casing(folder, library, config)
+    _check_kind(folder, library, config, lowercase)
     path = folder / "vocab.txt"
     vocab = read_vocab(path) if path.exists() else _library_vocab(folder, library)
     added = [token["content"] for token in library.get("added_tokens") or ()]
@@ -134,6 +137,26 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> bo
             fix="use another model; this one's text would be encoded otherwise than in its training",
         )
     return lowercase
+
+
+def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], lowercase: bool) -> None:
+    """Raises UserError for a tokenizer that splits text otherwise than BERT's does."""
+    kinds = {part: (library.get(part) or {}).get("type") for part in _LIBRARY_KINDS}
+    sentences = _read_json(folder / "sentence_bert_config.json")
+    foreign = [
+        *(f"tokenizer_class {name}" for name in [str(config.get("tokenizer_class", ""))] if "Japanese" in name),
+        *(f"{key} {config[key]}" for key in _JAPANESE if config.get(key) is not None),
+        *(["do_basic_tokenize false"] if config.get("do_basic_tokenize") is False else ()),
+        *(f"{part} {kind}" for part, kind in kinds.items() if kind not in (None, _LIBRARY_KINDS[part])),
+        *(["do_lower_case true for sentences"] if sentences.get("do_lower_case") and not lowercase else ()),
+    ]
+    if foreign:
+        raise UserError(
+            f"the tokenizer of {folder}",
+            got=", ".join(foreign),
+            expected="BERT's own tokenizer: text split at spaces, punctuation and Chinese characters, then WordPiece",
+            fix="use another model; this one's text would be encoded otherwise than in its training",
+        )
 
 
 def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:

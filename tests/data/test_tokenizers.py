@@ -379,6 +379,28 @@ WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case
             {**WHOLE, "tokenizer.json": {"added_tokens": [{"content": token} for token in ("[ENT]", "[MASK]", "x y")]}},
             "does not have: '[ENT]', 'x y'; expected no tokens but",
         ),
+        (
+            {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertJapaneseTokenizer"}},
+            "got tokenizer_class BertJapaneseTokenizer; expected BERT's own",
+        ),
+        (
+            {**WHOLE, "tokenizer_config.json": {"do_lower_case": False, "word_tokenizer_type": "mecab"}},
+            "got word_tokenizer_type mecab",
+        ),
+        (
+            {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "do_basic_tokenize": False}},
+            "got do_basic_tokenize false",
+        ),
+        ({**WHOLE, "tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "got pre_tokenizer Whitespace"),
+        ({**WHOLE, "tokenizer.json": {"normalizer": {"type": "NFKC"}}}, "got normalizer NFKC"),
+        (
+            {
+                **WHOLE,
+                "tokenizer_config.json": {"do_lower_case": False},
+                "sentence_bert_config.json": {"do_lower_case": True},
+            },
+            "got do_lower_case true for sentences",
+        ),
     ],
 )
 def test_bad_folder(tmp_path, files, message):
