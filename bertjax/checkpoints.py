@@ -182,7 +182,7 @@ class Checkpoints:
             params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
         )
         self._is_scheduled[step] = _is_scheduled(self._folder / str(step))
-        before = _meta(self._folder / str(step))["machine"]
+        before = _meta(self._folder / str(step)).get("machine")
         if before != _machine():
             _log.warning("saved on %s, resumed on %s: the same batches, but other rounding", before, _machine())
         with _reading(self._folder / str(step)):
@@ -321,8 +321,11 @@ def _steps(folder: Path) -> list[int]:
 
 
 def _meta(folder: Path) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((folder / "meta" / "metadata").read_text())
-    return meta
+    """What was saved with a step's arrays; nothing if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        meta: dict[str, Any] = json.loads((folder / "meta" / "metadata").read_text())
+        return meta
+    return {}
 
 
 def _is_scheduled(folder: Path) -> bool:

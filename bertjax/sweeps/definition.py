@@ -49,8 +49,9 @@ class Row:
 
     @property
     def slug(self) -> str:
-        """The name as a part of a folder's name."""
-        return re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
+        """The name as a part of a folder's name: in ASCII, unless nothing of it is."""
+        name = self.name.lower()
+        return re.sub(r"[^a-z0-9.]+", "-", name).strip("-.") or re.sub(r"[^\w.]+", "-", name).strip("-.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from bertjax.training.run_folder import load_config
 _FORMS: dict[str, Callable[[float], float]] = {
     "plain": lambda value: value,
     "percent": lambda value: 100 * value,
-    "exponential": lambda value: math.exp(value) if value < 700 else math.inf,
+    "exponential": lambda value: math.inf if value >= 700 else math.exp(value),  # and of NaN, NaN
 }
 
 

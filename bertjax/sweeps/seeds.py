@@ -41,8 +41,8 @@ def train_seeds(
     """Trains a config once for each seed, one after another, in `seed0`, ... inside the folder; then sums up.
 
     Each is a run as any other. One that is finished is left as it is, one that was interrupted goes on, one that fails
-    is told of at the end. The summary is written to `seeds.json` in the folder when all are done, and to the output as
-    a table.
+    is named at the end. The summary of those that are done is written to `seeds.json` in the folder, and to the output
+    as a table.
 
     Args:
       request: what for; its folder is that of all.
@@ -68,11 +68,12 @@ def train_seeds(
         ended = list(track(running.in_this_process(runs, request, find), "seeds", "runs", len(runs)))
     except running.StoppedError:
         return modes.Outcome.STOPPED
-    if running.tell_failures(ended):
-        return modes.Outcome.FAILED
-    distributed.on_first_process(lambda: _sum_up(request, folders))
-    modes.write_page(request)
-    return modes.Outcome.DONE
+    failed = {one.run.folder for one in ended if one.error}
+    done = {seed: folder for seed, folder in folders.items() if folder not in failed}
+    if done:
+        distributed.on_first_process(lambda: _sum_up(request, done))
+        modes.write_page(request)
+    return modes.Outcome.FAILED if running.tell_failures(ended) else modes.Outcome.DONE
 
 
 def _check_alone(mode: str, overridden: Sequence[str]) -> None:

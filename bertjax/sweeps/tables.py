@@ -127,7 +127,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
         "Minutes of training and tokens (padding aside; of an encoder-decoder, the target's) are those of all stages, "
         f"shared ones counted in each row; parameters those of {sweep.stages[-1].name}."
     )
-    yield f"Paper: {sweep.source}"
+    yield f"Paper: {' '.join(sweep.source.split())}"
 
 
 def as_text(table: Table) -> str:
@@ -160,8 +160,14 @@ def as_markdown(table: Table) -> str:
 
 def as_json(table: Table) -> str:
     """What the page of the sweep shows: `header`, `notes`, and of each entry text, `best`, and what it is sorted by."""
-    rows = [[{"text": e.text, "best": e.is_best, "value": e.value} for e in row] for row in table.rows]
-    return json.dumps({"header": list(table.header), "rows": rows, "notes": list(table.notes)}, indent=1) + "\n"
+    rows = [[{"text": e.text, "best": e.is_best, "value": _finite(e.value)} for e in row] for row in table.rows]
+    content = {"header": list(table.header), "rows": rows, "notes": list(table.notes)}
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: float | None) -> float | None:
+    """The value, or None, which is JSON, in place of a NaN or an infinity, which are not."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def as_latex(table: Table) -> str:

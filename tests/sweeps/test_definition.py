@@ -74,7 +74,13 @@ def test_what_makes_no_sense(tmp_path, changed, what, got):
 
 @pytest.mark.parametrize(
     ("name", "slug"),
-    [("LTR & no NSP", "ltr-no-nsp"), ("+ BiLSTM", "bilstm"), ("80/10/10", "80-10-10"), ("ε 0.1", "0.1")],
+    [
+        ("LTR & no NSP", "ltr-no-nsp"),
+        ("+ BiLSTM", "bilstm"),
+        ("80/10/10", "80-10-10"),
+        ("ε 0.1", "0.1"),
+        ("한국어, 가", "한국어-가"),
+    ],
 )
 def test_names_of_folders(name, slug):
     assert build(Row, parts.row(name), "row").slug == slug

@@ -246,3 +246,20 @@ def test_a_figure_that_is_not_finite_is_seen_and_is_not_best(tmp_path):
     found = results.collect(sweep, runs, SEEDS, frozenset())
     assert [line.cells[0].is_best for line in found.lines] == [True, False]
     assert "nan ± nan" in tables.as_text(tables.make(sweep, found))
+
+
+def test_json_has_no_numbers_that_json_lacks(tmp_path):
+    metrics = [parts.metric("perplexity", "task", "valid/f1", "exponential", digits=1)]
+    sweep = made.sweep(rows=[parts.row("base"), parts.row("b", {"task.size": 2})], metrics=metrics)
+    runs = runs_of(sweep, tmp_path)
+    for run in runs:
+        made.write_run(run.folder, {"valid/f1": math.nan if "b-task" in run.name else 1000.0})
+    table = tables.make(sweep, results.collect(sweep, runs, SEEDS, frozenset()))
+    assert [row[2].text for row in table.rows] == ["inf ± nan", "nan ± nan"]
+    content = json.loads(tables.as_json(table), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    assert [row[2]["value"] for row in content["rows"]] == [None, None]
+
+
+def test_a_source_of_two_lines_is_one_comment():
+    latex = tables.as_latex(tables.make(made.sweep(source="a paper,\nand another"), results.Results((), ())))
+    assert "% Paper: a paper, and another\n" in latex

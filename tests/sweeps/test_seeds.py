@@ -137,6 +137,24 @@ def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, m
     assert json.loads((tmp_path / "seeds.json").read_text()) == json.loads((sweep[0] / "seeds.json").read_text())
 
 
+@pytest.mark.parametrize("bad", [{"0"}, {"0", "3"}])
+def test_the_seeds_that_did_not_fail_are_summarized(flags, sweep, tmp_path, monkeypatch, bad):
+    folder = shutil.copytree(sweep[0], tmp_path / "sweep")
+    (folder / "seeds.json").unlink()
+    failed = {f"seed{seed}" for seed in bad}
+    for name in failed:
+        shutil.rmtree(folder / name)
+    error = "no space left on device"
+    monkeypatch.setattr("bertjax.sweeps.running._trained", lambda run, *_: error if run.name in failed else "")
+    outcome = tiny.run(*flags, f"--workdir={folder}", "--seeds=3,0")
+    assert outcome.status == 1 and "seed0: no space left on device" in outcome.stderr
+    if len(bad) == 2:
+        assert outcome.stdout == "" and not (folder / "seeds.json").exists()
+        return
+    assert [line.split()[0] for line in outcome.stdout.splitlines()] == ["seed", "3", "mean", "std", "n"]
+    assert json.loads((folder / "seeds.json").read_text())["steps"].keys() == {"3"}
+
+
 # What can be wrong is told before anything is trained.
 
 
