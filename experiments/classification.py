@@ -99,7 +99,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
         train, valid = _read(text, numeric)
         if not numeric:
             labels = labels or _class_names(train, text, known)
-            labeled_text.check_labels([*train, *valid], labels)
+            labeled_text.check_labels(labeled_text.with_default_names([*train, *valid], labels), labels)
         count = len(train)
         if rows.packing:
             check_seq_len(rows.seq_len, config["model"]["max_positions"])
@@ -125,7 +125,8 @@ def _known_classes(config: Mapping[str, Any], trains: bool) -> tuple[str, ...]:
 def _class_names(rows: Sequence[LabeledText], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
     """The classes of training rows; in the order of `init_from` if it has the same ones, as its weights have it."""
     names = labeled_text.label_names(rows, tables.class_names(text.source, "data.source", text.label_column))
-    return known if set(known) == set(names) else names
+    by_default = {row.label for row in labeled_text.with_default_names(rows, known)}
+    return known if set(known) in (set(names), by_default) else names
 
 
 @functools.lru_cache(maxsize=1)
@@ -190,6 +191,7 @@ class Classification:
     def _read_rows(self) -> None:
         train, valid = _read(self._text, self._numeric)
         if not self._numeric:
+            train, valid = (labeled_text.with_default_names(rows, self._labels) for rows in (train, valid))
             labeled_text.check_labels(valid, self._labels)
         if train:
             rows, config = Rows(self._encoded(train)), self._config

@@ -156,6 +156,20 @@ def label_names(rows: Sequence[LabeledText], known: Sequence[str]) -> tuple[str,
     return tuple(name for _, name in sorted(zip(numbers, names, strict=True)))
 
 
+def with_default_names(rows: Sequence[LabeledText], names: Sequence[str]) -> list[LabeledText]:
+    """Returns the rows with labels 0, 1, ... replaced by LABEL_0, LABEL_1, ... if these are the names of the classes.
+
+    transformers names classes so that nobody has named; files have their numbers.
+
+    >>> with_default_names([LabeledText("text", None, "1", "a.tsv:1")], ("LABEL_0", "LABEL_1"))[0].label
+    'LABEL_1'
+    """
+    if tuple(names) != tuple(f"LABEL_{number}" for number in range(len(names))):
+        return list(rows)
+    by_number = {str(number): name for number, name in enumerate(names)}
+    return [row._replace(label=by_number.get(str(row.label), row.label)) for row in rows]
+
+
 def check_labels(rows: Sequence[LabeledText], names: Sequence[str]) -> None:
     """Raises UserError if a row has a label that is not among `names`, the classes of the model."""
     known = set(names)

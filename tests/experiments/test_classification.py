@@ -1,5 +1,6 @@
 """Classification and regression, from rows in a file to labels for new text."""
 
+import collections
 import json
 import shutil
 from pathlib import Path
@@ -397,3 +398,22 @@ def test_rows_are_shown_beside_their_labels(tmp_path):
         assert example["text"].endswith(" .") and "[" not in example["text"]
         assert [bar["percent"] for bar in example["bars"]] == [50.0, 50.0]
     assert [matrix["title"] for matrix in found.matrices] == ["Position embeddings", "How alike positions are"]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_numbered_rows_are_scored_by_a_classifier_whose_classes_have_no_names(tmp_path, trains):
+    folder = published_models.write_huggingface(tmp_path / "published")
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}))
+    source = Path(tiny.write_table(tmp_path)["data.source"])
+    source.write_text(source.read_text().replace("\tyes", "\t1").replace("\tno", "\t0"))
+    tree = config_file.get_config("")
+    key = "data.source" if trains else "data.valid_source"
+    tree.update_from_flattened_dict({"init_from": str(folder), "data.seq_len": 16, key: str(source)})
+    config = classification.resolve(json.loads(tree.to_json_best_effort()))
+    assert config["data"]["labels"] == ("LABEL_0", "LABEL_1")
+    task = classification.make(build_all((TrainingConfig, classification.Config), config, "")[1], folder, folder)
+    lines = source.read_text().splitlines()[1:]
+    counts = collections.Counter(int(example.source) for example in task.held_out())
+    assert counts <= collections.Counter(int(line[-1]) for line in lines)
+    assert counts.total() == 60 or trains and counts
