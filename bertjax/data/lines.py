@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import hashlib
 import itertools
 import json
 import stat
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.errors import UserError, choice
+from bertjax.files import digest
 
 T = TypeVar("T")
 
@@ -218,9 +218,7 @@ def find_files(source: str, key: str, also: str = "") -> list[Path]:
 def fingerprint(path: Path) -> dict[str, Any]:
     """Returns the base name, size and SHA-256 of a file as stored."""
     try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            return {"name": path.name, "bytes": stream.tell(), "sha256": digest}
+        return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest(path)}
     except OSError as error:
         raise _unreadable(path, error) from None
 

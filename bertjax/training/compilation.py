@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from bertjax.files import cache_folder
+
 _log = logging.getLogger(__name__)
 
 
@@ -30,8 +32,7 @@ def keep_programs() -> None:
     """
     if os.environ.get(_FOLDER) or not jax.config.values["jax_enable_compilation_cache"]:
         return
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "bertjax" / "compiled" / _processor()
+    folder = cache_folder() / "compiled" / _processor()
     with contextlib.suppress(OSError):  # another process deletes too, or the folder cannot be written: JAX warns then
         _prune(folder, _LARGEST)
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertjax import checkpoints
+from bertjax import checkpoints, files
 from bertjax.training import distributed, streams
 
 _OF_MODEL = (".json", ".model", ".txt")  # suffixes of a run's files that say what its parameters mean
@@ -24,7 +24,7 @@ def fingerprint(config: Mapping[str, Any], weights: str, source: str) -> str:
     """
     if not Path(source).is_file():
         return ""
-    parts = [config, weights or _weights_digest(Path(config["init_from"])), _file_digest(Path(source))]
+    parts = [config, weights or _weights_digest(Path(config["init_from"])), files.digest(Path(source))]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -34,17 +34,12 @@ def _weights_digest(weights: Path) -> list[list[str]]:
     Of a run only the parameters that are read count, and what describes them: it may still be training.
     """
     if checkpoints.has_checkpoint(weights):
-        files = [path for path in weights.iterdir() if path.suffix in _OF_MODEL]
+        paths = [path for path in weights.iterdir() if path.suffix in _OF_MODEL]
         parameters = [["checkpoint", checkpoints.digest(weights, "final")]]
     else:
-        files = [*(weights.rglob("*") if weights.is_dir() else weights.parent.glob(f"{weights.name}*"))]
+        paths = [*(weights.rglob("*") if weights.is_dir() else weights.parent.glob(f"{weights.name}*"))]
         parameters = []
-    return parameters + sorted([str(path), _file_digest(path)] for path in files if path.is_file())
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return parameters + sorted([str(path), files.digest(path)] for path in paths if path.is_file())
 
 
 @contextlib.contextmanager

@@ -416,4 +416,4 @@ def test_numbered_rows_are_scored_by_a_classifier_whose_classes_have_no_names(tm
     lines = source.read_text().splitlines()[1:]
     counts = collections.Counter(int(example.source) for example in task.held_out())
     assert counts <= collections.Counter(int(line[-1]) for line in lines)
-    assert counts.total() == 60 or trains and counts
+    assert counts.total() == 60 or (trains and counts)

@@ -1,0 +1,71 @@
+"""Digests of large files are remembered until the files change."""
+
+import hashlib
+import os
+import time
+
+import pytest
+
+from bertjax import files
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """A file that counts as large and was not changed just now."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(files, "_REMEMBERED", 2)
+    (tmp_path / "text.txt").write_bytes(b"one")
+    os.utime(tmp_path / "text.txt", (1e9, 1e9))
+    return tmp_path / "text.txt"
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def change(path, content):
+    """Changes a file so that neither its size nor its time tells."""
+    status = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_digest_is_remembered_while_size_and_time_stay(large):
+    assert files.digest(large) == sha256(b"one")
+    change(large, b"two")
+    assert files.digest(large) == sha256(b"one"), "it was read again"
+    os.utime(large, (1e9 + 1, 1e9 + 1))
+    assert files.digest(large) == sha256(b"two")
+    large.write_bytes(b"three")
+    os.utime(large, (1e9 + 1, 1e9 + 1))
+    assert files.digest(large) == sha256(b"three")
+
+
+def test_small_files_and_those_that_were_just_changed_are_read_each_time(large, monkeypatch):
+    os.utime(large, (time.time(), time.time()))
+    files.digest(large)
+    change(large, b"two")
+    assert files.digest(large) == sha256(b"two")
+    os.utime(large, (1e9, 1e9))
+    monkeypatch.setattr(files, "_REMEMBERED", 3)
+    files.digest(large)
+    change(large, b"six")
+    assert files.digest(large) == sha256(b"six")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"sha256": 3}'])
+def test_a_damaged_cache_is_ignored(large, tmp_path, content):
+    files.digest(large)
+    (entry,) = (tmp_path / "cache" / "bertjax" / "digests").iterdir()
+    entry.write_text(content)
+    assert files.digest(large) == sha256(b"one")
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(large, tmp_path):
+    (tmp_path / "cache").touch()
+    assert files.digest(large) == sha256(b"one")
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        files.digest(tmp_path / "none")
