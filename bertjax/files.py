@@ -15,7 +15,7 @@ _SETTLED = 2.0  # seconds since a file's last change from which on another chang
 
 def cache_folder() -> Path:
     """The folder of caches that may be deleted at any time: `$XDG_CACHE_HOME/bertjax`, by default in `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertjax"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertjax"
 
 
 def digest(path: Path) -> str:
@@ -29,21 +29,25 @@ def digest(path: Path) -> str:
     """
     status = path.stat()
     version = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
-    place = cache_folder() / "digests" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
     is_large = status.st_size > _REMEMBERED
     if is_large:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found = json.loads(place.read_text())
+        with contextlib.suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
+            found = json.loads(_remembered(path).read_text())
             if {**version, "sha256": found["sha256"]} == found:
                 return str(found["sha256"])
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if is_large and time.time() - status.st_mtime > _SETTLED:
-        with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with completed(place) as partial:
+        with contextlib.suppress(OSError, RuntimeError):
+            _remembered(path).parent.mkdir(parents=True, exist_ok=True)
+            with completed(_remembered(path)) as partial:
                 partial.write_text(json.dumps({**version, "sha256": sha256}))
     return sha256
+
+
+def _remembered(path: Path) -> Path:
+    """The file that remembers the digest of another. Raises RuntimeError if the user has no home."""
+    return cache_folder() / "digests" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
 
 
 @contextlib.contextmanager

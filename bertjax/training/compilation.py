@@ -32,8 +32,12 @@ def keep_programs() -> None:
     """
     if os.environ.get(_FOLDER) or not jax.config.values["jax_enable_compilation_cache"]:
         return
-    folder = cache_folder() / "compiled" / _processor()
-    with contextlib.suppress(OSError):  # another process deletes too, or the folder cannot be written: JAX warns then
+    try:
+        folder = cache_folder() / "compiled" / _processor()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, or one that cannot be written
+        return
+    with contextlib.suppress(OSError):  # another process deletes too
         _prune(folder, _LARGEST)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
@@ -52,7 +56,7 @@ def _processor() -> str:
 
 def _prune(folder: Path, largest: int) -> None:
     """Deletes the files that were used longest ago while the others exceed half of `largest`, if all exceed it."""
-    files = [(entry.stat(), entry.path) for entry in os.scandir(folder)] if folder.exists() else []
+    files = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
     total = sum(status.st_size for status, _ in files)
     if total <= largest:
         return
