@@ -14,6 +14,7 @@ from flax import traverse_util
 
 from bertjax import checkpoints
 from bertjax.data.tokenizers import WordPiece
+from bertjax.data.vocabularies import tells_casing
 from bertjax.errors import UserError, choice
 from bertjax.interop import bert_tensors, google, huggingface, json_files, presumm
 from bertjax.task import Params
@@ -81,7 +82,8 @@ def describe(folder: Path) -> Pretrained:
         labels, tells_several = huggingface.read_labels(folder) or (), huggingface.tells_several(folder)
         model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
         told = len(labels), huggingface.read_task(folder), tells_several
-        lowercase, rows = WordPiece.load(inside).lowercase, presumm.describe_rows(folder)
+        lowercase = WordPiece.load(inside).lowercase if tells_casing(inside) else None
+        rows = presumm.describe_rows(folder)
         return Pretrained(_chosen(model), lowercase, labels, {}, rows, *told)
     if google.find(folder):
         model, num_classes = google.read_config(folder), google.count_classes(folder)

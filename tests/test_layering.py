@@ -66,6 +66,7 @@ LAYERS = {
     "bertjax/pretrained.py": (
         "bertjax.checkpoints",
         "bertjax.data.tokenizers",
+        "bertjax.data.vocabularies",
         "bertjax.errors",
         "bertjax.interop",
         "bertjax.task",

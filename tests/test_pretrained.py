@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bertjax import checkpoints, pretrained
+from bertjax.data.given_text import given_vocabulary
 from bertjax.errors import UserError
 from bertjax.interop import google
 from bertjax.models.bert import BertForPreTraining
@@ -248,3 +249,14 @@ def test_a_classifier_learns_from_a_folder_of_google_s(trained, run):
     assert 0 < np.abs(words - before).max() < 1e-3  # one step at 5e-5
     outcome = tiny.run("--mode=predict", f"--workdir={run}", stdin=b"the cat\n")
     assert json.loads(outcome.stdout)["label"] in ("no", "yes")
+
+
+def test_the_config_tells_the_casing_where_the_folder_does_not(tmp_path):
+    folder = published.write_huggingface(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(UserError, match=r"data\.lowercase: got no value"):
+        pretrained.resolve(config(folder))
+    for lowercase in (True, False):
+        assert pretrained.resolve(config(folder, lowercase=lowercase))["data"]["lowercase"] is lowercase
+        assert given_vocabulary(folder, lowercase).lowercase is lowercase

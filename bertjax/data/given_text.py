@@ -90,7 +90,7 @@ def given_vocabulary(path: Path, lowercase: bool) -> WordPiece:
         return WordPiece.from_file(path, lowercase)
     if (path / "bert_config.json").exists():  # Google's, which does not tell the casing
         return WordPiece.from_file(path / "vocab.txt", lowercase)
-    tokenizer = WordPiece.load(path)
+    tokenizer = WordPiece.load(path, otherwise=lowercase)
     if tokenizer.lowercase != lowercase:
         raise UserError(
             "config key data.lowercase",

@@ -82,9 +82,9 @@ class WordPiece:
         return cls(read_vocab(Path(path)), lowercase)
 
     @classmethod
-    def load(cls, folder: str | Path) -> "WordPiece":
-        """Reads vocabulary and casing from a Hugging Face folder (see `vocabularies.read_folder`)."""
-        return cls(*read_folder(Path(folder)))
+    def load(cls, folder: str | Path, otherwise: bool | None = None) -> "WordPiece":
+        """Reads vocabulary and casing from a Hugging Face folder; arguments and errors are those of `read_folder`."""
+        return cls(*read_folder(Path(folder), otherwise))
 
     def save(self, folder: str | Path, max_length: int | None = None) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer`.

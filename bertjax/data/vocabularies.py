@@ -71,18 +71,21 @@ def read_vocab(path: Path) -> list[str]:
     return vocab
 
 
-def read_folder(folder: Path) -> tuple[list[str], bool]:
+def read_folder(folder: Path, otherwise: bool | None = None) -> tuple[list[str], bool]:
     """Returns the tokens and the casing (whether text is lowercased) of a Hugging Face folder.
 
     Reads vocab.txt or else tokenizer.json, and tokenizer_config.json for the casing.
 
+    Args:
+      folder: the folder.
+      otherwise: the casing if no file tells it.
     Raises:
       UserError: neither vocabulary nor casing to be found, unreadable files, or a tokenizer that is not
         BERT's (other model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese left
         unsplit, tokens added to its vocabulary).
     """
     library, config = _read_json(folder / "tokenizer.json"), _read_json(folder / "tokenizer_config.json")
-    lowercase = _casing(folder, library, config)
+    lowercase = _casing(folder, library, config, otherwise)
     _check_kind(folder, library, config, lowercase)
     path = folder / "vocab.txt"
     vocab = read_vocab(path) if path.exists() else _library_vocab(folder, library)
@@ -112,7 +115,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> bool:
+def tells_casing(folder: Path) -> bool:
+    """Returns whether a Hugging Face folder has a file that tells the casing. Raises UserError for unreadable files."""
+    library, config = _read_json(folder / "tokenizer.json"), _read_json(folder / "tokenizer_config.json")
+    return (config.get("do_lower_case"), (library.get("normalizer") or {}).get("lowercase")) != (None, None)
+
+
+def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], otherwise: bool | None) -> bool:
     """Whether a Hugging Face folder's tokenizer lowercases."""
     normalizer = library.get("normalizer") or {}
     found = {
@@ -121,13 +130,14 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> bo
         "chinese": (config.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars")),
     }
     first = {key: next((v for v in values if v is not None), None) for key, values in found.items()}
-    lowercase = first["lowercase"]
+    lowercase = otherwise if first["lowercase"] is None else first["lowercase"]
     if not isinstance(lowercase, bool):
         raise UserError(
             str(folder),
             got=f"do_lower_case {lowercase}" if lowercase is not None else "nothing that tells the casing",
             expected="do_lower_case in tokenizer_config.json, or a BertNormalizer in tokenizer.json",
-            fix='write {"do_lower_case": true} (false for a cased model) to tokenizer_config.json',
+            fix='write {"do_lower_case": true} (false for a cased model) to tokenizer_config.json, '
+            "or set --config.data.lowercase",
         )
     if first["strip_accents"] not in (None, lowercase) or first["chinese"] is False:
         raise UserError(
