@@ -1,5 +1,6 @@
 """Bad text, values and flags are told in one line: what was got, what was expected, and the fix."""
 
+import functools
 import gzip
 import re
 import shutil
@@ -29,6 +30,12 @@ def train(home, tmp_path):
         return tiny.run(*tiny.arguments(home / "text.txt", tmp_path / "run", **overrides), *flags).error
 
     return call
+
+
+@pytest.fixture
+def prepare(train):
+    """Prepares the text with other values; returns the message. Cheaper than training, which first checks the model."""
+    return functools.partial(train, "--mode=prepare")
 
 
 def named(value: object) -> str | None:
@@ -78,19 +85,20 @@ def named(value: object) -> str | None:
     ids=lambda value: value if isinstance(value, str) and value.endswith(("txt", "gz", "json", "jsonl")) else "",
 )
 @pytest.mark.parametrize("vocabulary", ["trained", "given"])
-def test_bad_text(train, home, tmp_path, name, content, got, expected, fix, vocabulary):
+def test_bad_text(prepare, home, tmp_path, name, content, got, expected, fix, vocabulary):
     path = tmp_path / name
     path.write_bytes(content)
     given = {"data__vocab_file": home / "vocabulary" / "vocab.txt"} if vocabulary == "given" else {}
-    message = train(data__source=path, data__prepared_dir=tmp_path / "prepared", **given)
+    message = prepare(data__source=path, data__prepared_dir=tmp_path / "prepared", **given)
     check(message, what=re.escape(str(path)), got=got, expected=expected, fix=fix)
     assert not list((tmp_path / "prepared").glob("*/"))  # nothing half prepared
 
 
-def test_the_line_of_a_bad_row_is_named(train, tmp_path):
+def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "x"}\n\n{"txt": "x"}\n')
-    check(train(data__source=path), what=f"{path}:3$", got="'txt'", expected="text_field", fix="data.text_field")
+    for call in (train, prepare):
+        check(call(data__source=path), what=f"{path}:3$", got="'txt'", expected="text_field", fix="data.text_field")
 
 
 @pytest.mark.parametrize(
@@ -105,16 +113,16 @@ def test_the_line_of_a_bad_row_is_named(train, tmp_path):
         ("tfds:", "'tfds:'", "tfds:NAME", "name the dataset"),
     ],
 )
-def test_a_bad_source(train, source, got, expected, fix):
-    message = train(data__source=source)
+def test_a_bad_source(prepare, source, got, expected, fix):
+    message = prepare(data__source=source)
     assert source in message
     check(message, what="config key data.source", got=got, expected=expected, fix=fix)
 
 
-def test_a_file_named_twice(train, home):
+def test_a_file_named_twice(prepare, home):
     text = home / "text.txt"
     check(
-        train(data__source=f"{text},{text}"),
+        prepare(data__source=f"{text},{text}"),
         what="config key data.source",
         got=f"{text} twice",
         expected="each file once",
@@ -122,21 +130,22 @@ def test_a_file_named_twice(train, home):
     )
 
 
-def test_one_document_has_no_random_next_sentence(train, home, tmp_path):
+def test_one_document_has_no_random_next_sentence(home, tmp_path):
     one = tmp_path / "one.txt"
     one.write_text((home / "text.txt").read_text().replace("\n\n", "\n"))
-    message = train(data__source=one, data__valid_source=home / "text.txt")
+    arguments = tiny.arguments(one, tmp_path / "run", data__valid_source=home / "text.txt")
+    message = tiny.run_on_one(*arguments).error
     check(message, what="next-sentence", got="1 document", expected="at least two", fix="next_sentence=False")
 
 
 @pytest.mark.parametrize(("fraction", "split"), [(1e-9, "valid"), (1 - 1e-9, "train")])
-def test_an_empty_split(train, fraction, split):
-    message = train(data__valid_fraction=fraction)
+def test_an_empty_split(prepare, fraction, split):
+    message = prepare(data__valid_fraction=fraction)
     check(message, what=f"the {split} split", got="no document", expected="some held out", fix="data.valid_fraction")
 
 
-def test_a_batch_larger_than_the_epoch(train):
-    message = train(batch_size=4096)
+def test_a_batch_larger_than_the_epoch(home, tmp_path):
+    message = tiny.run_on_one(*tiny.arguments(home / "text.txt", tmp_path / "run", batch_size=4096)).error
     check(message, what="batch_size", got=r"4096 rows a step, but \d+ rows", expected="at least one", fix="more text")
 
 
@@ -155,20 +164,20 @@ SPECIALS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
         (None, "No such file", "a readable file", "path of a vocab.txt"),
     ],
 )
-def test_a_bad_vocabulary(train, tmp_path, content, got, expected, fix):
+def test_a_bad_vocabulary(prepare, tmp_path, content, got, expected, fix):
     path = tmp_path / "vocab.txt"
     if content is not None:
         path.write_bytes(content)
-    check(train(data__vocab_file=path), what=re.escape(str(path)), got=got, expected=expected, fix=fix)
+    check(prepare(data__vocab_file=path), what=re.escape(str(path)), got=got, expected=expected, fix=fix)
 
 
-def test_a_folder_without_a_vocabulary(train, tmp_path):
-    message = train(data__vocab_file=tmp_path)
+def test_a_folder_without_a_vocabulary(prepare, tmp_path):
+    message = prepare(data__vocab_file=tmp_path)
     check(message, what=re.escape(str(tmp_path)), got="tells the casing", expected="do_lower_case", fix="write")
 
 
-def test_a_vocabulary_of_another_casing(train, home):
-    message = train(data__vocab_file=home / "vocabulary", data__lowercase=False)
+def test_a_vocabulary_of_another_casing(prepare, home):
+    message = prepare(data__vocab_file=home / "vocabulary", data__lowercase=False)
     check(message, what="data.lowercase", got="False", expected="True, as the tokenizer in", fix="data.lowercase=True")
 
 

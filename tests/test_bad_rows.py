@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import jax
 import pytest
 
 from bertjax.data.tokenizers import SPECIALS, WordPiece
@@ -14,7 +13,9 @@ from bertjax.training.config import TrainingConfig
 from configs import classification as config_file
 from experiments import classification
 from tests import tiny
+from tests.random_params import random_params
 from tests.tiny import check_told as check
+from tests.tiny import run_on_one as run
 
 SIZES = {
     "model.num_layers": 1,
@@ -37,7 +38,7 @@ def home(tmp_path_factory):
     resolved = classification.resolve(json.loads(tree.to_json()))
     _, experiment = build_all((TrainingConfig, classification.Config), resolved, "")
     task = classification.make(experiment, home / "vocabulary", None)
-    task.export(jax.device_get(jax.jit(task.init)(jax.random.key(0))), home / "published")
+    task.export(random_params(task.init), home / "published")
     return home
 
 
@@ -52,9 +53,7 @@ def train(home, tmp_path):
             path.write_bytes(content.encode() if isinstance(content, str) else content)
         values |= {key.replace("__", "."): value for key, value in overrides.items()}
         flags = [f"--config.{key}={value}" for key, value in values.items() if value is not None]
-        message = tiny.run(
-            f"--config=configs/classification.py{variant}", f"--workdir={tmp_path / 'run'}", *flags
-        ).error
+        message = run(f"--config=configs/classification.py{variant}", f"--workdir={tmp_path / 'run'}", *flags).error
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
         return message
 
@@ -293,7 +292,7 @@ def test_a_vocabulary_that_contradicts_the_weights(train, home):
 def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
     flags = [f"--config.init_from={home / 'published'}", f"--config.data.text_columns={columns}", f"--output={output}"]
     config = ["--config=configs/classification.py", "--config.data.seq_len=16"]
-    outcome = tiny.run("--mode=predict", *config, *flags, stdin=lines)
+    outcome = run("--mode=predict", *config, *flags, stdin=lines)
     assert not output.exists()
     return outcome.error
 

@@ -1,6 +1,7 @@
 """Who may import whom, and how large things may grow: the house, checked."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,9 +124,16 @@ WITHOUT_JAX = ("bertjax/data/", "bertjax/scoring/")
 JAX = ("jax", "flax", "optax", "chex")
 
 
+@functools.cache
+def nodes(source: str) -> list[ast.AST]:
+    """The syntax tree of a file as a list of its imports and functions."""
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+
+
 def imported(source: str) -> Iterator[str]:
     """The dotted names that a file imports, at any depth."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -158,7 +166,7 @@ def violations(path: str, source: str) -> list[str]:
 def oversized(path: str, source: str) -> list[str]:
     """Functions over 60 lines; a config's function is a list of values."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not path.startswith("configs/"):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > 60:
@@ -166,6 +174,7 @@ def oversized(path: str, source: str) -> list[str]:
     return found
 
 
+@functools.cache
 def sources() -> dict[str, str]:
     paths = [
         ROOT / "launch.py",

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,6 +18,7 @@ from bertjax.interop import google
 from bertjax.models.bert import BertForPreTraining
 from bertjax.models.fine_tuning import BertForSequenceClassification
 from tests import published, tiny
+from tests.random_params import random_params
 
 SIZES = {
     "num_layers": 4,
@@ -53,7 +53,7 @@ def command(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(command):
     """The outcome of that, with the casing."""
-    return tiny.run(*command, "--config.data.lowercase=True")
+    return tiny.run_on_one(*command, "--config.data.lowercase=True")
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,9 @@ def config(folder, model=None, **data):
 
 def init(model, num_inputs, **options):
     """Fresh parameters of a model."""
-    ids = (jnp.zeros((1, 1), jnp.int32),) * num_inputs
-    return jax.jit(functools.partial(model.init, deterministic=True, **options))(jax.random.key(1), *ids)["params"]
+    ids = (np.zeros((1, 1), np.int32),) * num_inputs
+    params = random_params(functools.partial(model.init, deterministic=True, **options), *ids, seed=1)["params"]
+    return jax.device_put(params)
 
 
 @functools.cache
@@ -177,7 +178,9 @@ def test_a_size_must_come_from_somewhere():
 
 def test_a_casing_that_nothing_tells(command):
     told = {"what": "data.lowercase", "got": "nothing in init_from that tells the casing"}
-    tiny.check_told(tiny.run(*command).error, **told, expected="True for an uncased", fix="lowercase=True or False")
+    tiny.check_told(
+        tiny.run_on_one(*command).error, **told, expected="True for an uncased", fix="lowercase=True or False"
+    )
 
 
 @pytest.mark.parametrize(("is_there", "got"), [(False, "no such folder"), (True, "no checkpoint, config.json or")])
@@ -219,11 +222,10 @@ def test_weights_of_google_s(caplog, name):
     np.testing.assert_array_equal(pooler, tensors["bert.pooler.dense.weight"].T)
     # What TensorFlow computed with them.
     expected = np.load(published.GOOGLE / "outputs.npz")
-    ids, types = jnp.asarray(expected["ids"], jnp.int32), jnp.asarray(expected["types"], jnp.int32)
-    places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-    output = whole.apply(
-        {"params": params}, ids, types, jnp.ones_like(ids), places, deterministic=True, return_attention=False
-    )
+    ids, types = expected["ids"].astype(np.int32), expected["types"].astype(np.int32)
+    places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    apply = jax.jit(functools.partial(whole.apply, deterministic=True, return_attention=False))
+    output = apply({"params": params}, ids, types, np.ones_like(ids), places)
     np.testing.assert_allclose(output.masked_lm_logits, expected["logits"], atol=2e-5)
     np.testing.assert_allclose(output.next_sentence_logits[:, 0], expected["relationship"], atol=2e-5)
 
@@ -247,7 +249,7 @@ def test_a_classifier_learns_from_a_folder_of_google_s(trained, run):
     params = pretrained.warm_start(classifier_of(run), run)
     words = params["bert"]["embeddings"]["word_embeddings"]
     assert 0 < np.abs(words - before).max() < 1e-3  # one step at 5e-5
-    outcome = tiny.run("--mode=predict", f"--workdir={run}", stdin=b"the cat\n")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={run}", stdin=b"the cat\n")
     assert json.loads(outcome.stdout)["label"] in ("no", "yes")
 
 

@@ -1,12 +1,14 @@
 """A text and a model small enough to train in a test, and `launch.py` without a process of its own."""
 
 import contextlib
+import functools
 import io
 import json
 import logging
 import random
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -242,13 +244,29 @@ def task_and_settings(tree: dict) -> tuple[bert_pretraining.BertPretraining, Tra
     return bert_pretraining.make(experiment, text.folder, text.folder), settings
 
 
-def run(*command: str, stdin: bytes = b"") -> Outcome:
-    """Does what `python launch.py COMMAND` does, in this process, which leaves flags and logging as they were."""
+@contextlib.contextmanager
+def few_devices(count: int) -> Iterator[None]:
+    """Lets JAX report only so many of the session's devices."""
+    there = jax.devices()[:count]
+    with mock.patch.multiple(jax, devices=lambda *_: there, device_count=lambda: count):
+        yield
+
+
+def run(*command: str, stdin: bytes = b"", devices: int | None = None) -> Outcome:
+    """Does what `python launch.py COMMAND` does, in this process, which leaves flags and logging as they were.
+
+    Args:
+      *command: the arguments.
+      stdin: what standard input contains.
+      devices: how many of the session's devices JAX reports; None for all of them.
+    """
     argv, status = ["launch.py", "--distributed=off", "--noreport", *command], None
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(flagsaver.flagsaver())
+        stack.enter_context(_flags_kept())
         stack.enter_context(_logging_kept())
+        if devices is not None:
+            stack.enter_context(few_devices(devices))
         stack.enter_context(mock.patch.multiple(sys, argv=argv, stdin=io.TextIOWrapper(io.BytesIO(stdin))))
         stack.enter_context(contextlib.redirect_stdout(stdout))
         stack.enter_context(contextlib.redirect_stderr(stderr))
@@ -260,12 +278,28 @@ def run(*command: str, stdin: bytes = b"") -> Outcome:
     return Outcome(status, stdout.getvalue(), stderr.getvalue())
 
 
+# As `run`, with one device: programs for several take twice as long to compile and to run.
+run_on_one = functools.partial(run, devices=1)
+
+
 def check_told(message: str, *, what: str, got: str, expected: str, fix: str) -> None:
     """Checks that each part of a message says what it should, as regular expressions."""
     parts = _TOLD.fullmatch(message)
     assert parts, message
     for name, pattern in {"what": what, "got": got, "expected": expected, "fix": fix}.items():
         assert re.search(pattern, parts[name]), f"{name} is {parts[name]!r} in {message!r}"
+
+
+@contextlib.contextmanager
+def _flags_kept():
+    """Restores all flags but those of modules that are imported meanwhile; flags of a config's keys are removed."""
+    before = flagsaver.save_flag_values()
+    try:
+        yield
+    finally:
+        after = flagsaver.save_flag_values()
+        new = {name: state for name, state in after.items() if not name.startswith("config.")}
+        flagsaver.restore_flag_values({**new, **before})
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
-from bertjax.data.corpus import Corpus, Split
+from bertjax.data.corpus import Corpus
 from bertjax.data.masking import MaskingConfig
 from bertjax.data.sentence_pairs import PairsConfig, make_instances
 from tests.data.folders import read_whole
@@ -62,19 +62,17 @@ def restored(batch) -> np.ndarray:
 Instance = tuple[list[int], int, int]  # its ids, how many of them are the first segment's, and its label
 
 
-def segment(texts: Split, document: int, start: int, length: int) -> list[int]:
-    (whole,) = read_whole(texts, [document])
-    return whole[start : start + length].tolist()
-
-
 def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0) -> list[Instance]:
     """The instances of an epoch, sorted."""
     tokenizer, texts = corpus.tokenizer, corpus.splits[split]
+    documents = [ids.tolist() for ids in read_whole(texts)]
+
+    def segment(document: int, start: int, length: int) -> list[int]:
+        return documents[document][start : start + length]
+
     found = []
     for row in make_instances(texts.sentences, np.arange(texts.sentences.num_documents), pairs, 3, epoch):
-        a, b = (
-            segment(texts, *(int(row[f"{what}_{side}"]) for what in ("document", "start", "length"))) for side in "ab"
-        )
+        a, b = (segment(*(int(row[f"{what}_{side}"]) for what in ("document", "start", "length"))) for side in "ab")
         ids = [tokenizer.cls_id, *a, tokenizer.sep_id]
         if pairs.next_sentence:
             ids += [*b, tokenizer.sep_id]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,27 +89,47 @@ def vocab_file(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def tiny_values(tiny_text, vocab_file) -> dict[str, object]:
+    """The config of the tiny corpus, without the folder that it is prepared in."""
+    return {
+        "source": str(tiny_text),
+        "valid_source": "",
+        "valid_fraction": 0.3,
+        "text_field": "text",
+        "on_bad_row": "stop",
+        "lines": "sentence",
+        "vocab_file": str(vocab_file),
+        "vocab_size": 100,
+        "lowercase": True,
+        "workers": 1,
+    }
+
+
 @pytest.fixture
-def make_config(tiny_text, vocab_file, tmp_path) -> Callable[..., CorpusConfig]:
+def make_config(tiny_values, tmp_path) -> Callable[..., CorpusConfig]:
     """A config of the tiny corpus, prepared under `tmp_path`, with any keys changed."""
 
     def make(**changes: object) -> CorpusConfig:
-        values: dict[str, object] = {
-            "source": str(tiny_text),
-            "valid_source": "",
-            "valid_fraction": 0.3,
-            "text_field": "text",
-            "on_bad_row": "stop",
-            "lines": "sentence",
-            "vocab_file": str(vocab_file),
-            "vocab_size": 100,
-            "lowercase": True,
-            "workers": 1,
-            "prepared_dir": str(tmp_path / "prepared"),
-        }
-        return CorpusConfig(**{**values, **changes})  # type: ignore[arg-type]
+        values = {**tiny_values, "prepared_dir": str(tmp_path / "prepared"), **changes}
+        return CorpusConfig(**values)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tiny_values, tmp_path_factory) -> Path:
+    """The folder of the prepared tiny corpus, which tests copy."""
+    config = CorpusConfig(**tiny_values, prepared_dir=str(tmp_path_factory.mktemp("tiny")))
+    preparation = Preparation(config, Path("unused"))
+    preparation.run()
+    return preparation.folder
+
+
+@pytest.fixture
+def corpus(tiny_corpus, tmp_path) -> Corpus:
+    """The tiny corpus in a folder of the test's own: readers keep counts there."""
+    return Corpus(shutil.copytree(tiny_corpus, tmp_path / "corpus"))
 
 
 @pytest.fixture

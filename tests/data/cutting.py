@@ -16,7 +16,7 @@ PROBABILITIES = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 DRAWS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))  # seed and epoch
 # Plain values, made to a PairsConfig in the test: the type checker's own random draws have no place in a strategy.
 SETTINGS = st.tuples(st.integers(8, 60), PROBABILITIES, PROBABILITIES)
-MANY = 100_000
+MANY = 40_000
 
 
 def pairs(seq_len: int, short: float, random_next: float) -> PairsConfig:

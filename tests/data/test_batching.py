@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import plan
-from bertjax.data.corpus import Corpus
 from tests.data.batches import (
     ALL,
     BATCH,
@@ -30,11 +29,6 @@ from tests.data.batches import (
     rows_in,
 )
 from tests.data.folders import counts_of
-
-
-@pytest.fixture
-def corpus(make_config, prepare) -> Corpus:
-    return prepare(make_config())
 
 
 def steps_in(batches, epoch: int) -> int:

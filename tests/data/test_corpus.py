@@ -259,7 +259,7 @@ def test_copies_of_a_document_stay_on_one_side(make_config, prepare, tiny_docume
 
 
 def test_the_held_out_fraction_is_what_was_asked_for(make_config, tmp_path, check_rate):
-    path, count = tmp_path / "many.txt", 100_000
+    path, count = tmp_path / "many.txt", 10_000
     path.write_text("\n\n".join(f"Document {number}" for number in range(count)))
     config = make_config(source=str(path), valid_fraction=0.1)
     held_out = sum(1 for _ in corpus._documents(config, "valid", TextSource(str(path), "text", "stop")))

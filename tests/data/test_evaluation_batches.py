@@ -3,7 +3,6 @@ import pytest
 
 from bertjax.data import plan
 from bertjax.data.batching import RowsConfig
-from bertjax.data.corpus import Corpus
 from bertjax.errors import UserError
 from tests.data.batches import (
     ALL,
@@ -20,11 +19,6 @@ from tests.data.batches import (
     make_batches,
     rows_in,
 )
-
-
-@pytest.fixture
-def corpus(make_config, prepare) -> Corpus:
-    return prepare(make_config())
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 8, 1000])

@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bertjax.data import corpus, preparation, word_counts
+from bertjax.data import corpus, preparation, records, word_counts
 from bertjax.data.corpus import CorpusConfig, Preparation
 from tests.data.folders import TRAINED, digests, fingerprint, left_behind, texts_of
 
@@ -23,47 +24,57 @@ def in_small_parts(monkeypatch) -> None:
     monkeypatch.setattr(word_counts, "_WORDS", 100)
 
 
-# Places in the middle of a preparation, and how often they are passed before the interruption.
+@pytest.fixture(scope="module")
+def never_interrupted(tiny_values, tmp_path_factory) -> dict[str, str]:
+    """The digests of the tiny corpus with a trained vocabulary, prepared in small parts."""
+    values = {**tiny_values, **TRAINED, "prepared_dir": str(tmp_path_factory.mktemp("never"))}
+    with pytest.MonkeyPatch.context() as patch:
+        in_small_parts(patch)
+        preparing = Preparation(CorpusConfig(**values), Path("unused"))
+        preparing.run()
+    return digests(preparing.folder)
+
+
+# Places in the middle of a preparation, how often they are passed before the interruption, and what interrupts.
 INTERRUPTIONS = [
-    (word_counts, "_write", 3),
-    (word_counts, "most_frequent", 0),
-    (preparation, "train_vocabulary", 0),
-    (corpus.Tokenized, "save", 0),
-    (corpus.Tokenized, "save", 2),
-    (preparation.SplitCounter, "add", 2),
-    (preparation.SplitCounter, "finish", 1),
-    (corpus.np, "save", 0),
-    (corpus.records, "write_tokens", 0),
-    (corpus.records, "_examples", 2),
-    (corpus.json, "dumps", 1),
-    (corpus.shutil, "rmtree", 1),
+    (word_counts, "_write", 3, RuntimeError),
+    (word_counts, "most_frequent", 0, KeyboardInterrupt),
+    (preparation, "train_vocabulary", 0, RuntimeError),
+    (corpus.Tokenized, "save", 0, RuntimeError),
+    (corpus.Tokenized, "save", 2, KeyboardInterrupt),
+    (preparation.SplitCounter, "add", 2, KeyboardInterrupt),
+    (preparation.SplitCounter, "finish", 1, RuntimeError),
+    (np, "save", 0, KeyboardInterrupt),
+    (records, "write_tokens", 0, RuntimeError),
+    (records, "_examples", 2, KeyboardInterrupt),
+    (corpus.json, "dumps", 1, RuntimeError),
+    (corpus.shutil, "rmtree", 1, KeyboardInterrupt),
 ]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("place", INTERRUPTIONS, ids=lambda place: f"{place[1]}-{place[2]}")
+@pytest.mark.parametrize(("owner", "name", "count", "error"), INTERRUPTIONS)
 def test_an_interrupted_preparation_goes_on_to_the_same_bytes(
-    place, error, make_config, prepare, tmp_path, monkeypatch
+    owner, name, count, error, make_config, prepare, never_interrupted, tmp_path, monkeypatch
 ):
     config = make_config(**TRAINED)
     in_small_parts(monkeypatch)
-    original, passed = getattr(*place[:2]), []
+    original, passed = getattr(owner, name), []
 
     def interrupted(*arguments: object, **named: object) -> object:
-        passed.append(place)
-        if len(passed) > place[2]:
+        passed.append(name)
+        if len(passed) > count:
             raise error("interrupted")
         return original(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(*place[:2], interrupted)
+        patch.setattr(owner, name, interrupted)
         with pytest.raises(error):
             Preparation(config, tmp_path).run()
-    assert len(passed) == place[2] + 1
+    assert len(passed) == count + 1
     assert left_behind(config) == [f"{fingerprint(config)}.partial"]
     assert not Preparation(config, tmp_path).is_finished()
-    again, never = prepare(config), prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never")))
-    assert digests(again.folder) == digests(never.folder)
+    again = prepare(config)
+    assert digests(again.folder) == never_interrupted
     assert left_behind(config) == [again.folder.name]
     assert len(list(again.folder.rglob("*-train.array_record*"))) > 3
 
@@ -84,12 +95,12 @@ def test_finished_parts_are_not_made_again(make_config, tmp_path, monkeypatch):
 
     watch("_count_words")
     watch("_tokenize")
-    write, writes = corpus.records.write_tokens, []
-    monkeypatch.setattr(corpus.records, "write_tokens", lambda *_: writes.append(1) or 1 / 0)
+    write, writes = records.write_tokens, []
+    monkeypatch.setattr(records, "write_tokens", lambda *_: writes.append(1) or 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             Preparation(config, tmp_path).run()
-    monkeypatch.setattr(corpus.records, "write_tokens", write)
+    monkeypatch.setattr(records, "write_tokens", write)
     Preparation(config, tmp_path).run()
     assert len(writes) == 2
     assert len(made) == len(set(made))
@@ -127,7 +138,7 @@ def start_killed(config: CorpusConfig, moment: str, script: Path) -> subprocess.
     return subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
 
 
-def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, tmp_path, monkeypatch):
+def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, never_interrupted, tmp_path, monkeypatch):
     config, parts = make_config(**TRAINED), {}
     partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
     for moment, kind in (("words", "words/*.txt"), ("tokens", "train/*.npz"), ("records", "valid/*.npz")):
@@ -137,8 +148,8 @@ def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, tm
     assert parts["tokens"] == 1
     assert parts["records"] > 1
     in_small_parts(monkeypatch)
-    again, never = prepare(config), prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never")))
-    assert digests(again.folder) == digests(never.folder)
+    again = prepare(config)
+    assert digests(again.folder) == never_interrupted
     assert left_behind(config) == [again.folder.name]
 
 
@@ -154,12 +165,12 @@ def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(
     make_config, prepare, tmp_path, tiny_documents, monkeypatch
 ):
     text, rng = tmp_path / "text.txt", random.Random(0)
-    text.write_text("\n\n".join("\n".join([*document, str(n)]) for n in range(60) for document in tiny_documents))
+    text.write_text("\n\n".join("\n".join([*document, str(n)]) for n in range(20) for document in tiny_documents))
     config = make_config(**TRAINED, source=str(text), workers=2, lines="paragraph")
     script, kills = tmp_path / "killed.py", 0
     partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
     while not Preparation(config, tmp_path).is_finished():
-        process, more = start_killed(config, "nothing", script), rng.randrange(200)
+        process, more = start_killed(config, "nothing", script), rng.randrange(70)
         parts = count_parts(partial) + more
         while process.poll() is None and count_parts(partial) < parts:
             time.sleep(0.02)

@@ -52,6 +52,7 @@ def test_the_published_choices(number):
     assert list(best) == [n for n in case["combination"] if case["combination"] != [0, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_the_published_choices_on_real_articles(data_folder, name):
     choices = [oracle(*text, config()) for text in read_set(data_folder, name)]

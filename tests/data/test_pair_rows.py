@@ -177,11 +177,11 @@ def test_a_pair_longer_than_a_row_is_a_bug():
 
 
 @pytest.mark.slow
-def test_a_million_pairs_take_seconds():
-    sizes = np.random.default_rng(0).integers(5, 60, (1_000_000, 2))
+def test_many_pairs_take_little_time():
+    sizes = np.random.default_rng(0).integers(5, 60, (200_000, 2))
     tokens = np.arange(60, dtype=np.int32)
     pairs = PairRows({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
     begin = time.process_time()
     rows = PackedRows(pairs, row_of(256, 16), 0, 0)
-    assert time.process_time() - begin < 5  # 0.4 seen
+    assert time.process_time() - begin < 2  # 0.1 seen
     assert pairs.lengths.sum() / (256 * len(rows.lengths)) > 0.99

@@ -78,10 +78,10 @@ def test_one_worker_maps_one_item_at_a_time():
 def test_workers_keep_the_order_and_bound_what_is_in_flight():
     # The first item takes longest, so that the others are done before it.
     source = Source(40)
-    first = [[[f"{number:07d}" for number in range(300_000, 0, -1)]]]
+    first = [[[f"{number:07d}" for number in range(100_000, 0, -1)]]]
     results = map_blocks(sorted, itertools.chain(first, source), 2)
     assert source.taken == 0
-    assert len(next(results)[0]) == 300_000
+    assert len(next(results)[0]) == 100_000
     assert source.taken == 2 * 2
     for number, result in enumerate(results):
         assert result == [[f"line {number}"]]
@@ -123,8 +123,7 @@ def test_an_error_of_the_source_reaches_the_reader():
             list(map_blocks(len, failing(), workers))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("block_characters", [500, 1 << 18])
+@pytest.mark.parametrize(("workers", "block_characters"), [(1, 500), (1, 1 << 18), (2, 500)])
 def test_words_are_counted_whatever_the_workers_and_blocks(
     workers, block_characters, tiny_documents, tmp_path, monkeypatch
 ):

@@ -123,6 +123,7 @@ def test_permutations_differ_by_seed_and_epoch(check_mean):
         check_mean(f"permutations {i} and {j}", (places[i] - 0.5) * (places[j] - 0.5), 0, 1 / 144)
 
 
+@settings(max_examples=40)
 @given(WORD, WORD, st.integers(1, 300), st.data())
 def test_places_are_permuted_one_by_one(seed, epoch, size, data):
     every = random.permuted(seed, epoch, np.arange(size), size)

@@ -87,9 +87,9 @@ def test_windows_give_what_the_whole_gives(parts):
 
 
 @pytest.mark.slow
-def test_a_megabyte_of_punctuation_is_split_in_the_end():
+def test_much_punctuation_is_split_in_the_end():
     # Without windows NLTK raises TimeoutError on this.
-    assert len(sentences.split(". " * 200_000)) == 200_000
+    assert len(sentences.split(". " * 60_000)) == 60_000
 
 
 def test_the_import_pulls_in_no_machine_learning():

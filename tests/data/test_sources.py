@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -65,12 +66,10 @@ def test_a_name_that_looks_like_a_glob_is_a_name_first():
 
 
 def test_documentation():
-    documents = TextSource("documentation", "text", "stop").documents()
+    documents = itertools.islice(TextSource("documentation", "text", "stop").documents(), 20)
     expected = ((where, lines) for where, lines in documentation.documents() if lines)
-    for document, (where, lines) in zip(documents, expected, strict=False):
-        assert (document.where, document.lines) == (where, lines)
-        if where.startswith("ast"):
-            break
+    found = [(document.where, document.lines) for document in documents]
+    assert found == list(itertools.islice(expected, 20))
 
 
 def test_reading_twice_gives_the_same_text_and_counts():
@@ -168,10 +167,10 @@ def test_bad_lines(name, bad, message, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_a_late_nul_byte_is_a_bad_line(name):
-    write(name, b"Okay.\n" * 100_000 + b"a\0b\nLast.")
-    with pytest.raises(UserError, match=r"a\.txt(\.gz)?:100001: got a NUL character"):
+    write(name, (b"Okay" * 250 + b"\n") * 200 + b"a\0b\nLast.")  # beyond what is looked at for binary files
+    with pytest.raises(UserError, match=r"a\.txt(\.gz)?:201: got a NUL character"):
         read(name)
-    assert counts(name) == (1, 100_001, 1, 0)
+    assert counts(name) == (1, 201, 1, 0)
 
 
 def test_offsets_count_the_byte_order_mark():
@@ -234,13 +233,13 @@ def test_memory_is_bounded():
         for _ in range(30):
             stream.write(b"x" * 2**20)  # one line of 30 MB
         stream.write(b"\nshort\n")
-        for _ in range(20_000):
+        for _ in range(5_000):
             stream.write(b"A line of an ordinary document.\n\n")
     tracemalloc.start()
     number = sum(1 for _ in TextSource("a.txt", "text", "skip").documents())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert number == 20_000
+    assert number == 5_000
     assert peak < 8 * 2**20
 
 
@@ -257,7 +256,7 @@ def test_an_unreadable_file_is_told(monkeypatch):
             use()
 
 
-def test_fingerprint_is_that_of_the_content():
+def test_fingerprint_is_that_of_the_content(monkeypatch):
     write("one/a.txt", "text")
     write("one/b.jsonl.gz", '{"text": "x"}')
     first = TextSource("one/*", "text", "stop").fingerprint()
@@ -275,7 +274,8 @@ def test_fingerprint_is_that_of_the_content():
     assert TextSource("one/b.jsonl.gz,one/a.txt", "text", "stop").fingerprint() != first
     write("one/a.txt", "Text")
     assert TextSource("one/*", "text", "stop").fingerprint() != first
-    assert TextSource("documentation", "text", "stop").fingerprint() == documentation.fingerprint()
+    monkeypatch.setattr(documentation, "fingerprint", lambda: {"kind": "documentation"})
+    assert TextSource("documentation", "text", "stop").fingerprint() == {"kind": "documentation"}
 
 
 def test_only_tfds_sources_import_tfds():

@@ -1,3 +1,4 @@
+import itertools
 import os
 from pathlib import Path
 
@@ -253,9 +254,9 @@ def test_bad_config(changes, message):
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
-        ("squad_v11_xquad_en", {"exact": 676, "cut": 1}),
-        ("covid_qa", {"exact": 135, "cut": 1, "long": 32}),
-        ("squad_v2_small", {"exact": 1229, "long": 1}),
+        ("squad_v11_xquad_en", {"exact": 169}),
+        ("covid_qa", {"exact": 31, "cut": 1, "long": 10}),
+        ("squad_v2_small", {"exact": 307, "long": 1}),
     ],
 )
 def test_oracle_on_published_data(name, counts):
@@ -265,7 +266,8 @@ def test_oracle_on_published_data(name, counts):
     tokenizer = WordPiece.from_file(data / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
     source = str(data / name / "dev.json.gz")
     found = {"exact": 0, "cut": 0, "long": 0}
-    for question in read_questions(source, "data.valid_source", BadRows("stop"), aligned=True):
+    questions = read_questions(source, "data.valid_source", BadRows("stop"), aligned=True)
+    for question in itertools.islice(questions, 1, None, 4):
         answer = question.answers[0] if question.answers else None
         expected = answer.text.strip() if answer else ""
         text = recovered(question, tokenizer, null_answers=True)

@@ -93,7 +93,9 @@ def task_of(folder, variant="tiny", **overrides):
 def run(tmp_path_factory):
     """A run that has learned to write the summaries."""
     folder = tmp_path_factory.mktemp("abstractive")
-    outcome = tiny.run("--config=configs/bertsum_abs.py:tiny", f"--workdir={folder / 'run'}", *flags(values_of(folder)))
+    outcome = tiny.run_on_one(
+        "--config=configs/bertsum_abs.py:tiny", f"--workdir={folder / 'run'}", *flags(values_of(folder))
+    )
     assert outcome.status is None, outcome.error
     return folder / "run"
 
@@ -115,10 +117,10 @@ def test_predictions(run, tmp_path):
     (tmp_path / "in.txt").write_text(article)
     target = tmp_path / "out.txt"
     command = ["--mode=predict", f"--workdir={run}", f"--input={tmp_path / 'in.txt'}"]
-    assert tiny.run(*command, f"--output={target}").status is None
+    assert tiny.run_on_one(*command, f"--output={target}").status is None
     text = target.read_text()
     assert text.startswith("cleo sees ") and text.endswith(" . all is well .\n")
-    assert tiny.run(*command, f"--output={target}", "--format=jsonl").status is None
+    assert tiny.run_on_one(*command, f"--output={target}", "--format=jsonl").status is None
     record = json.loads(target.read_text())
     assert record["summary"] == [text.removesuffix(" all is well .\n"), "all is well ."] and record["score"] < 0
 
@@ -126,10 +128,10 @@ def test_predictions(run, tmp_path):
 @pytest.mark.slow
 def test_it_is_exported_and_begun_from(run, tmp_path):
     folder = tmp_path / "exported"
-    assert tiny.run("--mode=export", f"--workdir={run}", f"--output={folder}").status is None
+    assert tiny.run_on_one("--mode=export", f"--workdir={run}", f"--output={folder}").status is None
     values = {key: value for key, value in values_of(tmp_path).items() if not key.startswith("model.")}
     given = ["--config=configs/bertsum_abs.py", f"--config.init_from={folder}", *flags(values)]
-    outcome = tiny.run("--mode=evaluate", *given)
+    outcome = tiny.run_on_one("--mode=evaluate", *given)
     assert outcome.status is None, outcome.error
     assert json.loads(outcome.stdout)["valid/nll"] < 0.2
 

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -19,6 +18,7 @@ from experiments import classification
 from tests import published as published_models
 from tests import tiny
 from tests.interop import bundles
+from tests.random_params import random_params
 from tests.showing import shown
 
 SMALL = {
@@ -50,7 +50,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classification")
     values = {**SMALL, **tiny.write_table(folder, rows=400)}
     command = ["--config=configs/classification.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    outcome = tiny.run(*command)
+    outcome = tiny.run_on_one(*command)
     assert outcome.status is None, outcome.status
     return folder / "run", command
 
@@ -88,7 +88,7 @@ def test_a_run_learns_and_keeps_its_labels(run):
     assert (workdir / "vocab.txt").exists()
 
 
-def test_scores_come_back_whatever_the_batch_size(run):
+def test_scores_come_back_on_several_devices(run):
     workdir, _ = run
     last = [line for line in lines_of(workdir / "metrics.jsonl") if "valid/accuracy" in line][-1]
     outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
@@ -101,7 +101,7 @@ def test_scores_come_back_whatever_the_batch_size(run):
 def published(run, mode, **values):
     """Evaluates, or predicts, by the run as `init_from` names it, with no more of its config."""
     flags_ = flags({"init_from": run, "data.seq_len": 16, **values})
-    return tiny.run(f"--mode={mode}", "--config=configs/classification.py", *flags_, stdin=b"the cat\n")
+    return tiny.run_on_one(f"--mode={mode}", "--config=configs/classification.py", *flags_, stdin=b"the cat\n")
 
 
 def test_held_out_rows_are_scored_without_training_rows(run, tmp_path):
@@ -187,14 +187,18 @@ def test_training_without_rows_is_told(run, tmp_path):
     values = {"init_from": run[0], "data.valid_source": tiny.write_table(tmp_path)["data.source"], "data.seq_len": 16}
     command = ["--config=configs/classification.py", f"--workdir={tmp_path / 'run'}", *flags(values)]
     tiny.check_told(
-        tiny.run(*command).error, what="data.source", got="nothing", expected="rows to train on", fix="data.source=FILE"
+        tiny.run_on_one(*command).error,
+        what="data.source",
+        got="nothing",
+        expected="rows to train on",
+        fix="data.source=FILE",
     )
 
 
 def test_predictions_and_export(run, tmp_path):
     workdir, _ = run
     text = b"the cat sees a dog .\nthe dog sees a bird .\nthe " + b"dog and the " * 20 + b"bird .\n"
-    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
     assert outcome.status is None, outcome.status
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     assert [record["label"] for record in records] == ["yes", "no", "no"]
@@ -204,12 +208,13 @@ def test_predictions_and_export(run, tmp_path):
         assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5)
 
     exported = tmp_path / "exported"
-    assert tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best").status is None
+    command = ["--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best"]
+    assert tiny.run_on_one(*command).status is None
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "no", "1": "yes"}
     assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
-    again = tiny.run(
+    again = tiny.run_on_one(
         "--mode=predict",
         "--config=configs/classification.py",
         f"--config.init_from={exported}",
@@ -231,14 +236,14 @@ def test_predictions_and_export(run, tmp_path):
 )
 def test_files_to_predict_on(run, tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    outcome = tiny.run("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / name}")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / name}")
     assert outcome.status is None, outcome.status
     assert [json.loads(line)["label"] for line in outcome.stdout.splitlines()] == ["yes", "no"]
 
 
 def test_a_column_that_an_input_does_not_have(run, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n')
-    outcome = tiny.run("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / 'in.jsonl'}")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / 'in.jsonl'}")
     got = "without column 'sentence'; its columns: 'text'"
     tiny.check_told(
         outcome.error, what="in.jsonl:1", got=got, expected="text_columns", fix="correct --config.data.text"
@@ -247,7 +252,7 @@ def test_a_column_that_an_input_does_not_have(run, tmp_path):
 
 def test_a_pair_task_asks_for_pairs(run):
     workdir, _ = run
-    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
     tiny.check_told(
         outcome.error, what="input line 1", got="2 parted by tabs", expected="one text", fix="put a space for the tab"
     )
@@ -256,7 +261,7 @@ def test_a_pair_task_asks_for_pairs(run):
 def test_a_finished_run_stays_as_it_is(run):
     workdir, command = run
     before = (workdir / "metrics.jsonl").read_text()
-    assert tiny.run(*command).status is None
+    assert tiny.run_on_one(*command).status is None
     assert (workdir / "metrics.jsonl").read_text() == before
 
 
@@ -266,46 +271,46 @@ def test_a_run_that_is_older_than_a_key_goes_on_and_is_used(run, tmp_path):
     config = json.loads((older / "config.json").read_text())
     assert config["data"].pop("packing") is False
     (older / "config.json").write_text(json.dumps(config))
-    outcome = tiny.run("--mode=predict", f"--workdir={older}", stdin=b"the cat sees a dog .\n")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={older}", stdin=b"the cat sees a dog .\n")
     assert outcome.status is None, outcome.status
     again = [f"--workdir={older}" if flag.startswith("--workdir") else flag for flag in command]
-    assert tiny.run(*again).status is None
-    assert "config key data.packing" not in tiny.run(*again, "--config.data.packing=True").error
-    assert "data.packing: False there, True now" in tiny.run(*again, "--config.data.packing=True").error
+    assert tiny.run_on_one(*again).status is None
+    assert "config key data.packing" not in tiny.run_on_one(*again, "--config.data.packing=True").error
+    assert "data.packing: False there, True now" in tiny.run_on_one(*again, "--config.data.packing=True").error
 
 
 @pytest.mark.slow
 def test_a_packed_run_learns(tmp_path):
     values = {**SMALL, **tiny.write_table(tmp_path, rows=400), "model.max_positions": 48, "data.seq_len": 48}
-    values |= {"data.packing": True, "batch_size": 8, "mesh.data": 8, "num_epochs": 30.0}
+    values |= {"data.packing": True, "num_epochs": 30.0}
     workdir = tmp_path / "run"
-    outcome = tiny.run("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
+    outcome = tiny.run_on_one("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
     assert outcome.status is None, outcome.status
     metrics = lines_of(workdir / "metrics.jsonl")
     assert max(line["valid/accuracy"] for line in metrics if "valid/accuracy" in line) > 0.97
     steps = json.loads((workdir / "config.json").read_text())["evaluate_every"]
     assert steps < 320 / 8 / 2
-    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"the cat sees a dog .\n")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"the cat sees a dog .\n")
     assert json.loads(outcome.stdout)["label"] == "yes"
 
 
-@pytest.mark.slow
 def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, caplog):
-    workdir, _ = run
-    values = {**tiny.write_table(tmp_path), "data.seq_len": 16, "num_steps": 1, "batch_size": 8}
-    rows = Path(values["data.source"]).read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone")
-    Path(values["data.source"]).write_text(rows)
-    values["data.vocab_file"] = str(workdir)
-    command = ["--config=configs/classification.py", f"--workdir={tmp_path / 'run'}", f"--config.init_from={workdir}"]
-    outcome = tiny.run(*command, *flags(values))
-    assert outcome.status is None, outcome.status
-    assert "has no weights of classifier for this task, which starts afresh" in outcome.stderr
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["labels"] == ["cat", "none"]
+    workdir = str(run[0])
+    source = Path(tiny.write_table(tmp_path / "others")["data.source"])
+    source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
+    task, _ = task_of(tmp_path, **{"data.source": str(source), "init_from": workdir, "data.vocab_file": workdir})
+    fresh = jax.device_put(random_params(task.init))
+    params = task.warm_start(fresh)
+    assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
+    assert "has no weights of classifier for this task, which starts afresh" in caplog.text
+    assert task._labels == ("cat", "none")
 
 
 def test_nothing_is_predicted_by_a_head_that_was_drawn(run):
     command = ["--mode=predict", "--config=configs/classification.py", f"--config.init_from={run[0]}"]
-    outcome = tiny.run(*command, "--config.data.seq_len=16", "--config.data.labels=('cat','none')", stdin=b"the cat")
+    outcome = tiny.run_on_one(
+        *command, "--config.data.seq_len=16", "--config.data.labels=('cat','none')", stdin=b"the cat"
+    )
     tiny.check_told(
         outcome.error, what="init_from", got="no weights of classifier", expected="has learned", fix="train with this"
     )
@@ -328,19 +333,19 @@ def test_numbers(tmp_path):
         "checkpoint.best_metric": "valid/spearman",
     }
     workdir = tmp_path / "run"
-    outcome = tiny.run("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
+    outcome = tiny.run_on_one("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
     assert outcome.status is None, outcome.status
     metrics = lines_of(workdir / "metrics.jsonl")
     assert metrics[-1]["valid/pearson"] > 0.9 and metrics[-1]["valid/spearman"] > 0.9
     assert metrics[-1]["valid/loss"] < 0.3 * metrics[0]["valid/mean_loss"]
-    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"cat cat cat dog .\ndog dog bird .\n")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"cat cat cat dog .\ndog dog bird .\n")
     three, none = (json.loads(line)["score"] for line in outcome.stdout.splitlines())
     assert three > 2 > none
 
     exported = tmp_path / "exported"
-    assert tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}").status is None
+    assert tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={exported}").status is None
     assert json.loads((exported / "config.json").read_text())["problem_type"] == "regression"
-    again = tiny.run(
+    again = tiny.run_on_one(
         "--mode=predict",
         "--config=configs/classification.py",
         f"--config.init_from={exported}",
@@ -368,24 +373,25 @@ def test_every_held_out_row_is_scored_once(tmp_path):
 def test_class_weights_count_in_sums_and_denominators(tmp_path):
     plain, _ = task_of(tmp_path)
     weighted, _ = task_of(tmp_path, class_weights=(1.0, 3.0))
-    batch = jax.tree.map(jnp.asarray, next(plain.batches("train", 0, np.arange(8))))
+    batch = next(plain.batches("train", 0, np.arange(8)))
     assert set(np.unique(batch["labels"])) == {0, 1}
-    params = plain.init(jax.random.key(0))
-    each = [plain.loss(params, batch | {"weights": jnp.eye(8)[i]}, None)[0]["classification"] for i in range(8)]
+    params = random_params(plain.init)
+    loss = jax.jit(lambda weights: plain.loss(params, batch | {"weights": weights}, None)[0]["classification"])
+    each = np.array([loss(row) for row in np.eye(8, dtype=np.float32)])
     counts = np.where(batch["labels"] == 1, 3.0, 1.0) * batch["weights"]
-    sums, _ = weighted.loss(params, batch, None)
-    np.testing.assert_allclose(sums["classification"], np.sum(counts * np.array(each)), rtol=1e-5)
+    sums, _ = jax.jit(weighted.loss)(params, batch, None)
+    np.testing.assert_allclose(sums["classification"], np.sum(counts * each), rtol=1e-5)
     np.testing.assert_allclose(weighted.denominators(batch)["classification"], counts.sum())
     np.testing.assert_allclose(plain.denominators(batch)["classification"], batch["weights"].sum())
 
 
 def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     task, _ = task_of(tmp_path)
-    batch = jax.tree.map(jnp.asarray, next(task.batches("train", 0, np.arange(8))))
-    params = task.init(jax.random.key(0))
-    weights = jnp.array([1.0, 1, 1, 0, 0, 0, 0, 0])
+    batch = next(task.batches("train", 0, np.arange(8)))
+    weights = np.array([1, 1, 1, 0, 0, 0, 0, 0], np.float32)
     few = {name: array[:3] for name, array in batch.items()}
-    filled, alone = (task.loss(params, rows, None) for rows in (batch | {"weights": weights}, few))
+    loss, params = jax.jit(task.loss), random_params(task.init)
+    filled, alone = (loss(params, rows, None) for rows in (batch | {"weights": weights}, few))
     np.testing.assert_allclose(filled[1]["accuracy"], alone[1]["accuracy"])
     np.testing.assert_allclose(filled[0]["classification"], alone[0]["classification"], rtol=1e-5)
 

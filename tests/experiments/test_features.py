@@ -5,6 +5,7 @@ import json
 import logging
 import random
 from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from bertjax.training.inference import Inference
 from configs import features as config_file
 from experiments import features
 from tests import published, tiny
+from tests.random_params import random_params
 
 LONG = " ".join(random.Random(0).choices(["the", "cats", "birding", "dog", "sees", "."], k=48))
 
@@ -44,7 +46,9 @@ def make(tree):
 @functools.cache
 def runner(folder, variant, overrides):
     task, settings = make(tree_of(folder, variant, **dict(overrides)))
-    return task, Inference(task, settings, None, "final")
+    fresh = random_params(task.init)  # the folder's weights take their place
+    with tiny.few_devices(1), mock.patch.object(features.Features, "init", lambda *_: fresh):
+        return task, Inference(task, settings, None, "final")
 
 
 def extract(folder, lines, variant, **overrides):
@@ -139,18 +143,20 @@ def test_no_word_of_a_long_text_is_left_out(folder, pooling, line):
 
 def test_long_and_short_texts_together_are_what_they_are_alone(folder):
     lines = ["the", LONG]
-    together = extract(folder, lines, "word", **{"data.seq_len": 12})
+    options = {"data.seq_len": 12, "model.layers": (0, -1)}
+    together = extract(folder, lines, "word", **options)
     for line, record in zip(lines, together, strict=True):
-        (alone,) = extract(folder, [line], "word", **{"data.seq_len": 12})
+        (alone,) = extract(folder, [line], "word", **options)
         assert alone["units"] == record["units"]
         close(alone["features"], record["features"])
 
 
 def test_a_text_without_pieces_has_no_vectors(folder):
-    empty, other = extract(folder, ["\u200b", "the"], "piece")
-    assert (empty["units"], empty["features"].shape) == ([], (0, 64))
-    assert other["features"].shape == (1, 64)
-    (record,) = extract(folder, ["\u200b the"], "word")
+    options = {"model.layers": (-1,)}
+    empty, other = extract(folder, ["\u200b", "the"], "piece", **options)
+    assert (empty["units"], empty["features"].shape) == ([], (0, 16))
+    assert other["features"].shape == (1, 16)
+    (record,) = extract(folder, ["\u200b the"], "word", **options)
     assert record["units"] == ["\u200b", "the"]
 
 
@@ -189,11 +195,11 @@ def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     flags = ["--mode=predict", "--config=configs/features.py", f"--config.init_from={folder}"]
     flags += [f"--input={tmp_path / 'in.txt'}", "--config.model.layers=(-1,-2)"]
-    outcome = tiny.run(*flags)
+    outcome = tiny.run_on_one(*flags)
     assert outcome.status is None, outcome.status
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     output = tmp_path / "out"
-    outcome = tiny.run(*flags, f"--output={output}/", "--config.dtype_out=float16")
+    outcome = tiny.run_on_one(*flags, f"--output={output}/", "--config.dtype_out=float16")
     assert outcome.status is None, outcome.status
     files = FeatureFiles(output)
     assert (files.made_with["size"], files.made_with["model"]["layers"]) == (32, [-1, -2])
@@ -201,7 +207,7 @@ def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
         assert (text.units, text.second) == (record["units"], record.get("second"))
         assert text.features.dtype == np.float16
         np.testing.assert_allclose(text.features, record["features"], rtol=1e-3, atol=1e-3)
-    outcome = tiny.run(*flags, f"--output={output}")  # no slash, but it is there
+    outcome = tiny.run_on_one(*flags, f"--output={output}")  # no slash, but it is there
     tiny.check_told(
         outcome.error, what="--output=.*out", got="not empty", expected="new or empty", fix="choose another"
     )
@@ -219,7 +225,7 @@ def test_there_is_nothing_to_train(folder, tmp_path, mode):
     flags = [f"--mode={mode}", "--config=configs/features.py", f"--config.init_from={folder}"]
     flags += [f"--output={tmp_path}"] if mode == "export" else []
     flags += [f"--workdir={tmp_path / 'run'}"] if mode in ("train", "check", "prepare") else []
-    outcome = tiny.run(*flags)
+    outcome = tiny.run_on_one(*flags)
     tiny.check_told(
         outcome.error,
         what=f"--mode={mode}",
@@ -264,7 +270,7 @@ def test_bad_values_are_user_errors(folder, overrides, message):
 )
 def test_bad_lines_are_user_errors(folder, line, message):
     with pytest.raises(UserError, match=message):
-        extract(folder, ["the", line], "word")
+        extract(folder, ["the", line], "word", **{"model.layers": (-1,)})
 
 
 def leaves(tree, prefix=()):

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from bertjax.training.config import TrainingConfig
 from configs import question_answering as config_file
 from experiments import question_answering
 from tests import tiny
+from tests.random_params import random_params
 from tests.showing import shown
 
 SMALL = {
@@ -64,7 +64,7 @@ def lines_of(path):
 def train(folder, variant, **questions):
     values = {**SMALL, **tiny.write_questions(folder, **questions)}
     command = [f"--config=configs/question_answering.py:tiny,{variant}", f"--workdir={folder / 'run'}", *flags(values)]
-    outcome = tiny.run(*command)
+    outcome = tiny.run_on_one(*command)
     assert outcome.status is None, outcome.status
     return folder / "run"
 
@@ -82,7 +82,7 @@ def null_run(tmp_path_factory):
 
 
 def predict(*command, questions=TEXTS):
-    outcome = tiny.run("--mode=predict", *command, stdin=json.dumps(squad(*questions)).encode())
+    outcome = tiny.run_on_one("--mode=predict", *command, stdin=json.dumps(squad(*questions)).encode())
     assert outcome.status is None, outcome.status
     return [json.loads(line) for line in outcome.stdout.splitlines()]
 
@@ -124,10 +124,9 @@ def test_a_run_learns_where_there_is_no_answer(null_run):
 
 def test_scores_come_back(null_run):
     last = lines_of(null_run / "metrics.jsonl")[-1]
-    one, two = (tiny.run("--mode=evaluate", f"--workdir={null_run}", "--checkpoint=latest") for _ in range(2))
-    assert one.status is None, one.status
-    assert one.stdout == two.stdout
-    record = json.loads(one.stdout)
+    outcome = tiny.run_on_one("--mode=evaluate", f"--workdir={null_run}", "--checkpoint=latest")
+    assert outcome.status is None, outcome.status
+    record = json.loads(outcome.stdout)
     scores = {name for name in last if name.startswith("valid/")}
     assert len(scores) == 13
     for name in scores:
@@ -166,7 +165,7 @@ def test_a_text_without_words_has_no_answer(run):
 def test_held_out_questions_are_scored_without_training_questions(run, tmp_path):
     source = tiny.write_questions(tmp_path, contexts=20)["data.source"]
     command = ["--config=configs/question_answering.py", f"--config.init_from={run}", *LENGTHS]
-    outcome = tiny.run("--mode=evaluate", *command, f"--config.data.valid_source={source}")
+    outcome = tiny.run_on_one("--mode=evaluate", *command, f"--config.data.valid_source={source}")
     assert outcome.status is None, outcome.status
     assert json.loads(outcome.stdout)["valid/f1"] > 85
     assert predict(*command, "--config.data.source=gone.json", "--config.data.valid_source=gone.json")
@@ -176,18 +175,19 @@ def test_files_in_and_out(run, tmp_path):
     plain, packed, named = tmp_path / "dev.json", tmp_path / "dev.json.gz", tmp_path / "answers.jsonl"
     plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")
     packed.write_bytes(gzip.compress(json.dumps(squad(*TEXTS)).encode()))
+    expected = predict(f"--workdir={run}")
     for path in (plain, packed):
         command = ["--mode=predict", f"--workdir={run}", f"--input={path}"]
-        assert tiny.run(*command, f"--output={named}").status is None
-        assert lines_of(named) == predict(f"--workdir={run}")
+        assert tiny.run_on_one(*command, f"--output={named}").status is None
+        assert lines_of(named) == expected
     official = tmp_path / "predictions.json"
-    assert tiny.run(*command, f"--output={official}").status is None
-    assert json.loads(official.read_text()) == {record["id"]: record["answer"] for record in lines_of(named)}
+    assert tiny.run_on_one(*command, f"--output={official}").status is None
+    assert json.loads(official.read_text()) == {record["id"]: record["answer"] for record in expected}
 
 
 def test_an_exported_run_predicts_the_same(run, tmp_path):
     exported = tmp_path / "exported"
-    assert tiny.run("--mode=export", f"--workdir={run}", f"--output={exported}").status is None
+    assert tiny.run_on_one("--mode=export", f"--workdir={run}", f"--output={exported}").status is None
     assert json.loads((exported / "config.json").read_text())["architectures"] == ["BertForQuestionAnswering"]
     assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
     command = ["--config=configs/question_answering.py", f"--config.init_from={exported}", *LENGTHS]
@@ -210,7 +210,7 @@ def test_an_exported_run_predicts_the_same(run, tmp_path):
     ],
 )
 def test_bad_input(run, text, what, got, expected, fix):
-    outcome = tiny.run("--mode=predict", f"--workdir={run}", stdin=text.encode())
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={run}", stdin=text.encode())
     tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
 
 
@@ -219,7 +219,7 @@ def test_input_that_is_no_gzip(run, tmp_path):
     packed = gzip.compress(json.dumps(squad(*TEXTS)).encode())
     for content in (b"{}", packed[:-9], packed[:20] + b"damage" + packed[26:]):
         path.write_bytes(content)
-        outcome = tiny.run("--mode=predict", f"--workdir={run}", f"--input={path}")
+        outcome = tiny.run_on_one("--mode=predict", f"--workdir={run}", f"--input={path}")
         tiny.check_told(
             outcome.error, what="--input=.*gz", got="damaged or truncated", expected="complete", fix="copy the file"
         )
@@ -247,7 +247,7 @@ def test_bad_questions(tmp_path, spoil, got, expected, fix):
     spoil(questions)
     path.write_text(json.dumps(questions))
     command = ["--config=configs/question_answering.py:tiny", f"--workdir={tmp_path / 'run'}"]
-    outcome = tiny.run(*command, *flags(SMALL | values))
+    outcome = tiny.run_on_one(*command, *flags(SMALL | values))
     what = r"questions.json: data\[0\].paragraphs\[2\].qas\[0\] \(id c2-color\)"
     tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
 
@@ -255,7 +255,7 @@ def test_bad_questions(tmp_path, spoil, got, expected, fix):
 def test_a_vocabulary_is_asked_for_before_anything_is_written(tmp_path):
     values = tiny.write_questions(tmp_path) | {"data.vocab_file": ""}
     command = ["--config=configs/question_answering.py:tiny", f"--workdir={tmp_path / 'run'}"]
-    outcome = tiny.run(*command, *flags(SMALL | values))
+    outcome = tiny.run_on_one(*command, *flags(SMALL | values))
     tiny.check_told(outcome.error, what="data.vocab_file", got="nothing", expected="a vocab.txt", fix="init_from")
     assert not (tmp_path / "run").exists()
 
@@ -309,10 +309,6 @@ def test_held_out_questions_share_no_text_with_training(tmp_path):
     assert not {question.context for question in train} & {question.context for question in valid}
 
 
-def batch_of(task):
-    return jax.tree.map(jnp.asarray, next(task.batches("train", 0, np.arange(16))))
-
-
 def test_training_rows_point_to_their_answers(tmp_path):
     task, _ = task_of(tmp_path)
     batch = next(task.batches("train", 0, np.arange(16)))
@@ -330,9 +326,9 @@ def test_training_rows_point_to_their_answers(tmp_path):
 
 def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     task, _ = task_of(tmp_path)
-    few = {name: array[:3] for name, array in batch_of(task).items()}
-    filled = {name: jnp.concatenate([array, jnp.zeros_like(array)]) for name, array in few.items()}
-    params = task.init(jax.random.key(0))
+    few = {name: array[:3] for name, array in next(task.batches("train", 0, np.arange(16))).items()}
+    filled = {name: np.concatenate([array, np.zeros_like(array)]) for name, array in few.items()}
+    params = random_params(task.init)
 
     def mean(params, batch):
         sums, metrics = task.loss(params, batch, None)
@@ -346,14 +342,12 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
 
 def test_padding_takes_no_part_in_the_loss(tmp_path):
     task, _ = task_of(tmp_path)
-    batch = batch_of(task)
-    short = {
-        name: jnp.where(jnp.arange(24) < 16, array, 0) if array.ndim == 2 else array for name, array in batch.items()
-    }
-    short |= {name: jnp.minimum(batch[name], 15) for name in ("start_positions", "end_positions")}
+    batch = next(task.batches("train", 0, np.arange(16)))
+    short = {name: array * (np.arange(24) < 16) if array.ndim == 2 else array for name, array in batch.items()}
+    short |= {name: np.minimum(batch[name], 15) for name in ("start_positions", "end_positions")}
     cut = {name: array[:, :16] if array.ndim == 2 else array for name, array in short.items()}
-    params = task.init(jax.random.key(0))
-    one, two = (jax.jit(task.loss)(params, each, None)[0]["span"] for each in (short, cut))
+    loss, params = jax.jit(task.loss), random_params(task.init)
+    one, two = (loss(params, each, None)[0]["span"] for each in (short, cut))
     np.testing.assert_allclose(one, two, rtol=1e-5)
 
 

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -17,6 +16,7 @@ from bertjax.training.config import TrainingConfig
 from configs import tagging as config_file
 from experiments import tagging
 from tests import tiny
+from tests.random_params import random_params
 from tests.showing import shown
 
 SMALL = {
@@ -53,7 +53,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tagging")
     values = {**SMALL, **tiny.write_sentences(folder, count=600)}
     command = ["--config=configs/tagging.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    outcome = tiny.run(*command)
+    outcome = tiny.run_on_one(*command)
     assert outcome.status is None, outcome.status
     return folder / "run", command
 
@@ -97,7 +97,7 @@ def test_a_run_learns_and_keeps_its_tags(run):
 def test_scores_come_back(run):
     workdir, _ = run
     last = lines_of(workdir / "metrics.jsonl")[-1]
-    outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
+    outcome = tiny.run_on_one("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
     assert outcome.status is None, outcome.status
     record = json.loads(outcome.stdout)
     for name in ("precision", "recall", "f1", "f1_LOC", "f1_PER", "accuracy"):
@@ -108,7 +108,7 @@ def test_scores_come_back(run):
 def test_predictions_and_export(run, tmp_path):
     workdir, _ = run
     text = f"Ann likes old river the.\nKimmy Bell, Bob\n{LONG}\n".encode()
-    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
     assert outcome.status is None, outcome.status
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     assert [record.keys() for record in records] == [{"words", "tags"}] * 3
@@ -120,33 +120,34 @@ def test_predictions_and_export(run, tmp_path):
     assert records[2]["tags"] == ["B-LOC", "I-LOC", "O", "B-PER", "I-PER", "O"] * 8
 
     exported = tmp_path / "exported"
-    assert tiny.run("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best").status is None
+    command = ["--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best"]
+    assert tiny.run_on_one(*command).status is None
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["id2label"] == {"0": "O", "1": "B-LOC", "2": "I-LOC", "3": "B-PER", "4": "I-PER"}
     assert load_file(exported / "model.safetensors")["classifier.weight"].shape == (5, 32)
     assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
     published = ["--config=configs/tagging.py", f"--config.init_from={exported}", "--config.data.seq_len=16"]
-    again = tiny.run("--mode=predict", *published, stdin=text)
+    again = tiny.run_on_one("--mode=predict", *published, stdin=text)
     assert again.status is None, again.status
     assert again.stdout == outcome.stdout
 
-    whole = tiny.run("--mode=predict", *published, "--config.data.split_punctuation=False", stdin=text)
+    whole = tiny.run_on_one("--mode=predict", *published, "--config.data.split_punctuation=False", stdin=text)
     assert json.loads(whole.stdout.splitlines()[0])["words"] == ["Ann", "likes", "old", "river", "the."]
 
 
 def published(run, mode, **values):
     """Evaluates, or predicts, by the run as `init_from` names it, with no more of its config."""
     flags_ = flags({"init_from": run[0], "data.seq_len": 16, **values})
-    return tiny.run(f"--mode={mode}", "--config=configs/tagging.py", *flags_, stdin=b"Ann\n")
+    return tiny.run_on_one(f"--mode={mode}", "--config=configs/tagging.py", *flags_, stdin=b"Ann\n")
 
 
 def test_held_out_sentences_are_scored_without_training_sentences(run, tmp_path):
-    for scheme in ("BIO", "IO"):
-        source = tiny.write_sentences(tmp_path / scheme, scheme=scheme)["data.source"]
-        outcome = published(run, "evaluate", **{"data.valid_source": source})
-        assert outcome.status is None, outcome.status
-        assert json.loads(outcome.stdout)["valid/f1"] > 0.95
+    """Also in another scheme than that of the run."""
+    source = tiny.write_sentences(tmp_path, scheme="IO")["data.source"]
+    outcome = published(run, "evaluate", **{"data.valid_source": source})
+    assert outcome.status is None, outcome.status
+    assert json.loads(outcome.stdout)["valid/f1"] > 0.95
 
 
 def test_held_out_sentences_of_other_tags(run, tmp_path):
@@ -174,14 +175,14 @@ def test_the_order_of_a_published_tagger_is_kept(run, tmp_path):
 
 def test_an_empty_line_is_told(run):
     workdir, _ = run
-    outcome = tiny.run("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
     tiny.check_told(outcome.error, what="input line 2", got="an empty line", expected="words", fix="delete")
 
 
 def test_a_finished_run_stays_as_it_is(run):
     workdir, command = run
     before = (workdir / "metrics.jsonl").read_text()
-    assert tiny.run(*command).status is None
+    assert tiny.run_on_one(*command).status is None
     assert (workdir / "metrics.jsonl").read_text() == before
 
 
@@ -189,7 +190,7 @@ def test_weights_of_a_tagger_of_other_tags_are_not_taken(run, tmp_path, caplog):
     workdir, _ = run
     source = columns(tmp_path / "text", *["Ann/NOUN sees/VERB"] * 30)
     task = task_of(tmp_path, **{"init_from": str(workdir), "data.vocab_file": str(workdir), "data.source": source})
-    fresh = task.init(jax.random.key(0))
+    fresh = jax.device_put(random_params(task.init))
     params = task.warm_start(fresh)
     assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
     assert "has no weights of classifier for this task, which starts afresh" in caplog.text
@@ -211,7 +212,7 @@ def test_plain_tags_have_accuracy_alone_and_a_run_goes_on_where_it_stopped(tmp_p
     Path(values["data.source"]).write_text("\n".join(rows))
     values |= {"checkpoint.keep": 2, "num_steps": 80, "evaluate_every": 40}
     command = ["--config=configs/tagging.py:tiny,conllu", f"--workdir={tmp_path / 'run'}", *flags({**SMALL, **values})]
-    outcome = tiny.run(*command)
+    outcome = tiny.run_on_one(*command)
     assert outcome.status is None, outcome.status
     last = lines_of(tmp_path / "run" / "metrics.jsonl")[-1]
     assert {name for name in last if name.startswith("valid/")} == {"valid/accuracy", "valid/loss"}
@@ -221,7 +222,7 @@ def test_plain_tags_have_accuracy_alone_and_a_run_goes_on_where_it_stopped(tmp_p
     assert config["checkpoint"]["best_metric"] == "valid/accuracy"
 
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "80")
-    outcome = tiny.run(*command)
+    outcome = tiny.run_on_one(*command)
     assert outcome.status is None, outcome.status
     assert "resuming after step 40" in outcome.stderr
     again = lines_of(tmp_path / "run" / "metrics.jsonl")[-1]
@@ -308,12 +309,12 @@ def test_every_word_is_learned_once(tmp_path):
 
 def test_the_loss_is_a_sum_over_words(tmp_path):
     task = task_of(tmp_path)
-    batch = jax.tree.map(jnp.asarray, next(task.batches("train", 0, np.arange(8))))
-    params = task.init(jax.random.key(0))
+    batch = next(task.batches("train", 0, np.arange(8)))
+    params = random_params(task.init)
     every = batch["label_weights"]
     loss = jax.jit(lambda weights: task.loss(params, batch | {"label_weights": weights}, None))
     sums, metrics = loss(every)
-    parts = [loss(every * jnp.eye(8)[i][:, None]) for i in range(8)]
+    parts = [loss(every * (np.arange(8) == i)[:, None].astype(np.float32)) for i in range(8)]
     np.testing.assert_allclose(sums["tagging"], sum(part["tagging"] for part, _ in parts), rtol=1e-5)
     assert metrics["accuracy"][1] == every.sum() == task.denominators(batch)["tagging"]
     assert metrics["tokens"][0] == (batch["segment_ids"] != 0).sum()
@@ -342,13 +343,13 @@ def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
         del values[key]
     small = {"model.lstm_size": 16, "model.feature_layers": "(0, -1)", "num_epochs": 4.0}
     command = [f"--workdir={tmp_path / 'run'}", f"--config.init_from={before}", *flags({**values, **small})]
-    outcome = tiny.run("--config=configs/tagging.py:features", *command)
+    outcome = tiny.run_on_one("--config=configs/tagging.py:features", *command)
     assert outcome.status is None, outcome.status
     assert lines_of(tmp_path / "run" / "metrics.jsonl")[-1]["valid/f1"] > 0.9
     assert "has no weights of tagger for this task" in outcome.stderr
-    one, two = (restore_params(folder, "latest", None)["bert"] for folder in (before, tmp_path / "run"))
+    one, two = (restore_params(folder, "final", None)["bert"] for folder in (before, tmp_path / "run"))
     jax.tree.map(np.testing.assert_array_equal, one, two)
-    outcome = tiny.run("--mode=export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'exported'}")
+    outcome = tiny.run_on_one("--mode=export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'exported'}")
     tiny.check_told(outcome.error, what="--mode=export", got="on the features", expected="transformers", fix="predict")
 
 
@@ -384,7 +385,9 @@ def test_wrong_configs(tmp_path, overrides, message):
     source = columns(tmp_path / "text", *["Ann/x/B-PER sees/x/O"] * 30)
     values = {**tiny.write_sentences(tmp_path), "data.source": source, **overrides}
     if message is None:
-        outcome = tiny.run("--config=configs/tagging.py:tiny", f"--workdir={tmp_path}", *flags({**SMALL, **values}))
+        outcome = tiny.run_on_one(
+            "--config=configs/tagging.py:tiny", f"--workdir={tmp_path}", *flags({**SMALL, **values})
+        )
         names = "valid/accuracy, valid/f1, valid/loss, valid/precision, valid/recall"
         tiny.check_told(outcome.error, what="best_metric", got="'valid/f2'", expected=names, fix="choose")
         return

@@ -20,6 +20,7 @@ from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.sinusoids import sinusoids
 from tests.interop.test_torch_pickle import ATTACKS, extension, name, plain, storage, tensor, text, write_zip
 from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, read, shapes
+from tests.random_params import random_params
 
 assert extension  # a fixture
 
@@ -297,12 +298,11 @@ def abstractive(path):
     keys = [*BertConfig.__dataclass_fields__, *BertSumAbsConfig.__dataclass_fields__]
     values = {**values, "decoder_dropout": 0.0}
     configs = build_all((BertConfig, BertSumAbsConfig), {key: values[key] for key in keys}, "model")
-    ids = (jnp.zeros((1, 1), jnp.int32),) * 4
     model = BertSumAbs(*configs)
-    return model, model.init(jax.random.key(0), *ids, deterministic=True, return_attention=False)["params"]
+    init = functools.partial(model.init, deterministic=True, return_attention=False)
+    return model, random_params(init, *[np.zeros((1, 1), np.int32)] * 4)["params"]
 
 
-@pytest.mark.slow
 def test_an_abstractive_model_starts_from_an_extractive_one(caplog):
     """BERTSUMEXTABS takes the encoder alone."""
     _, params = abstractive(GOLDEN / "rnn.pt")
@@ -329,7 +329,7 @@ def test_a_decoder_of_another_size(tmp_path):
 
 def test_a_plain_bert_from_a_summarizer():
     config = with_positions(40)[0].config
-    ids = jnp.zeros((1, 1), jnp.int32)
+    ids = np.zeros((1, 1), np.int32)
     init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
     params, report = presumm.load(GOLDEN / "rnn.pt", jax.eval_shape(init, jax.random.key(0), ids, ids, ids)["params"])
     np.testing.assert_array_equal(params["pooler"]["kernel"], tensors("rnn")["bert.model.pooler.dense.weight"].T)
@@ -457,8 +457,8 @@ def test_an_experiment_without_scorer():
 
 
 def fresh(model):
-    init = jax.jit(functools.partial(model.init, deterministic=True))
-    return init(jax.random.key(0), *(jnp.zeros((1, 1), jnp.int32),) * 5)["params"]
+    init = functools.partial(model.init, deterministic=True)
+    return random_params(init, *[np.zeros((1, 1), np.int32)] * 5)["params"]
 
 
 def test_a_warm_start_from_a_checkpoint():
@@ -507,7 +507,7 @@ def test_more_positions_than_the_checkpoint_s_are_asked_for():
 
 
 def test_extending_positions():
-    params = {"bert": {"embeddings": {"position_embeddings": jnp.arange(3.0)[:, None], "a": 1}, "b": 2}, "c": 3}
+    params = {"bert": {"embeddings": {"position_embeddings": np.arange(3.0)[:, None], "a": 1}, "b": 2}, "c": 3}
     longer = pretrained.extend_positions(params, 3, 5, "repeat_last")
     assert longer["bert"]["embeddings"].pop("position_embeddings")[:, 0].tolist() == [0, 1, 2, 2, 2]
     assert longer == {"bert": {"embeddings": {"a": 1}, "b": 2}, "c": 3}

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.errors import UserError
@@ -25,6 +25,7 @@ def test_draws_are_perls(size):
         np.testing.assert_allclose(means[seed] * size, counts, atol=1e-9)
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(100, 400))
 def test_means_spread_as_theory_says(seed, size):
     figures = np.random.default_rng(seed).normal(5, 2, (size, 1))

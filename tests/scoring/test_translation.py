@@ -144,7 +144,7 @@ def test_real_references(real_data):
     """One human translation against the other: a figure to compare with sacreBLEU's command."""
     folder = real_data / "wmt_newstest"
     first, second = (
-        (folder / f"newstest2021.en-de.ref.{name}.de").read_text(encoding="utf-8").splitlines() for name in "AC"
+        (folder / f"newstest2021.en-de.ref.{name}.de").read_text(encoding="utf-8").splitlines()[:200] for name in "AC"
     )
     found = translation.score(ALL, first, [[line] for line in second])
     assert 20 < found["bleu"] < found["bleu_lowercase"] < 60

@@ -1,0 +1,28 @@
+"""Parameters for tests without compiling a model's initialization."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def random_params(init: Callable[..., Any], *args: Any, seed: int = 0, scale: float = 0.1) -> Any:
+    """Returns random float32 values of the shapes that `init(key, *args)` returns.
+
+    Scales of norms are near one, everything else, biases included, is near zero. Tracing `init` is all that JAX does:
+    compiling it costs far more than most tests that need nothing but some parameters.
+
+    Args:
+      init: such as `model.init` or `task.init`; its first argument is a key.
+      *args: its other arguments.
+      seed: of the values.
+      scale: their standard deviation.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        center = 1.0 if getattr(path[-1], "key", "") == "scale" else 0.0
+        return (center + scale * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(init, jax.random.key(0), *args))
