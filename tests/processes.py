@@ -20,6 +20,12 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+def environment() -> dict[str, str]:
+    """The variables of this process, without the devices of the test session."""
+    flags = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
+    return {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+
+
 @contextlib.contextmanager
 def started(
     arguments: Sequence[str],
@@ -40,8 +46,7 @@ def started(
       environments: variables of each.
     """
     address, processes = free_address(), []
-    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    env |= {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
+    env = {**environment(), "JAX_NUM_CPU_DEVICES": str(devices)}
     for i in range(count):
         joining = ["--distributed=on", f"--coordinator_address={address}", f"--num_processes={count}"]
         command = [sys.executable, *entry, *arguments, *([*joining, f"--process_id={i}"] if count > 1 else [])]

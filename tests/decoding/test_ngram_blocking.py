@@ -1,6 +1,6 @@
 """Repeats that are kept up to date token by token, against looking at all n-grams anew."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
@@ -13,14 +13,19 @@ LENGTH, VOCABULARY = 10, 4
 CONTINUES = np.array([False, False, True, True])
 
 
+extend = jax.jit(extend_runs)
+block = jax.jit(block_tokens, static_argnums=4)
+repeats = jax.jit(repeats_words, static_argnums=3)
+
+
 def runs_of(ids):
-    """The history [1, 1, T] with rubbish after it, and its runs, built up one by one."""
-    history = jnp.full((1, 1, LENGTH), ids[-1] if ids else 0)
-    runs = jnp.zeros_like(history)
+    """The runs of a history [1, 1, T] with rubbish after it, built up one by one; the history and its length."""
+    history = np.full((1, 1, LENGTH), ids[-1] if ids else 0)
+    runs = np.zeros_like(history)
     for place, token in enumerate(ids):
-        history = history.at[..., place].set(token)
-        runs = extend_runs(runs, history, jnp.array(place + 1))
-    return runs, history, jnp.array(len(ids))
+        history[..., place] = token
+        runs = extend(runs, history.copy(), place + 1)
+    return runs, history, len(ids)
 
 
 def test_the_example_of_the_docstring():
@@ -31,7 +36,7 @@ def test_the_example_of_the_docstring():
 @settings(max_examples=20, deadline=None, phases=[Phase.generate])
 @given(ids=st.lists(st.integers(0, VOCABULARY - 1), max_size=LENGTH - 1))
 def test_tokens_that_would_repeat_are_banned(n, ids):
-    blocked = block_tokens(jnp.zeros((1, 1, VOCABULARY)), *runs_of(ids), n)[0, 0]
+    blocked = block(np.zeros((1, 1, VOCABULARY), np.float32), *runs_of(ids), n)[0, 0]
     # Of a history that has repeats already, only what the next token would add counts.
     grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
     expected = [(*ids[len(ids) - n + 1 :], token) in grams for token in range(VOCABULARY)]
@@ -44,7 +49,7 @@ def test_tokens_that_would_repeat_are_banned(n, ids):
 @settings(max_examples=30, deadline=None, phases=[Phase.generate])
 @given(ids=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=LENGTH))
 def test_words_that_came_before(n, ids):
-    ours = repeats_words(*runs_of(ids), n, jnp.asarray(CONTINUES))
+    ours = repeats(*runs_of(ids), n, CONTINUES)
     assert bool(ours[0, 0]) == repeats_at_end(words_of(ids, CONTINUES), n)
 
 
@@ -58,4 +63,4 @@ def test_words_that_came_before(n, ids):
     ],
 )
 def test_a_word_is_all_of_its_pieces(ids, expected):
-    assert bool(repeats_words(*runs_of(ids), 1, jnp.asarray(CONTINUES))[0, 0]) is expected
+    assert bool(repeats(*runs_of(ids), 1, CONTINUES)[0, 0]) is expected

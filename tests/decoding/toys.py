@@ -89,14 +89,14 @@ def lineage_cache(tables, settings):
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "by_lineage"))
-def search(tables, minima, maxima, settings, continues=None, by_lineage=False):
+def _search(tables, minima, maxima, settings, continues, by_lineage):
     step, make_cache = (lineage_step, lineage_cache) if by_lineage else (reordered_step, reordered_cache)
     return beam_search(
         step,
         make_cache(tables, settings),
         start_ids=jnp.full(len(tables), START),
-        min_lengths=jnp.asarray(minima),
-        max_lengths=jnp.asarray(maxima),
+        min_lengths=minima,
+        max_lengths=maxima,
         config=settings,
         eos_id=EOS,
         pad_id=PAD,
@@ -104,9 +104,15 @@ def search(tables, minima, maxima, settings, continues=None, by_lineage=False):
     )
 
 
+def search(tables, minima, maxima, settings, continues=None, by_lineage=False):
+    """The hypotheses, as NumPy arrays. Each choice of settings and shapes compiles one program."""
+    limits = (np.asarray(limit, np.int32) for limit in (minima, maxima))
+    return jax.tree.map(np.asarray, _search(tables, *limits, settings, continues, by_lineage))
+
+
 def found(hypotheses, row):
     """The hypotheses of a row as [(ids, score)]."""
-    fields = (np.asarray(field[row]) for field in hypotheses)
+    fields = (field[row] for field in hypotheses)
     return [
         (tuple(ids[:length].tolist()), float(score)) for ids, length, _, score in zip(*fields, strict=True) if length
     ]

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,28 +9,43 @@ from flax import linen as nn
 from bertjax.errors import UserError
 from bertjax.models import attention as attention_module
 from bertjax.models.attention import Dense, MultiHeadAttention, make_cross_mask, make_mask
+from tests.random_params import random_params
+
+KERNEL_INIT = nn.initializers.truncated_normal(0.5)
 
 
 def attention(dropout=0.0, dtype="float32", num_heads=3, backend="xla", hidden_size=12, key_size=0):
-    kernel_init = nn.initializers.truncated_normal(0.5)
     key_size = key_size or hidden_size // num_heads
-    return MultiHeadAttention(hidden_size, num_heads, key_size, dropout, backend, kernel_init, dtype)
+    return MultiHeadAttention(hidden_size, num_heads, key_size, dropout, backend, KERNEL_INIT, dtype)
 
 
 def inputs(batch=2, queries=5, keys=7, hidden=12):
     rng = np.random.RandomState(0)
-    x = jnp.asarray(rng.randn(batch, queries, hidden), jnp.float32)
-    source = jnp.asarray(rng.randn(batch, keys, hidden), jnp.float32)
-    mask = jnp.asarray(rng.rand(batch, 1, queries, keys) < 0.6).at[..., 0].set(True)
+    x, source = (rng.randn(batch, length, hidden).astype(np.float32) for length in (queries, keys))
+    mask = rng.rand(batch, 1, queries, keys) < 0.6
+    mask[..., 0] = True
     return x, source, mask
 
 
-def init(module, x, source, mask):
-    variables = module.init(jax.random.key(0), x, source, mask, deterministic=True, return_attention=True)
-    leaves, tree = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    perturbed = [a + 0.1 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
-    return tree.unflatten(perturbed)
+@functools.cache
+def init(module):
+    x, source, mask = inputs()
+    if module.backend == "cudnn":
+        source, mask = x, mask[..., :5]
+    options = {"deterministic": True, "return_attention": True}
+    return random_params(lambda key: module.init(key, x, source, mask, **options), scale=0.4)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(module, variables, x, source, mask, key=None):
+    rngs = {} if key is None else {"dropout": key}
+    options = {"deterministic": key is None, "return_attention": True, "rngs": rngs}
+    return module.apply(variables, x, source, mask, **options)
+
+
+def run(module, *inputs, key=None):
+    """The output and the weights."""
+    return tuple(map(np.asarray, apply(module, init(module), *inputs, key)))
 
 
 def numpy_attention(params, x, source, mask, num_heads):
@@ -50,130 +67,100 @@ def numpy_attention(params, x, source, mask, num_heads):
     return project("output", context), weights
 
 
-@pytest.mark.parametrize(("num_heads", "key_size"), [(1, 0), (3, 0), (4, 0), (3, 2), (2, 7)])
+@pytest.mark.parametrize(("num_heads", "key_size"), [(1, 0), (3, 0), (3, 2), (2, 7)])
 def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, key_size):
-    x, source, mask = inputs()
     module = attention(num_heads=num_heads, key_size=key_size)
-    variables = init(module, x, source, mask)
-    assert variables["params"]["query"]["kernel"].shape == (12, num_heads * key_size or 12)
-    output, weights = module.apply(variables, x, source, mask, deterministic=True, return_attention=True)
-    expected = numpy_attention(variables["params"], np.asarray(x), np.asarray(source), np.asarray(mask), num_heads)
+    params = init(module)["params"]
+    assert params["query"]["kernel"].shape == (12, num_heads * key_size or 12)
+    output, weights = run(module, *inputs())
+    expected = numpy_attention(params, *inputs(), num_heads)
     np.testing.assert_allclose(output, expected[0], atol=1e-5)
     np.testing.assert_allclose(weights, expected[1], atol=1e-6)
 
 
 def test_keys_and_values_may_be_computed_before():
-    x, source, mask = inputs()
-    module, options = attention(), {"deterministic": True, "return_attention": True}
-    variables = init(module, x, source, mask)
-    key, value = module.apply(variables, source, method="project")
+    (x, source, mask), module = inputs(), attention()
+
+    @jax.jit
+    def in_two_steps(variables):
+        key, value = module.apply(variables, source, method="project")
+        options = {"deterministic": True, "return_attention": True}
+        return key, value, module.apply(variables, x, key, value, mask, method="attend", **options)
+
+    key, value, parts = in_two_steps(init(module))
     assert key.shape == value.shape == (2, 7, 3, 4)
-    parts = module.apply(variables, x, key, value, mask, method="attend", **options)
-    jax.tree.map(np.testing.assert_array_equal, parts, module.apply(variables, x, source, mask, **options))
+    for found, expected in zip(parts, run(module, *inputs()), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("scores_at_a_time", [35, 70, 210, 10**6])
-@pytest.mark.parametrize(("dropout", "for_each_query"), [(0.0, False), (0.4, False), (0.0, True)])
+def loss(module, variables, x, source, mask):
+    rngs, options = {"dropout": jax.random.key(2)}, {"deterministic": not module.dropout, "return_attention": False}
+    return jnp.mean(module.apply(variables, x, source, mask, rngs=rngs, **options)[0] ** 2)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def loss_and_gradient(scores_at_a_time, module, *inputs):
+    """Keyed by the patched constant `scores_at_a_time` too, so that each value compiles its own program."""
+    return jax.value_and_grad(functools.partial(loss, module), (0, 1, 2))(*inputs)
+
+
+@pytest.mark.parametrize(
+    ("scores_at_a_time", "dropout", "for_each_query"),
+    [(35, 0.0, True), (70, 0.4, False), (210, 0.0, True), (420, 0.4, False), (10**6, 0.0, True)],
+    ids=["a head", "two heads", "a row", "two rows", "everything"],
+)
 def test_in_parts_all_is_the_same_and_so_are_gradients(monkeypatch, scores_at_a_time, dropout, for_each_query):
-    # Four rows of six heads with 5 x 7 scores: a head, two heads, a row or everything at a time.
+    """Of four rows of six heads with 5 x 7 scores."""
     x, source, mask = inputs(batch=4)
-    mask = mask if for_each_query else mask[:, :, :1]
     module = attention(num_heads=6, dropout=dropout)
-    variables = init(module, x, source, mask)
+    arguments = init(module), x, source, mask if for_each_query else mask[:, :, :1]
     monkeypatch.setattr(attention_module, "_SCORES_AT_A_TIME", scores_at_a_time)
     monkeypatch.setattr(attention_module, "_MANY_MORE", 1)
 
-    def results():
-        def loss(variables, x, source):
-            rngs, options = {"dropout": jax.random.key(2)}, {"deterministic": not dropout, "return_attention": False}
-            output, _ = module.apply(variables, x, source, mask, rngs=rngs, **options)
-            return jnp.mean(output**2)
+    def scans():
+        return "scan" in str(jax.make_jaxpr(functools.partial(loss, module))(*arguments))
 
-        scans = "scan" in str(jax.make_jaxpr(loss)(variables, x, source))
-        return scans, jax.value_and_grad(loss, (0, 1, 2))(variables, x, source)
-
-    scans, in_parts = results()
-    assert scans == (scores_at_a_time < 10**6)
+    assert scans() == (scores_at_a_time < 10**6)
+    in_parts = loss_and_gradient(scores_at_a_time, module, *arguments)
     monkeypatch.setattr(attention_module, "_on_one_cpu", lambda: False)
-    scans, whole = results()
-    assert not scans
+    assert not scans()
+    whole = loss_and_gradient(None, module, *arguments)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-5), in_parts, whole)
 
 
 @pytest.mark.parametrize(("devices", "in_parts"), [(1, True), (2, False)])
 def test_parts_are_for_one_cpu(monkeypatch, devices, in_parts):
-    x, source, mask = inputs()
-    module = attention()
-    variables = init(module, x, source, mask)
     monkeypatch.setattr(attention_module, "_SCORES_AT_A_TIME", 1)
-
-    def output(variables, x, source):
-        return module.apply(variables, x, source, mask, deterministic=True, return_attention=False)[0]
-
+    output = functools.partial(loss, attention())
     with jax.set_mesh(jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])):
-        assert ("scan" in str(jax.make_jaxpr(output)(variables, x, source))) == in_parts
+        assert ("scan" in str(jax.make_jaxpr(output)(init(attention()), *inputs()))) == in_parts
 
 
 def test_masked_keys_take_no_weight_and_the_rest_sum_to_one():
     x, source, mask = inputs()
-    module = attention()
-    _, weights = module.apply(init(module, x, source, mask), x, source, mask, deterministic=True, return_attention=True)
-    assert (np.asarray(weights)[~np.broadcast_to(mask, weights.shape)] == 0).all()
+    _, weights = run(attention(), x, source, mask)
+    assert (weights[~np.broadcast_to(mask, weights.shape)] == 0).all()
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
 
 
 def test_row_without_keys_has_finite_output_and_gradient():
-    x, source, mask = inputs()
-    mask = mask.at[1].set(False)
-    module = attention()
-    variables = init(module, x, source, mask)
-
-    def loss(variables, x, source):
-        output, _ = module.apply(variables, x, source, mask, deterministic=True, return_attention=False)
-        return jnp.sum(output**2)
-
-    value, grads = jax.value_and_grad(loss, argnums=(0, 1, 2))(variables, x, source)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((value, grads)))
+    x, source, mask = inputs(batch=4)
+    mask[1] = False
+    module = attention(num_heads=6)
+    value_and_gradient = loss_and_gradient(None, module, init(module), x, source, mask)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(value_and_gradient))
 
 
 def test_dropout_falls_on_the_weights_but_not_on_those_returned():
-    x, source, mask = inputs()
     module = attention(dropout=0.5)
-    variables = init(module, x, source, mask)
-
-    def run(deterministic, seed):
-        return module.apply(
-            variables,
-            x,
-            source,
-            mask,
-            deterministic=deterministic,
-            return_attention=True,
-            rngs={"dropout": jax.random.key(seed)},
-        )
-
-    still, weights = run(True, 0)
-    dropped, same_weights = run(False, 0)
-    np.testing.assert_array_equal(weights, same_weights)
-    assert not np.allclose(still, dropped, atol=1e-3)
-    np.testing.assert_array_equal(dropped, run(False, 0)[0])
-    assert not np.allclose(dropped, run(False, 1)[0], atol=1e-3)
+    still, weights = run(attention(), *inputs())
+    np.testing.assert_array_equal(run(module, *inputs())[0], still)
     # The expectation is the value without dropout: within 4.5 standard errors, for each of 120 numbers.
-    keys = jax.random.split(jax.random.key(2), 2000)
-    draw = jax.jit(
-        jax.vmap(
-            lambda key: module.apply(
-                variables,
-                x,
-                source,
-                mask,
-                deterministic=False,
-                return_attention=False,
-                rngs={"dropout": key},
-            )[0]
-        )
-    )
-    draws = np.asarray(draw(keys))
+    draw = jax.jit(jax.vmap(lambda key: apply(module, init(module), *inputs(), key)))
+    draws, each_weights = map(np.asarray, draw(jax.random.split(jax.random.key(2), 2000)))
+    np.testing.assert_allclose(each_weights, np.broadcast_to(weights, each_weights.shape), atol=1e-6)
+    assert not np.allclose(still, draws[0], atol=1e-3)
+    assert not np.allclose(draws[0], draws[1], atol=1e-3)
     standard_error = draws.std(0) / np.sqrt(len(draws))
     assert (np.abs(draws.mean(0) - still) < 4.5 * standard_error).all()
     assert (standard_error < 0.15).all()
@@ -181,23 +168,20 @@ def test_dropout_falls_on_the_weights_but_not_on_those_returned():
 
 def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_weights():
     x, source, mask = inputs()
-    variables = init(attention(), x, source, mask)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
-    expected, _ = attention().apply(variables, x, source, mask, deterministic=True, return_attention=True)
-    half = (x.astype(jnp.bfloat16), source.astype(jnp.bfloat16))
-    output, weights = attention(dtype="bfloat16").apply(
-        variables, *half, mask, deterministic=True, return_attention=True
-    )
+    half = attention(dtype="bfloat16")
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(init(half))} == {"float32"}
+    expected, _ = run(attention(), x, source, mask)
+    output, weights = run(half, x.astype(jnp.bfloat16), source.astype(jnp.bfloat16), mask)
     assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
-    error = np.linalg.norm(output.astype(jnp.float32) - expected) / np.linalg.norm(expected)
+    error = np.linalg.norm(output.astype(np.float32) - expected) / np.linalg.norm(expected)
     assert 1e-6 < error < 0.02
 
 
 def test_flash_attention_gets_the_same_masks_and_scale(monkeypatch):
     """cuDNN is not here: what is handed to it goes to the same function's other implementation."""
-    segment_ids = jnp.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 0, 0]])
-    x, mask = inputs(batch=3, queries=6)[0], make_mask(segment_ids, "both")
-    variables = init(attention(), x, x, mask)
+    segment_ids = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 0, 0]])
+    x, mask = inputs(batch=3, queries=6)[0], np.asarray(masks(segment_ids)["both"])
+    variables = init(attention())
     asked = []
 
     def on_cpu(*arguments, implementation, **named):
@@ -208,8 +192,11 @@ def test_flash_attention_gets_the_same_masks_and_scale(monkeypatch):
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     options = {"deterministic": True, "return_attention": False}
-    output, weights = attention(backend="cudnn").apply(variables, x, x, mask, **options)
-    expected, _ = attention().apply(variables, x, x, mask, **options)
+    flash, plain = (
+        jax.jit(functools.partial(attention(backend=backend).apply, **options)) for backend in ("cudnn", "xla")
+    )
+    output, weights = flash(variables, x, x, mask)
+    expected, _ = plain(variables, x, x, mask)
     assert asked == ["cudnn"] and weights is None
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
@@ -223,16 +210,21 @@ def test_flash_attention_gets_the_same_masks_and_scale(monkeypatch):
     ],
 )
 def test_what_flash_attention_cannot_do_is_refused(monkeypatch, backend, dropout, return_attention, got):
-    x, _, mask = inputs(queries=5, keys=5)
+    x, _, mask = inputs(keys=5)
     module = attention(dropout=dropout, backend="cudnn")
-    variables = init(module, x, x, mask)
+    variables = init(module)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     with pytest.raises(UserError, match=rf"attention_backend=cudnn: got {got}"):
         module.apply(variables, x, x, mask, deterministic=True, return_attention=return_attention)
 
 
+@jax.jit
+def masks(segment_ids):
+    return {name: make_mask(segment_ids, name) for name in ("both", "left_to_right", "right_to_left")}
+
+
 def test_make_mask():
-    segment_ids = jnp.asarray([[1, 1, 1], [1, 1, 0], [1, 2, 2]])
+    segment_ids = np.array([[1, 1, 1], [1, 1, 0], [1, 2, 2]])
     expected = {
         "both": [
             [[1, 1, 1], [1, 1, 1], [1, 1, 1]],
@@ -250,23 +242,25 @@ def test_make_mask():
             [[1, 0, 0], [0, 1, 1], [0, 0, 1]],
         ],
     }
+    found = masks(segment_ids)
     for direction, rows in expected.items():
-        mask = make_mask(segment_ids, direction)
+        mask = found[direction]
         assert mask.dtype == bool
         np.testing.assert_array_equal(mask, np.array(rows, bool)[:, None])
 
 
 def test_make_cross_mask():
     """Tokens see those of their number; padding sees all but padding."""
-    mask = make_cross_mask(jnp.asarray([[1, 2, 0], [1, 1, 1]]), jnp.asarray([[1, 1, 2, 0], [1, 0, 0, 0]]))
+    mask = jax.jit(make_cross_mask)(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]]))
     assert mask.dtype == bool
     expected = [[[1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]], [[1, 0, 0, 0]] * 3]
     np.testing.assert_array_equal(mask, np.array(expected, bool)[:, None])
 
 
-@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 1, 3, 4)])
 def test_dense_maps_the_last_axis(shape):
-    x = jax.random.normal(jax.random.key(0), shape)
-    params = {"kernel": jax.random.normal(jax.random.key(1), (4, 6)), "bias": jnp.arange(6.0)}
-    y = Dense(6, nn.initializers.zeros, "float32").apply({"params": params}, x)
-    np.testing.assert_allclose(y, np.asarray(x) @ params["kernel"] + params["bias"], atol=1e-5)
+    rng = np.random.default_rng(0)
+    x, kernel, bias = (rng.standard_normal(size).astype(np.float32) for size in (shape, (4, 6), 6))
+    dense = Dense(6, nn.initializers.zeros, "float32")
+    y = jax.jit(dense.apply)({"params": {"kernel": kernel, "bias": bias}}, x)
+    np.testing.assert_allclose(y, x @ kernel + bias, atol=1e-5)

@@ -11,11 +11,13 @@ from flax import traverse_util
 from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError, build
+from bertjax.models.bert import Bert
 from bertjax.models.bertsum import SCORERS, BertSum, BertSumConfig, _numbers, first_places
 from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.models.sinusoids import sinusoids
 from bertjax.training.sharding import MeshConfig, make_mesh, tree_shardings
 from tests.models.test_fine_tuning import CONFIG
+from tests.random_params import random_params
 
 VALUES = {
     "scorer": "transformer",
@@ -33,6 +35,7 @@ FAITHFUL = [*SCORERS, "classifier_mean"]  # to which padding is nothing
 LENGTHS, SENTENCES = (10, 6, 8), (4, 1, 3)
 REAL = np.arange(10) < np.array(LENGTHS)[:, None]
 MASK = np.arange(4) < np.array(SENTENCES)[:, None]
+SENTENCE_MASK = MASK.astype(np.int32)
 
 
 def head(case):
@@ -46,11 +49,11 @@ def batch(padding=0):
     random = np.random.default_rng(0)
     starts = np.array([[0, 3, 4, 8], [0, 0, 0, 0], [0, 2, 5, 0]])
     return {
-        "input_ids": jnp.asarray(np.where(REAL, random.integers(1, 31, REAL.shape), padding), jnp.int32),
-        "token_type_ids": jnp.asarray(np.where(REAL, np.arange(10) // 3 % 2, padding and 1), jnp.int32),
-        "segment_ids": jnp.asarray(REAL, jnp.int32),
-        "cls_positions": jnp.asarray(np.where(MASK, starts, padding), jnp.int32),
-        "sentence_mask": jnp.asarray(MASK, jnp.int32),
+        "input_ids": (np.where(REAL, random.integers(1, 31, REAL.shape), padding)).astype(np.int32),
+        "token_type_ids": (np.where(REAL, np.arange(10) // 3 % 2, padding and 1)).astype(np.int32),
+        "segment_ids": REAL.astype(np.int32),
+        "cls_positions": (np.where(MASK, starts, padding)).astype(np.int32),
+        "sentence_mask": SENTENCE_MASK,
     }
 
 
@@ -58,13 +61,14 @@ def make(case):
     return BertSum(CONFIG, head(case))
 
 
+def abstract(model):
+    return jax.eval_shape(functools.partial(model.init, deterministic=True, **batch()), jax.random.key(0))
+
+
 @functools.cache
 def init(case):
-    """Parameters with nothing left at 0 or 1."""
-    variables = jax.jit(functools.partial(make(case).init, deterministic=True))(jax.random.key(0), **batch())
-    leaves, tree = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    return tree.unflatten([x + 0.3 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)])
+    """Parameters with nothing at 0 or 1."""
+    return random_params(functools.partial(make(case).init, deterministic=True, **batch()), scale=0.3)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -73,15 +77,33 @@ def apply(model, variables, inputs, key=None):
     return model.apply(variables, **inputs, deterministic=key is None, rngs=rngs)
 
 
-def run(case, variables, inputs, key=None):
-    return apply(make(case), variables, inputs, key)
+@functools.partial(jax.jit, static_argnums=0)
+def run_with_gradient(model, variables, inputs):
+    """The logits, and the gradient of a weighted sum of the scores."""
+
+    def loss(variables):
+        logits = apply(model, variables, inputs)
+        scores = jnp.where(inputs["sentence_mask"] != 0, jax.nn.sigmoid(logits), 0)
+        return jnp.sum(scores * jnp.arange(1, 5)), logits
+
+    gradient, logits = jax.grad(loss, has_aux=True)(variables)
+    return logits, gradient
+
+
+def run(case, variables, inputs):
+    """The logits. Uses the program that computes the gradient, so that each case compiles once."""
+    return np.asarray(run_with_gradient(make(case), variables, inputs)[0])
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def score(case, variables, sentences, mask, first=None):
+def apply_scorer(model, variables, sentences, mask, first):
+    return model.apply(variables, method=lambda model: model.scorer(sentences, mask, first, deterministic=True))
+
+
+def score(case, variables, sentences, mask=SENTENCE_MASK, first=(0, 0, 0)):
     """The scorer alone."""
-    first = jnp.zeros(len(mask), jnp.int32) if first is None else first
-    return make(case).apply(variables, method=lambda model: model.scorer(sentences, mask, first, deterministic=True))
+    model = make(case) if isinstance(case, str) else case
+    return np.asarray(apply_scorer(model, variables, sentences, mask, np.array(first[: len(mask)], np.int32)))
 
 
 def random_sentences(seed=0):
@@ -92,7 +114,7 @@ def random_sentences(seed=0):
 def check_scores(case, reference):
     """Compares the scorer with a function of one document without padding, in float64."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), init(case)["params"]["scorer"])
-    ours = score(case, init(case), random_sentences(), jnp.asarray(MASK, jnp.int32))
+    ours = score(case, init(case), random_sentences())
     for row, count in enumerate(SENTENCES):
         x = reference(params, random_sentences()[row, :count].astype(np.float64))
         last = params["linear" if case == "classifier" else "output"]
@@ -170,21 +192,20 @@ def test_the_published_lstm_matches_numpy():
     """All sentences get the two final states, of a document that the padding belongs to."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), init("rnn_compat")["params"]["scorer"])
     x = random_sentences()
-    ours = score("rnn_compat", init("rnn_compat"), x, jnp.asarray(MASK, jnp.int32))
+    ours = score("rnn_compat", init("rnn_compat"), x)
     for row in range(3):
         _, final = directions(params, x[row].astype(np.float64))
         np.testing.assert_allclose(ours[row], affine(params["output"], final + x[row])[:, 0], atol=2e-5)
 
 
 def test_a_sentence_may_be_the_mean_of_its_tokens():
-    model, inputs, variables = make("classifier_mean"), batch(), init("classifier_mean")
-    given = (inputs[name] for name in ("input_ids", "token_type_ids", "segment_ids"))
-    hidden = model.apply(
-        variables, *given, method=lambda model, *x: model.bert(*x, deterministic=True, return_attention=False).hidden
-    )
+    inputs, variables = batch(), init("classifier_mean")
+    apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, deterministic=True, return_attention=False))
+    tokens = (inputs[name] for name in ("input_ids", "token_type_ids", "segment_ids"))
+    hidden = np.asarray(apply({"params": variables["params"]["bert"]}, *tokens).hidden)
     linear, ours = variables["params"]["scorer"]["linear"], run("classifier_mean", variables, inputs)
     for row, parts in enumerate([[(0, 3), (3, 4), (4, 8), (8, 10)], [(0, 6)], [(0, 2), (2, 5), (5, 8)]]):
-        means = np.stack([np.mean(hidden[row, begin:end], axis=0) for begin, end in parts])
+        means = np.stack([hidden[row, begin:end].mean(0) for begin, end in parts])
         np.testing.assert_allclose(ours[row, : len(parts)], affine(linear, means)[:, 0], atol=2e-5)
 
 
@@ -197,24 +218,28 @@ def test_the_places_of_the_first_sentences():
 def test_the_sentences_of_a_part_have_the_numbers_of_the_whole():
     """Those that a long document counts, to the end of what float32 can tell."""
     table = sinusoids(3000, CONFIG.hidden_size, "interleaved")
-    first = jnp.array([0, 7, 2990])
-    numbers = _numbers(first, 4, CONFIG.hidden_size)
+    first = np.array([0, 7, 2990])
+    numbers = np.asarray(jax.jit(_numbers, static_argnums=(1, 2))(first, 4, CONFIG.hidden_size))
     for row, start in enumerate(first.tolist()):
         np.testing.assert_allclose(numbers[row], table[start : start + 4], atol=5e-4 if start > 100 else 1e-6)
-    mask, x = jnp.asarray(MASK, jnp.int32), random_sentences()
+    x = random_sentences()
     shifted = np.where(MASK[..., None], x + numbers - table[:4], 0).astype(np.float32)
-    ours = score("transformer", init("transformer"), x, mask, first)
-    np.testing.assert_allclose(ours[MASK], score("transformer", init("transformer"), shifted, mask)[MASK], atol=2e-5)
+    ours = score("transformer", init("transformer"), x, first=first)
+    np.testing.assert_allclose(ours[MASK], score("transformer", init("transformer"), shifted)[MASK], atol=2e-5)
     for case in ("classifier", "rnn"):
-        np.testing.assert_array_equal(score(case, init(case), x, mask, first), score(case, init(case), x, mask))
+        np.testing.assert_array_equal(score(case, init(case), x, first=first), score(case, init(case), x))
 
 
 def test_a_document_begins_with_its_first_sentence_unless_told():
-    one, other = ({**batch(), "first_sentences": jnp.array(numbers)} for numbers in ([0, 0, 0], [0, 5, 0]))
+    """The mask is boolean here, which makes no difference."""
     variables = init("transformer")
     whole = run("transformer", variables, batch())
-    np.testing.assert_array_equal(run("transformer", variables, one)[MASK], whole[MASK])
-    changed = np.abs(run("transformer", variables, other) - whole) > 1e-4
+    one, other = (
+        np.asarray(apply(make("transformer"), variables, {**batch(), "sentence_mask": MASK, "first_sentences": first}))
+        for first in (np.array([0, 0, 0]), np.array([0, 5, 0]))
+    )
+    np.testing.assert_allclose(one[MASK], whole[MASK], atol=1e-6)
+    changed = np.abs(other - whole) > 1e-4
     assert changed[1, 0] and not changed[::2][MASK[::2]].any()
 
 
@@ -227,42 +252,32 @@ def test_what_stands_at_padding_changes_nothing(case):
 
 @pytest.mark.parametrize("case", FAITHFUL)
 def test_a_document_scores_alike_in_any_batch(case):
-    together, inputs = run(case, init(case), batch()), batch()
+    """Moves two documents to a batch with fewer tokens, more sentences, and rows of padding around them."""
+    together = run(case, init(case), batch())
     of_sentences = ("cls_positions", "sentence_mask")
-    for row, length, count in ((1, 6, 1), (2, 8, 3)):
-        sizes = {name: count if name in of_sentences else length for name in inputs}
-        alone = {name: array[row : row + 1, : sizes[name]] for name, array in inputs.items()}
-        np.testing.assert_allclose(run(case, init(case), alone)[0], together[row, :count], atol=2e-5)
-    wider = {name: jnp.pad(x, ((2, 1), (0, 5 * (name in of_sentences)))) for name, x in inputs.items()}
-    np.testing.assert_allclose(run(case, init(case), wider)[2:5, :4][MASK], together[MASK], atol=2e-5)
+    inputs = {name: x[1:, : 3 if name in of_sentences else 8] for name, x in batch().items()}
+    inputs = {name: np.pad(x, ((2, 1), (0, 5 * (name in of_sentences)))) for name, x in inputs.items()}
+    apart = np.asarray(apply(make(case), init(case), inputs))[2:4, :3]
+    np.testing.assert_allclose(apart[MASK[1:, :3]], together[1:, :3][MASK[1:, :3]], atol=2e-5)
 
 
 def test_published_lstm_scores_depend_on_the_padding():
     """Which is why it is an option."""
     sentences, wider = random_sentences()[1:2, :1], random_sentences()[1:2]
-    one = score("rnn_compat", init("rnn_compat"), sentences, jnp.ones((1, 1), jnp.int32))
-    four = score("rnn_compat", init("rnn_compat"), wider, jnp.asarray(MASK[1:2], jnp.int32))
+    one = score("rnn_compat", init("rnn_compat"), sentences, np.ones((1, 1), np.int32))
+    four = score("rnn_compat", init("rnn_compat"), wider, SENTENCE_MASK[1:2])
     assert abs(one[0, 0] - four[0, 0]) > 1e-3
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def gradient_of(case, variables, inputs):
-    def loss(variables):
-        scores = jnp.where(inputs["sentence_mask"] != 0, jax.nn.sigmoid(run(case, variables, inputs)), 0)
-        return jnp.sum(scores * jnp.arange(1, 5)), scores
-
-    return jax.grad(loss, has_aux=True)(variables)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_rows_of_padding_have_finite_gradients(case):
-    gradient, _ = gradient_of(case, init(case), {name: jnp.zeros_like(x) for name, x in batch().items()})
+    _, gradient = run_with_gradient(make(case), init(case), jax.tree.map(np.zeros_like, batch()))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_parameter_gets_a_gradient_but_the_norm_that_is_skipped(case):
-    gradient, _ = gradient_of(case, init(case), batch())
+    _, gradient = run_with_gradient(make(case), init(case), batch())
     for path, leaf in traverse_util.flatten_dict(gradient["params"], sep="/").items():
         if "scorer/layers/attention_norm" in path:
             assert np.abs(leaf).max(1).astype(bool).tolist() == [False, True, True]
@@ -272,20 +287,21 @@ def test_every_parameter_gets_a_gradient_but_the_norm_that_is_skipped(case):
 
 @pytest.mark.parametrize("case", ["transformer", "rnn"])
 def test_dropout_is_random_and_can_be_had_again(case):
-    first, again, other = (run(case, init(case), batch(), jax.random.key(seed)) for seed in (0, 0, 1))
+    keys = (jax.random.key(seed, impl="rbg") for seed in (0, 0, 1))  # compiles faster than threefry
+    first, again, other = (np.asarray(apply(make(case), init(case), batch(), key)) for key in keys)
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other)[MASK].max() > 1e-4
 
 
-@pytest.mark.parametrize("scan", [True, False])
-def test_one_layer_and_unrolled_layers(scan):
-    config, one = dataclasses.replace(CONFIG, scan_layers=scan), dataclasses.replace(HEAD, scorer_layers=1)
-    variables = jax.tree.map(jnp.asarray, init("transformer"))
-    ours = apply(BertSum(config, HEAD), variables, batch())
-    np.testing.assert_allclose(ours[MASK], run("transformer", variables, batch())[MASK], atol=1e-5)
-    layers = jax.tree.map(lambda leaf: leaf[:1], variables["params"]["scorer"]["layers"])
-    params = {**variables["params"], "scorer": {**variables["params"]["scorer"], "layers": layers}}
-    assert np.isfinite(apply(BertSum(config, one), {"params": params}, batch())).all()
+def test_one_layer_and_unrolled_layers():
+    unrolled, one = dataclasses.replace(CONFIG, scan_layers=False), dataclasses.replace(HEAD, scorer_layers=1)
+    variables, x = init("transformer"), random_sentences()
+    ours = score(BertSum(unrolled, HEAD), variables, x)
+    np.testing.assert_allclose(ours[MASK], score("transformer", variables, x)[MASK], atol=1e-5)
+    scorer = variables["params"]["scorer"]
+    scorer = {**scorer, "layers": jax.tree.map(lambda leaf: leaf[:1], scorer["layers"])}
+    for config in (CONFIG, unrolled):
+        assert np.isfinite(score(BertSum(config, one), {"params": {"scorer": scorer}}, x)).all()
 
 
 def test_the_norm_that_is_skipped_is_there():
@@ -294,41 +310,35 @@ def test_the_norm_that_is_skipped_is_there():
     assert layers["attention_norm"]["scale"].shape == (3, 12)
 
 
-def test_initial_parameters():
-    config = dataclasses.replace(CONFIG, hidden_size=48)
-    for scorer in SCORERS:
-        model = BertSum(config, dataclasses.replace(HEAD, scorer=scorer))
-        initialize = jax.jit(functools.partial(model.init, deterministic=True))
-        params = initialize(jax.random.key(0), **batch())["params"]["scorer"]
-        for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
-            if path.endswith("kernel"):
-                limit = (6 / (leaf.shape[-2] + leaf.shape[-1])) ** 0.5
-                assert 0.9 * limit < np.abs(leaf).max() <= limit * (1 + 1e-6), path
-            else:
-                assert np.unique(leaf).tolist() == [1.0 if path.endswith("scale") else 0.0], path
-
-
-def test_a_boolean_mask_will_do():
-    inputs = {**batch(), "sentence_mask": jnp.asarray(MASK)}
-    np.testing.assert_array_equal(
-        run("transformer", init("transformer"), inputs), run("transformer", init("transformer"), batch())
-    )
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_initial_parameters(scorer):
+    model = BertSum(dataclasses.replace(CONFIG, hidden_size=48), dataclasses.replace(HEAD, scorer=scorer))
+    x, mask, first = np.zeros((1, 2, 48), np.float32), np.ones((1, 2), np.int32), np.zeros(1, np.int32)
+    initialize = functools.partial(model.init, method=lambda model: model.scorer(x, mask, first, deterministic=True))
+    params = jax.jit(initialize)(jax.random.key(0))["params"]["scorer"]
+    for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
+        if path.endswith("kernel"):
+            limit = (6 / (leaf.shape[-2] + leaf.shape[-1])) ** 0.5
+            assert 0.9 * limit < np.abs(leaf).max() <= limit * (1 + 1e-6), path
+        else:
+            assert np.unique(leaf).tolist() == [1.0 if path.endswith("scale") else 0.0], path
 
 
 def test_bfloat16_gives_float32_logits():
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     for scorer in SCORERS:
         model = BertSum(config, dataclasses.replace(HEAD, scorer=scorer))
-        logits = apply(model, init(scorer), batch())
-        assert logits.dtype == jnp.float32
-        np.testing.assert_allclose(logits[MASK], run(scorer, init(scorer), batch())[MASK], atol=0.2)
+        assert jax.eval_shape(functools.partial(apply, model), init(scorer), batch()).dtype == jnp.float32
+    model, variables = BertSum(config, HEAD), init("transformer")
+    logits = np.asarray(apply(model, variables, batch()))
+    np.testing.assert_allclose(logits[MASK], run("transformer", variables, batch())[MASK], atol=0.2)
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_a_tensor_axis_splits_what_it_splits_in_bert(scorer):
     config = dataclasses.replace(CONFIG, hidden_size=128, num_heads=2)
     model = BertSum(config, dataclasses.replace(HEAD, scorer=scorer, scorer_heads=2, scorer_intermediate=512))
-    params = jax.eval_shape(functools.partial(model.init, deterministic=True), jax.random.key(0), **batch())["params"]
+    params = abstract(model)["params"]
     mesh = make_mesh(MeshConfig(4, 1, 2), jax.devices())
     specs = jax.tree.map(lambda sharding: sharding.spec, tree_shardings(params["scorer"], mesh, TENSOR_RULES))
     flat = traverse_util.flatten_dict(specs, sep="/")
@@ -361,7 +371,7 @@ def test_bad_options(key, value, message):
 def test_scorers_that_do_not_fit():
     heads = dataclasses.replace(HEAD, scorer_heads=5)
     with pytest.raises(UserError, match=r"model\.scorer_heads: got 5; expected a divisor of model.hidden_size=12"):
-        BertSum(CONFIG, heads).init(jax.random.key(0), **batch(), deterministic=True)
+        abstract(BertSum(CONFIG, heads))
     odd, rnn = dataclasses.replace(CONFIG, hidden_size=15), dataclasses.replace(HEAD, scorer="rnn")
     with pytest.raises(UserError, match=r"model\.hidden_size: got 15; expected an even number with model.scorer=rnn"):
-        BertSum(odd, rnn).init(jax.random.key(0), **batch(), deterministic=True)
+        abstract(BertSum(odd, rnn))

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,14 +8,18 @@ import pytest
 from bertjax.models.dropout import Dropout
 
 
-def drop(rate, x, key=0, deterministic=False):
-    return np.asarray(Dropout(rate).apply({}, x, deterministic=deterministic, rngs={"dropout": jax.random.key(key)}))
+@functools.partial(jax.jit, static_argnums=0)
+def apply(rate, x, key):
+    return Dropout(rate).apply({}, x, deterministic=False, rngs={"dropout": key})
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("shape", [(1000, 100), (11, 13, 701), (100_001,)])
+def drop(rate, x, seed=0):
+    return np.asarray(apply(rate, x, jax.random.key(seed)))
+
+
+@pytest.mark.parametrize(("rate", "shape"), [(0.1, (1000, 100)), (0.5, (11, 13, 701)), (0.9, (100_001,))])
 def test_a_fraction_is_dropped_and_the_mean_stays(rate, shape):
-    y = drop(rate, jnp.full(shape, 3.0))
+    y = drop(rate, np.full(shape, 3, np.float32))
     dropped = (y == 0).mean()
     error = (rate * (1 - rate) / y.size) ** 0.5
     assert abs(dropped - rate) < 4 * error
@@ -22,27 +28,27 @@ def test_a_fraction_is_dropped_and_the_mean_stays(rate, shape):
 
 
 def test_the_two_halves_of_a_word_are_independent():
-    dropped = drop(0.5, jnp.ones((400, 1000))) == 0
+    dropped = drop(0.5, np.ones((400, 1000), np.float32)) == 0
     assert abs((dropped[:, 0::2] == dropped[:, 1::2]).mean() - 0.5) < 4 * (0.25 / 200_000) ** 0.5
 
 
 def test_draws_follow_the_key():
-    x = jnp.ones((4, 33))
-    np.testing.assert_array_equal(drop(0.5, x, key=1), drop(0.5, x, key=1))
-    assert (drop(0.5, x, key=1) != drop(0.5, x, key=2)).any()
+    x = np.ones((4, 33), np.float32)
+    np.testing.assert_array_equal(drop(0.5, x, seed=1), drop(0.5, x, seed=1))
+    assert (drop(0.5, x, seed=1) != drop(0.5, x, seed=2)).any()
 
 
 def test_without_dropout_nothing_changes_and_no_key_is_needed():
-    x = jnp.arange(6.0).reshape(2, 3)
-    np.testing.assert_array_equal(drop(0.5, x, deterministic=True), x)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(Dropout(0.5).apply({}, x, deterministic=True), x)
     np.testing.assert_array_equal(Dropout(0.0).apply({}, x, deterministic=False), x)
 
 
 def test_a_rate_near_zero_keeps_almost_all():
-    y = drop(1e-6, jnp.ones((100, 100)))
+    y = drop(1e-6, np.ones((100, 100), np.float32))
     assert (y == 0).sum() <= 4
     np.testing.assert_allclose(y[y != 0], 1, rtol=1e-4)
 
 
 def test_bfloat16_stays():
-    assert drop(0.5, jnp.ones((2, 8), jnp.bfloat16)).dtype == jnp.bfloat16
+    assert drop(0.5, np.ones((4, 33), jnp.bfloat16)).dtype == jnp.bfloat16

@@ -8,33 +8,43 @@ from bertjax.models import features
 from bertjax.models.bert import Bert
 from tests import published
 
-HIDDEN = jnp.asarray([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]], [[5.0, 6.0], [7.0, 7.0], [8.0, 8.0]]])
-SEGMENTS = jnp.asarray([[1, 1, 0], [1, 0, 0]])
+HIDDEN = np.float32([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]], [[5.0, 6.0], [7.0, 7.0], [8.0, 8.0]]])
+SEGMENTS = np.array([[1, 1, 0], [1, 0, 0]])
 
 
 def test_chosen_layers_stand_side_by_side():
-    layers = jnp.arange(4.0)[:, None, None, None] * jnp.ones((4, 2, 3, 5))
-    chosen = features.choose_layers(layers, (-1, 0, 2))
+    layers = np.arange(4.0)[:, None, None, None] * np.ones((4, 2, 3, 5))
+    chosen = np.asarray(features.choose_layers(layers, (-1, 0, 2)))
     assert chosen.shape == (2, 3, 3, 5)
     assert chosen[1, 2, :, 4].tolist() == [3, 0, 2]
 
 
 @pytest.mark.parametrize(("mixing", "expected"), [("concatenation", [1, 2, 30, 40]), ("sum", [31, 42])])
 def test_mixing_without_parameters(mixing, expected):
-    mix = features.LayerMix(mixing)
-    output, variables = mix.init_with_output(jax.random.key(0), jnp.asarray([[[1.0, 2.0], [30.0, 40.0]]]))
+    output, variables = mix(mixing)
     assert output.tolist() == [expected]
     assert not variables
 
 
+MIXED = np.float32([[[1, 2], [30, 40]]])
+
+
+def mix(mixing):
+    """The mix of two layers, and its parameters."""
+    init = jax.jit(features.LayerMix(mixing).init_with_output)
+    return jax.tree.map(np.asarray, init(jax.random.key(0), MIXED))
+
+
 def test_learned_mixing_begins_with_the_mean():
-    x = jnp.asarray([[[1.0, 2.0], [30.0, 40.0]]])
-    output, variables = features.LayerMix("weighted").init_with_output(jax.random.key(0), x)
+    output, variables = mix("weighted")
     np.testing.assert_allclose(output, [[15.5, 21]], rtol=1e-6)
     assert jax.tree.map(jnp.shape, variables["params"]) == {"weights": (2,), "gamma": ()}
-    params = {"weights": jnp.log(jnp.asarray([1.0, 3.0])), "gamma": jnp.asarray(2.0)}
-    output = features.LayerMix("weighted").apply({"params": params}, x)
+    params = {"weights": np.log(np.float32([1, 3])), "gamma": np.float32(2)}
+    output = jax.jit(features.LayerMix("weighted").apply)({"params": params}, MIXED)
     np.testing.assert_allclose(output, [[2 * (0.25 * 1 + 0.75 * 30), 2 * (0.25 * 2 + 0.75 * 40)]], rtol=1e-6)
+
+
+pool = jax.jit(features.pool, static_argnums=2)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +53,14 @@ def test_learned_mixing_begins_with_the_mean():
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_pooling_leaves_padding_out(pooling, expected, dtype):
-    pooled = features.pool(HIDDEN.astype(dtype), SEGMENTS, pooling)
+    pooled = pool(HIDDEN.astype(dtype), SEGMENTS, pooling)
     assert pooled.dtype == jnp.float32
     assert pooled.tolist() == expected
 
 
 @pytest.mark.parametrize("pooling", features.POOLINGS)
 def test_a_row_of_padding_is_finite(pooling):
-    value, gradient = jax.value_and_grad(lambda x: features.pool(x, SEGMENTS * 0, pooling).sum())(HIDDEN)
+    value, gradient = jax.jit(jax.value_and_grad(lambda x: pool(x, SEGMENTS * 0, pooling).sum()))(HIDDEN)
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
 
@@ -64,24 +74,29 @@ def test_unknown_names_are_user_errors():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_units_are_the_means_of_their_tokens(dtype):
-    starts, lengths = jnp.asarray([[0, 2], [1, 0]]), jnp.asarray([[2, 1], [1, 0]])
-    found = features.pool_spans(HIDDEN.astype(dtype), starts, lengths)
+    starts, lengths = np.array([[0, 2], [1, 0]]), np.array([[2, 1], [1, 0]])
+    found = jax.jit(features.pool_spans)(HIDDEN.astype(dtype), starts, lengths)
     assert found.dtype == jnp.float32
     assert found.tolist() == [[[2, -3], [9, 9]], [[7, 7], [0, 0]]]
 
 
-@pytest.mark.parametrize("mixing", features.MIXINGS)
+@pytest.mark.parametrize("mixing", ["concatenation", "weighted"])
 def test_features_of_bert(mixing):
-    ids = jnp.asarray([[2, 6, 7, 3, 0], [2, 8, 9, 10, 3]])
-    inputs = ids, ids % 2, (ids != 0).astype(jnp.int32)
+    ids = np.array([[2, 6, 7, 3, 0], [2, 8, 9, 10, 3]])
+    inputs = ids, ids % 2, (ids != 0).astype(np.int32)
     variables = {"params": {"bert": published.params()}}
-    bert = Bert(published.CONFIG, use_pooler=True)
-    options = {"deterministic": True, "return_attention": False, "return_layers": True}
-    layers = bert.apply({"params": published.params()}, *inputs, **options).layers
-    if mixing == "weighted":
-        variables["params"]["mix"] = {"weights": jnp.zeros(2), "gamma": jnp.asarray(2.0)}
-    found = features.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, *inputs)
-    expected = jnp.concatenate([layers[1], layers[4]], axis=-1) if mixing == "concatenation" else layers[1] + layers[4]
+    if mixing == "weighted":  # as the sum
+        variables["params"]["mix"] = {"weights": np.zeros(2, np.float32), "gamma": np.float32(2)}
+
+    @jax.jit
+    def found_and_layers(variables):
+        bert = Bert(published.CONFIG, use_pooler=True)
+        options = {"deterministic": True, "return_attention": False, "return_layers": True}
+        layers = bert.apply({"params": variables["params"]["bert"]}, *inputs, **options).layers
+        return features.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, *inputs), layers
+
+    found, layers = map(np.asarray, found_and_layers(variables))
+    expected = np.concatenate([layers[1], layers[4]], axis=-1) if mixing == "concatenation" else layers[1] + layers[4]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -16,6 +16,7 @@ from bertjax.models.fine_tuning import (
     BertForTokenClassification,
     FeatureTagger,
 )
+from tests.random_params import random_params
 
 CONFIG = BertConfig(
     hidden_size=12,
@@ -50,9 +51,9 @@ def batch(padding=0):
     """Three rows of falling length, with some token in the padding's place."""
     ids = np.random.RandomState(0).randint(1, 31, (3, LENGTH))
     return {
-        "input_ids": jnp.asarray(np.where(REAL, ids, padding)),
-        "token_type_ids": jnp.asarray([[0] * 4 + [1] * 4, [0] * 8, [0] * 2 + [1] * 6]),
-        "segment_ids": jnp.asarray(REAL, jnp.int32),
+        "input_ids": np.where(REAL, ids, padding),
+        "token_type_ids": np.array([[0] * 4 + [1] * 4, [0] * 8, [0] * 2 + [1] * 6]),
+        "segment_ids": REAL.astype(np.int32),
     }
 
 
@@ -66,17 +67,40 @@ def make(kind, lstm_size=0, config=CONFIG, dropout=0.1):
 
 @functools.cache
 def init(model):
-    return jax.jit(functools.partial(model.init, deterministic=True))(jax.random.key(0), **batch())
+    return random_params(functools.partial(model.init, **inputs_of(model), deterministic=True), scale=0.3)
+
+
+def inputs_of(model):
+    return features() if isinstance(model, FeatureTagger) else batch()
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def run(model, variables, inputs, key=None):
+def apply(model, variables, inputs, key):
     rngs = {} if key is None else {"dropout": key}
     return model.apply(variables, **inputs, deterministic=key is None, rngs=rngs)
 
 
+def run(model, variables, inputs, seed=None):
+    """The outputs, with dropout if there is a seed. Keys of rbg compile faster than those of threefry."""
+    key = None if seed is None else jax.random.key(seed, impl="rbg")
+    return jax.tree.map(np.asarray, apply(model, variables, inputs, key))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run_with_gradient(model, variables, inputs):
+    """The outputs, and the gradient of the sum of their squares."""
+
+    def loss(variables):
+        outputs = apply(model, variables, inputs, None)
+        return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(outputs)), outputs
+
+    gradient, outputs = jax.grad(loss, has_aux=True)(variables)
+    return outputs, gradient
+
+
 def abstract(model):
-    return jax.eval_shape(functools.partial(model.init, deterministic=True), jax.random.key(0), **batch())["params"]
+    init = functools.partial(model.init, **inputs_of(model), deterministic=True)
+    return jax.eval_shape(init, jax.random.key(0))["params"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +124,9 @@ def test_parameters(kind, lstm_size, bert, head):
 
 def test_heads_begin_as_truncated_normals():
     model = BertForSequenceClassification(dataclasses.replace(CONFIG, hidden_size=300), 200, 0.1, 0)
-    head = jax.jit(lambda: model.init(jax.random.key(0), **batch(), deterministic=True)["params"]["classifier"])()
+    init = functools.partial(model.init, **batch(), deterministic=True)
+    head = jax.jit(lambda key: init(key)["params"]["classifier"])(jax.random.key(0))
+    head = jax.tree.map(np.asarray, head)
     assert not head["bias"].any()
     assert 0.59 < np.abs(head["kernel"]).max() <= 0.6
     np.testing.assert_allclose(np.std(head["kernel"]), 0.88 * 0.3, rtol=0.01)
@@ -110,39 +136,45 @@ def test_heads_begin_as_truncated_normals():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_shapes_and_dtypes(kind, lstm_size, dtype):
     model = make(kind, lstm_size, dataclasses.replace(CONFIG, dtype=dtype))
-    output = jax.eval_shape(run, model, {"params": abstract(model)}, batch())
+    output = jax.eval_shape(functools.partial(apply, model), {"params": abstract(model)}, batch(), None)
     shapes = {"sequence": [(3, 4)], "token": [(3, LENGTH, 4)], "question": [(3, LENGTH)] * 2}
     assert [leaf.shape for leaf in jax.tree.leaves(output)] == shapes[kind]
     assert {leaf.dtype.name for leaf in jax.tree.leaves(output)} == {"float32"}
 
 
 def test_heads_are_affine_maps_of_bert():
+    bert = init(make("sequence"))["params"]["bert"]
+    apply = functools.partial(Bert(CONFIG, use_pooler=True).apply, deterministic=True, return_attention=False)
+    output = jax.tree.map(np.asarray, jax.jit(apply)({"params": bert}, **batch()))
+    without_pooler = {name: leaf for name, leaf in bert.items() if name != "pooler"}
     for kind in KINDS:
-        model = make(kind)
-        params, pooler = init(model)["params"], kind == "sequence"
-        apply = functools.partial(Bert(CONFIG, use_pooler=pooler).apply, deterministic=True, return_attention=False)
-        output = jax.jit(apply)({"params": params["bert"]}, **batch())
+        params = init(make(kind))["params"] | {"bert": bert if kind == "sequence" else without_pooler}
         head = params["qa_outputs" if kind == "question" else "classifier"]
-        expected = (output.pooled[:, 0] if pooler else output.hidden) @ head["kernel"] + head["bias"]
-        logits = run(model, init(model), batch())
-        logits = jnp.stack(logits, axis=-1) if kind == "question" else logits
+        expected = (output.pooled[:, 0] if kind == "sequence" else output.hidden) @ head["kernel"] + head["bias"]
+        logits, _ = run_with_gradient(make(kind), {"params": params}, batch())
+        logits = np.stack(logits, axis=-1) if kind == "question" else logits
         np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
 def test_padding_changes_nothing(kind, lstm_size):
     model = make(kind, lstm_size)
-    outputs = [run(model, init(model), batch(padding)) for padding in (0, 7)]
+    outputs = [run_with_gradient(model, init(model), batch(padding))[0] for padding in (0, 7)]
     if kind != "sequence":
         outputs = [jax.tree.map(lambda leaf: np.asarray(leaf)[REAL], output) for output in outputs]
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *outputs)
 
 
-def moved(model, changed):
-    """Which rows' outputs, at any position, another word at a position changes."""
+def other_word(rows, position):
+    """The batch with another word at one position of some rows."""
     inputs = batch()
-    other = {**inputs, "input_ids": inputs["input_ids"].at[:, changed].add(1) % 31}
-    outputs = [jax.tree.leaves(run(model, init(model), each))[0] for each in (inputs, other)]
+    inputs["input_ids"][rows, position] = (inputs["input_ids"][rows, position] + 1) % 31
+    return inputs
+
+
+def moved(model, position):
+    """Which rows' outputs, at any position, another word at a position changes."""
+    outputs = [jax.tree.leaves(run(model, init(model), each))[0] for each in (batch(), other_word(slice(3), position))]
     return (np.abs(outputs[0] - outputs[1]).reshape(3, -1).max(-1) > 1e-6).tolist()
 
 
@@ -158,11 +190,9 @@ def test_every_token_counts_in_every_direction(direction, lstm_size):
 
 def test_a_bilstm_looks_both_ways_where_the_encoder_does_not():
     config = dataclasses.replace(CONFIG, direction="left_to_right")
-    inputs = batch()
-    other = {**inputs, "input_ids": inputs["input_ids"].at[0, -1].add(1) % 31}
     for lstm_size, expected in ((0, [LENGTH - 1]), (5, list(range(LENGTH)))):
         model = make("token", lstm_size, config)
-        change = np.abs(run(model, init(model), other) - run(model, init(model), inputs))[0].max(-1)
+        change = np.abs(run(model, init(model), other_word(0, -1)) - run(model, init(model), batch()))[0].max(-1)
         assert np.flatnonzero(change > 1e-7).tolist() == expected
 
 
@@ -170,19 +200,19 @@ def test_a_bilstm_looks_both_ways_where_the_encoder_does_not():
 def test_dropout_falls_on_what_goes_into_the_head(kind, lstm_size):
     """BERT has none here, so that only the head's is left."""
     model = make(kind, lstm_size, dropout=0.5)
-    outputs = [run(model, init(model), batch(), key) for key in (None, *map(jax.random.key, (0, 0, 1)))]
+    outputs = [run(model, init(model), batch(), seed) for seed in (None, 0, 0, 1)]
     np.testing.assert_array_equal(outputs[1], outputs[2])
     for a, b in ((0, 1), (1, 3)):
         assert not np.allclose(outputs[a], outputs[b], atol=1e-3)
     plain = make(kind, lstm_size, dropout=0.0)
-    np.testing.assert_allclose(run(plain, init(model), batch(), jax.random.key(0)), outputs[0], atol=1e-6)
+    np.testing.assert_allclose(run(plain, init(model), batch(), seed=0), outputs[0], atol=1e-6)
 
 
 def test_questions_have_no_dropout_before_the_head():
     model = make("question")
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, atol=1e-6),
-        run(model, init(model), batch(), jax.random.key(0)),
+        run(model, init(model), batch(), seed=0),
         run(model, init(model), batch()),
     )
 
@@ -190,11 +220,8 @@ def test_questions_have_no_dropout_before_the_head():
 @pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
 def test_every_parameter_that_can_matter_has_a_gradient(kind, lstm_size):
     model = make(kind, lstm_size)
-
-    def loss(variables):
-        return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(run(model, variables, batch())))
-
-    gradients = traverse_util.flatten_dict(jax.jit(jax.grad(loss))(init(model))["params"], sep="/")
+    _, gradients = run_with_gradient(model, init(model), batch())
+    gradients = traverse_util.flatten_dict(gradients["params"], sep="/")
     # A constant added to all keys changes no softmax.
     without = {path for path, leaf in gradients.items() if np.abs(leaf).max() < 1e-6 and "key/bias" not in path}
     assert without == set()
@@ -222,7 +249,7 @@ def tagger(mixing="concatenation", **changes):
 
 def features():
     x = np.random.default_rng(0).standard_normal((3, LENGTH, 2, 6)).astype(np.float32)
-    return jnp.asarray(x), jnp.asarray(REAL, jnp.int32)
+    return {"features": x, "segment_ids": REAL.astype(np.int32)}
 
 
 @pytest.mark.parametrize(
@@ -231,9 +258,10 @@ def features():
 )
 def test_feature_tagger(mixing, size, mix):
     model = tagger(mixing)
-    logits, variables = model.init_with_output(jax.random.key(0), *features(), deterministic=True)
+    params = abstract(model)
+    logits = jax.eval_shape(functools.partial(apply, model), {"params": params}, features(), None)
     assert (logits.shape, logits.dtype) == ((3, LENGTH, 4), jnp.float32)
-    shapes = jax.tree.map(jnp.shape, variables["params"])
+    shapes = jax.tree.map(jnp.shape, params)
     assert shapes.pop("mix", None) == mix
     assert {name: leaves.get("input_kernel") for name, leaves in shapes.items()} == {
         "lstm_0": (size, 2, 4, 5),
@@ -243,81 +271,65 @@ def test_feature_tagger(mixing, size, mix):
 
 
 def test_feature_tagger_leaves_padding_out():
-    (x, segment_ids), model = features(), tagger("weighted")
-    logits, variables = model.init_with_output(jax.random.key(0), x, segment_ids, deterministic=True)
-    other = jnp.where(REAL[..., None, None], x, 9.0)
-    np.testing.assert_array_equal(model.apply(variables, other, segment_ids, deterministic=True)[REAL], logits[REAL])
+    model, inputs = tagger("weighted"), features()
+    other = {**inputs, "features": np.where(REAL[..., None, None], inputs["features"], np.float32(9))}
+    logits = [run(model, init(model), each)[REAL] for each in (inputs, other)]
+    np.testing.assert_array_equal(*logits)
 
 
 def test_feature_tagger_drops_out():
-    x, segment_ids = features()
-    variables = tagger().init(jax.random.key(0), x, segment_ids, deterministic=True)
-    outputs = [
-        tagger(dropout=rate).apply(
-            variables, x, segment_ids, deterministic=deterministic, rngs={"dropout": jax.random.key(1)}
-        )
-        for rate, deterministic in ((0.0, True), (0.5, True), (0.5, False))
-    ]
-    np.testing.assert_array_equal(outputs[0], outputs[1])
-    assert not np.allclose(outputs[0], outputs[2], atol=1e-3)
+    model, dropping = tagger("weighted"), tagger("weighted", dropout=0.5)
+    logits = run(model, init(model), features())
+    np.testing.assert_array_equal(run(dropping, init(model), features()), logits)
+    assert not np.allclose(run(dropping, init(model), features(), seed=1), logits, atol=1e-3)
 
 
 def test_feature_tagger_needs_an_lstm():
     with pytest.raises(UserError, match=r"model\.lstm_size: got 0; expected at least 1"):
-        tagger(lstm_size=0).init(jax.random.key(0), *features(), deterministic=True)
+        abstract(tagger(lstm_size=0))
 
 
 def bert_tagger(layers=(0, -2), **changes):
-    values = {"mixing": "concatenation", "num_lstm_layers": 2, "lstm_size": 5, "dropout": 0.0, **changes}
-    return BertFeatureTagger(CONFIG, 4, layers, **values)
+    values = {"config": CONFIG, "mixing": "weighted", "num_lstm_layers": 2, "lstm_size": 5, "dropout": 0.0, **changes}
+    return BertFeatureTagger(num_labels=4, layers=layers, **values)
 
 
 def test_bert_feature_tagger_is_bert_below_a_tagger():
-    model = bert_tagger(mixing="weighted")
-    logits, variables = model.init_with_output(jax.random.key(0), **batch(), deterministic=True)
-    bert, options = Bert(CONFIG, use_pooler=False), {"return_attention": False, "return_layers": True}
-    layers = bert.apply({"params": variables["params"]["bert"]}, **batch(), deterministic=True, **options).layers
-    x = jnp.stack([layers[0], layers[1]], axis=2)
-    above = {"params": variables["params"]["tagger"]}
-    expected = tagger("weighted").apply(above, x, batch()["segment_ids"], deterministic=True)
-    np.testing.assert_allclose(logits[REAL], expected[REAL], atol=1e-5)
+    params = init(bert_tagger())["params"]
+    logits, _ = run_with_gradient(bert_tagger(), {"params": params}, batch())
+    options = {"deterministic": True, "return_attention": False, "return_layers": True}
+    apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, **options))
+    layers = np.asarray(apply({"params": params["bert"]}, **batch()).layers)
+    x = {**features(), "features": np.stack([layers[0], layers[1]], axis=2)}
+    expected = run(tagger("weighted"), {"params": params["tagger"]}, x)
+    np.testing.assert_allclose(np.asarray(logits)[REAL], expected[REAL], atol=1e-5)
 
 
 def test_no_gradient_reaches_the_bert_below_a_tagger():
-    model = bert_tagger(mixing="weighted")
-    variables = model.init(jax.random.key(0), **batch(), deterministic=True)
-
-    def loss(variables):
-        return jnp.sum(model.apply(variables, **batch(), deterministic=True)[REAL] ** 2)
-
-    gradients = jax.jit(jax.grad(loss))(variables)["params"]
-    assert all(not leaf.any() for leaf in jax.tree.leaves(gradients["bert"]))
-    assert all(leaf.any() for leaf in jax.tree.leaves(gradients["tagger"]))
+    _, gradients = run_with_gradient(bert_tagger(), init(bert_tagger()), batch())
+    assert all(not leaf.any() for leaf in jax.tree.leaves(gradients["params"]["bert"]))
+    assert all(leaf.any() for leaf in jax.tree.leaves(gradients["params"]["tagger"]))
 
 
 def test_a_tagger_uses_the_chosen_layers_alone():
     """The second layer of two makes no difference to the layers 0 and -2, and the first does."""
-    model = bert_tagger()
-    variables = model.init(jax.random.key(0), **batch(), deterministic=True)
-    logits = model.apply(variables, **batch(), deterministic=True)
+    variables = init(bert_tagger())
+    logits, _ = run_with_gradient(bert_tagger(), variables, batch())
     for layer, matters in ((0, True), (1, False)):
-        other = jax.tree.map(lambda leaf: leaf, variables)
-        stacked = other["params"]["bert"]["encoder"]["layers"]["intermediate"]
-        stacked["kernel"] = stacked["kernel"].at[layer].add(1.0)
-        found = model.apply(other, **batch(), deterministic=True)
+        other = jax.tree.map(np.copy, variables)
+        other["params"]["bert"]["encoder"]["layers"]["intermediate"]["kernel"][layer] += 1
+        found, _ = run_with_gradient(bert_tagger(), other, batch())
         assert np.array_equal(found, logits) is not matters
 
 
 def test_a_tagger_drops_out_but_not_the_bert_below():
-    variables = bert_tagger().init(jax.random.key(0), **batch(), deterministic=True)
-    model = dataclasses.replace(bert_tagger(), config=dataclasses.replace(CONFIG, dropout=0.5))
-    key = {"rngs": {"dropout": jax.random.key(1)}}
-    logits = model.apply(variables, **batch(), deterministic=True)
-    np.testing.assert_array_equal(model.apply(variables, **batch(), deterministic=False, **key), logits)
-    dropped = dataclasses.replace(model, dropout=0.5).apply(variables, **batch(), deterministic=False, **key)
+    variables, config = init(bert_tagger()), dataclasses.replace(CONFIG, dropout=0.5)
+    logits, _ = run_with_gradient(bert_tagger(), variables, batch())
+    still, dropped = (run(bert_tagger(config=config, dropout=rate), variables, batch(), seed=1) for rate in (0.0, 0.5))
+    np.testing.assert_allclose(still, logits, atol=1e-6)
     assert not np.allclose(dropped, logits, atol=1e-3)
 
 
 def test_a_tagger_checks_its_layers():
     with pytest.raises(UserError, match=r"model\.feature_layers: got \(3,\); expected one or more of 0"):
-        bert_tagger(layers=(3,)).init(jax.random.key(0), **batch(), deterministic=True)
+        abstract(bert_tagger(layers=(3,)))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.models.recurrent import BiLSTM
+from tests.random_params import random_params
 
 UNITS, SIZE, LENGTHS, LENGTH = 3, 5, (4, 6, 1), 6
 REAL = np.arange(LENGTH) < np.array(LENGTHS)[:, None]
@@ -19,15 +20,12 @@ def inputs(seed=0):
 
 @functools.cache
 def make():
-    """Parameters with no bias at 0 or 1."""
-    variables = BiLSTM(UNITS).init(jax.random.key(0), jnp.asarray(inputs()), jnp.asarray(REAL, jnp.int32))
-    params = dict(variables["params"])
-    params["bias"] = jax.random.normal(jax.random.key(1), params["bias"].shape)
-    return params
+    init = functools.partial(BiLSTM(UNITS).init, x=inputs(), segment_ids=REAL.astype(np.int32))
+    return random_params(init, scale=0.6)["params"]
 
 
 @jax.jit
-def run(params, x, real=REAL):
+def run(params, x, real):
     return BiLSTM(UNITS).apply({"params": params}, x, jnp.asarray(real, jnp.int32))
 
 
@@ -53,7 +51,7 @@ def numpy_direction(params, direction, row):
 
 
 def test_matches_a_loop_over_each_row():
-    output = run(make(), inputs())
+    output = run(make(), inputs(), REAL)
     expected, final = np.zeros((len(LENGTHS), LENGTH, 2 * UNITS)), []
     for row, (x, length) in enumerate(zip(inputs().astype(np.float64), LENGTHS, strict=True)):
         forward, reverse = (numpy_direction(make(), direction, x[:length]) for direction in (0, 1))
@@ -66,13 +64,13 @@ def test_matches_a_loop_over_each_row():
 def test_padding_changes_nothing_and_gets_no_gradient():
     x = inputs()
     other = np.where(REAL[..., None], x, 1e3).astype(np.float32)
-    jax.tree.map(np.testing.assert_array_equal, run(make(), other), run(make(), x))
-    gradient = jax.grad(lambda x: sum(jnp.sum(y**2) for y in run(make(), x)))(jnp.asarray(other))
+    jax.tree.map(np.testing.assert_array_equal, run(make(), other, REAL), run(make(), x, REAL))
+    gradient = jax.jit(jax.grad(lambda x: sum(jnp.sum(y**2) for y in run(make(), x, REAL))))(other)
     assert (np.abs(gradient).max(-1) > 0).tolist() == REAL.tolist()
 
 
 def test_more_padding_changes_nothing():
-    output = run(make(), inputs())
+    output = run(make(), inputs(), REAL)
     wider = run(make(), np.pad(inputs(), ((0, 0), (0, 3), (0, 0)), constant_values=7), np.pad(REAL, ((0, 0), (0, 3))))
     np.testing.assert_allclose(wider.hidden[:, :LENGTH], output.hidden, atol=1e-6)
     np.testing.assert_allclose(wider.final, output.final, atol=1e-6)
@@ -85,7 +83,9 @@ def test_a_row_of_padding_is_zero():
 
 
 def test_initial_parameters():
-    params = BiLSTM(256).init(jax.random.key(0), jnp.zeros((1, 1, 64)), jnp.ones((1, 1), jnp.int32))["params"]
+    init = jax.jit(BiLSTM(256).init)
+    params = init(jax.random.key(0), np.zeros((1, 1, 64), np.float32), np.ones((1, 1), np.int32))["params"]
+    params = jax.tree.map(np.asarray, params)
     assert {name: leaf.shape for name, leaf in params.items()} == {
         "input_kernel": (64, 2, 4, 256),
         "recurrent_kernel": (2, 256, 4, 256),
@@ -98,7 +98,7 @@ def test_initial_parameters():
 
 
 def test_bfloat16_input_is_computed_in_float32():
-    output = run(make(), jnp.asarray(inputs(), jnp.bfloat16))
+    output = jax.eval_shape(run, make(), inputs().astype(jnp.bfloat16), REAL)
     assert {leaf.dtype.name for leaf in output} == {"float32"}
 
 
@@ -129,10 +129,10 @@ def test_live_against_torch():
     ((hidden**3).sum() + (final**2).sum()).backward()
 
     def loss(params, x):
-        output = run(params, x)
+        output = run(params, x, REAL)
         return jnp.sum(output.hidden**3) + jnp.sum(output.final**2), output
 
-    gradients, output = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, jnp.asarray(x))
+    gradients, output = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x)
     np.testing.assert_allclose(output.hidden, hidden.detach(), atol=1e-6)
     np.testing.assert_allclose(output.final, final.detach(), atol=1e-6)
     np.testing.assert_allclose(gradients[1], theirs.grad, atol=1e-5)

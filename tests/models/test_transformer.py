@@ -10,7 +10,8 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models.encoder import Encoder
-from bertjax.models.transformer import TransformerConfig, TransformerLayer, dense
+from bertjax.models.transformer import TransformerConfig, TransformerLayer, dense, layer_norm
+from tests.random_params import random_params
 
 CONFIG = TransformerConfig(
     hidden_size=12,
@@ -33,32 +34,41 @@ CONFIG = TransformerConfig(
 FORMS = [(scan, remat) for scan in (False, True) for remat in (False, True)]
 
 
-def inputs(config, batch=2, length=6):
-    x = jax.random.normal(jax.random.key(7), (batch, length, config.hidden_size))
-    mask = jnp.ones((batch, 1, length, length), bool).at[1, :, :, 4:].set(False)
+def inputs(config):
+    x = np.random.default_rng(7).standard_normal((2, 6, config.hidden_size))
+    mask = np.ones((2, 1, 6, 6), bool)
+    mask[1, :, :, 4:] = False
     return x.astype(config.dtype), mask
 
 
 @functools.cache
-def init(module, config):
-    """Parameters with nothing left at 0 or 1."""
-    x, mask = inputs(config)
-    variables = jax.jit(lambda key: module.init(key, x, mask, deterministic=True, return_attention=False))(
-        jax.random.key(0)
-    )
-    leaves, tree = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    return tree.unflatten(
-        [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    )
+def init(norm):
+    """An encoder's parameters, of which no scale is 1 and no bias is 0: they are the same in all forms."""
+    config = dataclasses.replace(CONFIG, norm=norm)
+    return random_params(functools.partial(make.__wrapped__, config), scale=0.3)
+
+
+def layer_params(variables, index):
+    return jax.tree.map(lambda leaf: leaf[index], variables["params"]["layers"])
+
+
+def zeros(variables):
+    return jax.tree.map(np.zeros_like, variables["params"])
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("deterministic", "return_attention", "return_layers"))
-def run(config, variables, key=None, deterministic=True, **asked_for):
-    x, mask = inputs(config)
+def run(config, variables, key=None, x=None, deterministic=True, return_attention=False, **asked_for):
+    default, mask = inputs(config)
     rngs = {} if key is None else {"dropout": key}
-    asked_for = {"return_attention": False, **asked_for}
-    return Encoder(config).apply(variables, x, mask, deterministic=deterministic, rngs=rngs, **asked_for)
+    asked_for = {"deterministic": deterministic, "return_attention": return_attention, **asked_for}
+    return Encoder(config).apply(variables, default if x is None else x, mask, rngs=rngs, **asked_for)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run_layer(config, params, x, mask, key=None):
+    rngs = {} if key is None else {"dropout": key}
+    options = {"deterministic": key is None, "return_attention": False, "rngs": rngs}
+    return TransformerLayer(config, cross=False).apply({"params": params}, x, mask, **options)[0]
 
 
 def numpy_layer(config, params, x, mask):
@@ -102,49 +112,42 @@ def numpy_layer(config, params, x, mask):
     return norm(params["output_norm"], x + feed_forward(x))
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+@pytest.mark.parametrize(
+    ("norm", "activation"), [("post", "gelu"), ("post", "relu"), ("pre", "gelu_tanh"), ("pre", "silu")]
+)
 def test_layer_matches_float64_numpy(norm, activation):
     config = dataclasses.replace(CONFIG, norm=norm, activation=activation)
-    layer = TransformerLayer(config, cross=False)
-    variables = init(layer, config)
-    x, mask = inputs(config)
-    output, _ = layer.apply(variables, x, mask, deterministic=True, return_attention=False)
-    expected = numpy_layer(config, variables["params"], np.asarray(x, np.float64), np.asarray(mask))
-    np.testing.assert_allclose(output, expected, atol=2e-5)
+    params, (x, mask) = layer_params(init(norm), 0), inputs(config)
+    expected = numpy_layer(config, params, x.astype(np.float64), mask)
+    np.testing.assert_allclose(run_layer(config, params, x, mask), expected, atol=2e-5)
     other = dataclasses.replace(config, activation="gelu_tanh" if activation == "gelu" else "gelu")
-    off = numpy_layer(other, variables["params"], np.asarray(x, np.float64), np.asarray(mask))
+    off = numpy_layer(other, params, x.astype(np.float64), mask)
     assert np.abs(off - expected).max() > 1e-4
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("scan", [False, True])
-def test_encoder_applies_the_layers_in_order(norm, scan):
-    config = dataclasses.replace(CONFIG, norm=norm, scan_layers=scan)
-    variables = init(Encoder(config), config)
+def test_encoder_applies_the_layers_in_order(norm):
+    config, variables = dataclasses.replace(CONFIG, norm=norm), init(norm)
     x, mask = inputs(config)
-    expected = np.asarray(x, np.float64)
+    expected = x.astype(np.float64)
     for i in range(config.num_layers):
-        params = jax.tree.map(lambda leaf, i=i: leaf[i], variables["params"]["layers"])
-        expected = numpy_layer(config, params, expected, np.asarray(mask))
+        expected = numpy_layer(config, layer_params(variables, i), expected, mask)
     if norm == "pre":
         final = variables["params"]["final_norm"]
         centered = expected - expected.mean(-1, keepdims=True)
         scale = np.sqrt((centered**2).mean(-1, keepdims=True) + config.norm_eps)
         expected = centered / scale * final["scale"] + final["bias"]
-    np.testing.assert_allclose(run(config, variables)[0], expected, atol=5e-5)
+    np.testing.assert_allclose(run(config, variables).hidden, expected, atol=5e-5)
 
 
-@pytest.mark.parametrize(("norm", "dropout"), [pytest.param("post", 0.3, marks=pytest.mark.slow), ("pre", 0.0)])
-def test_scanned_unrolled_and_rematerialized_agree(norm, dropout):
-    base = dataclasses.replace(CONFIG, norm=norm, dropout=dropout, attention_dropout=dropout, scan_layers=False)
-    variables = init(Encoder(base), base)
+def test_scanned_unrolled_and_rematerialized_agree():
+    base, variables = dataclasses.replace(CONFIG, norm="pre", dropout=0.3), init("pre")
     results = []
     for scan, remat in FORMS:
         config = dataclasses.replace(base, scan_layers=scan, remat=remat)
 
         def loss(variables, config=config):
-            key = jax.random.key(3, impl="rbg")  # compiles sooner than threefry
+            key = jax.random.key(3, impl="rbg")  # compiles faster than threefry
             output, weights, _ = run(config, variables, key, deterministic=False, return_attention=True)
             return jnp.sum(output**3), (output, weights)
 
@@ -156,46 +159,38 @@ def test_scanned_unrolled_and_rematerialized_agree(norm, dropout):
         assert distance(grads, results[0][1]) < 1e-5
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_outputs_of_all_layers(norm):
+@pytest.mark.parametrize(("norm", "scan", "remat"), [("post", True, True), ("pre", False, False)])
+def test_outputs_of_all_layers(norm, scan, remat):
     """Each layer applied to the output before it gives the next; asking for them changes nothing else."""
-    base = dataclasses.replace(CONFIG, norm=norm, num_layers=3)
-    variables = init(Encoder(base), base)
+    base, variables = dataclasses.replace(CONFIG, norm=norm), init(norm)
     x, mask = inputs(base)
     plain = run(base, variables)
     assert plain.layers is None
-    for scan, remat in FORMS:
-        config = dataclasses.replace(base, scan_layers=scan, remat=remat)
-        output = run(config, variables, return_layers=True)
-        assert output.layers.shape == (4, *x.shape)
-        np.testing.assert_allclose(output.layers[0], x, atol=1e-6)
-        np.testing.assert_allclose(output.layers[-1], output.hidden, atol=1e-6)
-        np.testing.assert_allclose(output.hidden, plain.hidden, atol=1e-5)
-    for i in range(2):
-        params = jax.tree.map(lambda leaf, i=i: leaf[i], variables["params"]["layers"])
-        expected = numpy_layer(base, params, np.asarray(output.layers[i], np.float64), np.asarray(mask))
-        np.testing.assert_allclose(output.layers[i + 1], expected, atol=2e-5)
+    output = run(dataclasses.replace(base, scan_layers=scan, remat=remat), variables, return_layers=True)
+    layers = np.asarray(output.layers)
+    assert layers.shape == (3, *x.shape)
+    np.testing.assert_allclose(layers[0], x, atol=1e-6)
+    np.testing.assert_allclose(layers[-1], output.hidden, atol=1e-6)
+    np.testing.assert_allclose(output.hidden, plain.hidden, atol=1e-5)
+    expected = numpy_layer(base, layer_params(variables, 0), layers[0].astype(np.float64), mask)
+    np.testing.assert_allclose(layers[1], expected, atol=2e-5)
 
 
 def distance(tree, reference):
-    difference = jax.tree.map(lambda a, b: a - b, tree, reference)
-    return float(norm_of(difference) / norm_of(reference))
-
-
-def norm_of(tree):
-    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+    """The norm of the difference over the norm of the whole tree."""
+    tree, reference = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(x)]) for x in (tree, reference))
+    return np.linalg.norm(tree - reference) / np.linalg.norm(reference)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def make(config):
+def make(config, key):
     x, mask = inputs(config)
-    return Encoder(config).init(jax.random.key(5), x, mask, deterministic=True, return_attention=False)
+    return Encoder(config).init(key, x, mask, deterministic=True, return_attention=False)
 
 
-@pytest.mark.parametrize(("scan", "remat"), FORMS)
-def test_parameters_are_stacked_alike_in_all_forms(scan, remat):
-    config = dataclasses.replace(CONFIG, scan_layers=scan, remat=remat)
-    params, reference = make(config), make(CONFIG)
+def test_parameters_are_stacked_alike_in_all_forms():
+    other = dataclasses.replace(CONFIG, scan_layers=False, remat=True)
+    params, reference = (make(config, jax.random.key(5)) for config in (other, CONFIG))
     jax.tree.map(np.testing.assert_array_equal, params, reference)
     layers = flax.traverse_util.flatten_dict(params["params"]["layers"], sep="/")
     assert {name: leaf.shape for name, leaf in layers.items() if "norm" not in name} == {
@@ -209,79 +204,69 @@ def test_parameters_are_stacked_alike_in_all_forms(scan, remat):
     assert {name for name in layers if "norm" in name} == {
         f"{norm}/{leaf}" for norm in ("attention_norm", "output_norm") for leaf in ("scale", "bias")
     }
-    kernel = layers["attention/query/kernel"]
+    kernel = np.asarray(layers["attention/query/kernel"])
     assert not np.allclose(kernel[0], kernel[1])
 
 
 def test_only_pre_norm_ends_with_a_norm():
     for norm, expected in (("post", {"layers"}), ("pre", {"layers", "final_norm"})):
         config = dataclasses.replace(CONFIG, norm=norm)
-        assert jax.eval_shape(lambda config=config: make(config))["params"].keys() == expected
+        assert jax.eval_shape(lambda config=config: make(config, jax.random.key(0)))["params"].keys() == expected
 
 
-@pytest.mark.parametrize("scan", [False, True])
-def test_dropout_follows_its_key(scan):
-    config = dataclasses.replace(CONFIG, dropout=0.4, scan_layers=scan)
-    variables = init(Encoder(config), config)
-    still = run(config, variables)[0]
-    np.testing.assert_array_equal(still, run(config, variables, key=jax.random.key(1))[0])
-    dropped = run(config, variables, key=jax.random.key(1), deterministic=False)[0]
-    np.testing.assert_array_equal(dropped, run(config, variables, key=jax.random.key(1), deterministic=False)[0])
+DROPPING = dataclasses.replace(CONFIG, norm="pre", dropout=0.5)
+
+
+def test_dropout_follows_its_key():
+    variables, keys = init("pre"), [*map(jax.random.key, (1, 1, 2))]
+    still = run(dataclasses.replace(DROPPING, dropout=0.0), variables).hidden
+    np.testing.assert_array_equal(run(DROPPING, variables, keys[0]).hidden, still)
+    dropped, again, other = (run(DROPPING, variables, key, deterministic=False).hidden for key in keys)
+    np.testing.assert_array_equal(dropped, again)
     assert not np.allclose(dropped, still, atol=1e-2)
-    assert not np.allclose(dropped, run(config, variables, key=jax.random.key(2), deterministic=False)[0], atol=1e-2)
+    assert not np.allclose(dropped, other, atol=1e-2)
     with pytest.raises(flax.errors.InvalidRngError):
-        run(config, variables, deterministic=False)
+        run(DROPPING, variables, deterministic=False)
 
 
-@pytest.mark.parametrize("scan", [False, True])
-def test_each_layer_draws_its_own_dropout(scan):
+def test_each_layer_draws_its_own_dropout():
     """With x = 0 and only output biases of 1, the sum of two layers' dropout is 0, 1 or 2 units.
 
     Were the draws the same, it would be 0 or 2.
     """
-    config = dataclasses.replace(CONFIG, norm="pre", dropout=0.5, scan_layers=scan)
-    params = jax.tree.map(jnp.zeros_like, init(Encoder(config), config)["params"])
-    params["final_norm"]["scale"] = jnp.ones(12)
-    params["layers"]["output"]["bias"] = jnp.ones((2, 12))
-    output, *_ = Encoder(config).apply(
-        {"params": params},
-        jnp.zeros((1, 1, 12)),
-        jnp.ones((1, 1, 1, 1), bool),
-        deterministic=False,
-        return_attention=False,
-        rngs={"dropout": jax.random.key(0)},
-    )
-    assert len(np.unique(np.round(output, 4))) == 3
+    params = zeros(init("pre"))
+    params["final_norm"]["scale"][:] = 1
+    params["layers"]["output"]["bias"][:] = 1
+    x = np.zeros((2, 6, 12), np.float32)
+    output = run(DROPPING, {"params": params}, jax.random.key(0), x, deterministic=False).hidden
+    assert len(np.unique(np.round(output[0, 0], 4))) == 3
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_bfloat16_is_close_to_float32(norm):
-    config = dataclasses.replace(CONFIG, norm=norm)
-    half = dataclasses.replace(config, dtype="bfloat16")
-    variables = init(Encoder(half), half)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
-    output, weights, _ = run(half, variables, return_attention=True)
+def test_bfloat16_is_close_to_float32():
+    config, variables = dataclasses.replace(CONFIG, norm="pre"), init("pre")
+    output, weights, _ = run(dataclasses.replace(config, dtype="bfloat16"), variables, return_attention=True)
     assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
-    assert 1e-5 < distance(output.astype(jnp.float32), run(config, variables)[0]) < 0.05
+    assert 1e-5 < distance(np.asarray(output, np.float32), run(config, variables).hidden) < 0.05
+
+
+def test_parameters_are_float32_whatever_the_computation():
+    variables = jax.eval_shape(make, dataclasses.replace(CONFIG, dtype="bfloat16"), jax.random.key(0))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
 
 
 def test_norm_statistics_survive_a_large_mean():
     """The one-pass variance E[x^2] - E[x]^2 would be off by several percent here."""
-    config = dataclasses.replace(CONFIG, norm="pre", num_layers=1, norm_eps=1e-12)
-    variables = init(Encoder(config), config)
-    params = jax.tree.map(jnp.zeros_like, variables["params"])
-    params["final_norm"]["scale"] = jnp.ones(12)
-    x = 1000 + jnp.arange(12.0).reshape(1, 1, 12) / 12
-    mask = jnp.ones((1, 1, 1, 1), bool)
-    output, *_ = Encoder(config).apply({"params": params}, x, mask, deterministic=True, return_attention=False)
-    exact = np.asarray(x, np.float64)
+    norm = layer_norm(dataclasses.replace(CONFIG, norm_eps=1e-12))
+    x = (1000 + np.arange(12.0) / 12).astype(np.float32)
+    params = {"scale": np.ones(12, np.float32), "bias": np.zeros(12, np.float32)}
+    output = jax.jit(norm.apply)({"params": params}, x)
+    exact = x.astype(np.float64)
     np.testing.assert_allclose(output, (exact - exact.mean()) / exact.std(), atol=1e-3)
 
 
 def test_kernels_start_truncated_at_two_standard_deviations_and_are_not_rescaled():
-    params = dense(dataclasses.replace(CONFIG, initializer_range=0.02), 400).init(
-        jax.random.key(0), jnp.zeros((1, 300))
-    )["params"]
+    layer = dense(dataclasses.replace(CONFIG, initializer_range=0.02), 400)
+    params = jax.jit(layer.init)(jax.random.key(0), np.zeros((1, 300), np.float32))["params"]
     kernel = np.asarray(params["kernel"])
     assert 0.0399 < np.abs(kernel).max() <= 0.04
     # The standard deviation of a normal variable truncated at 2 is 0.87962566.
@@ -291,7 +276,7 @@ def test_kernels_start_truncated_at_two_standard_deviations_and_are_not_rescaled
 
 def test_kernels_of_xavier_are_uniform_by_inputs_and_outputs():
     config = dataclasses.replace(CONFIG, initializer="xavier_uniform", hidden_size=64, intermediate_size=320)
-    layers = make(config)["params"]["layers"]
+    layers = make(config, jax.random.key(5))["params"]["layers"]
     for kernel, limit in ((layers["attention"]["key"]["kernel"], 6 / 128), (layers["output"]["kernel"], 6 / 384)):
         kernel = np.asarray(kernel)
         assert 0.99 * limit**0.5 < np.abs(kernel).max() <= limit**0.5 * (1 + 1e-6)
@@ -300,22 +285,15 @@ def test_kernels_of_xavier_are_uniform_by_inputs_and_outputs():
 
 def test_activation_dropout_falls_on_the_feed_forward_networks_middle():
     """With x = 0, a middle of ones and one output that sums it up, the sum counts what was kept."""
-    config = dataclasses.replace(CONFIG, norm="pre", num_layers=1, activation="relu", activation_dropout=0.5)
-    params = jax.tree.map(jnp.zeros_like, init(TransformerLayer(config, cross=False), config)["params"])
-    params["intermediate"]["bias"] = jnp.ones(20)
-    params["output"]["kernel"] = jnp.zeros((20, 12)).at[:, 0].set(1)
-    mask = jnp.ones((1, 1, 50, 50), bool)
-    output, _ = TransformerLayer(config, cross=False).apply(
-        {"params": params},
-        jnp.zeros((1, 50, 12)),
-        mask,
-        deterministic=False,
-        return_attention=False,
-        rngs={"dropout": jax.random.key(0)},
-    )
-    kept = np.asarray(output[0, :, 0]) / 2
+    config = dataclasses.replace(CONFIG, norm="pre", activation="relu", activation_dropout=0.5)
+    params = jax.tree.map(np.zeros_like, layer_params(init("pre"), 0))
+    params["intermediate"]["bias"][:] = 1
+    params["output"]["kernel"][:, 0] = 1
+    x, mask = np.zeros((1, 50, 12), np.float32), np.ones((1, 1, 50, 50), bool)
+    output = np.asarray(run_layer(config, params, x, mask, jax.random.key(0)))
+    kept = output[0, :, 0] / 2
     np.testing.assert_allclose(kept, np.round(kept), atol=1e-5)
-    assert (len(np.unique(kept)) > 3, 8 < kept.mean() < 12, np.asarray(output[0, :, 1:]).any()) == (True, True, False)
+    assert (len(np.unique(kept)) > 3, 8 < kept.mean() < 12, output[0, :, 1:].any()) == (True, True, False)
 
 
 @pytest.mark.parametrize(

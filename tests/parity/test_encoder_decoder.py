@@ -18,7 +18,6 @@ from tests.parity.test_bert import distance
 SIZE, HEADS, INNER, SOURCE_WORDS, TARGET_WORDS = 24, 3, 40, 17, 19
 SOURCE_SEGMENTS = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]], np.int32)
 TARGET_SEGMENTS = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
-CASES = [(norm, activation) for norm in ("post", "pre") for activation in ("relu", "gelu")]
 
 
 def make_config(norm, num_layers, activation):
@@ -139,13 +138,12 @@ def arrays(model, gradient):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_layers", [1, 3])
-@pytest.mark.parametrize(("norm", "activation"), CASES)
-def test_stacks(norm, activation, num_layers):
+@pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
+def test_stacks(norm, activation):
     """Outputs at tokens; the gradient of weights and of both inputs."""
     import torch
 
-    config = make_config(norm, num_layers, activation)
+    config = make_config(norm, 2, activation)
     model, rng = torch_transformer(config), np.random.default_rng(1)
     inputs = [rng.standard_normal((*x.shape, SIZE), np.float32) for x in (SOURCE_SEGMENTS, TARGET_SEGMENTS)]
     theirs = [torch.tensor(x, requires_grad=True) for x in inputs]
@@ -155,24 +153,24 @@ def test_stacks(norm, activation, num_layers):
 
     @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
     def ours(params, inputs):
-        source, target = (jnp.asarray(x) for x in (SOURCE_SEGMENTS, TARGET_SEGMENTS))
+        source, target = SOURCE_SEGMENTS, TARGET_SEGMENTS
         call = {"deterministic": True, "return_attention": False}
-        encoder, decoder = Encoder(config), Decoder(config, num_layers)
+        encoder, decoder = Encoder(config), Decoder(config, config.num_layers)
         memory = encoder.apply({"params": params["encoder"]}, inputs[0], make_mask(source, "both"), **call).hidden
         masks = make_mask(target, "left_to_right"), make_cross_mask(target, source)
         arguments = inputs[1], masks[0], memory, masks[1]
         hidden = decoder.apply({"params": params["decoder"]}, *arguments, **call).hidden
         return jnp.sum(real * hidden**3), hidden
 
-    params = jax.tree.map(jnp.asarray, stacks(arrays(model, gradient=False), config))
-    (gradient, input_gradient), hidden = jax.jit(ours)(params, [jnp.asarray(x) for x in inputs])
+    params = stacks(arrays(model, gradient=False), config)
+    (gradient, input_gradient), hidden = jax.jit(ours)(params, inputs)
     np.testing.assert_allclose(hidden * real, expected.detach().numpy() * real, atol=2e-5)
     assert distance(gradient, stacks(arrays(model, gradient=True), config)) < 1e-5
     assert distance(input_gradient, [x.grad.numpy() for x in theirs]) < 1e-5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("norm", "activation"), CASES[::2])
+@pytest.mark.parametrize(("norm", "activation"), [("post", "gelu"), ("pre", "relu")])
 def test_whole_model_with_smoothed_labels(norm, activation):
     """From words to the loss: embeddings by sqrt(H), sinusoids, both stacks, logits, torch's label smoothing."""
     import torch
@@ -207,14 +205,13 @@ def test_whole_model_with_smoothed_labels(norm, activation):
 
     @functools.partial(jax.grad, has_aux=True)
     def ours(params):
-        segments = jnp.asarray(SOURCE_SEGMENTS), jnp.asarray(TARGET_SEGMENTS)
-        batch = jnp.asarray(source), segments[0], jnp.asarray(target), segments[1]
+        batch = source, SOURCE_SEGMENTS, target, TARGET_SEGMENTS
         call = {"deterministic": True, "return_attention": False}
         logits = EncoderDecoder(config).apply({"params": params}, *batch, **call).logits
-        values = smoothed_cross_entropy(logits, jnp.asarray(labels), 0.1, "V")
+        values = smoothed_cross_entropy(logits, labels, 0.1, "V")
         return jnp.sum(values * (TARGET_SEGMENTS != 0)), logits
 
-    gradient, logits = jax.jit(ours)(jax.tree.map(jnp.asarray, tree(gradient=False)))
+    gradient, logits = jax.jit(ours)(tree(gradient=False))
     real = TARGET_SEGMENTS[..., None] != 0
     np.testing.assert_allclose(logits * real, expected.detach().numpy() * real, atol=2e-5)
     assert distance(gradient, tree(gradient=True)) < 1e-5

@@ -13,11 +13,11 @@ from tests.decoding import test_generate as toy
 from tests.decoding.toys import config as decoding_config
 from tests.parity.test_marian import read
 
-BATCHES = range(1000, 1007)  # seeds of inputs, 32 each
+BATCHES = range(1000, 1003)  # seeds of inputs, 32 each
 
 
 def inputs():
-    """Ids and mask of 224 random rows that the model was not taught on."""
+    """Ids and mask of 96 random rows that the model was not taught on."""
     parts = [toy.sources(seed) for seed in BATCHES]
     return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
@@ -37,7 +37,7 @@ def theirs(ids, mask, num_beams):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_beams", [1, 4, 6])
+@pytest.mark.parametrize("num_beams", [1, 4])
 def test_live(tmp_path, num_beams):
     toy.make_model().save_pretrained(tmp_path)
     config, params = read(tmp_path)

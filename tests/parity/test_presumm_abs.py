@@ -77,9 +77,9 @@ def shapes(model):
 
 def documents(folder):
     """Inputs as `bertjax.seq2seq` takes them."""
-    found = {name: jnp.asarray(array) for name, array in np.load(folder / "documents.npz").items()}
+    found = dict(np.load(folder / "documents.npz"))
     labels = found.pop("target_ids")[:, 1:]
-    return {**found, "labels": labels, "target_segment_ids": jnp.asarray(labels != 0, jnp.int32)}
+    return {**found, "labels": labels, "target_segment_ids": (labels != 0).astype(np.int32)}
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -17,17 +17,17 @@ from experiments import bert_pretraining as experiment
 from experiments import classification
 from tests import tiny
 
-STEPS = 300
+STEPS = 40
 
 
 def shipped_tiny(prepared):
     """The shipped config, dropout off, with the bias correction of PyTorch's AdamW, on fewer rows."""
     config = bert_pretraining.get_config("tiny")
-    config.batch_size = 16
+    config.batch_size = 8
     config.model.dropout = config.model.attention_dropout = 0.0
     config.optimizer.bias_correction = True
     config.num_steps = STEPS
-    config.optimizer.warmup_steps = 30
+    config.optimizer.warmup_steps = 4
     config.data.prepared_dir = str(prepared)
     return experiment.resolve(json.loads(config.to_json()))
 
@@ -47,6 +47,7 @@ def losses_of_theirs(model, settings, batches, inputs_of):
     """The same updates in PyTorch; `inputs_of` gives a model's arguments from the tensors of a batch."""
     import torch
 
+    torch.set_num_threads(1)
     decayed = [p for name, p in model.named_parameters() if "bias" not in name and "LayerNorm" not in name]
     others = [p for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name]
     config = settings.optimizer
@@ -98,17 +99,17 @@ def test_losses_are_those_of_transformers_at_every_step(tmp_path):
     task, settings = tiny.task_and_settings(shipped_tiny(tmp_path))
     params = jax.jit(task.init)(jax.random.key(0))
     task.export(params, tmp_path / "exported")
-    batches = list(itertools.islice(task.batches("train", 0, np.arange(16)), STEPS))
+    batches = list(itertools.islice(task.batches("train", 0, np.arange(8)), STEPS))
     ours = losses_of_ours(task, settings, params, batches)
     model = BertForPreTraining.from_pretrained(tmp_path / "exported").eval()
     theirs = losses_of_theirs(model, settings, batches, pretraining_labels)
     assert ours[-1] < ours[0] - 1
-    assert largest_difference(ours, theirs) <= 1e-3
+    assert largest_difference(ours, theirs) <= 1e-4
 
 
 @pytest.mark.slow
 def test_fine_tuning_on_mrpc_goes_as_in_transformers(tmp_path, data_folder, minilm):
-    """Fifty updates of a published encoder, in batches of several lengths."""
+    """Twelve updates of a published encoder, by turns in batches of two lengths."""
     from transformers import BertForSequenceClassification
 
     config = classification_config.get_config("mrpc,tsv")
@@ -116,7 +117,7 @@ def test_fine_tuning_on_mrpc_goes_as_in_transformers(tmp_path, data_folder, mini
     config.data.source = str(data_folder / "mrpc" / "train.tsv")
     config.data.valid_source = str(data_folder / "mrpc" / "dev.tsv")
     config.model.dropout = config.model.attention_dropout = config.model.classifier_dropout = 0.0
-    config.batch_size, config.num_steps = 16, 50
+    config.batch_size, config.num_steps, rows = 8, 12, np.arange(8)
     settings, keys = build_all(
         (TrainingConfig, classification.Config), classification.resolve(json.loads(config.to_json())), ""
     )
@@ -125,10 +126,11 @@ def test_fine_tuning_on_mrpc_goes_as_in_transformers(tmp_path, data_folder, mini
     task = classification.make(keys, text.folder, text.folder)
     params = task.warm_start(jax.jit(task.init)(jax.random.key(0)))
     task.export(params, tmp_path / "exported")
-    batches = list(itertools.islice(task.batches("train", 0, np.arange(16)), settings.num_steps))
-    assert len({batch["input_ids"].shape for batch in batches}) > 3
+    by_length = {batch["input_ids"].shape[1]: batch for batch in itertools.islice(task.batches("train", 0, rows), 20)}
+    batches = [by_length[length] for length in sorted(by_length)[:2]] * (settings.num_steps // 2)
+    assert len(batches) == settings.num_steps
     ours = losses_of_ours(task, settings, params, batches)
     model = BertForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
     theirs = losses_of_theirs(model, settings, batches, lambda tensors: {"labels": tensors["labels"].long()})
-    assert np.mean(ours[-10:]) < np.mean(ours[:10]) - 0.02
-    assert largest_difference(ours, theirs) <= 1e-4
+    assert np.mean(ours[-2:]) < np.mean(ours[:2]) - 0.02
+    assert largest_difference(ours, theirs) <= 1e-5

@@ -20,6 +20,7 @@ from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from bertjax.training import loop
 from tests import tiny
 from tests.tiny import check_told as check
+from tests.tiny import run_on_one
 
 VALUES = {
     "num_steps": 4,
@@ -31,7 +32,7 @@ VALUES = {
     "model.num_heads": 2,
     "model.intermediate_size": 16,
     "model.max_positions": 16,
-    "data.seq_len": 16,
+    "data.seq_len": 8,  # one bucket, so that one program is compiled
     "data.valid_fraction": 0.3,
     "optimizer.learning_rate": 1e-2,
     "checkpoint.best_metric": "valid/loss",
@@ -50,7 +51,7 @@ def flags(tmp_path_factory):
 def sweep(flags, tmp_path_factory):
     """A finished sweep of two seeds: its folder, and the table."""
     folder = tmp_path_factory.mktemp("sweep")
-    outcome = tiny.run(*flags, f"--workdir={folder}", "--seeds=3,0")
+    outcome = run_on_one(*flags, f"--workdir={folder}", "--seeds=3,0")
     assert outcome.status is None, outcome.status
     return folder, outcome.stdout
 
@@ -100,7 +101,7 @@ def test_finished_seeds_are_left_as_they_are_and_more_can_join(flags, sweep, tmp
     folder = shutil.copytree(sweep[0], tmp_path / "sweep")
     kept = [folder / f"seed{seed}" / "metrics.jsonl" for seed in (3, 0)]
     before = [path.read_bytes() for path in kept]
-    outcome = tiny.run(*flags, f"--workdir={folder}", "--seeds=0,1,3", f"--output={tmp_path / 'table'}")
+    outcome = run_on_one(*flags, f"--workdir={folder}", "--seeds=0,1,3", f"--output={tmp_path / 'table'}")
     assert outcome.status is None, outcome.status
     assert [path.read_bytes() for path in kept] == before
     assert outcome.stdout == ""
@@ -124,7 +125,7 @@ def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, m
 
         with monkeypatch.context() as patch:
             patch.setattr(loop.Trainer, name, method)
-            outcome = tiny.run(*command)
+            outcome = run_on_one(*command)
         assert outcome.status == 75 and outcome.stdout == ""
         assert [path.name for path in tmp_path.iterdir()] == ["seed3"]
 
@@ -133,7 +134,7 @@ def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, m
     assert [path.name for path in (tmp_path / "seed3" / "checkpoints").iterdir()] == ["2"]
     stopped("evaluate")  # that of step 2, which was due, goes first
     assert (tmp_path / "seed3" / "checkpoints" / "4").exists()
-    assert tiny.run(*command).stdout == sweep[1]
+    assert run_on_one(*command).stdout == sweep[1]
     assert json.loads((tmp_path / "seeds.json").read_text()) == json.loads((sweep[0] / "seeds.json").read_text())
 
 

@@ -3,10 +3,13 @@
 The lines go to a file in the folder that the environment variable BATCH_HASHES names.
 """
 
+import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 from absl import app
 
@@ -16,10 +19,10 @@ from experiments.bert_pretraining import BertPretraining
 _SECONDS = 0.2  # between batches, so that a run can be killed at some step
 
 
-def main() -> None:
-    """Does what `launch.py` does."""
+@contextlib.contextmanager
+def hashing(folder: Path, seconds: float = 0.0) -> Iterator[None]:
+    """Writes the hashes of training batches to a file in `folder`, and waits so many seconds between batches."""
     original = BertPretraining.batches
-    log = (Path(os.environ["BATCH_HASHES"]) / str(os.getpid())).open("w")
 
     def batches(task, split, start, rows):
         for index, batch in enumerate(original(task, split, start, rows), start):
@@ -28,11 +31,17 @@ def main() -> None:
                     content = b"".join(batch[name][place].tobytes() for name in sorted(batch))
                     log.write(f"{index} {row} {hashlib.sha256(content).hexdigest()}\n")
                 log.flush()
-                time.sleep(_SECONDS)
+                time.sleep(seconds)
             yield batch
 
-    BertPretraining.batches = batches
-    app.run(launch.main, flags_parser=launch._parse_flags)
+    with (folder / str(os.getpid())).open("w") as log, mock.patch.object(BertPretraining, "batches", batches):
+        yield
+
+
+def main() -> None:
+    """Does what `launch.py` does."""
+    with hashing(Path(os.environ["BATCH_HASHES"]), _SECONDS):
+        app.run(launch.main, flags_parser=launch._parse_flags)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Twenty updates of any task through the trainer, on any devices; as a program, on those of several processes."""
+"""Updates of any task through the trainer, on any devices; as a program, on those of several processes."""
 
 import argparse
 import importlib
@@ -21,7 +21,7 @@ from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import path_names
 from tests import tiny
 
-STEPS = 20
+STEPS = 10
 # Smaller arrays than a user's are split, since all arrays are small.
 MIN_FSDP_SIZE = 64
 _SMALL = {
@@ -62,7 +62,7 @@ TASKS = tuple(_OF_TASKS)
 
 
 class Result(NamedTuple):
-    """What twenty updates gave.
+    """What the updates gave.
 
     Attributes:
       losses: of each update.
@@ -155,11 +155,10 @@ def promised_bytes(state: Any, mesh: tuple[int, int, int]) -> int:
 
 
 def main() -> None:
-    """Trains as one of several processes, and leaves what came of it."""
+    """Trains all tasks as one of several processes, and writes their results."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=TASKS)
     parser.add_argument("mesh", type=lambda text: tuple(map(int, text.split("x"))))
-    parser.add_argument("data", type=json.loads)
+    parser.add_argument("data", type=json.loads, help="of each task")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--distributed")
@@ -168,8 +167,11 @@ def main() -> None:
     parser.add_argument("--process_id", type=int)
     args = parser.parse_args()
     distributed.initialize(args.distributed, args.coordinator_address, args.num_processes, args.process_id)
-    result = train(args.task, args.data, args.folder, args.mesh, jax.device_count())
-    args.output.write_bytes(pickle.dumps(tuple(result)))
+    results = {
+        task: tuple(train(task, data, args.folder / task, args.mesh, jax.device_count()))
+        for task, data in args.data.items()
+    }
+    args.output.write_bytes(pickle.dumps(results))
 
 
 if __name__ == "__main__":

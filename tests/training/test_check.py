@@ -10,7 +10,13 @@ import pytest
 from bertjax.training import check
 from tests import tiny
 
-GOOD = {"batch_size": 8, "model__hidden_size": 64, "model__num_heads": 4, "optimizer__learning_rate": 3e-3}
+GOOD = {
+    "batch_size": 8,
+    "model__num_layers": 1,
+    "model__hidden_size": 64,
+    "model__num_heads": 4,
+    "optimizer__learning_rate": 3e-3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -18,17 +24,18 @@ def text(tmp_path_factory):
     return tiny.write_text(tmp_path_factory.mktemp("check") / "text.txt")
 
 
-def overfit(text, change=None, **overrides):
+def overfit(text, change=None, devices=1, **overrides):
     task, settings = tiny.task_and_settings(tiny.config(text, **{**GOOD, **overrides}))
     if change:
         change(task)
-    return check.overfit_one_batch(task, settings)
+    with tiny.few_devices(devices):
+        return check.overfit_one_batch(task, settings)
 
 
 def test_a_configuration_that_learns(text, tmp_path):
     output = tmp_path / "verdict.json"
     arguments = tiny.arguments(text, tmp_path / "run", **GOOD, optimizer__warmup_steps=5, num_steps=8)
-    outcome = tiny.run("--mode=check", f"--output={output}", *arguments)
+    outcome = tiny.run_on_one("--mode=check", f"--output={output}", *arguments)
     assert outcome.status is None, outcome.stderr
     record = json.loads(output.read_text())
     assert record.keys() == {"can_learn", "verdict", "updates", "seconds", "first", "last", "baselines"}
@@ -47,7 +54,7 @@ def test_a_configuration_that_learns(text, tmp_path):
 def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "_UPDATES", 20)
     arguments = tiny.arguments(text, tmp_path / "run", **{**GOOD, "optimizer__learning_rate": 0.0})
-    outcome = tiny.run("--mode=check", *arguments)
+    outcome = tiny.run_on_one("--mode=check", *arguments)
     assert outcome.status == 1
     record = json.loads(outcome.stdout)
     assert record["can_learn"] is False
@@ -79,7 +86,7 @@ def test_labels_that_do_not_follow_from_the_inputs(text, monkeypatch):
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite(text):
     groups = ((".", {"learning_rate": 1e30}),)
-    record = overfit(text, optimizer__clip_norm=0.0, optimizer__groups=groups, model__num_layers=1)
+    record = overfit(text, optimizer__clip_norm=0.0, optimizer__groups=groups)
     assert record["can_learn"] is False
     assert record["verdict"].startswith("not finite: step ")
 
@@ -114,5 +121,5 @@ def test_what_looks_wrong(loss, updates, is_out_of_time, told):
 def test_the_update_is_that_of_training(text):
     """Over all devices and in micro-batches too."""
     assert jax.device_count() == 8
-    record = overfit(text, batch_size=16, accumulation_steps=2, mesh__data=8)
+    record = overfit(text, devices=8, batch_size=16, accumulation_steps=2, mesh__data=8)
     assert record["can_learn"] is True

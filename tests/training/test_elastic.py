@@ -3,8 +3,9 @@
 import pytest
 
 from tests import processes, tiny
+from tests.training.hashing_launch import hashing
 
-STEPS, BATCH_SIZE = 40, 16
+STEPS, BATCH_SIZE = 16, 16
 
 
 def hashes(folder):
@@ -20,32 +21,32 @@ def hashes(folder):
 @pytest.mark.slow
 def test_the_number_of_processes_may_change_between_kills(tmp_path):
     text = tiny.write_text(tmp_path / "text.txt")
-    values = {"num_steps": STEPS, "batch_size": BATCH_SIZE, "log_every": 1, "evaluate_every": 20}
-    values |= {"checkpoint__save_every": 4, "optimizer__learning_rate": 1e-3}
+    values = {"num_steps": STEPS, "batch_size": BATCH_SIZE, "log_every": 1, "evaluate_every": 8}
+    values |= {"checkpoint__save_every": 2, "optimizer__learning_rate": 1e-3, "model__num_layers": 1}
+    for name in ("whole", "killed"):
+        (tmp_path / f"{name}_hashes").mkdir()
 
-    def started(name, count):
-        folder = tmp_path / f"{name}_hashes"
-        folder.mkdir(exist_ok=True)
+    def started(count):
         return processes.started(
-            tiny.arguments(text, tmp_path / name, **values),
+            tiny.arguments(text, tmp_path / "killed", **values),
             count,
             entry=("-m", "tests.training.hashing_launch", "--noreport"),
-            environments=[{"BATCH_HASHES": str(folder)}] * count,
+            environments=[{"BATCH_HASHES": str(tmp_path / "killed_hashes")}] * count,
         )
 
-    with started("whole", 1) as alone:
-        processes.finish(alone)
-    for count, until, victim in ((2, 7, 1), (1, 18, 0)):
-        with started("killed", count) as some:
+    with hashing(tmp_path / "whole_hashes"):
+        assert tiny.run_on_one(*tiny.arguments(text, tmp_path / "whole", **values)).status is None
+    for count, until, victim in ((2, 3, 1), (1, 7, 0)):
+        with started(count) as some:
             processes.wait_for_step(tmp_path / "killed", until, some)
             some[victim].kill()
             for process in some:
                 process.communicate(timeout=60)
                 assert process.returncode != 0
         saved = max(int(path.name) for path in (tmp_path / "killed" / "checkpoints").iterdir() if path.name.isdigit())
-        assert until - 4 <= saved < STEPS
-    with started("killed", 4) as four:
-        processes.finish(four)
+        assert until - 2 <= saved < STEPS
+    with started(2) as both:
+        processes.finish(both)
 
     whole, killed = hashes(tmp_path / "whole_hashes"), hashes(tmp_path / "killed_hashes")
     trained = {(index, row) for index in range(STEPS) for row in range(BATCH_SIZE)}
