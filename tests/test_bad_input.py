@@ -173,7 +173,7 @@ def test_a_bad_vocabulary(prepare, tmp_path, content, got, expected, fix):
 
 def test_a_folder_without_a_vocabulary(prepare, tmp_path):
     message = prepare(data__vocab_file=tmp_path)
-    check(message, what=re.escape(str(tmp_path)), got="tells the casing", expected="do_lower_case", fix="write")
+    check(message, what=re.escape(str(tmp_path)), got="no vocab.txt", expected="a WordPiece", fix="BERT model")
 
 
 def test_a_vocabulary_of_another_casing(prepare, home):

@@ -217,7 +217,6 @@ def test_truncated_published_weights(copied):
     [
         (["model.safetensors"], "", "no weights", "convert other formats"),
         (["vocab.txt", "tokenizer.json"], "", "no vocab.txt, no tokenizer.json", "folder of a BERT model"),
-        (["tokenizer_config.json", "tokenizer.json"], "", "nothing that tells the casing", "do_lower_case"),
         (["config.json"], "config key init_from=", "no checkpoint, config.json or bert_config.json", "correct"),
     ],
 )
@@ -226,6 +225,14 @@ def test_published_weights_with_a_file_missing(copied, lost, what, got, fix):
     for name in lost:
         (folder / name).unlink()
     check(from_folder(folder), what=f"{what}{folder}", got=got, expected=".", fix=fix)
+
+
+def test_published_weights_that_do_not_tell_the_casing(copied):
+    folder = copied("published")
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        (folder / name).unlink()
+    got = "no value, and nothing in init_from that tells the casing"
+    check(from_folder(folder), what="data.lowercase", got=got, expected="True for an uncased", fix="data.lowercase=")
 
 
 def test_published_weights_that_are_not_there(home, tmp_path):

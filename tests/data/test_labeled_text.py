@@ -240,7 +240,7 @@ def test_wrong_lines_to_predict(line, pair, message):
 
 
 def test_the_docstring_holds():
-    assert doctest.testmod(labeled_text) == doctest.TestResults(failed=0, attempted=1)
+    assert doctest.testmod(labeled_text) == doctest.TestResults(failed=0, attempted=2)
 
 
 @pytest.mark.parametrize("task", glue.TASKS)
