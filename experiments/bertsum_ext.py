@@ -224,7 +224,8 @@ class Summarization:
         """The binary cross-entropy of each sentence's label; see `Task.loss`."""
         # A sentence of words that normalize to nothing may be shorter; some may then go unlearned in a full row.
         shortest = _SHORTEST + self._data.labels.limits.min_words
-        logits, positions = self._logits(params, batch, batch["input_ids"].shape[1] // shortest + 1, rng)
+        count = batch["input_ids"].shape[1] // shortest + 1
+        logits, positions = self._logits(params, batch, count + count % 2, rng)  # cuDNN trains on even lengths only
         labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "label_weights"))
         each = optax.sigmoid_binary_cross_entropy(logits, labels)
         metrics = {

@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2019) and its pretraining heads, as in google-research/bert `modeling.py`.
 
-Shapes: B batch, S length, H hidden size, N heads, V vocabulary, L layers, P masked positions,
-E instances packed into a row, each with a [CLS] of its own.
+Shapes: B batch, S length, H hidden size, N heads, V vocabulary, L layers, P masked positions or
+output positions, E instances packed into a row, each with a [CLS] of its own.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Float32, Int
 from bertjax.errors import choice
 from bertjax.models.attention import Dense, make_mask
 from bertjax.models.embeddings import BertEmbeddings
-from bertjax.models.encoder import Encoder
+from bertjax.models.encoder import Encoder, take_positions
 from bertjax.models.partitioning import keep_rows_split
 from bertjax.models.transformer import TransformerConfig, activate, check_value, dense, kernel_init, layer_norm
 
@@ -50,7 +50,7 @@ class BertConfig(TransformerConfig):
 class BertOutput(NamedTuple):
     """What `Bert` returns."""
 
-    hidden: Array  # [B, S, H]
+    hidden: Array  # [B, S, H]; [B, P, H] at `output_positions`
     pooled: Array | None  # [B, E, H], or None without a pooler
     attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
     layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the embeddings and each layer's output
@@ -93,6 +93,7 @@ class Bert(nn.Module):
         deterministic: bool,
         return_attention: bool,
         return_layers: bool = False,
+        output_positions: Int[Array, "B P"] | None = None,
     ) -> BertOutput:
         """Encodes a batch.
 
@@ -106,22 +107,19 @@ class Bert(nn.Module):
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
           return_layers: whether to return what each layer makes, `hidden` being the last.
+          output_positions: see `Encoder`; not with a pooler, which needs the first position.
         """
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic=deterministic)
         mask = make_mask(segment_ids, self.config.direction)
+        asked = {"return_attention": return_attention, "return_layers": return_layers}
         hidden, attention, layers = self.encoder(
-            x, mask, deterministic=deterministic, return_attention=return_attention, return_layers=return_layers
+            x, mask, deterministic=deterministic, output_positions=output_positions, **asked
         )
         pooled = None
         if self.use_pooler:
             first = hidden[:, :1] if cls_positions is None else take_positions(hidden, cls_positions)
             pooled = jnp.tanh(self.pooler(first))
         return BertOutput(hidden, pooled, attention, layers)
-
-
-def take_positions(hidden: Float[Array, "B S H"], positions: Int[Array, "B P"]) -> Float[Array, "B P H"]:
-    """Returns what stands at some positions of each row."""
-    return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
 class MaskedLanguageModelHead(nn.Module):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from bertjax.errors import choice
 from bertjax.models.attention import Dense, make_mask
-from bertjax.models.bert import Bert, BertConfig, take_positions
+from bertjax.models.bert import Bert, BertConfig
 from bertjax.models.dropout import Dropout
 from bertjax.models.encoder import run_layers, stacked_init
 from bertjax.models.features import pool_spans
@@ -105,12 +105,18 @@ class BertSum(nn.Module):
             None for 0. The Transformer knows sentences by their numbers.
           deterministic: no dropout.
         """
+        of_cls = self.head.sentence_pooling == "cls"
         hidden = self.bert(
-            input_ids, token_type_ids, segment_ids, deterministic=deterministic, return_attention=False
+            input_ids,
+            token_type_ids,
+            segment_ids,
+            deterministic=deterministic,
+            return_attention=False,
+            output_positions=cls_positions if of_cls else None,
         ).hidden
         mask = (sentence_mask != 0).astype(jnp.int32)
-        if self.head.sentence_pooling == "cls":
-            sentences = jnp.where(mask[..., None] != 0, take_positions(hidden, cls_positions), 0)
+        if of_cls:
+            sentences = jnp.where(mask[..., None] != 0, hidden, 0)
         else:
             sentences = pool_spans(hidden, cls_positions, _lengths(segment_ids, cls_positions, mask))
         first = jnp.zeros(len(input_ids), jnp.int32) if first_sentences is None else first_sentences

@@ -1,6 +1,6 @@
 """A stack of Transformer layers: the encoder, and what the decoder shares with it.
 
-Shapes: B batch, S length, H hidden size, N heads, L layers.
+Shapes: B batch, S length, P output positions, H hidden size, N heads, L layers.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.models.partitioning import keep_rows_split
 from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, layer_norm
@@ -18,7 +18,7 @@ from bertjax.models.transformer import LayerAttention, TransformerConfig, Transf
 class EncoderOutput(NamedTuple):
     """What `Encoder` returns."""
 
-    hidden: Array  # [B, S, H]
+    hidden: Array  # [B, S, H]; [B, P, H] at `output_positions`
     attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
     layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the input, and what each layer makes of it
 
@@ -42,26 +42,40 @@ class Encoder(nn.Module):
         deterministic: bool,
         return_attention: bool,
         return_layers: bool = False,
+        output_positions: Int[Array, "B P"] | None = None,
     ) -> EncoderOutput:
-        """Returns the last layer's output; all attention weights and all layers' outputs if asked for.
+        """Returns the last layer's output; all attention weights and all layers' outputs if requested.
 
-        Of the layers' outputs the last is what `hidden` is, after the final norm if there is one.
+        The last of the layers' outputs equals `hidden`, after the final norm if there is one.
+
+        Args:
+          x: the embeddings.
+          mask: True where a token may attend to another.
+          deterministic: no dropout.
+          return_attention: whether to return the attention weights.
+          return_layers: whether to return all layers' outputs.
+          output_positions: the positions of each row whose output is needed; None for all. The last layer computes
+            queries, attention and feed-forward at these alone, which saves most of its work. Excludes
+            `return_attention` and `return_layers`.
         """
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
-        # Without a key, dropout inside the layer reports that it is missing.
-        key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
-        y, weights, outputs = run_layers(
-            layer,
-            stacked,
-            x,
-            (mask,),
-            key,
-            deterministic=deterministic,
-            return_attention=return_attention,
-            return_layers=return_layers,
-        )
+
+        def run(rows: slice, x: Array, *arguments: Array | None) -> tuple[Array, LayerAttention, Array | None]:
+            # Without a key, dropout inside the layer reports that it is missing.
+            key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
+            of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked)
+            asked = {"return_attention": return_attention, "return_layers": return_layers}
+            return run_layers(layer, of_layers, x, arguments, key, deterministic=deterministic, **asked)
+
+        if output_positions is None:
+            y, weights, outputs = run(slice(None), x, mask)
+        else:
+            assert not return_attention and not return_layers
+            y, weights, outputs = run(slice(-1), x, mask)
+            read = jnp.take_along_axis(mask, output_positions[:, None, :, None], axis=2)
+            y, _, _ = run(slice(-1, None), take_positions(y, output_positions), read, None, None, y)
         y = layer_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
         return EncoderOutput(y, weights.own, layers)
@@ -71,7 +85,7 @@ def run_layers(
     layer: TransformerLayer,
     stacked: Any,
     x: Float[Array, "B S H"],
-    arguments: tuple[Array, ...],
+    arguments: tuple[Array | None, ...],
     key: Array | None,
     *,
     deterministic: bool,
@@ -124,3 +138,8 @@ def stacked_init(layer: TransformerLayer, num_layers: int) -> Callable[[Array], 
         return layer.init(key, x, mask, x, mask, deterministic=True, return_attention=False)["params"]
 
     return lambda key: jax.vmap(init)(jax.random.split(key, num_layers))
+
+
+def take_positions(hidden: Float[Array, "B S H"], positions: Int[Array, "B P"]) -> Float[Array, "B P H"]:
+    """Returns the vectors at some positions of each row."""
+    return jnp.take_along_axis(hidden, positions[..., None], axis=1)

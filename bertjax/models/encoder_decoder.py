@@ -4,7 +4,7 @@ Shapes: B batch, S source length, T target length, H hidden size, N heads, V tar
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -149,7 +149,7 @@ class EncoderDecoder(nn.Module):
         Raises:
           UserError: a sequence longer than max_positions.
         """
-        asked = {"deterministic": deterministic, "return_attention": return_attention}
+        asked: dict[str, Any] = {"deterministic": deterministic, "return_attention": return_attention}
         source = self._embed(self.source_words, self.source_places, source_ids, source_positions, deterministic)
         encoded = self.encoder(source, make_mask(source_segments, "both"), **asked)
         target = self._embed(self.target_words, self.target_places, target_ids, target_positions, deterministic)

@@ -1,7 +1,8 @@
 """The Transformer (Vaswani et al. 2017): its layer, post-norm or pre-norm (Xiong et al. 2020).
 
-Shapes: B batch, S length, M length of what cross-attention looks at, H hidden size, N heads, D = H / N head size,
-Q size of a head's queries and keys, F feed-forward size, K beams, P places of a cache.
+Shapes: B batch, S length, T length of the whole sequence where S are some of its positions, M length of
+the memory of cross-attention, H hidden size, N heads, D = H / N head size, Q size of a head's queries and keys,
+F feed-forward size, K beams, P places of a cache.
 """
 
 import dataclasses
@@ -176,9 +177,10 @@ class TransformerLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B S H"],
-        mask: Bool[Array, "B #N S S"],
+        mask: Bool[Array, "B #N S T"],
         memory: Float[Array, "B M H"] | None = None,
         memory_mask: Bool[Array, "B #N S M"] | None = None,
+        source: Float[Array, "B T H"] | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -186,17 +188,21 @@ class TransformerLayer(nn.Module):
         """Returns the layer's output and its attention weights.
 
         Args:
-          x: the sequence.
+          x: the sequence, or some of its positions.
           mask: True where a token may attend to another.
           memory: what cross-attention looks at; None if there is none.
           memory_mask: True where a token may attend to the memory's.
+          source: the whole sequence if x is some of its positions; None if x is all of it.
           deterministic: no dropout.
           return_attention: whether to return the weights, or None in their place.
         """
         asked = {"deterministic": deterministic, "return_attention": return_attention}
 
         def attend(y: Array) -> tuple[Array, Array | None]:
-            return self.attention(y, y, mask, **asked)
+            if source is None:
+                return self.attention(y, y, mask, **asked)
+            whole = self.attention_norm(source) if self.config.norm == "pre" else source
+            return self.attention(y, whole, mask, **asked)
 
         def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
             assert memory is not None and memory_mask is not None

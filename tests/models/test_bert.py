@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining
+from bertjax.models.encoder import take_positions
 from tests.random_params import random_params
 
 CONFIG = BertConfig(
@@ -169,6 +170,71 @@ def test_outputs_of_all_layers_begin_with_the_embeddings(params):
         assert output.layers.shape == (3, 3, LENGTH, 12)
         np.testing.assert_allclose(output.layers[0], embedded, atol=1e-6)
         np.testing.assert_array_equal(output.layers[-1], output.hidden)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def read(config, params, positions, key=None):
+    """Outputs at some positions of each row; if `positions` is None, the same ones of all outputs."""
+    model, inputs = Bert(config, use_pooler=False), list(batch().values())[:3]
+    output = model.apply(
+        {"params": params},
+        *inputs,
+        output_positions=positions,
+        deterministic=key is None,
+        return_attention=False,
+        rngs={} if key is None else {"dropout": key},
+    )
+    return take_positions(output.hidden, READ) if positions is None else output.hidden
+
+
+READ = np.array([[0, 4, 7], [0, 3, 3], [2, 6, 0]])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def read_with_gradients(config, params, few):
+    positions = READ if few else None
+
+    def loss(params):
+        output = read(config, params, positions)
+        return jnp.mean(jnp.sin(3 * output)), output
+
+    return jax.grad(loss, has_aux=True)(params)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"direction": "left_to_right"},
+        {"norm": "pre", "scan_layers": False},
+        {"norm": "pre", "remat": True},
+        {"num_layers": 1},
+    ],
+)
+def test_outputs_at_some_positions_and_their_gradients_equal_those_among_all(changes):
+    config = dataclasses.replace(CONFIG, next_sentence=False, **changes)
+    params = random_params(functools.partial(init, config), scale=0.3)["bert"]
+    params = {name: params[name] for name in ("embeddings", "encoder")}
+    ours, expected = (read_with_gradients(config, params, few) for few in (True, False))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), ours, expected)
+
+
+def test_the_last_layer_computes_the_outputs_at_these_positions_alone():
+    config = dataclasses.replace(BASE, num_layers=1)
+    params = abstract(config)["bert"]
+    del params["pooler"]
+    flops = [read.lower(config, params, positions).compile().cost_analysis()["flops"] for positions in (READ, None)]
+    # Of 12 H^2 products for each token, keys and values (2 H^2) are of all 8 positions, and all else of 3.
+    assert flops[0] / flops[1] == pytest.approx((2 * 8 + 10 * 3) / (12 * 8), rel=0.02)
+
+
+def test_dropout_of_outputs_at_some_positions(params):
+    config = dataclasses.replace(CONFIG, dropout=0.3, attention_dropout=0.3)
+    params = {name: params["bert"][name] for name in ("embeddings", "encoder")}
+    first, again, other = (np.asarray(read(config, params, READ, jax.random.key(seed))) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-2
+    unrolled = dataclasses.replace(config, scan_layers=not config.scan_layers)
+    np.testing.assert_allclose(read(unrolled, params, READ, jax.random.key(0)), first, atol=1e-5)
 
 
 @functools.partial(jax.jit, static_argnums=0)
