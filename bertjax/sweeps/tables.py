@@ -165,7 +165,7 @@ def as_json(table: Table) -> str:
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
-def _finite(value: float | None) -> float | None:
+def _finite(value: float | int | None) -> float | int | None:
     """The value, or None, which is JSON, in place of a NaN or an infinity, which are not."""
     return value if value is not None and math.isfinite(value) else None
 

@@ -45,6 +45,11 @@ def test_a_worked_example():
     assert batch["weights"].dtype == np.float32 and batch["input_ids"].dtype == np.int32
 
 
+def test_every_row_keeps_its_own_label():
+    rows = Rows(row(number + 5, 2) for number in range(3))
+    assert rows.padded(np.array([2, 0, -1, 1, 0]), 2)["labels"].tolist() == [7, 5, 0, 6, 5]
+
+
 def test_a_worked_example_of_packing():
     rows = Rows([row(0, 2), row(1, 3), row(2, 4)])
     batch = rows.packed(np.array([1, 0, 2]), np.array([2, 0, 1]), 6)

@@ -298,7 +298,8 @@ def test_the_loss_is_a_sum_over_sentences(tmp_path, scorer):
     batch = next(task.batches("train", 0, np.arange(8)))
     params = random_params(task.init)
     weights = batch["label_weights"]
-    loss = jax.jit(lambda weights: task.loss(params, batch | {"label_weights": weights}, None))
+    rows = jax.tree.map(jnp.asarray, batch)
+    loss = jax.jit(lambda weights: task.loss(params, rows | {"label_weights": weights}, None))
     sums, metrics = loss(weights)
     parts = [loss(weights * row[:, None])[0]["sentences"] for row in np.eye(8, dtype=np.float32)]
     np.testing.assert_allclose(sums["sentences"], sum(parts), rtol=1e-5)

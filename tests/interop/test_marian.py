@@ -497,3 +497,11 @@ def test_vocabularies_of_another_model_are_refused(tmp_path):
         marian.open_subwords(write_config(tmp_path, **ids))
     with pytest.raises(UserError, match=r"of the target: got SpecialIds.*which config.json says"):
         marian.open_subwords(write_config(tmp_path, vocab_size=size))
+
+
+def test_ids_that_all_differ_come_back(tmp_path):
+    special = marian.SpecialIds(pad_id=12, bos_id=11, eos_id=0)
+    marian.save(tmp_path, random_params(make_config()), make_config(), special, {})
+    assert marian.read_special_ids(tmp_path) == special
+    generation = json.loads((tmp_path / "generation_config.json").read_text())
+    assert generation["decoder_start_token_id"] == 11 and generation["bad_words_ids"] == [[12]]

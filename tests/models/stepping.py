@@ -11,6 +11,7 @@ LENGTH = 5
 
 def check_steps(model, params, source_ids, source_segments, target_vocab_size, num_beams):
     """Each step's logits, whatever the beams went on from, are those of the beam's whole history."""
+    source_ids, source_segments = jnp.asarray(source_ids), jnp.asarray(source_segments)
     parents, tokens = made_up_search(len(source_ids), num_beams, target_vocab_size)
     histories, lineage = follow(parents, tokens)
 

@@ -333,3 +333,22 @@ def test_a_tagger_drops_out_but_not_the_bert_below():
 def test_a_tagger_checks_its_layers():
     with pytest.raises(UserError, match=r"model\.feature_layers: got \(3,\); expected one or more of 0"):
         abstract(bert_tagger(layers=(3,)))
+
+
+@pytest.mark.parametrize("direction", ["both", "left_to_right"])
+def test_packed_instances_are_classified_as_alone(direction):
+    model = make("sequence", config=dataclasses.replace(CONFIG, direction=direction))
+    variables, alone = init(model), batch()
+    alone["segment_ids"][2, 5:] = 0
+    expected = run(model, variables, alone)
+    lengths = alone["segment_ids"].sum(axis=1)[1:]  # the second and the third row share one of ten positions
+    packed = {name: np.zeros((1, lengths.sum()), np.int32) for name in (*alone, "position_ids")}
+    starts = np.cumsum(lengths) - lengths
+    for number, (start, length) in enumerate(zip(starts, lengths, strict=True), start=1):
+        place = slice(start, start + length)
+        for name in ("input_ids", "token_type_ids"):
+            packed[name][0, place] = alone[name][number, :length]
+        packed["segment_ids"][0, place] = number
+        packed["position_ids"][0, place] = np.arange(length)
+    found = run(model, variables, {**packed, "cls_positions": starts[None].astype(np.int32)})
+    np.testing.assert_allclose(found[0], expected[1:], atol=1e-5)

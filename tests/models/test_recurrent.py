@@ -20,8 +20,7 @@ def inputs(seed=0):
 
 @functools.cache
 def make():
-    init = functools.partial(BiLSTM(UNITS).init, x=inputs(), segment_ids=REAL.astype(np.int32))
-    return random_params(init, scale=0.6)["params"]
+    return random_params(BiLSTM(UNITS).init, inputs(), REAL.astype(np.int32), scale=0.6)["params"]
 
 
 @jax.jit

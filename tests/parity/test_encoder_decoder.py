@@ -153,7 +153,7 @@ def test_stacks(norm, activation):
 
     @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
     def ours(params, inputs):
-        source, target = SOURCE_SEGMENTS, TARGET_SEGMENTS
+        source, target = jnp.asarray(SOURCE_SEGMENTS), jnp.asarray(TARGET_SEGMENTS)
         call = {"deterministic": True, "return_attention": False}
         encoder, decoder = Encoder(config), Decoder(config, config.num_layers)
         memory = encoder.apply({"params": params["encoder"]}, inputs[0], make_mask(source, "both"), **call).hidden
@@ -205,10 +205,10 @@ def test_whole_model_with_smoothed_labels(norm, activation):
 
     @functools.partial(jax.grad, has_aux=True)
     def ours(params):
-        batch = source, SOURCE_SEGMENTS, target, TARGET_SEGMENTS
+        batch = map(jnp.asarray, (source, SOURCE_SEGMENTS, target, TARGET_SEGMENTS))
         call = {"deterministic": True, "return_attention": False}
         logits = EncoderDecoder(config).apply({"params": params}, *batch, **call).logits
-        values = smoothed_cross_entropy(logits, labels, 0.1, "V")
+        values = smoothed_cross_entropy(logits, jnp.asarray(labels), 0.1, "V")
         return jnp.sum(values * (TARGET_SEGMENTS != 0)), logits
 
     gradient, logits = jax.jit(ours)(tree(gradient=False))

@@ -148,3 +148,10 @@ def test_real_references(real_data):
     )
     found = translation.score(ALL, first, [[line] for line in second])
     assert 20 < found["bleu"] < found["bleu_lowercase"] < 60
+
+
+@pytest.mark.parametrize("name", ["bleu", "bleu_lowercase", "chrf"])
+def test_each_hypothesis_has_as_many_references_as_it_has(name):
+    hypotheses = ["the cat sat on the mat .", "two dogs ran over the long field ."]
+    references = [[hypotheses[0]], ["a pair of hounds", hypotheses[1]]]
+    assert translation.score([name], hypotheses, references)[name] == pytest.approx(100)
