@@ -132,7 +132,7 @@ def test_where_the_time_of_a_run_went(text, finished, tmp_path, caplog):
     after = goodput.summary(copy)
     lost = sum(row["seconds"] for row in goodput.rows(finished) if row["step"] > 4)
     assert after["lost"] == pytest.approx(lost, abs=0.01)
-    assert 0.8 * took < sum(after.values()) - sum(before.values()) < took
+    assert 0.5 * took < sum(after.values()) - sum(before.values()) < took
     assert goodput.describe(after) in caplog.messages
 
 
