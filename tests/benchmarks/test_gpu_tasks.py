@@ -44,10 +44,11 @@ def test_the_base_model_is_the_papers():
 
 
 def test_the_operations_of_rows_are_those_of_bert_and_a_few_of_the_scorer():
+    """Of the last of twelve layers at [CLS] positions only, but for its keys and values."""
     task = task_of(bertsum_ext.get_config("base,transformer"))
     batch = {name: np.zeros(spec.shape, spec.dtype) for name, spec in task.batch_specs()[-1].items()}
     bert = batch["input_ids"].size * flops_per_token(12, 768, 0, 512, 0.0)
-    assert bert < gpu_tasks.flops(task, [batch]) < 1.02 * bert
+    assert 11 / 12 * bert < gpu_tasks.flops(task, [batch]) < 0.97 * bert
 
 
 def test_articles_are_counted_where_they_begin():
