@@ -270,14 +270,14 @@ def test_dropout_of_the_weights_differs_between_rows_and_heads():
     module = attention(dropout=0.5)
     x, source, mask = inputs()
     one_row = np.repeat(x[:1], 2, axis=0), np.repeat(source[:1], 2, axis=0), np.ones_like(mask)
-    first, second = run(module, *one_row, key=jax.random.key(0, impl="rbg"))[0]
+    first, second = run(module, *one_row, key=jax.random.key(0))[0]
     assert np.abs(first - second).max() > 1e-2
     # With the same projections in each head, heads differ by their dropout alone.
     params = {name: dict(part) for name, part in init(module)["params"].items()}
     for name in ("query", "key", "value"):
         params[name] = {k: np.concatenate([leaf[..., :4]] * 3, axis=-1) for k, leaf in params[name].items()}
     params["output"] = {"kernel": np.eye(12, dtype=np.float32), "bias": np.zeros(12, np.float32)}
-    output = np.asarray(apply(module, {"params": params}, *one_row, jax.random.key(0, impl="rbg"))[0])
+    output = np.asarray(apply(module, {"params": params}, *one_row, jax.random.key(0))[0])
     heads = output.reshape(*output.shape[:2], 3, 4)
     assert np.abs(heads[:, :, 0] - heads[:, :, 1]).max() > 1e-2
     assert np.abs(heads[:, :, 1] - heads[:, :, 2]).max() > 1e-2
