@@ -8,6 +8,7 @@ Of a key that the training wing reads too, what the experiment says of it counts
 
 import dataclasses
 import importlib
+import inspect
 import re
 import sys
 import types
@@ -33,7 +34,7 @@ What each key of a config file means, and its value without a variant; empty whe
 `python -m docs.build_keys` writes this page from the code.
 """
 # An entry of a docstring's Attributes: names, and what is said of them until the next entry.
-_ENTRY = re.compile(r"^ {6}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {8}.*)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {2}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {4}.*)*)", re.MULTILINE)
 
 
 class Key(typing.NamedTuple):
@@ -107,7 +108,8 @@ def _attributes(reader: type) -> dict[str, str]:
     """What the docstrings of a dataclass and those that it extends say of each field."""
     found: dict[str, str] = {}
     for cls in reversed(reader.__mro__):
-        _, _, section = (cls.__doc__ or "").partition("    Attributes:\n")
+        # From Python 3.13 on the compiler removes the indentation.
+        _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
         for entry in _ENTRY.finditer(section.partition("\n\n")[0]):
             found |= dict.fromkeys(entry["names"].split(", "), " ".join(entry["text"].split()))
     return found
