@@ -296,7 +296,7 @@ def test_a_full_disk_under_the_prepared_text(home, tmp_path, size):
     with no_room(size):
         message = launch(*command).error
     check_no_room(message, "")
-    # What was finished is kept, under no final name; with room again, the preparation goes on from it.
+    # Finished parts are kept, but not under a final name. Once there is room, preparation resumes from them.
     assert [path.suffix for path in prepared.glob("*/")] == [".partial"]
     assert launch("--mode=prepare", *command).status is None
     assert [path.suffix for path in prepared.glob("*/")] == [""]

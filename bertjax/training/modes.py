@@ -354,7 +354,7 @@ def _found(request: Request, task: Predicts) -> Iterator[Example]:
 
 
 def _examples(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[Example]:
-    """The examples in the input, with progress, each drawn as it is read if so requested."""
+    """Yields the examples in the input with progress; with --plot, draws each as it is read."""
     found = task.examples(_drawn(request, task, runner)) if request.draw else _found(request, task)
     return track(found, "predicting", "examples")
 

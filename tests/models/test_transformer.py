@@ -43,7 +43,7 @@ def inputs(config):
 
 @functools.cache
 def init(norm):
-    """An encoder's parameters, of which no scale is 1 and no bias is 0: they are the same in all forms."""
+    """Random parameters of an encoder, scales and biases included; all forms take the same ones."""
     config = dataclasses.replace(CONFIG, norm=norm)
     return random_params(functools.partial(make.__wrapped__, config), scale=0.3)
 
