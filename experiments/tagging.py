@@ -325,6 +325,7 @@ class Tagging:
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A sentence in each line; its words are those between spaces, and punctuation if so configured."""
         for number, line in enumerate(lines, start=1):
+            tagged_words.check_is_text(line, f"input line {number}")
             words = (separate_punctuation(line) if self._rows.split_punctuation else line).split()
             if not words:
                 raise UserError(f"input line {number}", got="an empty line", expected="words", fix="delete the line")

@@ -32,6 +32,7 @@ _COMMENT = b"# "  # whatever it may have in tabs
 _CONLLU_NAMES = (".conllu", ".conllu.gz")
 # What is no word in CoNLL-U: a comment, a token of several words (8-9), a word that was left out (8.1).
 _NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+_CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +122,16 @@ def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -
       bad_rows: what to do with a sentence that has a bad row: too few columns, an empty word or tag, a line that
         is too long or not UTF-8.
     Raises:
-      UserError: a bad row; a sentence of more than `MAX_WORDS` words; or a file without sentences.
+      UserError: a bad row; a sentence of more than `MAX_WORDS` words; a file without sentences; or one whose word
+        column has ids.
     """
     for path in find_files(source, key):
         is_empty = True
         layout = _format(path)
         parse = partial(_sentence, columns=columns, layout=layout)
         for sentence in bad_rows.sift(map(parse, _groups(path, layout))):
+            if is_empty:  # the first sentence shows what the columns are
+                _check_words(sentence, columns, layout)
             is_empty = False
             yield sentence
         if is_empty:
@@ -184,6 +188,31 @@ def _word_and_tag(line: Line, columns: Columns, layout: _Format) -> tuple[str, s
         got = f"an empty {'tag' if word else 'word'} in {' | '.join(cells)!r:.100}"
         raise RowError(line.where, got, f"a word and a tag, {named}")
     return word, tag
+
+
+def _check_words(sentence: Sentence, columns: Columns, layout: _Format) -> None:
+    """Raises UserError if the words are the ids 1, 2, 3, ...; outside CoNLL-U a single "1" may be a word."""
+    count = len(sentence.words)
+    if (layout.conllu or count > 1) and sentence.words == tuple(map(str, range(1, count + 1))):
+        raise UserError(
+            sentence.where,
+            got=f"the ids 1, 2, ... of the words, in column {columns.word_column}"
+            + (" of a file in CoNLL-U" if layout.conllu else ""),
+            expected="words in the column that config.data.word_column names (columns count from 0)",
+            fix="use --config=configs/tagging.py:conllu for CoNLL-U files, or set --config.data.word_column=1 and "
+            "--config.data.tag_column=3 or the columns meant",
+        )
+
+
+def check_is_text(line: str, where: str) -> None:
+    """Raises UserError if a line of text to predict on is a row of CoNLL-U; `where` names the line."""
+    if _CONLLU_ROW.fullmatch(line):
+        raise UserError(
+            where,
+            got="a row of a CoNLL-U file",
+            expected="a sentence in each line, its words separated by spaces",
+            fix="write the words of each sentence (the second column) to a line",
+        )
 
 
 def _check_length(group: list[Line]) -> None:

@@ -86,6 +86,26 @@ def test_comments_do_not_tell_the_columns(tmp_path):
     assert read(tmp_path, "# a\tb\n" + CONLLU, PARTS_OF_SPEECH, "a.txt")[1] == [5, 12]
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (CONLLU, "a.txt"),
+        (CONLLU.rpartition("\n\n")[2], "a.conllu"),
+        ("1\tEU\tB-ORG\n2\tcalls\tO\n\n1\tgo\tO\n", "a.conll"),
+        ("1 EU B-ORG\n2 calls O\n", "a.conll"),
+    ],
+)
+def test_ids_are_not_read_as_words(tmp_path, text, name):
+    with pytest.raises(UserError, match=r"got the ids 1, 2, ... of the words, in column 0.*tagging.py:conllu") as error:
+        read(tmp_path, text, ENTITIES, name)
+    assert str(error.value).startswith(str(tmp_path / name))
+
+
+def test_numbers_are_words_where_they_do_not_count_the_words(tmp_path):
+    text = "1 O\n\n1 O\n3 O\n\n1 O\n2 O\n"
+    assert [len(sentence) for sentence in read(tmp_path, text)[0]] == [1, 2, 2]
+
+
 def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
     write(tmp_path, "b O", "b.conll")
     write(tmp_path, "a\tO", "a.conll")

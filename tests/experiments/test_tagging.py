@@ -179,6 +179,13 @@ def test_an_empty_line_is_told(run):
     tiny.check_told(outcome.error, what="input line 2", got="an empty line", expected="words", fix="delete")
 
 
+def test_a_file_of_columns_is_not_predicted_as_text(run):
+    workdir, _ = run
+    row = "\t".join(["1", "Ann", "Ann", "PROPN", *"______"])
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=f"# id = 1\n{row}\n\n".encode())
+    tiny.check_told(outcome.error, what="input line 2", got="CoNLL-U", expected="a sentence in each line", fix="write")
+
+
 def test_a_finished_run_stays_as_it_is(run):
     workdir, command = run
     before = (workdir / "metrics.jsonl").read_text()
