@@ -108,14 +108,14 @@ def _pooling(init_from: str) -> str:
 
 def _batches(data: ArticleData, tokenizer: WordPiece, batch_size: int, seed: int) -> BucketedBatches:
     lengths = bucket_lengths(data.rows.seq_len)
-    rows = _training_rows(data, (tokenizer.vocab, tokenizer.lowercase))
+    rows = _training_rows(data, tokenizer)
     return BucketedBatches(rows, lengths, budget_sizes(lengths, batch_size), seed)
 
 
 @functools.lru_cache(maxsize=1)
-def _training_rows(data: ArticleData, vocabulary: tuple[tuple[str, ...], bool]) -> Rows:
+def _training_rows(data: ArticleData, tokenizer: WordPiece) -> Rows:
     """The rows of all articles; `resolve` counts them before the task trains on them."""
-    tokenizer, articles = WordPiece(*vocabulary), data.read("train")
+    articles = data.read("train")
     _check_labels(articles, data)
     return Rows(
         with_labels(row, article.labels)

@@ -65,7 +65,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     text, spans, _ = build_all(_DATA, config["data"], "data")
     count = 1
     if text.source and reads:
-        windows = _training_rows(text, spans, _key(GivenText.of(config["data"], Path()).tokenizer()))
+        windows = _training_rows(text, spans, GivenText.of(config["data"], Path()).tokenizer())
         count = count_rows(windows.lengths, spans.seq_len, spans.packing)
     return fine_tuning.resolve_lengths(config, count)
 
@@ -86,22 +86,16 @@ def _read(config: QuestionsConfig, null_answers: bool) -> tuple[list[Question], 
 
 
 @functools.lru_cache(maxsize=1)
-def _training_rows(config: QuestionsConfig, spans: SpanConfig, key: tuple[tuple[str, ...], bool]) -> Rows:
+def _training_rows(config: QuestionsConfig, spans: SpanConfig, tokenizer: WordPiece) -> Rows:
     """A row for each window of each training question; `resolve` counts them before the task trains on them.
 
     Of several answers the first is learned; in a window without it, [CLS], as in `run_squad.py`.
     """
-    tokenizer = WordPiece(*key)
     return Rows(
         with_positions(window, question.answers[0] if question.answers else None)
         for question in _read(config, spans.null_answers)[0]
         for window in windows(question, tokenizer, spans)
     )
-
-
-def _key(tokenizer: WordPiece) -> tuple[tuple[str, ...], bool]:
-    """What a tokenizer can be made of again."""
-    return tokenizer.vocab, tokenizer.lowercase
 
 
 def preparation(config: Config, workdir: Path) -> GivenText:
@@ -137,7 +131,7 @@ class QuestionAnswering:
     @functools.cached_property
     def _train(self) -> BucketedBatches | PackedBatches:
         assert self._reads, "a task that has read no questions only predicts"
-        rows = _training_rows(self._text, self._spans, _key(self._tokenizer))
+        rows = _training_rows(self._text, self._spans, self._tokenizer)
         length, packing = self._spans.seq_len, self._spans.packing
         return training_batches(rows, length, packing, self._config.batch_size, self._config.seed)
 

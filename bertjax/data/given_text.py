@@ -53,8 +53,16 @@ class GivenText:
         return hashlib.sha256(json.dumps([sources, vocab, self.vocabulary.lowercase]).encode()).hexdigest()
 
     def run(self) -> None:
-        """Copies the vocabulary into the folder."""
-        self.tokenizer().save(self.folder)
+        """Copies the vocabulary into the folder, unless it has the same tokens and casing already.
+
+        So a run keeps the longest word that it began with; the fingerprint leaves it out.
+        """
+        ours = self.tokenizer()
+        if (self.folder / "vocab.txt").exists():
+            kept = WordPiece.load(self.folder)
+            if (kept.vocab, kept.lowercase) == (ours.vocab, ours.lowercase):
+                return
+        ours.save(self.folder)
 
     def tokenizer(self) -> WordPiece:
         """The vocabulary. Raises UserError if it or the training rows are not given, or it cannot be read."""

@@ -17,10 +17,19 @@ import numpy as np
 from jaxtyping import Int32, Int64
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from bertjax.data.vocabularies import CLS, CONTINUATION, MASK, SEP, SPECIALS, UNK, checked_ids, read_folder, read_vocab
+from bertjax.data.vocabularies import (
+    CLS,
+    CONTINUATION,
+    GOOGLE_WORD_CHARS,
+    MASK,
+    SEP,
+    SPECIALS,
+    UNK,
+    checked_ids,
+    read_folder,
+    read_vocab,
+)
 from bertjax.files import completed
-
-MAX_WORD_CHARS = 200  # a longer word is [UNK]
 
 # Words whose pieces are remembered: 20 MB of English ones.
 _KEPT_WORDS = 1 << 16
@@ -50,31 +59,39 @@ class Pieces(NamedTuple):
 
 
 class WordPiece:
-    """A vocabulary with the text-to-ids algorithm of BERT.
+    """A vocabulary with the text-to-ids algorithm of BERT. Tokenizers that encode alike are equal.
 
     Attributes:
       vocab: the V tokens, at their ids.
       lowercase: whether text is lowercased and stripped of accents first (an "uncased" model).
+      max_word_chars: the longest word in characters; a longer one is [UNK].
       vocab_size: V.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
       is_continuation: [V] bool, whether the token continues a word ("##...").
     """
 
-    def __init__(self, vocab: Sequence[str], lowercase: bool) -> None:
+    def __init__(self, vocab: Sequence[str], lowercase: bool, max_word_chars: int = GOOGLE_WORD_CHARS) -> None:
         """Raises UserError if a special token is missing or a token is there twice."""
         self.vocab = tuple(vocab)
         self.lowercase = lowercase
+        self.max_word_chars = max_word_chars
         self.vocab_size = len(self.vocab)
         ids = checked_ids(self.vocab, "the vocabulary")
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIALS)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.vocab])
-        self._model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARS)
+        self._model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=max_word_chars)
         self._pieces = _WordIds(self._model)
         self._widths = np.array([len(token.removeprefix(CONTINUATION)) for token in self.vocab])
         self._widths[self.unk_id] = 0  # as long as its word
 
-    def __reduce__(self) -> tuple[type["WordPiece"], tuple[tuple[str, ...], bool]]:
-        return WordPiece, (self.vocab, self.lowercase)
+    def __reduce__(self) -> tuple[type["WordPiece"], tuple[tuple[str, ...], bool, int]]:
+        return WordPiece, (self.vocab, self.lowercase, self.max_word_chars)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WordPiece) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self.__reduce__())
 
     @classmethod
     def from_file(cls, path: str | Path, lowercase: bool) -> "WordPiece":
@@ -83,13 +100,13 @@ class WordPiece:
 
     @classmethod
     def load(cls, folder: str | Path, otherwise: bool | None = None) -> "WordPiece":
-        """Reads vocabulary and casing from a Hugging Face folder; arguments and errors are those of `read_folder`."""
+        """Reads the tokenizer of a Hugging Face folder; arguments and errors are those of `read_folder`."""
         return cls(*read_folder(Path(folder), otherwise))
 
     def save(self, folder: str | Path, max_length: int | None = None) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer`.
 
-        That one takes words over 100 characters as [UNK], whatever tokenizer.json says (200, as here).
+        Its `BertTokenizer` takes words over 100 characters as [UNK], whatever the `max_word_chars` in tokenizer.json.
 
         Args:
           folder: made if needed.
@@ -234,7 +251,7 @@ class _WordIds(dict[str, list[int]]):
 
     def __missing__(self, word: str) -> list[int]:
         ids = [token.id for token in self._model.tokenize(word)]
-        if len(word) <= MAX_WORD_CHARS:
+        if len(word) <= self._model.max_input_chars_per_word:
             if len(self) == _KEPT_WORDS:
                 self.clear()
             self[word] = ids

@@ -10,6 +10,8 @@ from bertjax.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
+GOOGLE_WORD_CHARS, TRANSFORMERS_WORD_CHARS = 200, 100  # a longer word is [UNK] in google-research/bert, transformers
+_LONGEST = "max_input_chars_per_word"
 _LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}  # parts of a tokenizer.json
 _JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
 
@@ -71,10 +73,11 @@ def read_vocab(path: Path) -> list[str]:
     return vocab
 
 
-def read_folder(folder: Path, otherwise: bool | None = None) -> tuple[list[str], bool]:
-    """Returns the tokens and the casing (whether text is lowercased) of a Hugging Face folder.
+def read_folder(folder: Path, otherwise: bool | None = None) -> tuple[list[str], bool, int]:
+    """Returns the tokens, the casing (whether text is lowercased) and the longest word of a Hugging Face folder.
 
-    Reads vocab.txt or else tokenizer.json, and tokenizer_config.json for the casing.
+    Reads the tokens from vocab.txt or else tokenizer.json. The casing and the longest word, in characters, are in
+    tokenizer.json or tokenizer_config.json. A folder that does not state the longest word has that of transformers.
 
     Args:
       folder: the folder.
@@ -91,7 +94,16 @@ def read_folder(folder: Path, otherwise: bool | None = None) -> tuple[list[str],
     vocab = read_vocab(path) if path.exists() else _library_vocab(folder, library)
     added = [token["content"] for token in library.get("added_tokens") or ()]
     _check_added(folder, (*added, *_read_json(folder / "added_tokens.json")), vocab)
-    return vocab, lowercase
+    return vocab, lowercase, _longest_word(folder, library, config)
+
+
+def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
+    """The length of a word beyond which it is [UNK]."""
+    stated = (library.get("model") or {}).get(_LONGEST), config.get(_LONGEST)
+    longest = next((value for value in stated if value is not None), TRANSFORMERS_WORD_CHARS)
+    if type(longest) is not int or longest < 1:
+        raise UserError(str(folder), got=f"{_LONGEST} {longest}", expected="a number from 1", fix="restore the files")
+    return longest
 
 
 def _read_bytes(path: Path, fix: str) -> bytes:

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from bertjax.data.bpe_trainer import Merges
-from bertjax.data.tokenizers import CONTINUATION, MAX_WORD_CHARS, SPECIALS, normalize
+from bertjax.data.tokenizers import normalize
+from bertjax.data.vocabularies import CONTINUATION, GOOGLE_WORD_CHARS, SPECIALS
 from bertjax.errors import UserError
 
 ALPHABET_LIMIT = 1000  # characters
@@ -85,7 +86,7 @@ def _split_words(counts: Mapping[str, int], alphabet: Iterable[str]) -> Iterator
     for word, count in counts.items():
         split = [pieces.get(word[0]), *(pieces.get(CONTINUATION + char) for char in word[1:])]
         known = [piece for piece in split if piece is not None]
-        if len(known) == len(split) <= MAX_WORD_CHARS:
+        if len(known) == len(split) <= GOOGLE_WORD_CHARS:
             yield known, count
 
 

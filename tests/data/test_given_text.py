@@ -81,6 +81,18 @@ def test_the_vocabulary_is_kept_in_the_folder(home):
     assert {path.name for path in (home / "kept").iterdir()} == {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
 
 
+def test_a_run_keeps_the_longest_word_that_it_began_with(home):
+    """Those that began before the folder's own number was read have 200."""
+    given = text(home, vocab="uncased")
+    given.run()
+    before = given.fingerprint
+    WordPiece(VOCABULARY, lowercase=True, max_word_chars=100).save(home / "uncased")
+    given.run()
+    assert given.tokenizer().max_word_chars == 100
+    assert WordPiece.load(home / "kept").max_word_chars == 200
+    assert given.fingerprint == before
+
+
 @pytest.mark.parametrize("ask", ["run", "fingerprint"])
 def test_no_source_and_no_vocabulary(home, ask):
     def call(given):

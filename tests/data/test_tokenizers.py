@@ -12,6 +12,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.data.given_text import given_vocabulary
 from bertjax.data.tokenizers import SPECIALS, WordPiece, normalize, separate_punctuation
 from bertjax.errors import UserError
 
@@ -325,19 +326,50 @@ def test_load_needs_only_part_of_a_folder(tmp_path, lowercase, absent):
     assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), lowercase)
 
 
-def test_load_of_what_transformers_saves(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    make(lowercase=False).save(tmp_path / "ours")
-    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
-    loaded = WordPiece.load(tmp_path / "theirs")
-    assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), False)
+WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case": True}}
 
 
 def write(folder, name, value):
     (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
 
 
-WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case": True}}
+@pytest.mark.parametrize(
+    ("files", "longest"),
+    [
+        ({}, 100),
+        ({"tokenizer.json": {"model": {"max_input_chars_per_word": 5}}}, 5),
+        ({"tokenizer_config.json": {"do_lower_case": True, "max_input_chars_per_word": 6}}, 6),
+    ],
+)
+def test_the_longest_word_is_that_of_the_folder(tmp_path, files, longest):
+    for name, value in {**WHOLE, **files}.items():
+        write(tmp_path, name, value)
+    loaded = WordPiece.load(tmp_path)
+    loaded.save(tmp_path / "again")
+    for tokenizer in (loaded, WordPiece.load(tmp_path / "again"), pickle.loads(pickle.dumps(loaded))):
+        fits, long = tokenizer.encode_batch(["a" * longest, "a" * (longest + 1)])
+        assert len(fits) == longest
+        assert long == [tokenizer.unk_id]
+
+
+def test_the_longest_word_of_googles_code(tmp_path):
+    write(tmp_path, "vocab.txt", WHOLE["vocab.txt"])
+    write(tmp_path, "bert_config.json", {})
+    for path in (tmp_path, tmp_path / "vocab.txt"):
+        assert [len(ids) for ids in given_vocabulary(path, True).encode_batch(["a" * 200, "a" * 201])] == [200, 1]
+
+
+def test_tokenizers_that_encode_alike_are_equal():
+    assert make() == make()
+    assert len({make(), make(), make(lowercase=False), WordPiece(VOCAB, True, 100), WordPiece(VOCAB[:-1], True)}) == 4
+
+
+def test_load_of_what_transformers_saves(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    make(lowercase=False).save(tmp_path / "ours")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    loaded = WordPiece.load(tmp_path / "theirs")
+    assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), False)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +381,10 @@ WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case
         ({"tokenizer_config.json": {"do_lower_case": "yes"}}, "do_lower_case yes"),
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json: got Expecting property name"),
         ({"tokenizer_config.json": "[]"}, "a JSON list"),
+        (
+            {**WHOLE, "tokenizer.json": {"model": {"max_input_chars_per_word": "many"}}},
+            "max_input_chars_per_word many",
+        ),
         (
             {"tokenizer_config.json": {"do_lower_case": True, "strip_accents": False}},
             "'strip_accents': False",
