@@ -190,7 +190,7 @@ def _decoding() -> ConfigDict:
     decoding.length_penalty = "gnmt"
     decoding.alpha = 0.6
     decoding.count_eos = True
-    decoding.max_length = 512  # or as many as `init_from` has positions
+    decoding.max_length = 1024  # or as many as `init_from` has positions
     decoding.max_ratio = 1.0
     decoding.max_extra = 50  # tokens more than the source, as the paper has it
     decoding.min_ratio = 0.0

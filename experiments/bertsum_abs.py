@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from bertjax import fine_tuning, pretrained, seq2seq, showing, summarization
 from bertjax.data import article_rows, summary_rows
 from bertjax.data.article_limits import LimitedArticle
+from bertjax.data.article_rows import ArticleRow
 from bertjax.data.article_text import ArticleText
 from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes, check_seq_len
 from bertjax.data.summary_rows import SummaryRows
@@ -24,6 +25,7 @@ from bertjax.fine_tuning import WarmStartConfig
 from bertjax.interop import presumm
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
 from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.progress import tell_once
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.seq2seq import TargetIds
 from bertjax.summarization import ArticleData
@@ -145,12 +147,12 @@ class Summarization:
         assert article.summary is not None
         words, limit = self._data.rows.words, self._config.target_len
         labels = summary_rows.target(article.summary, self._tokenizer, words, limit)
-        return {**self._inputs(article), "labels": labels}
+        return {**_inputs(self._row(article)), "labels": labels}
 
-    def _inputs(self, article: LimitedArticle) -> dict[str, np.ndarray]:
-        """The first row of an article: the only one, as it is cut."""
+    def _row(self, article: LimitedArticle) -> ArticleRow:
+        """The first row of an article: the only one, as articles are truncated."""
         row, *_ = article_rows.rows(article.sentences, self._tokenizer, self._data.rows)
-        return {name: row.inputs[name] for name in _INPUTS}
+        return row
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
@@ -207,11 +209,11 @@ class Summarization:
 
     def held_out(self) -> Iterator[Example]:
         """The first held-out articles, to be summarized."""
-        return map(self._example, self._held_out)
+        return self._counted(self._held_out)
 
     def tested(self) -> Iterator[Example]:
         """All articles to test on."""
-        return map(self._example, self._scored.get("test", ()))
+        return self._counted(self._scored.get("test", ()))
 
     def score_names(self) -> Sequence[str]:
         """Those of `summarization.figure_names`, and of summaries that are given."""
@@ -225,14 +227,21 @@ class Summarization:
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """See `ArticleData.in_lines`."""
-        return map(self._example, self._data.in_lines(lines))
+        return self._counted(self._data.in_lines(lines))
 
     def examples_of(self, path: str) -> Iterator[Example]:
         """See `ArticleData.in_files`."""
-        return map(self._example, self._data.in_files(path))
+        return self._counted(self._data.in_files(path))
 
-    def _example(self, article: LimitedArticle) -> Example:
-        return fine_tuning.example([self._inputs(article)], article)
+    def _counted(self, articles: Iterable[LimitedArticle]) -> Iterator[Example]:
+        """The articles as examples; logs at their end how many were truncated."""
+        count = cut = 0
+        for article in articles:
+            row = self._row(article)
+            count, cut = count + 1, cut + row.is_cut
+            yield fine_tuning.example([_inputs(row)], article)
+        if cut:
+            tell_once(f"truncated {cut} of {count} articles to data.seq_len={self._data.rows.seq_len} tokens")
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
@@ -281,3 +290,7 @@ class Summarization:
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""
         self._tokenizer.save(folder)
+
+
+def _inputs(row: ArticleRow) -> dict[str, np.ndarray]:
+    return {name: row.inputs[name] for name in _INPUTS}

@@ -19,7 +19,7 @@ from bertjax.data.packed_rows import PackedBatches, row_of
 from bertjax.data.pair_rows import PairRows, StreamBatches
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
-from bertjax.data.translation_rows import Row, RowsConfig, TranslationRows
+from bertjax.data.translation_rows import RowsConfig, TranslationRows, joined
 from bertjax.data.translation_text import DateCounts, TranslationText
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError, build, build_all, choice
@@ -129,16 +129,16 @@ class Translation:
         self._decoding = build(DecodingConfig, config.decoding, "decoding")
         self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
         self._ids = TargetIds(*translators.target_ids(config.start_token, vocabularies and vocabularies[1]))
-        self._limit = self._most_positions(reads)
+        self._limit = self._most_tokens(reads)
         self._valid: BucketedBatches | None = None
         if reads:
             seq2seq.check_finds(self._decoding)
             self._valid = self._read_valid()
 
-    def _most_positions(self, reads: bool) -> int:
-        """Tokens of a text at most."""
+    def _most_tokens(self, reads: bool) -> int:
+        """Tokens of a source at most: one for each position or, of a recurrent model, as many as it trains on."""
         if self._config.architecture == "recurrent":
-            return max(self._rows.seq_len, self._decoding.max_length)
+            return self._rows.seq_len
         limit: int = self._config.model["max_positions"]
         read = {"data.seq_len": self._rows.seq_len} if reads else {}
         for key, value in {**read, "decoding.max_length": self._decoding.max_length}.items():
@@ -239,13 +239,21 @@ class Translation:
         return self._scored(self._pairs.pairs("test") if self._pairs.has_test else ())
 
     def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
-        for pair in pairs:
-            _, target = self._files.parted_target(pair.target)
-            yield Example(self._to_translate(pair.source, pair.where, refuses=False), (pair.source, target))
+        return self._counted(map(self._to_compare, pairs))
 
-    def _to_translate(self, text: str, where: str, refuses: bool) -> list[Row]:
-        # A translation that is as long as its source has room.
-        return self._encoder.to_translate(text, min(self._limit, self._decoding.max_length), where, refuses)
+    def _to_compare(self, pair: Pair) -> Example:
+        _, target = self._files.parted_target(pair.target)
+        rows = self._encoder.to_translate(pair.source, self._limit, pair.where, refuses=False)
+        return Example(rows, (pair.source, target))
+
+    def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """The same examples; logs at their end how many were split."""
+        count = split = 0
+        for example in examples:
+            count, split = count + 1, split + (len(example.rows) > 1)
+            yield example
+        if split:
+            tell_once(f"split {split} of {count} texts, of more than {self._limit - 1} tokens, and translate the parts")
 
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and those of targets that are given."""
@@ -267,13 +275,12 @@ class Translation:
         Raises:
           UserError: a line that is neither, or too long, unless `data.on_bad_row` says that it gets no score.
         """
-        for number, line in enumerate(lines, start=1):
-            where = f"input line {number}"
-            if self._decoding.method == "forced":
-                yield self._to_score(line, where)
-            else:
-                text, refuses = line.strip(), self._encoder.config.on_long_line == "refuse"
-                yield Example(self._to_translate(text, where, refuses), (text, None))
+        find = self._to_score if self._decoding.method == "forced" else self._to_translate
+        return self._counted(find(line, f"input line {number}") for number, line in enumerate(lines, start=1))
+
+    def _to_translate(self, line: str, where: str) -> Example:
+        text, refuses = line.strip(), self._rows.on_long_line == "refuse"
+        return Example(self._encoder.to_translate(text, self._limit, where, refuses), (text, None))
 
     def _to_score(self, line: str, where: str) -> Example:
         try:
@@ -325,7 +332,7 @@ class Translation:
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text of some rank, and its score; of a text in several rows they are joined, and added up."""
         parts = [self._encoder.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
-        return " ".join(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
+        return joined(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
         """That of the encoder, the decoder, and of the decoder to the source, for the best translation."""

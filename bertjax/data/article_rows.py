@@ -59,6 +59,7 @@ class ArticleRow(NamedTuple):
     inputs: dict[str, np.ndarray]
     shows: range
     owns: range  # those whose scores count; no other row of the article owns them
+    is_cut: bool = False  # whether some of the article's tokens are in no row
 
 
 def rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig) -> list[ArticleRow]:
@@ -67,14 +68,16 @@ def rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConf
     Where an article is cut, so may be its last sentence; see `ArticleRowsConfig.long_articles`.
     """
     limit = config.seq_len
-    pieces = [ids[: limit - 2] or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
+    whole = [ids or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
+    pieces = [ids[: limit - 2] for ids in whole]
     sizes = [len(ids) + 2 for ids in pieces]
     if config.long_articles == "windows":
         return [_row(pieces, part, tokenizer, config) for part in cover(sizes, limit, config.window_overlap)]
     firsts = np.cumsum(sizes) - sizes
     last = limit - 3 if config.long_articles == "cut" else limit - 1  # with room for [CLS], a piece and [SEP]
     kept = int(np.searchsorted(firsts, last, side="right"))
-    return [_row(pieces, Part(range(kept), range(kept)), tokenizer, config)]
+    row = _row(pieces, Part(range(kept), range(kept)), tokenizer, config)
+    return [row._replace(is_cut=sum(len(ids) + 2 for ids in whole) > limit)]
 
 
 def with_labels(row: ArticleRow, labels: Sequence[int]) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ import functools
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Int32
@@ -19,6 +19,17 @@ _log = logging.getLogger(__name__)
 _ENCODED_AT_ONCE = 1024
 _SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s+|[。！？]")
 _SPACE = re.compile(r"\s+")
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana, bopomofo and Han. Hangul has spaces.
+_UNSPACED = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31bf\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+# East Asian punctuation, as wide as a character and its space; and quotation marks, which other scripts have too.
+_WIDE = "\u3000-\u3003\u3008-\u301f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
+_QUOTES = "\u2018-\u201f\u2026"
+_WITHOUT_SPACE = re.compile(
+    f"[{_WIDE}].|.[{_WIDE}]|[{_UNSPACED}{_QUOTES}][{_UNSPACED}]|[{_UNSPACED}][{_QUOTES}]", re.DOTALL
+)
 
 Row = dict[str, Int32[np.ndarray, " n"]]
 
@@ -30,9 +41,9 @@ class RowsConfig:
     Attributes:
       seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on.
       packing: whether short pairs share a row of `seq_len` tokens in training.
-      on_long_line: what to do with a line to translate of more tokens than a translation may have
-        (`decoding.max_length`) or the model has positions for: "split" at ends of sentences or, for want of them,
-        between words, or "refuse".
+      on_long_line: what to do with a line to translate of more tokens than the model has positions for or, where it is
+        recurrent, than `seq_len`: "split" at ends of sentences or, without any near the middle, between words; or
+        "refuse". The translations of the parts are joined, see `joined`.
     """
 
     seq_len: int
@@ -93,7 +104,7 @@ class TranslationRows:
         Args:
           text: without white space around it.
           limit: tokens of a row at most.
-          where: it stands.
+          where: its place, for messages.
           refuses: whether one that is too long is an error.
         Raises:
           UserError: it is too long, and is not to be split or cannot be.
@@ -106,7 +117,7 @@ class TranslationRows:
         if len(ids) <= limit:
             return [_with_segments({"input_ids": ids})]
         if refuses or len(text) == 1:
-            fix = "divide the line, set --config.data.on_long_line=split, or raise --config.decoding.max_length"
+            fix = "divide the line, or set --config.data.on_long_line=split"
             raise _too_long(where, len(ids) - 1, limit - 1, fix)
         cut = _middle(text)
         halves = text[:cut].rstrip(), text[cut:].lstrip()
@@ -137,6 +148,20 @@ class TranslationRows:
     def _ids(self, side: int, texts: list[str]) -> list[Int32[np.ndarray, " n"]]:
         vocabulary = self.vocabularies[side]
         return [np.append(ids, np.int32(vocabulary.eos_id)) for ids in vocabulary.encode_batch(texts)]
+
+
+def joined(parts: Sequence[str]) -> str:
+    """The translations of the parts of a text as one, with a space between them unless their script has none there.
+
+    No space is put between two characters of scripts without spaces between words, nor beside East Asian punctuation.
+
+    >>> joined(["Ein Hund.", "Eine Katze."]), joined(["犬が見る。", "猫が好き。"])
+    ('Ein Hund. Eine Katze.', '犬が見る。猫が好き。')
+    """
+    text = ""
+    for part in filter(None, parts):
+        text += part if not text or _WITHOUT_SPACE.match(text[-1] + part[0]) else f" {part}"
+    return text
 
 
 def _middle(text: str) -> int:

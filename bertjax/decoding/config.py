@@ -26,7 +26,8 @@ class DecodingConfig:
         its log-probability.
       alpha: the length penalty's exponent; 0 is no penalty, below 0 prefers the short.
       count_eos: whether the end token counts as part of the length in the penalty. It does in transformers and PreSumm.
-      max_length: the most tokens whatever the source: T, what caches are made for.
+      max_length: the most tokens of a hypothesis, whatever its source: T, what caches are made for. It does not bound
+        the source.
       max_ratio, max_extra: a hypothesis has at most max_ratio x source + max_extra tokens, the end token counted.
       min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra, the end token not counted.
       block_ngrams: no n tokens in a row come twice; 0 for no such rule. See `ngram_blocking`.

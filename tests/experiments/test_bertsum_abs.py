@@ -10,6 +10,7 @@ import pytest
 from bertjax import summarization
 from bertjax.data.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError, build, build_all
+from bertjax.progress import tell_once
 from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer
 from configs import bertsum_abs as config_file
@@ -134,6 +135,16 @@ def test_it_is_exported_and_begun_from(run, tmp_path):
     outcome = tiny.run_on_one("--mode=evaluate", *given)
     assert outcome.status is None, outcome.error
     assert json.loads(outcome.stdout)["valid/nll"] < 0.2
+
+
+def test_a_lower_max_length_bounds_the_summary_alone(tmp_path, caplog):
+    """Articles have as many tokens as rows; those that are truncated are counted."""
+    task, _ = task_of(tmp_path, decoding__max_length=3, data__layout="line")
+    tell_once.cache_clear()
+    with caplog.at_level("INFO"):
+        long, short = task.examples(iter(["It rains. Today Cleo goes to Oslo. " * 8, "It rains."]))
+    assert len(long.rows[0]["input_ids"]) == 24 > len(short.rows[0]["input_ids"])
+    assert "truncated 1 of 2 articles to data.seq_len=24 tokens" in caplog.text
 
 
 def test_what_is_scored_takes_no_articles_to_train_on(tmp_path, monkeypatch):

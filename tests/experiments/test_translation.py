@@ -17,8 +17,10 @@ from safetensors.numpy import load_file
 
 from bertjax import checkpoints, translators
 from bertjax.data import subwords
+from bertjax.data.translation_rows import joined
 from bertjax.errors import UserError, build_all
 from bertjax.interop import marian
+from bertjax.progress import tell_once
 from bertjax.training import inference, sharding
 from bertjax.training.config import TrainingConfig
 from configs import translation as config_file
@@ -104,8 +106,12 @@ def lines_of(path):
 
 
 def task_of(folder, variant="tiny", **overrides):
+    return task_from(folder, variant, values_of(folder, **overrides))
+
+
+def task_from(folder, variant, values):
     tree = config_file.get_config(variant)
-    tree.update_from_flattened_dict(values_of(folder, **overrides))
+    tree.update_from_flattened_dict(values)
     resolved = translation.resolve(json.loads(tree.to_json_best_effort()))
     settings, config = build_all((TrainingConfig, translation.Config), resolved, "")
     text = translation.preparation(config, folder)
@@ -229,18 +235,24 @@ def test_the_best_of_the_beams_come_in_order(run):
         assert record["n_best"][0] == {key: record[key] for key in ("translation", "score")}
 
 
-def test_a_line_of_two_thousand_words_is_translated_sentence_by_sentence(run, tmp_path):
-    text, expected = (" ".join([sentence] * 1000) for sentence in ("old bird.", "alter Vogel."))
-    (record,) = predicted(run[0], text + "\n", tmp_path / "words", max_length=6)  # room for one sentence
-    assert record["source"] == text and record["complete"]
-    assert record["translation"] == expected
+def test_a_line_of_two_thousand_words_is_translated_part_by_part(run, tmp_path):
+    text = " ".join(["old bird."] * 1000)
+    task = translation.make(used(run[0], False, {}), run[0], None)
+    (example,) = task.examples(iter([text]))
+    parts = decoded(task, example)
+    kinds = sorted({*parts})
+    whole, *each = predicted(run[0], "\n".join([text, *kinds]) + "\n", tmp_path / "words")
+    found = dict(zip(kinds, each, strict=True))
+    assert whole["source"] == text and len(parts) > 100
+    assert whole["translation"] == " ".join(found[part]["translation"] for part in parts)
+    assert whole["score"] == pytest.approx(sum(found[part]["score"] for part in parts), rel=1e-4)
 
 
 def test_a_word_of_ten_thousand_characters_is_refused_if_lines_are_not_split(run):
     values = {"init_from": run[0], "decoding.max_length": 16, "data.seq_len": 16, "data.on_long_line": "refuse"}
     command = ["--mode=predict", "--config=configs/translation.py", *flags(values)]
     outcome = tiny.run_on_one(*command, stdin=b"catsees" * 1428 + b"bird")
-    told = {"what": "input line 1", "got": "[0-9],[0-9]{3} tokens", "expected": "at most 15", "fix": "divide the line"}
+    told = {"what": "input line 1", "got": "[0-9],[0-9]{3} tokens", "expected": "at most 23", "fix": "divide the line"}
     tiny.check_told(outcome.error, **told)
 
 
@@ -406,25 +418,64 @@ def decoded(task, example):
     return [task._vocabularies[0].decode(row["input_ids"]) for row in example.rows]
 
 
-def test_long_lines_are_split_or_refused(tmp_path):
+def test_long_lines_are_split_or_refused(tmp_path, caplog):
     line = " ".join(["cat"] * 40)
     task, _ = task_of(tmp_path)
-    (example,) = task.examples(iter([line]))
+    tell_once.cache_clear()
+    with caplog.at_level("INFO"):
+        example, _ = task.examples(iter([line, "cat."]))
+    assert "split 1 of 2 texts, of more than 23 tokens" in caplog.text
     assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 24 for row in example.rows)
     whole = np.concatenate([row["input_ids"][:-1] for row in example.rows])
     assert task._vocabularies[0].decode(whole) == line
-    assert all(len(row["input_ids"]) <= 16 for row in example.rows), "no more than a translation may have"
     (example,) = task.examples(iter(["a cat sees. old bird. " * 4]))
     parts = decoded(task, example)
-    assert len(parts) > 1 and all(part.endswith(".") for part in parts), "parted at ends of sentences"
+    assert len(parts) > 1 and all(part.endswith(".") for part in parts), "split at ends of sentences"
     strict, _ = task_of(tmp_path / "strict", data__on_long_line="refuse")
-    with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 15"):
+    with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 23"):
         list(strict.examples(iter(["cat.", line])))
 
 
+@pytest.mark.parametrize(("variant", "limit"), [("tiny", 24), ("rnn", 16)])
+def test_a_lower_max_length_bounds_the_translation_alone(tmp_path, variant, limit):
+    """Sources have as many tokens as the model has positions, or a recurrent model has trained on."""
+    values = values_of(tmp_path, decoding__max_length=2, data__on_long_line="refuse")
+    if variant == "rnn":
+        values = {key: value for key, value in values.items() if key not in TRANSFORMER} | RECURRENT
+    task, _ = task_from(tmp_path, variant, values)
+    count = limit - 2
+    while len(task._encoder._ids(0, [line := " ".join(["cat"] * count)])[0]) > limit:
+        count -= 1
+    (example,) = task.examples(iter([line]))
+    assert decoded(task, example) == [line] and count > 2
+    assert max(task.predict_lengths()) == limit
+    assert all(len(example.rows) == 1 for example in task.held_out())
+
+
 def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_translate(tmp_path):
-    task, _ = task_of(tmp_path, data__on_long_line="refuse", decoding__max_length=3)
-    assert any(len(example.rows) > 1 for example in task.held_out())
+    values = values_of(tmp_path, data__on_long_line="refuse")
+    for key in ("data.source", "data.target"):
+        names = [str(tmp_path / f"valid{Path(values[key]).suffix}")]
+        values[key.replace(".", ".valid_")] = names[0]
+        Path(names[0]).write_text("cat " * 40 + "\nold bird.\n")
+    task, _ = task_from(tmp_path, "tiny", values)
+    assert [len(example.rows) > 1 for example in task.held_out()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["Ein Hund.", "Eine Katze."], "Ein Hund. Eine Katze."),
+        (["개가 본다.", "고양이"], "개가 본다. 고양이"),
+        (["犬が見る。", "猫が好き。"], "犬が見る。猫が好き。"),
+        (["他说：", "“好", "2020年。", "A"], "他说：“好 2020年。A"),
+        (["หมา", "แมว"], "หมาแมว"),
+        (["", "a", "", "b"], "a b"),
+        ([], ""),
+    ],
+)
+def test_translations_of_parts_are_joined_as_their_script_is_written(parts, expected):
+    assert joined(parts) == expected
 
 
 def test_all_of_a_long_word_is_read(tmp_path):
@@ -433,7 +484,7 @@ def test_all_of_a_long_word_is_read(tmp_path):
     assert len(text) == 10_000
     (example,) = task.examples(iter([text]))
     assert "".join(decoded(task, example)) == text
-    assert max(len(row["input_ids"]) for row in example.rows) <= 16
+    assert max(len(row["input_ids"]) for row in example.rows) <= 24
 
 
 def test_a_pair_of_ten_thousand_words_is_left_out_and_told(tmp_path, caplog):
