@@ -4,7 +4,7 @@ python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [
 python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --seeds=0,1,2 [--config.KEY=VALUE ...]
 python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking [--set=STAGE.KEY=VALUE ...] [--dry_run]
 python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16 --output=plan.json
-python launch.py --mode=evaluate --workdir=runs/demo
+python launch.py --mode=evaluate --workdir=runs/demo [--config.data.test_source=FILE] [--config.KEY=VALUE ...]
 python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
 python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
 python launch.py --mode=export --workdir=runs/demo --output=FOLDER
@@ -14,6 +14,7 @@ import contextlib
 import gc
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Which of them this is, with --coordinator_address.")
+_RUN_CONFIG = flags.DEFINE_multi_string("run_config", [], "What --config.KEY=VALUE stands for without --config.")
 _OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology", "plan_search", "profile")
 _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
 
@@ -92,7 +94,10 @@ def _run(mode: str) -> int:
     pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw}
     started = {"command": ["python", *sys.argv], "defaults": defaults}
     of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))
-    request = modes.Request(**of_request, mode=mode, started=started, **pages)
+    overrides = dict(each.partition("=")[::2] for each in _RUN_CONFIG.value)
+    if given is not None:
+        overrides = config_flags.get_override_values(flags.FLAGS["config"])
+    request = modes.Request(**of_request, mode=mode, overrides=overrides, started=started, **pages)
     if _SWEEP.value is None and _SEEDS.value is None:
         return modes.run(request, given, _experiment).value
     from bertjax import sweeps
@@ -100,8 +105,7 @@ def _run(mode: str) -> int:
     if _SWEEP.value is not None:
         options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value, program=Path(__file__))
         return sweeps.run(request, given, options, _load, _experiment).value
-    overridden = () if given is None else tuple(config_flags.get_override_values(flags.FLAGS["config"]))
-    return sweeps.train_seeds(request, given, _experiment, _SEEDS.value, overridden).value
+    return sweeps.train_seeds(request, given, _experiment, _SEEDS.value, tuple(request.overrides)).value
 
 
 def _drawer(mode: str, path: Path) -> Callable[..., None]:
@@ -141,6 +145,8 @@ def _load(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _parse_flags(argv: list[str]) -> list[str]:
     """Parses flags; what they do not take is told in one line."""
+    if not any(re.match(r"--?config(=|$)", argument) for argument in argv):
+        argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]
     try:
         with _told():
             rest = flags.FLAGS(argv)

@@ -27,6 +27,14 @@ from bertjax.scoring.rouge import RougeConfig
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # Where neither the config nor `init_from` says what rows are like.
 ROWS = {"data.words": "bert", "data.interval_segments": True}
+# Keys of `data` that may differ when a trained run is used: how articles are read and labeled.
+FREE_AFTER_TRAINING = tuple(
+    f"data.{key}"
+    for key in (
+        *("layout", "article_field", "summary_field", "gold_field", "gold_as", "splitter"),
+        *("limits", "oracle", "seq_len", "long_articles", "window_overlap"),
+    )
+)
 # What to say where few letters of the summaries are ASCII.
 OF_OTHER_LETTERS = "--config.data.oracle.letters=unicode --config.rouge.flavor=unicode --config.rouge.stem=False"
 _LOOKED_AT = 1000  # articles, which tell the letters of all

@@ -25,6 +25,10 @@ from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _DATA = (CorpusConfig, PairsConfig, RowsConfig)
+FREE_AFTER_TRAINING = (
+    *("data.text_field", "data.lines", "data.workers", "data.prepared_dir", "data.beam"),
+    "data.valid_rows",
+)
 _TOP = 5
 _OBJECTIVES = ("masked_lm", "causal_lm")
 _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -172,6 +176,8 @@ class BertPretraining:
     def baselines(self) -> Mapping[str, float]:
         """The cross-entropy of the training text's unigram distribution on the held-out predicted tokens."""
         assert self._corpus is not None
+        if self._corpus.unigrams is None:
+            return {}
         # One more of each token, so that one never seen in training does not cost infinity.
         counts = np.zeros(self._model_config.vocab_size) + 1
         counts[: len(self._corpus.unigrams)] += self._corpus.unigrams

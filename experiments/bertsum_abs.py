@@ -31,6 +31,7 @@ from bertjax.seq2seq import TargetIds
 from bertjax.summarization import ArticleData
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
+FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 _INPUTS = ("input_ids", "token_type_ids")
 # What the baselines choose.
 _LEAD = SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
@@ -59,7 +60,8 @@ class Config(WarmStartConfig):
       smoothing_denominator: who shares what smoothing takes from a label: "V", all words, as torch; "V-1", the others,
         as fairseq; "V-2", the others but padding, as the Annotated Transformer and PreSumm.
       decoding: fields of `DecodingConfig`.
-      num_scored: how many held-out articles are summarized at each evaluation; the likelihood is that of all.
+      num_scored: how many held-out articles are summarized at each evaluation, 2 or more; 0 for all. The likelihood is
+        that of all.
       rouge: fields of `RougeConfig`.
     """
 
@@ -75,10 +77,9 @@ class Config(WarmStartConfig):
     def __post_init__(self) -> None:
         choice(self.positions, ("tile", "repeat_last"), "positions")
         seq2seq.SmoothingConfig(self.label_smoothing, self.smoothing_denominator)
-        for key in ("target_len", "num_scored"):
-            if getattr(self, key) < 2:
-                fix = f"raise --config.{key}"
-                raise UserError(f"config key {key}", got=getattr(self, key), expected="at least 2", fix=fix)
+        for key, allowed in (("target_len", ()), ("num_scored", (0,))):
+            if (value := getattr(self, key)) < 2 and value not in allowed:
+                raise UserError(f"config key {key}", got=value, expected="at least 2", fix=f"raise --config.{key}")
         if self.data["long_articles"] != "cut":
             raise UserError(
                 "config key data.long_articles",
@@ -205,7 +206,7 @@ class Summarization:
 
     @property
     def _held_out(self) -> Sequence[LimitedArticle]:
-        return self._scored["valid"][: self._config.num_scored]
+        return self._scored["valid"][: self._config.num_scored or None]
 
     def held_out(self) -> Iterator[Example]:
         """The first held-out articles, to be summarized."""

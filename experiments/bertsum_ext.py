@@ -32,6 +32,7 @@ from bertjax.summarization import ArticleData
 from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
 _log = logging.getLogger(__name__)
+FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
 
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}

@@ -79,6 +79,10 @@ class RowsConfig:
 
 
 _DATA = (LabeledTextConfig, RowsConfig, VocabularyConfig)
+FREE_AFTER_TRAINING = (
+    *("metrics", "data.text_columns", "data.label_column", "data.header", "data.separator"),
+    "data.seq_len",
+)
 
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:

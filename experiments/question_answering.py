@@ -53,6 +53,10 @@ class HeadConfig:
 
 
 _DATA = (QuestionsConfig, SpanConfig, VocabularyConfig)
+FREE_AFTER_TRAINING = (
+    *("data.null_threshold", "data.max_answer_length", "data.n_best", "data.doc_stride", "data.max_query_length"),
+    "data.seq_len",
+)
 
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class RowsConfig:
 
 
 _DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig)
+FREE_AFTER_TRAINING = ("data.word_column", "data.tag_column", "data.scheme", "data.split_punctuation", "data.seq_len")
 
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
@@ -225,6 +226,7 @@ class Tagging:
             self._read_rows()
 
     def _read_rows(self) -> None:
+        choice(self._rows.scheme, (*tags.SCHEMES, _PLAIN), "data.scheme")  # `resolve` recognizes others
         train, valid = (_in_bio(sentences, self._rows.scheme) for sentences in _read(self._text, self._columns))
         tagged_words.check_tags(train, self._labels)
         tagged_words.check_held_out(valid, self._labels)

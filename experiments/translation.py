@@ -58,8 +58,8 @@ class Config:
         "end" (as fairseq does).
       decoding: fields of `DecodingConfig`.
       metrics: held-out figures: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match".
-      num_scored: how many held-out pairs are translated at each evaluation; the likelihood is that of all within
-        `data.seq_len`.
+      num_scored: how many held-out pairs are translated at each evaluation; 0 for all. The likelihood is that of all
+        within `data.seq_len`.
     """
 
     experiment: str
@@ -82,12 +82,16 @@ class Config:
         choice(self.start_token, ("begin", "pad", "end"), "start_token")
         for metric in self.metrics:
             choice(metric, tuple(scoring.SCORES), "metrics")
-        if self.num_scored < 1:
-            fix = "score 500 pairs or so"
-            raise UserError("config key num_scored", got=self.num_scored, expected="at least 1", fix=fix)
+        if self.num_scored < 0:
+            fix = "score 500 pairs or so, or 0 for all"
+            raise UserError("config key num_scored", got=self.num_scored, expected="0 or more", fix=fix)
 
 
 _DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
+FREE_AFTER_TRAINING = (
+    *("decoding", "metrics", "num_scored", "data.on_long_line", "data.source_column", "data.target_column"),
+    *("data.header", "data.separator", "data.source_prefix", "data.target_prefix"),
+)
 
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
@@ -232,7 +236,7 @@ class Translation:
 
     def held_out(self) -> Iterator[Example]:
         """The first held-out pairs, to be translated."""
-        return self._scored(itertools.islice(self._pairs.pairs("valid"), self._config.num_scored))
+        return self._scored(itertools.islice(self._pairs.pairs("valid"), self._config.num_scored or None))
 
     def tested(self) -> Iterator[Example]:
         """All pairs to test on."""

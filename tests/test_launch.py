@@ -251,6 +251,17 @@ def test_evaluate_prints_the_last_figures_of_the_run(home):
     assert json.loads(done.stdout) == scores_of(home / "run", 6) | unigram
 
 
+def test_a_run_is_evaluated_on_other_text(home, tmp_path):
+    text = tiny.write_text(tmp_path / "other.txt", documents=6, seed=5)
+    record = tiny.evaluate_elsewhere(home / "run", tmp_path, data__test_source=text)
+    assert set(record) == {
+        f"test/{name}_{what}" for name in ("masked_lm", "next_sentence") for what in ("loss", "accuracy")
+    }
+    outcome = run_on_one("--mode=report", f"--workdir={home / 'run'}", "--config.data.valid_rows=3")
+    what, got = "config key data.valid_rows", "--mode=report and no --config"
+    tiny.check_told(outcome.error, what=what, got=got, expected="a mode that uses a trained run", fix="add --config")
+
+
 def test_a_run_of_a_mesh_is_used_on_another_number_of_devices(home, tmp_path):
     run = shutil.copytree(home / "run", tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
@@ -354,12 +365,12 @@ def test_a_form_that_a_task_does_not_have(home, tmp_path, form, got, expected, f
     [
         ("--output=out.txt.gz", "written as it is", "leave off .gz"),
         ("--checkpoint=each:last:2", "--mode=evaluate alone", "last:3 is the mean"),
-        ("--config.batch_size=4", "flags of launch.py", "--config.KEY takes --config"),
+        ("--config.batch_size=4", "may differ after training: mesh, model", "leave it out, or train"),
     ],
 )
 def test_what_a_prediction_does_not_take(home, flag, expected, fix):
     outcome = run_on_one("--mode=predict", f"--workdir={home / 'run'}", flag)
-    what, value = flag.split("=") if "config" not in flag else ("flags", "config.batch_size")
+    what, value = flag.replace("--config.", "config key ").split("=")
     tiny.check_told(outcome.error, what=what, got=re.escape(value), expected=expected, fix=fix)
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -280,6 +281,18 @@ def run(*command: str, stdin: bytes = b"", devices: int | None = None) -> Outcom
 
 # As `run`, with one device: programs for several take twice as long to compile and to run.
 run_on_one = functools.partial(run, devices=1)
+
+
+def evaluate_elsewhere(run: Path, folder: Path, **overrides: object) -> dict[str, float]:
+    """The metrics that a copy of a run prints, whose training data is gone, with config keys of the command line."""
+    copy = shutil.copytree(run, folder / "elsewhere")
+    config = json.loads((copy / "config.json").read_text())
+    config["data"]["source"] = "gone"
+    (copy / "config.json").write_text(json.dumps(config))
+    flags = [f"--config.{key.replace('__', '.')}={value}" for key, value in overrides.items()]
+    outcome = run_on_one("--mode=evaluate", f"--workdir={copy}", *flags)
+    assert outcome.status is None, outcome.status
+    return json.loads(outcome.stdout)
 
 
 def check_told(message: str, *, what: str, got: str, expected: str, fix: str) -> None:

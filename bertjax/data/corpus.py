@@ -21,7 +21,7 @@ import json
 import logging
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,7 +61,7 @@ class CorpusConfig:
     """What text to prepare, and how.
 
     Attributes:
-      source: training text (see `sources.TextSource`).
+      source: training text (see `sources.TextSource`); empty where `valid_source` is only evaluated.
       valid_source: held-out text; empty to hold out documents of `source`.
       valid_fraction: which fraction of the documents is held out where `valid_source` is empty, chosen by a hash of
         their text, so that copies of a document never stand on both sides.
@@ -91,6 +91,9 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         choice(self.lines, ("sentence", "paragraph"), "data.lines")
+        if not self.source and not (self.valid_source and self.vocab_file):
+            fix = "set --config.data.source=FILE"
+            raise UserError("config key data.source", got="nothing", expected="text to train on", fix=fix)
         choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
         if not 0 < self.valid_fraction < 1:
             raise UserError(
@@ -108,6 +111,10 @@ class CorpusConfig:
             )
         if self.workers < 0:
             raise UserError("config key data.workers", got=self.workers, expected="0 or more", fix="use 0: all cores")
+
+
+def _splits(config: CorpusConfig) -> tuple[str, ...]:
+    return SPLITS if config.source else SPLITS[1:]
 
 
 class Split:
@@ -134,14 +141,23 @@ def _document_lengths(folder: Path, split: str) -> Int[np.ndarray, " documents"]
 
 
 class Corpus:
-    """A prepared folder, opened."""
+    """A prepared folder, opened.
+
+    Attributes:
+      folder: where it is.
+      tokenizer: the vocabulary.
+      splits: "train" and "valid", or "valid" alone.
+      unigrams: how often each token occurs in the training documents; None without these.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Args: the folder of a finished `Preparation`."""
         self.folder = folder
         self.tokenizer = WordPiece.load(folder)
-        self.splits = {name: Split(folder, name) for name in SPLITS}
-        self.unigrams: Int64[np.ndarray, " V"] = np.load(folder / "unigrams.npy")
+        counted = folder / "unigrams.npy"
+        self.unigrams: Int64[np.ndarray, " V"] | None = np.load(counted) if counted.exists() else None
+        names = SPLITS[1:] if self.unigrams is None else SPLITS
+        self.splits = {name: Split(folder, name) for name in names}
 
 
 class Preparation:
@@ -222,7 +238,7 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
         vocabulary = _vocabulary_digest(given_vocabulary(Path(config.vocab_file), config.lowercase))
     return {
         "format": _FORMAT,
-        "source": _open(config, config.source).fingerprint(),
+        "source": _open(config, config.source).fingerprint() if config.source else "",
         "valid": _open(config, config.valid_source).fingerprint() if config.valid_source else config.valid_fraction,
         "on_bad_row": config.on_bad_row,
         "lines": config.lines,
@@ -250,7 +266,7 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
     tokenizer = _vocabulary(config, folder)
     counts, fractions, files, unigrams = {}, {}, {}, {}
     tokenize = functools.partial(preparation.tokenize, vocab_dir=folder, lines=config.lines)
-    for name in SPLITS:
+    for name in _splits(config):
         paths, source_counts = _parts(config, name, tokenize, folder / _PARTS / name, ".npz")
         counter = preparation.SplitCounter(folder, name, tokenizer.vocab_size)
         files[name] = [path for path in paths if counter.add(Tokenized.load(path))]
@@ -266,14 +282,15 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
             counts[name]["skipped_rows"] = 0
     from bertjax.data import records
 
-    np.save(folder / "unigrams.npy", unigrams["train"])
+    if "train" in unigrams:
+        np.save(folder / "unigrams.npy", unigrams["train"])
     shutil.rmtree(folder / "records", ignore_errors=True)  # an interrupted process may have begun them
     pipeline = beam.pipeline_of(config.beam, config.workers) if config.beam.runner else None
     records.write_tokens(
         folder / "records", {name: [_Documents(path) for path in paths] for name, paths in files.items()}, pipeline
     )
     if pipeline:
-        _check_records(folder)
+        _check_records(folder, _splits(config))
     return counts, fractions
 
 
@@ -303,11 +320,11 @@ def _parts(
     return parts.paths, source.counts
 
 
-def _check_records(folder: Path) -> None:
+def _check_records(folder: Path, splits: Sequence[str]) -> None:
     """Raises UserError unless there are the records of all documents that were counted before Beam wrote them."""
     from bertjax.data import records
 
-    for name in SPLITS:
+    for name in splits:
         written = records.TokenRecords(folder / "records", name, _document_lengths(folder, name))
         found, expected = len(written), written.num_expected
         if found != expected:

@@ -36,7 +36,13 @@ class Experiment(Protocol):
 
 @runtime_checkable
 class Trainable(Experiment, Protocol):
-    """An experiment that there is something to train in; the others only predict."""
+    """An experiment that trains; the others only predict.
+
+    Attributes:
+      FREE_AFTER_TRAINING: config keys that may differ when a trained run is used; a key stands for all keys below it.
+    """
+
+    FREE_AFTER_TRAINING: tuple[str, ...]
 
     def preparation(self, config: Any, workdir: Path) -> Text:
         """The text that training needs."""

@@ -26,7 +26,7 @@ from bertjax.task import (
     WritesFolder,
     WritesText,
 )
-from bertjax.training import distributed, inference, predictions, run_folder, sharding, streams, tracing
+from bertjax.training import distributed, inference, overrides, predictions, run_folder, sharding, streams, tracing
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.experiment import Experiment, Text, Trainable
 
@@ -62,6 +62,7 @@ class Request:
         which is all that it is given; None for no pictures.
       render: makes the parts of a page of records.
       report: writes the page of a folder and says where it is; None for no pages but in mode "report".
+      overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
       started: how: "command", a list of words, and "defaults", the config without what the command line sets.
       topology: the slice to plan for, such as "v5e:16x16".
       plan_search: whether to look for a mesh, micro-batches and rematerialization that fit it best.
@@ -77,6 +78,7 @@ class Request:
     draw: Callable[..., None] | None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]]
     report: Callable[[Path], Path] | None
+    overrides: Mapping[str, Any]
     started: Mapping[str, Any]
     topology: str
     plan_search: bool
@@ -95,7 +97,12 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
       UserError: whatever the user can mend.
     """
     flags = {f"--{name}": getattr(request, name) for name in ("mode", "workdir", "checkpoint", "input", "output")}
-    distributed.agree_on_command({**flags, **traverse_util.flatten_dict(given or {}, sep=".")})
+    values = request.overrides if given is None else traverse_util.flatten_dict(given, sep=".")
+    distributed.agree_on_command({**flags, **values})
+    if given is None and request.overrides and request.mode not in ("evaluate", "predict", "export"):
+        got, expected = f"--mode={request.mode} and no --config", "--config, or a mode that uses a trained run"
+        fix = "leave it out, or add --config"
+        raise UserError(f"config key {next(iter(request.overrides))}", got=got, expected=expected, fix=fix)
     if request.mode == "report":
         return _report(request, given, find)
     module, config = _resolved(request, given, find)
@@ -112,8 +119,8 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     from bertjax.training import check, loop
 
     assert isinstance(module, Trainable)
-    if request.mode == "evaluate" and not request.workdir:
-        _write_record(request, _evaluated(request, _published(module, experiment, config), settings, None))
+    if request.mode == "evaluate" and (_sources(request) or not request.workdir):
+        _write_record(request, _evaluated_splits(request, module, config))
         return Outcome.DONE
     rehearsal = module.make(experiment, None, None)  # tells what does not fit together, before text is prepared
     if request.mode in ("train", "check"):
@@ -227,16 +234,42 @@ def _plan(request: Request, module: Experiment, config: Mapping[str, Any]) -> Ou
     return Outcome.DONE if record["fits"] else Outcome.FAILED
 
 
-def _published(module: Trainable, experiment: Any, config: Mapping[str, Any]) -> Task:
-    """The task of the weights and the vocabulary in `init_from`, with its text."""
-    folder = Path(config["init_from"])
+def _sources(request: Request) -> dict[str, Any]:
+    """The splits that the command line names for a run, by key of `data`."""
+    named = {key.removeprefix("data."): path for key, path in request.overrides.items() if key.startswith("data.")}
+    return {key: path for key, path in named.items() if key in overrides.SOURCES}
+
+
+def _evaluated_splits(request: Request, module: Trainable, config: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a run, or of the weights in `init_from`, on all rows of the splits that are named.
+
+    A run's training data is not read.
+    """
+    workdir = Path(request.workdir) if request.workdir else None
+    sources = _sources(request) if workdir else {key: config["data"].get(key) for key in overrides.SOURCES}
+    sources = {key: path for key, path in sources.items() if path}
+    config = overrides.without_limits(config, request.overrides)
+    if workdir and "prepared_dir" in config["data"]:
+        config["data"]["vocab_file"] = str(workdir)
+    record: dict[str, float] = {}
+    for split, of_split in overrides.splits_to_score(config, sources, reads_training=workdir is None):
+        settings, experiment = build_all((TrainingConfig, module.Config), of_split, "")
+        task = _scored(module, experiment, of_split, workdir)
+        metrics = _evaluated(request, task, settings, workdir)
+        record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
+    return record
+
+
+def _scored(module: Trainable, experiment: Any, config: Mapping[str, Any], workdir: Path | None) -> Task:
+    """The task with the vocabulary of a run, or of `init_from`, and with the rows to score."""
     if "prepared_dir" not in config["data"]:
+        folder = workdir or Path(config["init_from"])
         return module.make(experiment, folder, folder)
-    if not config["data"]["prepared_dir"]:
+    if workdir is None and not config["data"]["prepared_dir"]:
         got, expected = "none, and no --workdir", "a folder for the prepared text"
         fix = "set --config.data.prepared_dir=FOLDER"
         raise UserError("config key data.prepared_dir", got=got, expected=expected, fix=fix)
-    text = module.preparation(experiment, Path())
+    text = module.preparation(experiment, workdir or Path())
     distributed.on_first_process(text.run)
     return module.make(experiment, text.folder, text.folder)
 
@@ -292,8 +325,28 @@ def _resolved(
     classes = _settings(module, request.mode), module.Config
     check_unresolved(classes, config)  # no key is missing where `resolve` looks
     if given is None:  # a run's own config is resolved, and the folder in init_from may be gone
+        named = () if request.mode != "evaluate" else _sources(request)
+        values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
+        if values and isinstance(module, Trainable):
+            config = overrides.override(config, values, module.FREE_AFTER_TRAINING)
         return module, config if request.mode == "plan" else sharding.fitted(config)
+    if request.mode in ("evaluate", "predict") and isinstance(module, Trainable):
+        config = _with_settings_of_run(request, module, config)
     return module, module.resolve(config, reads=request.mode not in ("predict", "export"))
+
+
+def _with_settings_of_run(request: Request, module: Trainable, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the settings of the run in `init_from`, if that is a run of the same experiment."""
+    before = Path(config["init_from"] or "")
+    if not has_checkpoint(before):
+        return config
+    try:
+        of_run = run_folder.load_config(before)
+    except UserError:  # `resolve` reports what is wrong with the folder
+        return config
+    if of_run.get("experiment") != config["experiment"]:
+        return config
+    return overrides.with_settings_of(before, of_run, config, request.overrides, module.FREE_AFTER_TRAINING)
 
 
 def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:
@@ -396,7 +449,7 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
             expected="a file of configs/ to train with, or --workdir of a run, whose config is read from it",
             fix="add --config=configs/bert_pretraining.py:tiny"
             if is_new
-            else "leave out --config; or, for other values than the run's, give --config.init_from=RUN, not --workdir",
+            else "leave out --config; --config.KEY=VALUE without it sets keys that may differ after training",
         )
     if request.mode in _NEW and not request.workdir:
         raise UserError("--workdir", got="none", expected="a folder for the run", fix="add --workdir=runs/NAME")

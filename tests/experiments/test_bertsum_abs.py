@@ -206,7 +206,7 @@ def test_the_encoder_and_the_rest_warm_up_each_on_its_own(dataset):
     [
         ({"target_len": 1}, "target_len: got 1; expected at least 2"),
         ({"data__long_articles": "windows"}, "data.long_articles: got windows; expected cut"),
-        ({"num_scored": 0}, "num_scored: got 0"),
+        ({"num_scored": 1}, "num_scored: got 1"),
         ({"positions": "far"}, "positions: got 'far'"),
         ({"data__seq_len": 50}, "data.seq_len: got 50; expected 8 to model.max_positions=24"),
         ({"decoding__num_beams": 0}, "decoding.num_beams: got 0"),

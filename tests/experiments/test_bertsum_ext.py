@@ -790,3 +790,21 @@ def test_articles_are_shown_with_the_oracle(tmp_path):
         sentences = article.source.article.article.sentences
         assert [sentences[number] for number in example["oracle"]] == example["reference"]
         assert example["html"].count('class="sentence') == len(sentences)
+
+
+def test_a_run_is_scored_on_other_articles(run, tmp_path):
+    """By its own selection of two sentences, or by the one that the command line gives."""
+    source = tiny.write_articles(tmp_path, count=20)["data.source"]
+    record = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source)
+    assert record["test/rougeLsum"] > 95
+    assert "test/lead_rouge1" in record
+    command = ("--mode=evaluate", CONFIG, f"--config.init_from={run[0]}", f"--config.data.valid_source={source}")
+    outcome = tiny.run_on_one(*command, *flags(ROWS))
+    assert outcome.status is None, outcome.status
+    assert json.loads(outcome.stdout)["valid/rougeLsum"] == pytest.approx(record["test/rougeLsum"])
+    assert f"selection.num_sentences: 2, from {run[0]}; the config file has 3" in outcome.stderr
+    shorter = tiny.run_on_one(
+        *("--mode=evaluate", f"--workdir={run[0]}", f"--config.data.valid_source={source}"),
+        "--config.selection.num_sentences=1",
+    )
+    assert json.loads(shorter.stdout)["valid/rougeLsum"] < 80

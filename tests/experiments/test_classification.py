@@ -122,6 +122,19 @@ def test_held_out_rows_are_scored_without_training_rows(run, tmp_path):
         assert json.loads(other.stdout)["valid/accuracy"] == pytest.approx(1 - alone["valid/accuracy"])
 
 
+def test_a_run_is_scored_on_other_rows(run, tmp_path):
+    """Under the names of their splits, by its own settings but those that the command line gives."""
+    source = tiny.write_table(tmp_path, rows=40)["data.source"]
+    one = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source, data__valid_source=source)
+    assert one["test/accuracy"] == one["valid/accuracy"] > 0.9
+    assert set(one) == {f"{s}/{name}" for s in ("valid", "test") for name in ("accuracy", "loss", "majority_accuracy")}
+    two = tiny.run_on_one(
+        *("--mode=evaluate", f"--workdir={tmp_path / 'elsewhere'}", f"--config.data.test_source={source}"),
+        "--config.metrics=('macro_f1',)",
+    )
+    assert set(json.loads(two.stdout)) == {"test/macro_f1", "test/loss", "test/majority_accuracy"}
+
+
 def test_held_out_rows_of_other_classes(run, tmp_path):
     source = Path(tiny.write_table(tmp_path)["data.source"])
     source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))

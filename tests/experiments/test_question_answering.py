@@ -357,3 +357,10 @@ def test_questions_are_shown_in_their_contexts(tmp_path):
         question, _ = asked.source
         assert "".join(part["text"] for part in example["parts"]) == question.context
         assert [part["text"] for part in example["parts"] if part["right"]] == [question.answers[0].text]
+
+
+def test_a_run_is_scored_on_other_questions(run, tmp_path):
+    source = tiny.write_questions(tmp_path, contexts=10, words=20)["data.source"]
+    record = tiny.evaluate_elsewhere(run, tmp_path, data__test_source=source, data__max_answer_length=20)
+    assert set(record) == {"test/exact_match", "test/f1", "test/whole_text_f1"}
+    assert record["test/f1"] > 50

@@ -416,3 +416,12 @@ def test_sentences_are_shown_beside_their_tags(tmp_path):
         words, tags, right = zip(*example["tagged"], strict=True)
         assert (words, right) == (tuple(sentence.source.words), tuple(sentence.source.tags))
         assert set(tags) == {"O"}
+
+
+def test_a_run_is_scored_on_other_sentences(run, tmp_path):
+    source = tiny.write_sentences(tmp_path, count=30, scheme="IOB1")["data.source"]
+    record = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source, data__scheme="IOB1")
+    assert record["test/f1"] > 0.9
+    unknown = [f"--config.data.test_source={source}", "--config.data.scheme=auto"]
+    outcome = tiny.run_on_one("--mode=evaluate", f"--workdir={tmp_path / 'elsewhere'}", *unknown)
+    tiny.check_told(outcome.error, what="config key data.scheme", got="'auto'", expected="BIO", fix="choose")

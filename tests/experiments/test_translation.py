@@ -7,6 +7,7 @@ import re
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +145,18 @@ def test_a_run_learns_and_is_tested_once(run):
     assert (workdir / "metrics.jsonl").read_text() == before
     evaluated = json.loads(tiny.run_on_one("--mode=evaluate", f"--workdir={workdir}").stdout)
     assert evaluated["test/exact_match"] == metrics[-1]["test/exact_match"]
+
+
+def test_a_run_is_scored_on_all_rows_of_other_text(run, tmp_path):
+    """More than `num_scored`; with decoding that the command line chooses."""
+    source, target = write_pairs(tmp_path, 30, "other")
+    values = {"data__test_source": source, "data__test_target": target, "decoding__num_beams": 1}
+    with mock.patch.object(translation.scoring, "score", wraps=translation.scoring.score) as score:
+        record = tiny.evaluate_elsewhere(run[0], tmp_path, **values)
+    assert [len(call.args[1]) for call in score.call_args_list] == [30]
+    assert record["test/exact_match"] > 70
+    assert set(record) >= {"test/bleu", "test/nll"}
+    assert not [name for name in record if name.startswith("valid/")]
 
 
 def test_lines_come_out_as_they_went_in(run):
@@ -713,7 +726,7 @@ def test_each_variant_makes_a_task(variant):
         ({"metrics": ("rouge",)}, "metrics: got 'rouge'; expected one of bleu"),
         ({"data__target": ""}, "got .* and ''"),
         ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
-        ({"num_scored": 0}, "num_scored: got 0"),
+        ({"num_scored": -1}, "num_scored: got -1"),
         ({"data__joint": False}, "model.share_embeddings: got True, and data.joint=False; expected one table for one"),
         ({"model__source_vocab_size": 50}, "model.source_vocab_size: got 50; expected at least [0-9]+, the tokens"),
         (

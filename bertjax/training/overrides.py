@@ -1,0 +1,125 @@
+"""Config keys that may differ from a trained run's when it is evaluated, used for prediction or exported."""
+
+import ast
+import contextlib
+import copy
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flax import traverse_util
+
+from bertjax.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+# Keys of `data` that name the splits to evaluate.
+SOURCES = ("valid_source", "valid_target", "test_source", "test_target")
+# Where and how any task computes; each experiment's FREE_AFTER_TRAINING adds its own keys.
+_ALWAYS = ("mesh", "model.attention_backend", "model.dtype", "data.on_bad_row")
+
+
+def override(config: Mapping[str, Any], overrides: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
+    """Returns a run's config with values of the command line.
+
+    Args:
+      config: the run's.
+      overrides: values as they were written, by dotted key.
+      free: the experiment's keys that may differ after training; each stands for all keys below it.
+    Raises:
+      UserError: a key that may not differ.
+    """
+    result: dict[str, Any] = copy.deepcopy(dict(config))
+    for key, written in overrides.items():
+        if not _is_below(key, (*_ALWAYS, *free)):
+            raise UserError(
+                f"config key {key}",
+                got=f"{written!r}, with --workdir of a trained run",
+                expected="a key that may differ after training: " + ", ".join((*_ALWAYS, *free)),
+                fix="leave it out, or train a run with it",
+            )
+        subtree, name = _place(result, key)
+        subtree[name] = _parsed(written, subtree.get(name))
+    return result
+
+
+def with_settings_of(
+    run: Path, of_run: Mapping[str, Any], config: Mapping[str, Any], overridden: Collection[str], free: Sequence[str]
+) -> dict[str, Any]:
+    """Returns a config with the settings of the run in its `init_from`, and logs all that differ.
+
+    Args:
+      run: the run's folder, for messages.
+      of_run: the run's config.
+      config: of a file in `configs/` and the command line.
+      overridden: the keys that the command line sets, which are kept. Keys of `data` are kept too: they describe files.
+      free: the experiment's keys that may differ after training.
+    """
+    result: dict[str, Any] = copy.deepcopy(dict(config))
+    before, values = (traverse_util.flatten_dict(json.loads(json.dumps(each)), sep=".") for each in (of_run, config))
+    for key in (key for key in values if key in before and before[key] != values[key] and _is_below(key, free)):
+        if key in overridden or key.startswith("data."):
+            _log.info("config key %s: %r; %s was trained with %r", key, values[key], run, before[key])
+        else:
+            _log.info("config key %s: %r, from %s; the config file has %r", key, before[key], run, values[key])
+            subtree, name = _place(result, key)
+            subtree[name] = before[key]
+    return result
+
+
+def splits_to_score(
+    config: Mapping[str, Any], sources: Mapping[str, str], *, reads_training: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the splits to evaluate, "valid" and "test", each with a config that has it as its validation split.
+
+    Args:
+      config: the config.
+      sources: the files of the splits, by key (see `SOURCES`); empty to hold out training data as the config says.
+      reads_training: whether the config keeps its training data.
+    """
+    data = dict(config["data"])
+    emptied = {key for key in SOURCES if key in data}
+    if not reads_training:
+        emptied |= {key for key in ("source", "target") if key in data}
+    data |= dict.fromkeys(emptied, "")
+    named = [split for split in ("valid", "test") if any(key.startswith(split) for key in sources)]
+    for split in named or ["valid"]:
+        own = {key.replace(split, "valid", 1): path for key, path in sources.items() if key.startswith(split)}
+        yield split, {**config, "data": {**data, **own}}
+
+
+def without_limits(config: Mapping[str, Any], overridden: Collection[str]) -> dict[str, Any]:
+    """Returns a config whose evaluations score all rows, unless `overridden` has a limit."""
+    result: dict[str, Any] = copy.deepcopy(dict(config))
+    for subtree, prefix, key in ((result, "", "num_scored"), (result["data"], "data.", "valid_rows")):
+        if key in subtree and prefix + key not in overridden:
+            subtree[key] = 0  # no limit
+    return result
+
+
+def _place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """The subtree that a dotted key is in, and its name there."""
+    *path, name = key.split(".")
+    for part in path:
+        config = config.setdefault(part, {})
+        if not isinstance(config, dict):
+            expected = "a key of the config, see config.json of the run"
+            raise UserError(f"config key {key}", got=f"a key below {part}", expected=expected, fix="correct the name")
+    return config, name
+
+
+def _is_below(key: str, prefixes: Sequence[str]) -> bool:
+    return any(f"{key}.".startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def _parsed(written: str, before: Any) -> Any:
+    """The value of a flag: text in place of text, otherwise a Python literal if it is one."""
+    if isinstance(before, str):
+        return written
+    if written.lower() in ("true", "false"):
+        return written.lower() == "true"
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(written)
+    return written
