@@ -57,7 +57,8 @@ class Config:
       start_token: what the decoder is fed first: the vocabulary's "begin" (Marian's has none, and uses "pad"), "pad" or
         "end" (as fairseq does).
       decoding: fields of `DecodingConfig`.
-      metrics: held-out figures: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match".
+      metrics: validation and test metrics: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match". The
+        target's vocabulary normalizes the references first, as it does all text; the log states it with each metric.
       num_scored: how many held-out pairs are translated at each evaluation; 0 for all. The likelihood is that of all
         within `data.seq_len`.
     """
@@ -264,11 +265,19 @@ class Translation:
         return (*self._config.metrics, *seq2seq.FIGURES)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """The metrics of the config, in percent."""
+        """The metrics of the config, in percent, against references that the target's vocabulary has normalized.
+
+        No model writes what its vocabulary cannot, such as capitals where text is lowercased. The metrics' signatures
+        state the normalization where it changes a reference.
+        """
+        vocabulary = self._encoder.vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
-        references = [[example.source[1]] for example, _ in results]
+        given = [example.source[1] for example, _ in results]
+        references = [[vocabulary.normalized(text)] for text in given]
+        normalization = vocabulary.normalization if [[text] for text in given] != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
-            tell_once(f"{name} of {len(results)} translations is {scoring.signature(name, references)}")
+            signature = scoring.signature(name, references, normalization)
+            tell_once(f"{name} of {len(results)} translations is {signature}")
         return scoring.score(self._config.metrics, hypotheses, references)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:

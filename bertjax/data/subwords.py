@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,11 +48,13 @@ class Subwords(abc.ABC):
     Attributes:
       vocab_size: V; all ids are below it.
       pad_id, bos_id, eos_id, unk_id: of the special tokens, see `Special`. Their names in a text are ordinary text.
+      normalization: the name of what `normalized` does, such as "nfkc+lowercase"; empty if it changes nothing.
     """
 
-    def __init__(self, vocab_size: int, special: Special) -> None:
+    def __init__(self, vocab_size: int, special: Special, normalization: str) -> None:
         self.vocab_size = vocab_size
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = special
+        self.normalization = normalization
 
     @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
@@ -62,6 +64,10 @@ class Subwords(abc.ABC):
         """The text of some ids, among which padding, begin and end count for nothing."""
         silent = (self.pad_id, self.bos_id, self.eos_id)
         return self._text([token for token in ids.tolist() if token not in silent])
+
+    @abc.abstractmethod
+    def normalized(self, text: str) -> str:
+        """The text as decoding its ids would give it if none of its characters were unknown."""
 
     @abc.abstractmethod
     def save(self, folder: Path) -> None:
@@ -100,7 +106,8 @@ class LibrarySubwords(Subwords):
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # as ordinary text, that is
-        super().__init__(max(ids.values(), default=-1) + 1, special)
+        steps = _normalization(json.loads(content).get("normalizer"))
+        super().__init__(max(ids.values(), default=-1) + 1, special, steps)
 
     def __reduce__(self) -> tuple[type["LibrarySubwords"], tuple[str, str]]:
         return LibrarySubwords, (self._tokenizer.to_str(), self._where)
@@ -109,6 +116,11 @@ class LibrarySubwords(Subwords):
         """The ids of each text, without special tokens."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def normalized(self, text: str) -> str:
+        """The text as decoding its ids would give it if none of its characters were unknown."""
+        normalizer = self._tokenizer.normalizer
+        return _without_marks(normalizer.normalize_str(text)) if normalizer else text
 
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json."""
@@ -126,12 +138,16 @@ class WordPieceSubwords(Subwords):
 
     def __init__(self, tokenizer: WordPiece) -> None:
         special = Special(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
-        super().__init__(tokenizer.vocab_size, special)
+        super().__init__(tokenizer.vocab_size, special, "wordpiece" + "+lowercase" * tokenizer.lowercase)
         self._tokenizer = tokenizer
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, without special tokens."""
         return [np.array(ids, np.int32) for ids in self._tokenizer.encode_batch(texts)]
+
+    def normalized(self, text: str) -> str:
+        """The words of the text, with spaces between them."""
+        return " ".join(self._tokenizer.words(text))
 
     def save(self, folder: Path) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json."""
@@ -161,7 +177,8 @@ class SentencePieceSubwords(Subwords):
         # Most models have no padding; it gets an id of its own.
         pad = size if processor.pad_id() < 0 else processor.pad_id()
         begin = pad if processor.bos_id() < 0 else processor.bos_id()
-        super().__init__(size + (pad == size), Special(pad, begin, end, processor.unk_id()))
+        special = Special(pad, begin, end, processor.unk_id())
+        super().__init__(size + (pad == size), special, "sentencepiece")
 
     def __reduce__(self) -> tuple[type["SentencePieceSubwords"], tuple[bytes, str]]:
         return SentencePieceSubwords, (self._model, self._where)
@@ -169,6 +186,10 @@ class SentencePieceSubwords(Subwords):
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, without special tokens."""
         return [np.array(ids, np.int32) for ids in self._processor.encode(list(texts))]
+
+    def normalized(self, text: str) -> str:
+        """The text as decoding its ids would give it if none of its characters were unknown."""
+        return sentencepiece_normalized(self._processor, text)
 
     def save(self, folder: Path) -> None:
         """Writes spm.model, a copy."""
@@ -197,6 +218,11 @@ def sentencepiece_processor(model: bytes, where: str) -> Any:
     except (RuntimeError, ValueError) as error:
         fix = "copy the file again, or give a file that spm_train wrote"
         raise UserError(where, got=f"no SentencePiece model ({error})", expected="one", fix=fix) from None
+
+
+def sentencepiece_normalized(processor: Any, text: str) -> str:
+    """A text as a SentencePiece model of that processor reads it."""
+    return _without_marks(processor.normalize(text))
 
 
 def load(folder: Path) -> Subwords:
@@ -285,6 +311,18 @@ def _normalizer(normalization: str, lowercase: bool) -> normalizers.Normalizer:
     steps = [form, normalizers.Lowercase(), form] if lowercase else [form]
     spaces = normalizers.Replace(Regex(r"[\n\r ]"), WORD_BEGIN)
     return normalizers.Sequence([*steps, spaces, normalizers.Prepend(WORD_BEGIN)])
+
+
+def _normalization(normalizer: Mapping[str, Any] | None) -> str:
+    """The names of the steps of a normalizer in a tokenizer.json, but for those that mark spaces."""
+    steps = (normalizer or {}).get("normalizers", [normalizer] if normalizer else [])
+    names = (step["type"].lower() for step in steps if step["type"] not in ("Replace", "Prepend"))
+    return "+".join(dict.fromkeys(names))
+
+
+def _without_marks(text: str) -> str:
+    """Normalized text with spaces where words begin, but for the one before the text."""
+    return text.replace(WORD_BEGIN, " ").removeprefix(" ")
 
 
 def _with_ordinary(tokenizer: Tokenizer, special: Container[str]) -> Tokenizer:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.data.subwords import Special, Subwords, sentencepiece_processor
+from bertjax.data.subwords import Special, Subwords, sentencepiece_normalized, sentencepiece_processor
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop.json_files import read_json
@@ -39,7 +39,7 @@ class MarianSubwords(Subwords):
         self._processor, self._ids = sentencepiece_processor(model, f"{where}/{names[0]}"), ids
         self._pieces = {number: piece for piece, number in ids.items()}
         special = Special(pad=ids[_PAD], begin=ids[_PAD], end=ids[_END], unknown=ids[_UNKNOWN])
-        super().__init__(max(self._pieces) + 1, special)
+        super().__init__(max(self._pieces) + 1, special, "sentencepiece")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes make the processor anew.
@@ -53,6 +53,10 @@ class MarianSubwords(Subwords):
             np.array([self._ids.get(piece, self.unk_id) for piece in (*code, *rest)], np.int32)
             for (code, _), rest in zip(split, pieces, strict=True)
         ]
+
+    def normalized(self, text: str) -> str:
+        """The text as decoding its ids would give it if none of its characters were unknown."""
+        return sentencepiece_normalized(self._processor, text)
 
     def _text(self, ids: list[int]) -> str:
         pieces = [self._pieces.get(token, _UNKNOWN) for token in ids]

@@ -109,16 +109,20 @@ def score(names: Sequence[str], hypotheses: Sequence[str], references: Reference
     return {name: SCORES[name](hypotheses, references) for name in names}
 
 
-def signature(name: str, references: References) -> str:
-    """Returns what to publish beside a score, as sacreBLEU writes it: references, case, tokenization, version.
+def signature(name: str, references: References, normalization: str = "") -> str:
+    """Returns what to publish with a score, as sacreBLEU writes it: references, case, tokenization, version.
 
+    Args:
+      name: of the score.
+      references: as for `score`.
+      normalization: what the references went through before; empty if they are as published.
     Raises:
-      UserError: a score that has none, as `exact_match`.
+      UserError: a score without a signature, as `exact_match`.
     """
     _check_name(name, _METRICS)
     metric, counts = _METRICS[name](), {len(row) for row in references}
     metric.num_refs = counts.pop() if len(counts) == 1 else -1  # what it counts when it scores; -1: their number varies
-    return str(metric.get_signature())
+    return f"{metric.get_signature()}{normalization and f'|normalized:{normalization}'}"
 
 
 def _corpus_score(name: str, hypotheses: Sequence[str], references: References) -> float:

@@ -129,21 +129,21 @@ def test_unknown_characters(bpe):
 def test_byte_pairs_give_every_text_back(text, compatible):
     form = "nfkc" if compatible else "nfc"
     vocabulary = bpe_of([text, "a b"], 100, form)
-    assert back(vocabulary, text) == spaced(unicodedata.normalize(form.upper(), text))
+    assert back(vocabulary, text) == spaced(unicodedata.normalize(form.upper(), text)) == vocabulary.normalized(text)
 
 
 @settings(deadline=None, max_examples=60)
 @given(TEXTS, st.booleans())
 def test_what_came_back_comes_back_again(text, compatible):
     vocabulary = bpe_of([text, "a b"], 150, "nfkc" if compatible else "nfc", lowercase=True)
-    assert back(vocabulary, back(vocabulary, text)) == back(vocabulary, text)
+    assert back(vocabulary, back(vocabulary, text)) == back(vocabulary, text) == vocabulary.normalized(text)
 
 
 @settings(deadline=None, max_examples=60)
 @given(TEXTS)
 def test_characters_give_every_text_back(text):
     vocabulary = subwords.characters(sorted(set(text)))
-    assert back(vocabulary, text) == text
+    assert back(vocabulary, text) == text == vocabulary.normalized(text)
     assert len(vocabulary.encode_batch([text])[0]) == len(text)
     assert vocabulary.vocab_size == 4 + len(set(text))
 
@@ -163,6 +163,21 @@ def test_wordpiece(wordpiece):
 @given(st.lists(st.sampled_from(["the", "cats", "newest", ",", "'", "#", "a"]), max_size=9))
 def test_wordpiece_gives_its_words_back(wordpiece, words):
     assert back(wordpiece, "".join(word + " " for word in words)) == " ".join(words)
+
+
+def test_text_is_normalized_whether_it_is_known_or_not(bpe, wordpiece, sentencepiece_model):
+    """Korean in decomposed form comes out composed, as from most vocabularies."""
+    decomposed = unicodedata.normalize("NFD", "한국어")
+    sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
+    compatible = bpe_of([TEXT], 40, "nfkc", lowercase=True)
+    for vocabulary, text, expected, name in (
+        (bpe, f"The {decomposed}", "The 한국어", "nfc"),
+        (compatible, f"Ｔhe {decomposed}", "the 한국어", "nfkc+lowercase"),
+        (wordpiece, "The cat's Öl", "the cat ' s ol", "wordpiece+lowercase"),
+        (sentencepiece, f"Ｔhe  {decomposed}", "The 한국어", "sentencepiece"),
+        (subwords.characters("abc"), decomposed, decomposed, ""),
+    ):
+        assert (vocabulary.normalized(text), vocabulary.normalization) == (expected, name)
 
 
 def test_a_given_sentencepiece_model(sentencepiece_model):

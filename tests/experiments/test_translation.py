@@ -5,6 +5,7 @@ import math
 import random
 import re
 import shutil
+import unicodedata
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from unittest import mock
@@ -514,6 +515,36 @@ def test_a_pair_of_ten_thousand_words_is_left_out_and_told(tmp_path, caplog):
     assert next(task.batches("train", 0, np.arange(32)))["input_ids"].shape[1] <= 16
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert sum(bool(re.fullmatch("left out 1 of [0-9]+ pairs of .*: over 16 tokens", each)) for each in told) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "stated"),
+    [
+        (unicodedata.normalize("NFD", "개가 고양이를 본다."), {}, "nfc"),
+        ("Ｅin ﬁnger.", {"data__normalization": "nfkc"}, "nfkc"),
+        ("Ein Hund.", {"data__lowercase": True}, "nfc+lowercase"),
+        ("Ein Hund's Öl.", {"data__subwords": "wordpiece", "data__lowercase": True}, "wordpiece+lowercase"),
+        ("Ein Hund.", {}, None),
+    ],
+)
+def test_perfect_translations_score_100_whatever_the_vocabulary_normalizes(tmp_path, caplog, target, options, stated):
+    files = {"data__source": tmp_path / "all.en", "data__target": tmp_path / "all.de"}
+    for path, line in zip(files.values(), ("a dog {}.", target + " {}"), strict=True):
+        path.write_text("".join(f"{line.format(number)}\n" for number in range(40)))
+    files = {key: str(path) for key, path in files.items()}
+    files |= {key.replace("__", "__test_"): path for key, path in files.items()}
+    task, _ = task_of(tmp_path, **files, **options, metrics=("bleu", "chrf", "exact_match"))
+    examples = list(task.tested())
+    references = [example.source[1] for example in examples]
+    assert references[0] == f"{target} 0", "as they stand in the file"
+    vocabulary = task._vocabularies[1]
+    ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
+    outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
+    tell_once.cache_clear()
+    with caplog.at_level("INFO"):
+        found = task.score(list(zip(examples, outputs, strict=True)))
+    assert found == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
+    assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
 
 
 def test_a_limit_below_one_token_is_one(tmp_path):

@@ -107,6 +107,11 @@ def test_signatures(name, references, expected):
     assert translation.signature(name, references).startswith(expected)
 
 
+def test_signatures_state_the_normalization_of_references():
+    plain = translation.signature("bleu", [["a"]])
+    assert translation.signature("bleu", [["a"]], "nfkc+lowercase") == plain + "|normalized:nfkc+lowercase"
+
+
 def test_signatures_are_those_of_the_metric_that_scored():
     from sacrebleu.metrics import BLEU
 
