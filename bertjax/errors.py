@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -29,11 +30,15 @@ _REFUSALS = (
 )
 _NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
+_MAX_PART = 2000  # characters of each part of a message
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
 
 class UserError(ValueError):
     """Bad input from outside: a flag, a config key, a file, a row, a checkpoint, a device count.
 
-    `launch.py` prints it without a traceback and exits with status 1. Our own bugs are `assert`s.
+    `launch.py` prints it without a traceback and exits with status 1. Our own bugs are `assert`s. The message is one
+    line, whatever was read from a file: control characters are escaped, and the middle of long parts is left out.
 
     >>> raise UserError("data.seq_len", got=3, expected="at least 8", fix="raise data.seq_len")
     Traceback (most recent call last):
@@ -41,7 +46,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, what: str, *, got: object, expected: str, fix: str) -> None:
-        super().__init__(f"{what}: got {got}; expected {expected}. Fix: {fix.rstrip('.')}.")
+        what, got, expected, fix = (_one_line(str(part)) for part in (what, got, expected, fix.rstrip(".")))
+        super().__init__(f"{what}: got {got}; expected {expected}. Fix: {fix}.")
 
     def within(self, where: str) -> "UserError":
         """The same, told of a part of something larger."""
@@ -183,6 +189,12 @@ def restored(message: str) -> UserError:
     error = UserError.__new__(UserError)
     ValueError.__init__(error, message)
     return error
+
+
+def _one_line(text: str) -> str:
+    if len(text) > _MAX_PART:
+        text = f"{text[: _MAX_PART // 2]} ... {text[-_MAX_PART // 2 :]}"
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def _name(hint: Any) -> str:

@@ -55,6 +55,13 @@ def test_a_message_says_what_was_got_what_was_expected_and_the_fix():
     assert str(error) == "data.seq_len: got 3; expected at least 8. Fix: raise it."
 
 
+def test_a_message_is_one_line_whatever_a_file_holds():
+    shown = str(UserError("a\rfile", got="x" * 10**6 + "\0\n\x1b", expected="\u2028\ud800 \u00fc", fix="mend it"))
+    assert shown.startswith("a\\rfile: got xxx")
+    assert shown.endswith("xxx\\x00\\n\\x1b; expected \\u2028\\ud800 \u00fc. Fix: mend it.")
+    assert len(shown) < 3000
+
+
 def test_an_error_comes_home_from_a_worker_process():
     error = UserError("a", got=1, expected="b", fix="c")
     copy = pickle.loads(pickle.dumps(error))
