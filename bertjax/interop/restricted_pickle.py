@@ -61,7 +61,7 @@ def load(
         if name == "STOP":
             return machine.result()
         if name not in _OPCODES:
-            raise refusal(where, f"opcode {name}" if argument is None else f"opcode {name} {argument!r}")
+            raise refusal(where, f"opcode {name}{_operand(argument)}")
         _OPCODES[name](machine, argument)
     raise AssertionError("genops ends with STOP or an error")
 
@@ -70,6 +70,13 @@ def refusal(where: str, got: str, expected: str = "a pickle of tensors in dicts,
     """The error for what a pickle may not have or do."""
     fix = "if you trust its source, load it with torch and save its tensors alone, best with safetensors"
     return UserError(where, got=shown(got), expected=expected, fix=fix)
+
+
+def _operand(argument: object) -> str:
+    """What a message says after the name of an opcode; in decimal, Python refuses to write long integers."""
+    if type(argument) is int and argument.bit_length() > 64:
+        return f" {argument:#x}"
+    return "" if argument is None else f" {argument!r}"
 
 
 def _operations(file: io.BytesIO, where: str) -> Iterator[tuple[str, Any]]:

@@ -105,6 +105,7 @@ def test_pickles_one_after_another():
         (b"\x82\xf0.", "opcode EXT1 240"),
         (b"Pid\n.", "opcode PERSID 'id'"),
         (b"\x97.", "opcode NEXT_BUFFER"),
+        (b"\x8b\xd0\x07\0\0" + b"\x01" * 2000 + b".", "opcode LONG4 0x1010101"),  # decimal digits have a limit
         (b"K\x012.", "opcode DUP"),
         (b"C\x01a.", "opcode SHORT_BINBYTES b'a'"),
         (b"\x8f.", "opcode EMPTY_SET"),
