@@ -157,9 +157,9 @@ class _Shard:
             lines = (folder / shard["units"]).read_text(encoding="utf-8").split("\n")[:-1]
             self._records = [json.loads(line) for line in lines]
             counts = [len(record["units"]) for record in self._records]
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            found = len(self._offsets) - 1, len(self._features), np.diff(self._offsets).tolist()
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise _damaged(path, error, "complete files, as they were written") from error
-        found = len(self._offsets) - 1, len(self._features), np.diff(self._offsets).tolist()
         if found != (shard["texts"], sum(counts), counts):
             got = f"{found[0]} texts and {found[1]} vectors"
             expected = f"{shard['texts']} texts and {sum(counts)} vectors, as its units and the index say"
@@ -174,7 +174,7 @@ class _Shard:
 def _read_index(path: Path) -> dict[str, Any]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, error, "the index of a folder that --mode=predict wrote") from error
     shards = index.get("shards") if isinstance(index, dict) else None
     keys = {"features": str, "units": str, "texts": int}

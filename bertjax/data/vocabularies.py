@@ -13,6 +13,7 @@ CONTINUATION = "##"
 GOOGLE_WORD_CHARS, TRANSFORMERS_WORD_CHARS = 200, 100  # a longer word is [UNK] in google-research/bert, transformers
 _LONGEST = "max_input_chars_per_word"
 _LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}  # parts of a tokenizer.json
+_LIBRARY_PARTS = {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 _JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
 
 
@@ -87,7 +88,7 @@ def read_folder(folder: Path, otherwise: bool | None = None) -> tuple[list[str],
         BERT's (other model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese left
         unsplit, tokens added to its vocabulary).
     """
-    library, config = _read_json(folder / "tokenizer.json"), _read_json(folder / "tokenizer_config.json")
+    library, config = _read_library(folder), _read_json(folder / "tokenizer_config.json")
     lowercase = _casing(folder, library, config, otherwise)
     _check_kind(folder, library, config, lowercase)
     path = folder / "vocab.txt"
@@ -120,16 +121,32 @@ def _read_json(path: Path) -> dict[str, Any]:
     fix = "restore the file"
     try:
         value = json.loads(_read_bytes(path, fix))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(str(path), got=str(error), expected="JSON in UTF-8", fix=fix) from error
     if not isinstance(value, dict):
         raise UserError(str(path), got=f"a JSON {type(value).__name__}", expected="a JSON object", fix=fix)
     return value
 
 
+def _read_library(folder: Path) -> dict[str, Any]:
+    """The object in a tokenizer.json, whose parts have the types that they have there; {} where there is no such file.
+    """
+    path = folder / "tokenizer.json"
+    library = _read_json(path)
+    for part, kind in _LIBRARY_PARTS.items():
+        if not isinstance(library.get(part) or kind(), kind):
+            got, expected = f"a JSON {type(library[part]).__name__}", f"a JSON {kind.__name__}"
+            raise UserError(f"{path}: {part}", got=got, expected=expected, fix="restore the file")
+    for token in library.get("added_tokens") or ():
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            got, expected = f"{token}", "an object with the token as 'content'"
+            raise UserError(f"{path}: added_tokens", got=got, expected=expected, fix="restore the file")
+    return library
+
+
 def tells_casing(folder: Path) -> bool:
     """Returns whether a Hugging Face folder has a file that tells the casing. Raises UserError for unreadable files."""
-    library, config = _read_json(folder / "tokenizer.json"), _read_json(folder / "tokenizer_config.json")
+    library, config = _read_library(folder), _read_json(folder / "tokenizer_config.json")
     return (config.get("do_lower_case"), (library.get("normalizer") or {}).get("lowercase")) != (None, None)
 
 
@@ -183,7 +200,7 @@ def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], l
 
 def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
     """The tokens of a tokenizer.json, in the order of their ids."""
-    model = library.get("model", {})
+    model = library.get("model") or {}
     if model.get("type") != "WordPiece":
         raise UserError(
             str(folder),
@@ -191,14 +208,12 @@ def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
             expected="a WordPiece vocabulary: vocab.txt or tokenizer.json",
             fix="give the folder of a BERT model",
         )
-    vocab = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    if [model["vocab"][token] for token in vocab] != list(range(len(vocab))):
-        raise UserError(
-            str(folder / "tokenizer.json"),
-            got="ids with gaps or repeats",
-            expected=f"ids 0 to {len(vocab) - 1}",
-            fix="restore the file",
-        )
+    ids = model.get("vocab")
+    if not isinstance(ids, dict) or {*map(repr, ids.values())} != {*map(repr, range(len(ids)))}:
+        got = "ids with gaps or repeats" if ids and isinstance(ids, dict) else "no ids"
+        expected = "the tokens with their ids, 0, 1, and so on"
+        raise UserError(str(folder / "tokenizer.json"), got=got, expected=expected, fix="restore the file")
+    vocab = sorted(ids, key=ids.__getitem__)
     _check_words(vocab, str(folder / "tokenizer.json"))
     return vocab
 

@@ -161,7 +161,7 @@ def load_config(workdir: Path) -> dict[str, Any]:
         if not isinstance(config, dict):
             raise ValueError(f"a JSON {type(config).__name__}")
         return config
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"--workdir={workdir}",
             got=f"no readable config.json ({error})",

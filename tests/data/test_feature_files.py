@@ -105,6 +105,7 @@ def test_numbers_that_are_not_finite(tmp_path):
     ("name", "content", "message"),
     [
         ("index.json", b"{", r"index\.json: got .*; expected the index of a folder that --mode=predict wrote"),
+        ("index.json", b"[" * 10**5, r"index\.json: got maximum recursion depth exceeded"),
         ("index.json", b"[]", r"index\.json: got no list of shards"),
         ("index.json", b'{"shards": [{"features": "a"}]}', r"index\.json: got no list of shards"),
         ("features-00000.safetensors", b"", r"features-00000\.safetensors: got .*; expected complete files"),

@@ -381,6 +381,19 @@ def test_load_of_what_transformers_saves(tmp_path):
         ({"tokenizer_config.json": {"do_lower_case": "yes"}}, "do_lower_case yes"),
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json: got Expecting property name"),
         ({"tokenizer_config.json": "[]"}, "a JSON list"),
+        ({"tokenizer_config.json": "[" * 10**5}, "tokenizer_config.json: got maximum recursion depth"),
+        *(
+            ({"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": library}, message)
+            for library, message in (
+                ({"normalizer": "BertNormalizer"}, "tokenizer.json: normalizer: got a JSON str; expected a JSON dict"),
+                ({"model": [1]}, "tokenizer.json: model: got a JSON list"),
+                ({"model": {"type": "WordPiece"}}, "got no ids; expected the tokens with their ids"),
+                ({"model": {"type": "WordPiece", "vocab": ["[PAD]"]}}, "got no ids"),
+                ({"model": {"type": "WordPiece", "vocab": {"a": "0", "b": 1}}}, "ids with gaps or repeats"),
+                ({"added_tokens": "[UNK]"}, "tokenizer.json: added_tokens: got a JSON str"),
+                ({"added_tokens": [{"content": 1}]}, "added_tokens: got {'content': 1}; expected an object with"),
+            )
+        ),
         (
             {**WHOLE, "tokenizer.json": {"model": {"max_input_chars_per_word": "many"}}},
             "max_input_chars_per_word many",
