@@ -129,8 +129,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_library(folder: Path) -> dict[str, Any]:
-    """The object in a tokenizer.json, whose parts have the types that they have there; {} where there is no such file.
-    """
+    """The object in a tokenizer.json, its parts of the right types; {} where there is no such file."""
     path = folder / "tokenizer.json"
     library = _read_json(path)
     for part, kind in _LIBRARY_PARTS.items():

@@ -1,0 +1,210 @@
+"""What files say by a reading of their own, and whether results are what follows from it."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+_BOM = b"\xef\xbb\xbf"
+_TOLERANCE = 2e-3  # of numbers: rows are padded otherwise in other company
+
+
+class Part(NamedTuple):
+    """A row of a file, or whatever else gives one result.
+
+    Attributes:
+      key: what its result follows from.
+      least, most: how many results it gives.
+    """
+
+    key: Hashable
+    least: int
+    most: int
+
+
+Split = Callable[[Mapping[str, bytes]], list[Part] | None]  # None where it cannot be told
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two results are equal, but for the last digits of numbers."""
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def fault(parts: Sequence[Part], known: Mapping[Hashable, Any], results: Sequence[Any]) -> str:
+    """What is wrong with results in the order of the parts, some of whose results are known; "" if nothing."""
+    reached = {0}  # how many results the parts so far may have given
+    for number, part in enumerate(parts):
+        now = set()
+        least = part.most if part.key in known else part.least
+        for count in reached:
+            for given in range(least, part.most + 1):
+                found = results[count : count + given]
+                if len(found) == given and all(part.key not in known or same(known[part.key], one) for one in found):
+                    now.add(count + given)
+        if not now:
+            at = max(reached)
+            got = f"{results[at]!r:.200}" if at < len(results) else f"the end after {len(results)} results"
+            expected = f"{known[part.key]!r:.200}" if part.key in known else f"{part.least} to {part.most} results"
+            return f"part {number} of {len(parts)}: {got}, where {expected} should be"
+        reached = now
+    return "" if len(results) in reached else f"{len(results)} results of {len(parts)} parts, at most {max(reached)}"
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """The lines of a file, without their ends."""
+    found = content.removeprefix(_BOM).split(b"\n")
+    return [line.removesuffix(b"\r") for line in (found if found[-1] else found[:-1])]
+
+
+def only(files: Mapping[str, bytes]) -> bytes:
+    """The content of the one file."""
+    (content,) = files.values()
+    return content
+
+
+def lines(files: Mapping[str, bytes]) -> list[Part]:
+    """Of files whose lines give a result each, empty ones too."""
+    return [Part(line, 1, 1) for line in _lines(only(files))]
+
+
+def rows(files: Mapping[str, bytes]) -> list[Part]:
+    """Of JSON lines: each line but those of white space."""
+    return [Part(line, 1, 1) for line in _lines(only(files)) if line.strip()]
+
+
+def texts(files: Mapping[str, bytes]) -> list[Part]:
+    """Of JSON lines that may have no text, and then give no document."""
+    return [part._replace(least=0) for part in rows(files)]
+
+
+def table(files: Mapping[str, bytes]) -> list[Part]:
+    """Of a header and rows without quoting: each line but the empty ones."""
+    header, *found = [line for line in _lines(only(files)) if line not in (b"", b"\r")] or [b""]
+    return [Part((header, line), 1, 1) for line in found]
+
+
+def csv(files: Mapping[str, bytes]) -> list[Part] | None:
+    """Of a header and rows as in RFC 4180."""
+    try:
+        text = only(files).removeprefix(_BOM).decode()
+    except UnicodeDecodeError:
+        return None
+    found: list[str] = []
+    while text:
+        end = _csv_row_end(text)
+        if end is None:
+            return None
+        found.append(text[:end].removesuffix("\r"))
+        text = text[end + 1 :]
+    header, *rest = [row for row in found if row] or [""]
+    return [Part((header, row), 1, 1) for row in rest]
+
+
+def _csv_row_end(text: str) -> int | None:
+    """Where the first row ends; None if it is not valid, or readers differ about it."""
+    at, starts_field = 0, True
+    while at < len(text) and text[at] != "\n":
+        if text[at] == '"':
+            at = _closing_quote(text, at) if starts_field else len(text)
+            if text[at + 1 : at + 2] not in (",", "\n", "") and text[at + 1 : at + 3] != "\r\n":
+                return None
+            if at >= len(text):
+                return None
+            starts_field = False
+        elif text[at] == "\0" or (text[at] == "\r" and text[at + 1 : at + 2] != "\n"):
+            return None
+        else:
+            starts_field = text[at] == ","
+        at += 1
+    return at
+
+
+def _closing_quote(text: str, start: int) -> int:
+    at = start + 1
+    while at < len(text):
+        if text[at] == '"':
+            if text[at + 1 : at + 2] != '"':
+                return at
+            at += 1
+        at += 1
+    return at
+
+
+def groups(files: Mapping[str, bytes]) -> list[Part]:
+    """Of sentences in columns: runs of lines with blank lines between them. Those of comments alone are none."""
+    found: list[list[bytes]] = [[]]
+    for line in _lines(only(files)):
+        if line.strip() and not line.startswith(b"-DOCSTART-"):
+            found[-1].append(line)
+        else:
+            found.append([])
+    return [Part(tuple(group), int(not all(map(_may_be_no_word, group))), 1) for group in found if group]
+
+
+def _may_be_no_word(line: bytes) -> bool:
+    return re.match(rb"#|\d+[-.]\d", line) is not None
+
+
+def documents(files: Mapping[str, bytes]) -> list[Part] | None:
+    """Of texts with blank lines between them."""
+    try:
+        text = [line.decode().strip() for line in _lines(only(files))]
+    except UnicodeDecodeError:
+        return None
+    found: list[list[str]] = [[]]
+    for line in text:
+        if line:
+            found[-1].append(line)
+        else:
+            found.append([])
+    return [Part(tuple(group), 1, 1) for group in found if group]
+
+
+def pairs(files: Mapping[str, bytes]) -> list[Part]:
+    """Of two files aligned by line; they have no results together if one is longer."""
+    one, other = map(_lines, files.values())
+    if len(one) != len(other):
+        return [Part("files of different lengths", 1, 0)]
+    return [Part(sides, 1, 1) for sides in zip(one, other, strict=True)]
+
+
+def elements(files: Mapping[str, bytes]) -> list[Part] | None:
+    """Of a JSON file with a list."""
+    value = _parsed(only(files))
+    return [Part(json.dumps(one), 1, 1) for one in value] if isinstance(value, list) else None
+
+
+def questions(files: Mapping[str, bytes]) -> list[Part] | None:
+    """Of a SQuAD file; None where its form is not kept, so that questions cannot be counted."""
+    try:
+        return [
+            Part(json.dumps([paragraph["context"], row]), 1, 1)
+            for article in _parsed(only(files))["data"]
+            for paragraph in article["paragraphs"]
+            for row in paragraph["qas"]
+        ]
+    except (KeyError, TypeError):
+        return None
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content.removeprefix(_BOM).decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def each_file(files: Mapping[str, bytes]) -> list[Part]:
+    """Of files that give a result each."""
+    return [Part((name, files[name]), 1, 1) for name in sorted(files)]
+
+
+def unknown(files: Mapping[str, bytes]) -> None:
+    """Of what cannot be read otherwise: any success is right."""

@@ -1,0 +1,401 @@
+"""What `fuzz` reads: every reader of data and every task that predicts, and what their results should be."""
+
+import dataclasses
+import importlib
+import io
+import json
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from benchmarks import fuzz_checks, small_runs
+from benchmarks.fuzz_checks import Split
+from benchmarks.small_runs import Text
+from bertjax.data import answers, articles, given_text, labeled_text, parallel_text, sources, subwords, tagged_words
+from bertjax.data.articles import ArticlesConfig
+from bertjax.data.feature_files import FeatureFiles
+from bertjax.data.labeled_text import LabeledTextConfig
+from bertjax.data.lines import BadRows
+from bertjax.data.parallel_text import ParallelTextConfig
+from bertjax.data.tagged_words import Columns
+from bertjax.data.tokenizers import WordPiece
+from bertjax.reporting import summaries
+from bertjax.training import inference, modes
+
+Read = Callable[[Path, bool], list[Any]]
+
+_ROWS = 12
+_TABLE = LabeledTextConfig(
+    source="",
+    valid_source="",
+    valid_fraction=0.1,
+    header=True,
+    separator="",
+    text_columns=("sentence",),
+    label_column="label",
+    on_bad_row="stop",
+)
+_ARTICLES = ArticlesConfig(
+    layout="line",
+    article_field="article",
+    summary_field="summary",
+    gold_field="",
+    gold_as="numbers",
+    source="",
+    valid_source="",
+    test_source="",
+    valid_fraction=0.1,
+    splitter="punkt",
+    on_bad_row="stop",
+)
+_PAIRS = ParallelTextConfig(
+    source="",
+    target="",
+    valid_source="",
+    valid_target="",
+    test_source="",
+    test_target="",
+    source_column="",
+    target_column="",
+    header=True,
+    separator="",
+    valid_fraction=0.1,
+    source_prefix=(),
+    target_prefix=(),
+    on_bad_row="stop",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Something that reads files.
+
+    Attributes:
+      name: its name.
+      share: how often it gets a turn, compared with the others.
+      files: what it reads undamaged.
+      read: its results, given the folder of these files, and whether bad rows are to be skipped.
+      split: what the files' parts are.
+      drops: whether a bad part that is skipped has no result; predictions give it an empty one.
+      repeats: whether parts may be equal; if not, a part that is known may be refused beside others.
+      packs: whether the first file may be packed with gzip.
+    """
+
+    name: str
+    share: float
+    files: Text
+    read: Read
+    split: Split
+    drops: bool = True
+    repeats: bool = True
+    packs: bool = False
+
+
+def _on_bad_row(skips: bool) -> str:
+    return "skip" if skips else "stop"
+
+
+def _first(folder: Path) -> str:
+    """The one file of a folder."""
+    (path,) = folder.iterdir()
+    return str(path)
+
+
+def readers() -> Iterator[Target]:
+    """The readers of data that is trained on."""
+    rng = random.Random(0)
+    yield Target("text", 3, small_runs.documents(rng, _ROWS), _read_text, fuzz_checks.documents, packs=True)
+    texts = [small_runs.sentence(rng, number) for number in range(_ROWS)]
+    rows = {"in.jsonl": _jsonl({"text": f"{text}\n{text}"} for text in texts)}
+    yield Target("text jsonl", 2, rows, _read_text, fuzz_checks.texts, packs=True)
+    yield from _tables(texts)
+    tagged = small_runs.tagged(rng, _ROWS)
+    yield Target("conll", 3, tagged, _read_tagged, fuzz_checks.groups, packs=True)
+    yield Target("conllu", 2, {"in.conllu": _conllu(texts)}, _read_conllu, fuzz_checks.groups, packs=True)
+    found = small_runs.questions(rng, 6)
+    yield Target("squad", 3, found, _read_questions, fuzz_checks.questions, repeats=False, packs=True)
+    yield from _article_formats(rng)
+    yield Target("aligned text", 3, small_runs.pairs(rng, _ROWS), _read_pairs, fuzz_checks.pairs)
+    table = {"in.tsv": "".join(f"{row}\n" for row in ["a\tb", *(f"{t}\t{t[::-1]}" for t in texts)]).encode()}
+    yield Target("parallel table", 2, table, _read_pair_table, fuzz_checks.table, packs=True)
+
+
+def _tables(texts: list[str]) -> Iterator[Target]:
+    labels = [f"l{number % 3}" for number in range(len(texts))]
+    together = list(zip(texts, labels, strict=True))
+    tsv = "".join(f"{text}\t{label}\n" for text, label in [("sentence", "label"), *together])
+    bars = tsv.replace("\t", "|||")
+    quoted = [(f'"{t}, ""{t[:3]}""\n{t}"' if i % 3 == 0 else t.replace(".", "")) for i, t in enumerate(texts)]
+    comma = "sentence,label\n" + "".join(f"{t},{label}\n" for t, label in zip(quoted, labels, strict=True))
+    objects = _jsonl({"sentence": text, "label": label, "n": 1} for text, label in together)
+    read = _read_table
+    yield Target("table tsv", 4, {"in.tsv": tsv.encode()}, read, fuzz_checks.table, packs=True)
+    yield Target("table csv", 4, {"in.csv": comma.encode()}, read, fuzz_checks.csv, packs=True)
+    yield Target("table jsonl", 4, {"in.jsonl": objects}, read, fuzz_checks.rows, packs=True)
+    yield Target("table |||", 2, {"in.txt": bars.encode()}, _read_bars, fuzz_checks.table, packs=True)
+
+
+def _article_formats(rng: random.Random) -> Iterator[Target]:
+    rows = small_runs.articles(rng, 8)
+    values = [json.loads(line) for line in rows["in.jsonl"].split(b"\n")[:-1]]
+    bertsum = [{"src": [s.split() for s in v["article"]], "tgt": [s.split() for s in v["summary"]]} for v in values]
+    stories = {
+        f"{v['id']}.story": ("\n\n".join([*v["article"], "@highlight", *v["summary"]]) + "\n").encode() for v in values
+    }
+    plain = {"in.txt": "".join(" ".join(v["article"]) + "\n" for v in values).encode()}
+    yield Target("articles jsonl", 2, rows, _read_articles, fuzz_checks.rows, packs=True)
+    as_list = {"in.json": json.dumps(bertsum).encode()}
+    yield Target("articles bertsum", 2, as_list, _read_articles, fuzz_checks.elements, packs=True)
+    yield Target("articles story", 2, stories, _read_stories, fuzz_checks.each_file)
+    yield Target("articles lines", 2, plain, _read_articles, fuzz_checks.lines, packs=True)
+
+
+def _jsonl(rows: Iterator[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _conllu(texts: list[str]) -> bytes:
+    found = []
+    for text in texts:
+        rows = [f"{i}\t{word}\t_\tNOUN\t_\t_\t0\t_\t_\t_" for i, word in enumerate(text.split(), start=1)]
+        found.append("\n".join([f"# text = {text}", *rows]))
+    return ("\n\n".join(found) + "\n\n").encode()
+
+
+def _read_text(folder: Path, skips: bool) -> list[Any]:
+    source = sources.TextSource(_first(folder), "text", _on_bad_row(skips))
+    return [document.lines for document in source.documents()]
+
+
+def _read_table(folder: Path, skips: bool, **changes: Any) -> list[Any]:
+    config = dataclasses.replace(_TABLE, on_bad_row=_on_bad_row(skips), **changes)
+    return [row[:3] for row in labeled_text.read(config, _first(folder), "data.source", False)]
+
+
+def _read_bars(folder: Path, skips: bool) -> list[Any]:
+    return _read_table(folder, skips, separator="|||")
+
+
+def _read_tagged(folder: Path, skips: bool, word: int = 0, tag: int = -1) -> list[Any]:
+    bad_rows = BadRows(_on_bad_row(skips))
+    found = tagged_words.read_sentences(_first(folder), "data.source", Columns(word, tag), bad_rows)
+    return [sentence[:2] for sentence in found]
+
+
+def _read_conllu(folder: Path, skips: bool) -> list[Any]:
+    return _read_tagged(folder, skips, 1, 3)
+
+
+def _read_questions(folder: Path, skips: bool) -> list[Any]:
+    bad_rows = BadRows(_on_bad_row(skips))
+    found = answers.read_questions(_first(folder), "data.source", bad_rows, aligned=True)
+    return [(q.id, q.question, q.context, q.answers) for q in found]
+
+
+def _read_articles(folder: Path, skips: bool) -> list[Any]:
+    config = dataclasses.replace(_ARTICLES, on_bad_row=_on_bad_row(skips))
+    source = str(folder) if len(list(folder.iterdir())) > 1 else _first(folder)
+    return [(article.sentences, article.summary) for article in articles.read(source, "data.source", config)]
+
+
+def _read_stories(folder: Path, skips: bool) -> list[Any]:
+    return _read_articles(folder, skips)
+
+
+def _read_pairs(folder: Path, skips: bool) -> list[Any]:
+    test = {"test_source": str(folder / "in.en"), "test_target": str(folder / "in.de")}
+    return _pairs(dataclasses.replace(_PAIRS, on_bad_row=_on_bad_row(skips), **test))
+
+
+def _read_pair_table(folder: Path, skips: bool) -> list[Any]:
+    columns = {"test_source": _first(folder), "source_column": "a", "target_column": "b"}
+    return _pairs(dataclasses.replace(_PAIRS, on_bad_row=_on_bad_row(skips), **columns))
+
+
+def _pairs(config: ParallelTextConfig) -> list[Any]:
+    return [pair[:2] for pair in parallel_text.ParallelText(config, "test", 0).pairs()]
+
+
+def folders(home: Path, place: Path) -> Iterator[Target]:
+    """Vocabularies, features, and runs: whatever is in them may be damaged, so that no more is asked than an error."""
+    WordPiece.from_file(home / "vocab.txt", lowercase=True).save(home / "tokenizer")
+    yield Target("vocab.txt", 1, _files(home / "tokenizer", ("vocab.txt",)), _read_vocabulary, fuzz_checks.unknown)
+    yield Target("tokenizer folder", 2, _files(home / "tokenizer"), _read_tokenizer, fuzz_checks.unknown)
+    library = _files(home / "tokenizer", ("tokenizer.json",))
+    yield Target("tokenizer.json", 1, library, _read_tokenizer, fuzz_checks.unknown)
+    of_translation = ("vocab.json", "tokenizer.json", "tokenizer_config.json", "vocabulary.sha256", "spm.model")
+    saved = _files(home / "translation", of_translation)
+    yield Target("subwords folder", 1, saved, _read_subwords, fuzz_checks.unknown)
+    few = small_runs.lines(random.Random(3), 5)
+    features = _features(home, place)
+    features(small_runs.write(place / "features-text", few)[0].parent, False)
+    kept = _files(place / "features-out")
+    yield Target("features folder", 2, kept, _read_features, fuzz_checks.unknown)
+    for name in ("classification", "tagging"):
+        run = {str(path.relative_to(home / name)): path.read_bytes() for path in _of_run(home / name)}
+        yield Target(f"run of {name}", 0.3, run, _predict_by_folder(name, "workdir"), fuzz_checks.unknown)
+    published = _files(home / "exported")
+    read = _predict_by_folder("classification", "init_from")
+    yield Target("published folder", 0.3, published, read, fuzz_checks.unknown)
+
+
+def _files(folder: Path, names: tuple[str, ...] = ()) -> Text:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file() and (not names or p.name in names)}
+
+
+def _of_run(run: Path) -> list[Path]:
+    """What a prediction reads of a run."""
+    texts = [path for path in run.iterdir() if path.suffix in (".json", ".txt") or path.name == "metrics.jsonl"]
+    return sorted([*texts, *(path for path in (run / "checkpoints").rglob("*") if path.is_file())])
+
+
+def _read_vocabulary(folder: Path, skips: bool) -> list[Any]:
+    return given_text.given_vocabulary(folder / "vocab.txt", True).encode_batch(["a cat", "\u0130"])
+
+
+def _read_tokenizer(folder: Path, skips: bool) -> list[Any]:
+    return given_text.given_vocabulary(folder, True).encode_batch(["a cat", "\u0130"])
+
+
+def _read_subwords(folder: Path, skips: bool) -> list[Any]:
+    return [ids.tolist() for ids in subwords.load(folder).encode_batch(["a cat", "\u0130"])]
+
+
+def _read_features(folder: Path, skips: bool) -> list[Any]:
+    return [(one.units, one.features.shape) for one in FeatureFiles(folder)]
+
+
+def _find(name: str) -> Any:
+    return importlib.import_module(f"experiments.{name}")
+
+
+def _request(folder: Path, source: str, output: str, form: str) -> modes.Request:
+    return modes.Request(
+        mode="predict",
+        workdir=str(folder) if folder.name else "",
+        input=source,
+        output=output,
+        format=form,
+        checkpoint="final",
+        draw=None,
+        render=summaries.page,
+        report=None,
+        started={},
+        topology="",
+        plan_search=False,
+        profile="",
+    )
+
+
+def _predict_by_folder(name: str, key: str) -> Read:
+    """Predicts on a line by weights and settings in the folder."""
+
+    def read(folder: Path, skips: bool) -> list[Any]:
+        source, output = folder.with_name("line.txt"), folder.with_name("line.jsonl")
+        source.write_text("a cat sees .\n")
+        output.unlink(missing_ok=True)
+        given = None
+        if key == "init_from":
+            fixed = {"init_from": str(folder), "data.seq_len": 32}
+            config = importlib.import_module("configs.classification").get_config("")
+            config.update_from_flattened_dict(fixed)
+            given = json.loads(config.to_json_best_effort())
+        modes.run(_request(folder if given is None else Path(), str(source), str(output), ""), given, _find)
+        return [json.loads(line) for line in output.read_text().splitlines()]
+
+    return read
+
+
+class Kept:
+    """`inference.Inference`, made once for each run and its settings, so that programs are compiled once."""
+
+    def __init__(self, home: Path) -> None:
+        """Args: the folder of all runs; those in `case` change."""
+        self._damaged = home / "case"
+        self._made: dict[Path, Any] = {}
+        self._make = inference.Inference
+
+    def __call__(self, task: Any, config: Any, workdir: Path | None, checkpoint: str) -> Any:
+        """See `inference.Inference`."""
+        weights = workdir or Path(task._config.init_from)
+        if weights == self._damaged:
+            return self._make(task, config, workdir, checkpoint)
+        if weights not in self._made:
+            self._made[weights] = self._make(task, config, workdir, checkpoint)
+        return self._made[weights]
+
+
+def predictions(home: Path, place: Path) -> Iterator[Target]:
+    """Every task that predicts, on each kind of file that it takes."""
+    rng = random.Random(1)
+    splits: dict[str, Split] = {"answers": fuzz_checks.questions, "bertsum": fuzz_checks.rows}
+    for name, kind in small_runs.KINDS.items():
+        files, read = kind.input(rng, _ROWS), _predict(home, place, name)
+        split, is_json = splits.get(name, fuzz_checks.lines), name == "answers"
+        yield Target(f"predict {name}", 4, files, read, split, drops=False, repeats=not is_json, packs=not is_json)
+    for target in _tables([small_runs.sentence(rng, number) for number in range(_ROWS)]):
+        if target.name not in ("table |||", "table tsv"):
+            read = _predict(home, place, "classification")
+            yield dataclasses.replace(target, name=f"predict {target.name}", share=2, read=read, drops=False)
+    plain = small_runs.lines(rng, _ROWS)
+    bertsum = _predict(home, place, "bertsum", layout="line")
+    yield Target("predict bertsum lines", 2, plain, bertsum, fuzz_checks.lines, drops=False, packs=True)
+    yield Target("predict features", 3, plain, _features(home, place), fuzz_checks.lines, drops=False, packs=True)
+
+
+def _features(home: Path, place: Path) -> Read:
+    """Extracts features by the encoder of a run, into a folder."""
+
+    def read(folder: Path, skips: bool) -> list[Any]:
+        output = place / "features-out"
+        shutil.rmtree(output, ignore_errors=True)
+        config = importlib.import_module("configs.features").get_config("sentence")
+        config.init_from = str(home / "masks")
+        given = json.loads(config.to_json_best_effort())
+        given["data"]["seq_len"] = 32
+        if "on_bad_row" in given["data"]:
+            given["data"]["on_bad_row"] = _on_bad_row(skips)
+        modes.run(_request(Path(), _first(folder), f"{output}/", ""), given, _find)
+        return [(one.units, np.round(one.features.astype(float), 3).tolist()) for one in FeatureFiles(output)]
+
+    return read
+
+
+def _predict(home: Path, place: Path, name: str, **data: str) -> Read:
+    """Predicts as `launch.py --mode=predict --workdir=RUN` does, with other values of keys in `data`."""
+    runs = {}
+    for skips in (False, True):
+        runs[skips] = place / f"variant{len(list(place.glob('variant*')))}" / name
+        shutil.copytree(home / name, runs[skips])
+        config = json.loads((runs[skips] / "config.json").read_text())
+        if "on_bad_row" in config["data"]:
+            config["data"]["on_bad_row"] = _on_bad_row(skips)
+        config["data"].update(data)
+        (runs[skips] / "config.json").write_text(json.dumps(config))
+
+    def read(folder: Path, skips: bool) -> list[Any]:
+        source, output = _first(folder), folder.with_name(f"out{small_runs.KINDS[name].suffix}")
+        output.unlink(missing_ok=True)
+        rng = random.Random(Path(source).read_bytes())
+        by_stdin = rng.random() < 0.15 and source.endswith(".txt")
+        stdin = io.TextIOWrapper(io.BytesIO(Path(source).read_bytes()))
+        with mock.patch.object(sys, "stdin", stdin):
+            modes.run(_request(runs[skips], "-" if by_stdin else source, str(output), ""), None, _find)
+        found = output.read_text(encoding="utf-8").split("\n")[:-1]
+        if output.suffix == ".txt":
+            return found
+        return [_without_place(json.loads(line)) for line in found]
+
+    return read
+
+
+def _without_place(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without the number of its line."""
+    is_place = str(record.get("id", "")).isdigit() or ":" in str(record.get("id", ""))
+    return {key: value for key, value in record.items() if key != "id" or not is_place}

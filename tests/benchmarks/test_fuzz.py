@@ -1,0 +1,61 @@
+"""Fuzzing: damaged files of every reader, and what counts as a wrong success."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from benchmarks import fuzz, fuzz_checks, fuzz_mutations, fuzz_targets
+from benchmarks.fuzz_checks import Part
+from bertjax.errors import UserError
+
+
+def test_a_result_that_is_missing_doubled_or_misplaced_is_a_fault():
+    parts = [Part("a", 1, 1), Part("?", 0, 1), Part("b", 1, 1)]
+    known = {"a": 1.0, "b": {"x": [2.0]}}
+    same_b = {"x": [2.0001]}  # numbers differ in their last digits
+    assert not fuzz_checks.fault(parts, known, [1.0, same_b])
+    assert not fuzz_checks.fault(parts, known, [1.0, "anything", same_b])
+    for results in ([1.0], [same_b, 1.0], [1.0, "x", "x", same_b], [1.0, *[same_b] * 3], [1.1, same_b]):
+        assert fuzz_checks.fault(parts, known, results)
+
+
+def test_rows_of_csv_are_counted_apart_from_the_reader():
+    content = b'a,b\r\n"x, ""y""\nz",1\n\nw,2'
+    assert [part.key[1] for part in fuzz_checks.csv({"in.csv": content})] == ['"x, ""y""\nz",1', "w,2"]
+    for content in (b'a,b\n"x,1\n', b'a,b\nx"y,1\n', b'a,b\n"x"y,1\n', b"a,b\nx\ry,1\n"):
+        assert fuzz_checks.csv({"in.csv": content}) is None
+
+
+@pytest.fixture
+def fuzzing(tmp_path):
+    return fuzz.prepare(tmp_path, tmp_path, "text,table,conll,squad,articles")
+
+
+def test_damaged_files_are_read_or_refused(fuzzing):
+    cases = [f"0/{name}/{number}" for name in fuzzing.targets for number in range(8)]
+    outcomes = Counter(fuzzing.case(case)[0] for case in cases)
+    assert set(outcomes) == {"success", "refused"}
+    assert fuzzing.case(cases[0]) == fuzzing.case(cases[0])
+
+
+def test_findings_are_told(fuzzing):
+    name, target = next(iter(fuzzing.targets.items()))
+
+    def reads(read):
+        broken = fuzz.Fuzz({name: fuzz_targets.dataclasses.replace(target, read=read)}, fuzzing.known, fuzzing.folder)
+        return {broken.case(f"0/{name}/{number}")[0] for number in range(5)}
+
+    def fails(error):
+        raise error
+
+    assert reads(lambda *_: fails(KeyError("x"))) == {"traceback"}
+    assert reads(lambda *_: fails(UserError("x", got="", expected="", fix=""))) == {"refused"}
+    assert "wrong success" in reads(lambda *_: [])
+
+
+def test_every_mutation_is_reproducible():
+    content = b'{"a": [1, {"b": "c"}]}\n{"a": "d"}\n'
+    for seed in range(300):
+        changed = [fuzz_mutations.mutate(content, random.Random(seed), is_json=True) for _ in range(2)]
+        assert changed[0] == changed[1]
