@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from bertjax import checkpoints
+from bertjax.data.buckets import fitting_length
 from bertjax.data.tokenizers import WordPiece
 from bertjax.data.vocabularies import tells_casing
 from bertjax.errors import UserError, choice
@@ -98,12 +99,17 @@ def describe(folder: Path) -> Pretrained:
 
 
 def resolve(
-    config: Mapping[str, Any], *, extends_positions: bool = False, otherwise: Mapping[str, Any] = MappingProxyType({})
+    config: Mapping[str, Any],
+    *,
+    seq_len: int | None = None,
+    extends_positions: bool = False,
+    otherwise: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Fills in the sizes, the casing and the vocabulary that `init_from` determines.
 
     Args:
       config: the whole of it.
+      seq_len: the default of `data.seq_len` for models with that many positions or more; None for all positions.
       otherwise: what keys become, such as "model.scorer", that neither the config nor the folder gives a value.
       extends_positions: whether `model.max_positions` may be above what the folder has; see `extend_positions`.
     Raises:
@@ -138,13 +144,21 @@ def resolve(
         subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
+    _check_complete(config["experiment"], model, data)
+    if data.get("seq_len", 0) is None:
+        data["seq_len"] = fitting_length(seq_len, model.get("max_positions"))
+    return {**config, "model": model, "data": data}
+
+
+def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    """Raises UserError if neither the config nor `init_from` gives a size of the model, or the casing."""
     missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
     if missing:
         raise UserError(
             "--config",
             got=f"neither a size nor init_from (model.{missing[0]} is not set)",
             expected="a size, or a folder to take it from",
-            fix=f"append a size, --config=configs/{config['experiment']}.py:tiny, or set --config.init_from=FOLDER",
+            fix=f"append a size, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER",
         )
     if data.get("lowercase") is None:
         raise UserError(
@@ -153,7 +167,6 @@ def resolve(
             expected="True for an uncased vocabulary, False for a cased one",
             fix="set --config.data.lowercase=True or False",
         )
-    return {**config, "model": model, "data": data}
 
 
 def _take_rows(data: dict[str, Any], rows: Mapping[str, Any], init_from: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bertjax import words
+from bertjax import pretrained, words
 from bertjax.data import article_text, articles
 from bertjax.data.article_limits import LimitedArticle, limit
 from bertjax.data.article_rows import ArticleRowsConfig
@@ -26,7 +26,7 @@ from bertjax.scoring.rouge import RougeConfig
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # Where neither the config nor `init_from` says what rows are like.
-ROWS = {"data.words": "bert", "data.interval_segments": True}
+_ROWS = {"data.words": "bert", "data.interval_segments": True}
 # Keys of `data` that may differ when a trained run is used: how articles are read and labeled.
 FREE_AFTER_TRAINING = tuple(
     f"data.{key}"
@@ -35,6 +35,7 @@ FREE_AFTER_TRAINING = tuple(
         *("limits", "oracle", "seq_len", "long_articles", "window_overlap"),
     )
 )
+_SEQ_LEN, _OVERLAP = 512, 128  # the defaults
 # What to say where few letters of the summaries are ASCII.
 OF_OTHER_LETTERS = "--config.data.oracle.letters=unicode --config.rouge.flavor=unicode --config.rouge.stem=False"
 _LOOKED_AT = 1000  # articles, which tell the letters of all
@@ -44,6 +45,22 @@ _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 Rules = Callable[[LimitedArticle], SelectionConfig]  # by which an article's sentences are chosen
 Scores = Float[np.ndarray, " E"]
 _DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig)  # in the order of `ArticleData`
+
+
+def resolve(config: Mapping[str, Any], otherwise: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, and how articles become rows.
+
+    Args:
+      config: the whole of it.
+      otherwise: see `pretrained.resolve`.
+    Raises:
+      UserError: contradictions.
+    """
+    config = pretrained.resolve(config, seq_len=_SEQ_LEN, extends_positions=True, otherwise={**_ROWS, **otherwise})
+    data = config["data"]
+    if data.get("window_overlap", 0) is None and isinstance(length := data.get("seq_len"), int):
+        data["window_overlap"] = _OVERLAP if length > _OVERLAP else length // 4
+    return config
 
 
 class ArticleData(NamedTuple):

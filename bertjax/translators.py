@@ -14,6 +14,7 @@ import numpy as np
 
 from bertjax import checkpoints
 from bertjax.data import subword_vocabularies
+from bertjax.data.buckets import fitting_length
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.subwords import Subwords
 from bertjax.data.translation_text import DATES, TranslationText
@@ -46,6 +47,7 @@ _FREE = (
     "scan_layers",
     "remat",
 )
+_SEQ_LEN = 128  # the default
 _PREFIXES = ("source_prefix", "target_prefix")
 
 
@@ -206,6 +208,8 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
             expected="a model, or a folder to take it from",
             fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
         )
+    if data.get("seq_len", 0) is None:
+        data = {**data, "seq_len": fitting_length(_SEQ_LEN, model.get("max_positions"))}
     return {**config, **whole, "model": model, "data": data, "decoding": decoding}
 
 

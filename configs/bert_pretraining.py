@@ -77,7 +77,7 @@ def _data() -> ConfigDict:
     data.workers = 0
     data.prepared_dir = ""
     data.beam = {"runner": "", "options": ()}
-    data.seq_len = 128
+    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.next_sentence = True
     data.short_seq_prob = 0.1
     data.random_next_prob = 0.5

@@ -70,7 +70,7 @@ def _data(size: str) -> ConfigDict:
     data.label_column = "label"
     data.on_bad_row = "stop"
     data.labels = ()  # of the training rows
-    data.seq_len = 128
+    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.packing = False
     data.vocab_file = ""
     data.lowercase = True if size else placeholder(bool)

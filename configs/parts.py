@@ -140,9 +140,9 @@ def articles(size: str) -> ConfigDict:
         "first_sentences": 0,
         "letters": "ascii",
     }
-    data.seq_len = 512
+    data.seq_len = placeholder(int)  # 512, or all positions of a model with fewer
     data.long_articles = "windows"
-    data.window_overlap = 128
+    data.window_overlap = placeholder(int)  # 128, or a quarter of rows that are no longer than that
     data.interval_segments = True if size else placeholder(bool)  # as init_from says, or else True
     data.words = "bert" if size else placeholder(str)  # as init_from says, or else "bert"
     data.vocab_file = ""

@@ -55,7 +55,7 @@ def _data(size: str) -> ConfigDict:
     data.valid_source = ""
     data.valid_fraction = 0.1
     data.on_bad_row = "stop"
-    data.seq_len = 384
+    data.seq_len = placeholder(int)  # 384, or all positions of a model with fewer
     data.packing = False
     data.doc_stride = 128
     data.max_query_length = 64

@@ -63,7 +63,7 @@ def _data(size: str) -> ConfigDict:
     data.on_bad_row = "stop"
     data.scheme = "auto"
     data.labels = ()  # of the training sentences
-    data.seq_len = 128
+    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.packing = False
     data.split_punctuation = True
     data.vocab_file = ""

@@ -98,6 +98,8 @@ def get_config(variant: str = "") -> ConfigDict:
     }
     if model in ("", "tiny", "rnn"):
         _shorten(config)
+    else:
+        config.data.seq_len = 256
     if not model and not dates:
         config.model.dropout = 0.1
         config.optimizer.schedule = "linear"
@@ -176,7 +178,7 @@ def _data() -> ConfigDict:
     data.character_coverage = 1.0
     data.vocab_file = ""
     data.target_vocab_file = ""
-    data.seq_len = 256
+    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.packing = False
     data.on_long_line = "split"
     return data
@@ -224,7 +226,6 @@ def _shorten(config: ConfigDict) -> None:
     config.batch_size = 32
     config.evaluate_every = 500
     config.checkpoint.save_every = 500
-    config.data.seq_len = 128
     config.data.vocab_size = 10_000
     config.optimizer.warmup_steps = 2000
     config.optimizer.learning_rate = 5e-3

@@ -30,6 +30,7 @@ FREE_AFTER_TRAINING = (
     "data.valid_rows",
 )
 _TOP = 5
+_SEQ_LEN = 128  # the default
 _OBJECTIVES = ("masked_lm", "causal_lm")
 _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
 
@@ -81,7 +82,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
                 expected=f"{before}, which {config['init_from']} was trained with",
                 fix=f"set --config.objective={before}",
             )
-    return pretrained.resolve(config)
+    return pretrained.resolve(config, seq_len=_SEQ_LEN)
 
 
 def preparation(config: Config, workdir: Path) -> Preparation:

@@ -40,7 +40,6 @@ _OTHERWISE = {
     "model.decoder_layers": 6,
     "model.decoder_heads": 8,
     "model.decoder_intermediate": 2048,
-    **summarization.ROWS,
 }
 
 
@@ -91,7 +90,7 @@ class Config(WarmStartConfig):
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for contradictions, and for missing keys of `data`."""
-    config = pretrained.resolve(config, extends_positions=True, otherwise=_OTHERWISE)
+    config = summarization.resolve(config, _OTHERWISE)
     ArticleData.of(config["data"])
     return config
 

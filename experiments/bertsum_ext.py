@@ -44,7 +44,6 @@ _OTHERWISE = {
     "model.scorer_heads": 8,
     "model.scorer_intermediate": 2048,
     "model.rnn_compat": False,
-    **summarization.ROWS,
 }
 
 
@@ -83,7 +82,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
       UserError: contradictions, and whatever is wrong with the articles.
     """
     otherwise = {**_OTHERWISE, "model.sentence_pooling": _pooling(config["init_from"])}
-    config = pretrained.resolve(config, extends_positions=True, otherwise=otherwise)
+    config = summarization.resolve(config, otherwise)
     data, count = ArticleData.of(config["data"]), 1
     lengths = {key: config[key] for key in ("num_steps", "evaluate_every")}
     lengths["checkpoint.save_every"] = config["checkpoint"]["save_every"]

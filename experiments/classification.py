@@ -33,6 +33,7 @@ _ENCODED_AT_ONCE = 1024
 _TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")  # a TSV file to predict on has nothing but texts
 # Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
+_SEQ_LEN = 128  # the default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,8 @@ class RowsConfig:
 
     Attributes:
       labels: the classes, in order; none for those of the training rows, or else of `init_from`.
-      seq_len: tokens of a row at most, special ones included; longer texts are cut at their ends.
+      seq_len: tokens of a row at most, special ones included; longer texts are cut at their ends. Default: 128,
+        or as many as the model has positions, if fewer.
       packing: whether several texts share a row of `seq_len` tokens in training.
     """
 
@@ -94,7 +96,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     Raises:
       UserError: contradictions, and whatever is wrong with the rows.
     """
-    config = pretrained.resolve(config)
+    config = pretrained.resolve(config, seq_len=_SEQ_LEN)
     text, rows, _ = build_all(_DATA, config["data"], "data")
     numeric = config["objective"] == "regression"
     known = _known_classes(config, trains=reads and bool(text.source)) if config["init_from"] else ()

@@ -95,7 +95,8 @@ class RowsConfig:
     """How texts become rows.
 
     Attributes:
-      seq_len: tokens of a row at most, special ones included.
+      seq_len: tokens of a row at most, special ones included. Default: as many as the model has positions, or as
+        sentence-transformers takes.
     """
 
     seq_len: int
@@ -111,20 +112,17 @@ _DATA = (RowsConfig, VocabularyConfig)
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, how sentences are pooled. Raises UserError, as it reads."""
-    config = pretrained.resolve(config)
     folder, of_sentence = Path(config["init_from"]), config["pooling"] == "sentence"
-    model, data = dict(config["model"]), dict(config["data"])
+    config = pretrained.resolve(config, seq_len=huggingface.read_sentence_length(folder) if of_sentence else None)
+    model = dict(config["model"])
     if not model["layers"]:
         model["layers"] = (-1,) if of_sentence else tuple(range(-min(_BEST_LAYERS, model["num_layers"]), 0))
-    if data["seq_len"] is None:
-        taken = huggingface.read_sentence_length(folder) if of_sentence else None
-        data["seq_len"] = min(taken or model["max_positions"], model["max_positions"])
     pooling, normalize = config["sentence_pooling"], config["normalize"]
     if pooling is None:
         pooling = (huggingface.read_pooling(folder) if of_sentence else None) or "mean"
     if normalize is None:
         normalize = of_sentence and huggingface.normalizes(folder)
-    return {**config, "model": model, "data": data, "sentence_pooling": pooling, "normalize": normalize}
+    return {**config, "model": model, "sentence_pooling": pooling, "normalize": normalize}
 
 
 def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Features":

@@ -40,6 +40,7 @@ from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndi
 
 # Contexts are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
+_SEQ_LEN = 384  # the default
 
 
 Config = FineTuningConfig  # it reads no keys of its own
@@ -65,7 +66,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     Raises:
       UserError: contradictions, and whatever is wrong with the questions.
     """
-    config = pretrained.resolve(config)
+    config = pretrained.resolve(config, seq_len=_SEQ_LEN)
     text, spans, _ = build_all(_DATA, config["data"], "data")
     count = 1
     if text.source and reads:

@@ -40,6 +40,7 @@ _INPUTS = ("input_ids", "token_type_ids")
 _LABELS = {"labels": np.int32, "label_weights": np.float32}
 # Sentences are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
+_SEQ_LEN = 128  # the default
 
 Config = FineTuningConfig
 
@@ -67,7 +68,8 @@ class RowsConfig:
       scheme: how the tags tell where entities begin and end: "BIO", "IOB1", "IO" or "BIOES"; "plain" for tags of single
         words; "auto" to tell it by the tags in `source`. Tags of entities are learned and predicted in BIO.
       labels: the tags to learn, in order; none for those of the training sentences, or else of `init_from`.
-      seq_len: tokens of a row at most, special ones included; longer sentences take several rows.
+      seq_len: tokens of a row at most, special ones included; longer sentences take several rows. Default: 128,
+        or as many as the model has positions, if fewer.
       split_punctuation: whether punctuation marks are words of their own in text to predict on, whose words are
         otherwise what is between spaces.
       packing: whether several sentences share a row of `seq_len` tokens in training.
@@ -98,7 +100,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     Raises:
       UserError: contradictions, and whatever is wrong with the sentences.
     """
-    config = pretrained.resolve(config)
+    config = pretrained.resolve(config, seq_len=_SEQ_LEN)
     text, columns, rows, _ = build_all(_DATA, config["data"], "data")
     known = pretrained.describe(Path(config["init_from"])).labels if config["init_from"] else ()
     labels, scheme, count = rows.labels, rows.scheme, 1

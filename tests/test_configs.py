@@ -198,6 +198,33 @@ def value_at(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
+# Of each config, a variant that sets no length, and the default.
+LENGTHS = {
+    "bert_pretraining": ("mini", 128),
+    "bertsum_abs": ("mini", 512),
+    "bertsum_ext": ("tiny", 512),
+    "classification": ("tiny", 128),
+    "question_answering": ("tiny", 384),
+    "tagging": ("tiny", 128),
+    "translation": ("tiny", 128),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_default_length_fits_the_model(name):
+    """A length that is set does not have to: then the two are compared."""
+    variant, default = LENGTHS[name]
+    for positions, expected in ((512, default), (77, 77)):
+        tree = changed(tree_of(name, variant), ("model", "max_positions"), positions)
+        if name == "translation":
+            tree = changed(tree, ("decoding", "max_length"), 77)
+        task, _ = make(tree)
+        assert task._config.data["seq_len"] == expected
+    tree = changed(tree, ("data", "seq_len"), 128)
+    resolved = importlib.import_module(f"experiments.{name}").resolve(tree)
+    assert resolved["data"]["seq_len"] == 128
+
+
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [
@@ -210,9 +237,9 @@ def value_at(tree: Any, path: tuple[str, ...]) -> Any:
 def test_recipes_of_pretraining(variant, expected):
     tree = tree_of("bert_pretraining", variant)
     optimizer = tree["optimizer"]
-    found = (tree["batch_size"], tree["num_steps"], tree["data"]["seq_len"], optimizer["name"])
+    length = make({**tree, "init_from": ""})[0]._config.data["seq_len"]
+    found = (tree["batch_size"], tree["num_steps"], length, optimizer["name"])
     assert (*found, optimizer["learning_rate"], optimizer["warmup_steps"]) == expected
-    make({**tree, "init_from": ""})  # a whole config, but for the run that it goes on from
     if "phase2" in variant:
         with pytest.raises(UserError, match=r"config key init_from: got None"):
             make(tree)

@@ -66,6 +66,7 @@ LAYERS = {
     ),
     "bertjax/pretrained.py": (
         "bertjax.checkpoints",
+        "bertjax.data.buckets",
         "bertjax.data.tokenizers",
         "bertjax.data.vocabularies",
         "bertjax.errors",
@@ -85,6 +86,7 @@ LAYERS = {
         "bertjax.decoding.selection",
         "bertjax.errors",
         "bertjax.interop",
+        "bertjax.pretrained",
         "bertjax.progress",
         "bertjax.scoring",
         "bertjax.words",

@@ -17,12 +17,13 @@ class ArticleRowsConfig:
     """How articles become rows.
 
     Attributes:
-      seq_len: tokens of a row at most (512).
+      seq_len: tokens of a row at most. Default: 512, or as many as the model has positions, if fewer.
       long_articles: "windows", as many rows as show all of an article, each sentence being scored where it has the
         most context; or "cut", one row of its first tokens, and no scores for what comes after, as the papers have it;
         or "cut_presumm", as its code has it: a sentence has a score, too, if nothing but its [CLS] is left, or if the
         [SEP] at the end has taken the place of that.
-      window_overlap: tokens that neighboring windows share at most (128).
+      window_overlap: tokens that neighboring windows share at most. Default: 128, or a quarter of `seq_len` if
+        that is not more than 128.
       interval_segments: whether the token types of neighboring sentences differ (True, the papers), where it is not
         set as in what `init_from` has learned from.
       words: what becomes word pieces, where it is not set as in what `init_from` has learned from: "bert", words as

@@ -181,6 +181,14 @@ class BucketedBatches:
         return [batches[i] for i in permutation(self.seed, epoch, len(batches), _SHUFFLED_BATCHES)]
 
 
+def fitting_length(default: int | None, max_positions: int | None) -> int | None:
+    """The length of rows where a config sets none: the default, or all positions that there are if these are fewer.
+
+    Only what a user sets may contradict a model; values of another type are left to the check of the config.
+    """
+    return min((each for each in (default, max_positions) if isinstance(each, int)), default=None)
+
+
 def check_seq_len(seq_len: int, max_positions: int) -> None:
     """Raises UserError unless rows of that length have room for a token between their special ones, and positions."""
     if not 8 <= seq_len <= max_positions:

@@ -40,7 +40,8 @@ class PairsConfig:
     """How documents are cut into instances.
 
     Attributes:
-      seq_len: tokens of an instance at most, [CLS] and [SEP] included.
+      seq_len: tokens of an instance at most, [CLS] and [SEP] included. Default: 128, or as many as the model has
+        positions, if fewer.
       next_sentence: pairs of segments for next-sentence prediction; else one segment.
       whole_sentences: end one segment where the last sentence that fits ends; else fill it with a part of the next.
       short_seq_prob: fraction of documents that are cut to a random shorter length (0.1).

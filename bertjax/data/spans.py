@@ -28,7 +28,7 @@ class SpanConfig:
     values this is so for every answer of `max_answer_length` pieces.
 
     Attributes:
-      seq_len: tokens of a row at most (384).
+      seq_len: tokens of a row at most. Default: 384, or as many as the model has positions, if fewer.
       doc_stride: pieces from the start of one window to that of the next (128).
       max_query_length: pieces of a question that are kept (64).
       max_answer_length: pieces of an answer at most (30).

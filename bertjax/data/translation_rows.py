@@ -39,7 +39,8 @@ class RowsConfig:
     """How pairs become rows.
 
     Attributes:
-      seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on.
+      seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on. Default: 128,
+        or as many as the model has positions, if fewer.
       packing: whether short pairs share a row of `seq_len` tokens in training.
       on_long_line: what to do with a line to translate of more tokens than the model has positions for or, where it is
         recurrent, than `seq_len`: "split" at ends of sentences or, without any near the middle, between words; or

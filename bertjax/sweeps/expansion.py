@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bertjax.errors import UserError
@@ -17,6 +18,9 @@ Load = Callable[[Sequence[str]], dict[str, Any]]
 
 _WORKDIR = "{workdir}"
 _DIGEST = 8  # characters of it in a folder's name
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+# Keys of `data` that once had a value in the config files, and now follow from the model where they are not set.
+_NOW_UNSET = ("seq_len", "window_overlap")
 
 
 class Key(NamedTuple):
@@ -78,13 +82,14 @@ class Recipe:
 Recipes = dict[tuple[str, str], Recipe]  # of a sweep, by row and stage
 
 
-def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
+def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Mapping[tuple[str, str], Any] = _NONE) -> Recipes:
     """The config of each stage of each row.
 
     Args:
       sweep: what is to be run.
       sets: "STAGE.KEY=VALUE" of the command line, for all rows; "ROW/STAGE.KEY=VALUE" for one, by its slug.
       load: makes a config.
+      before: configs that the sweep's folder was begun with, by row and stage.
     Raises:
       UserError: a stage or a value that does not exist; data that the user has to name; names the row.
     """
@@ -96,11 +101,11 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load) -> Recipes:
             config = row.configs.get(stage.name, stage.config)
             arguments = (f"--config={config}", *(f"--config.{key}={value}" for key, value in values.items()))
             try:
-                made = load(arguments)
+                made = _as_begun(load(arguments), before.get((row.name, stage.name), _NONE))
             except UserError as error:
                 raise error.within(f"row {row.name!r}, stage {stage.name}") from error
-            before = found[row.name, stage.init_from].content if stage.init_from else ""
-            found[row.name, stage.name] = Recipe(stage, arguments, made, _content(stage.name, made, before))
+            needed = found[row.name, stage.init_from].content if stage.init_from else ""
+            found[row.name, stage.name] = Recipe(stage, arguments, made, _content(stage.name, made, needed))
     _check_needs(sweep, found)
     return found
 
@@ -233,6 +238,13 @@ def _text(value: Any, where: str) -> str:
         expected = "a value that a flag can have"
         raise UserError(where, got=repr(value), expected=expected, fix="set its parts, or name another config")
     return value if isinstance(value, str) else repr(tuple(value) if isinstance(value, list) else value)
+
+
+def _as_begun(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with the values of an earlier one where a key has none now."""
+    data, earlier = config.get("data", _NONE), before.get("data", _NONE)
+    values = {key: earlier[key] for key in _NOW_UNSET if key in earlier and key in data and data[key] is None}
+    return {**config, "data": {**data, **values}} if values else config
 
 
 def _content(stage: str, config: Mapping[str, Any], before: str) -> str:

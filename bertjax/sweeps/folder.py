@@ -19,6 +19,12 @@ def names(workdir: Path) -> Mapping[str, str]:
     return found
 
 
+def configs(workdir: Path) -> Mapping[tuple[str, str], Any]:
+    """The configs that a folder was begun with, by row and stage."""
+    kept = _read(workdir)
+    return {(row, stage): kept["configs"][content] for row, of in kept["rows"].items() for stage, content in of.items()}
+
+
 def first_seed(workdir: Path, seeds: Sequence[int]) -> int:
     """The seed of stages of one seed: the first of these, or of those that the folder was begun with."""
     kept = _read(workdir)["first_seed"]

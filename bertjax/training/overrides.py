@@ -54,13 +54,13 @@ def with_settings_of(
       run: the run's folder, for messages.
       of_run: the run's config.
       config: of a file in `configs/` and the command line.
-      overridden: the keys that the command line sets, which are kept. Keys of `data` are kept too: they describe files.
+      overridden: the keys that the command line sets, which are kept. So are values of `data`: they describe files.
       free: the experiment's keys that may differ after training.
     """
     result: dict[str, Any] = copy.deepcopy(dict(config))
     before, values = (traverse_util.flatten_dict(json.loads(json.dumps(each)), sep=".") for each in (of_run, config))
     for key in (key for key in values if key in before and before[key] != values[key] and _is_below(key, free)):
-        if key in overridden or key.startswith("data."):
+        if key in overridden or (key.startswith("data.") and values[key] is not None):
             _log.info("config key %s: %r; %s was trained with %r", key, values[key], run, before[key])
         else:
             _log.info("config key %s: %r, from %s; the config file has %r", key, before[key], run, values[key])

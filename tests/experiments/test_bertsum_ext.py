@@ -799,8 +799,9 @@ def test_a_run_is_scored_on_other_articles(run, tmp_path):
     assert record["test/rougeLsum"] > 95
     assert "test/lead_rouge1" in record
     command = ("--mode=evaluate", CONFIG, f"--config.init_from={run[0]}", f"--config.data.valid_source={source}")
-    outcome = tiny.run_on_one(*command, *flags(ROWS))
+    outcome = tiny.run_on_one(*command)
     assert outcome.status is None, outcome.status
+    assert f"data.seq_len: {ROWS['data.seq_len']}, from {run[0]}; the config file has None" in outcome.stderr
     assert json.loads(outcome.stdout)["valid/rougeLsum"] == pytest.approx(record["test/rougeLsum"])
     assert f"selection.num_sentences: 2, from {run[0]}; the config file has 3" in outcome.stderr
     shorter = tiny.run_on_one(

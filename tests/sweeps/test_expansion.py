@@ -154,6 +154,23 @@ def test_what_may_change_in_a_run_makes_no_other_sweep(tmp_path, log_every):
     assert found == expansion.recipes(made.sweep(), (), made.load)["base", "task"].content
 
 
+def test_a_sweep_resumes_after_a_key_lost_its_value_in_the_config_file(tmp_path):
+    def begin(seq_len):
+        def load(arguments):
+            config = made.load(arguments)
+            return {**config, "data": {**config["data"], "seq_len": seq_len}}
+
+        recipes = expansion.recipes(made.sweep(), (), load, folder.configs(tmp_path))
+        folder.check(tmp_path, recipes)
+        folder.save(tmp_path, "sweep.py", recipes, (), 0)
+        return {key: recipe.content for key, recipe in recipes.items()}
+
+    before = begin(128)
+    assert begin(None) == begin(None) == before
+    with pytest.raises(UserError, match=r"stage task: data\.seq_len: 128 there, 64 now"):
+        begin(64)
+
+
 @pytest.mark.parametrize(
     ("sets", "what", "got"),
     [
