@@ -44,6 +44,7 @@ LAYERS = {
         "bertjax.reporting.runs",
         "bertjax.scoring.paired",
         "bertjax.checkpoints",
+        "bertjax.data.named_files",
         "bertjax.data.tokenizers",
         "bertjax.errors",
         "bertjax.files",

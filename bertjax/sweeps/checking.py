@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.data.named_files import check_named_files
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.sweeps.definition import Sweep
@@ -14,7 +15,7 @@ from bertjax.training import modes
 
 
 def check(sweep: Sweep, recipes: Recipes, request: modes.Request, find: Callable[[str], modes.Experiment]) -> None:
-    """Checks each config once, as its run would, but for text and devices.
+    """Checks each config once, as its run would, but for devices and the content of its text.
 
     Args:
       sweep: whose stages.
@@ -22,7 +23,7 @@ def check(sweep: Sweep, recipes: Recipes, request: modes.Request, find: Callable
       request: of a training.
       find: the experiment of a name.
     Raises:
-      UserError: what is wrong with one; names its row.
+      UserError: what is wrong with a config, or files that it names and that are not there; names the row.
     """
     done = set()
     with tempfile.TemporaryDirectory() as home:
@@ -36,6 +37,7 @@ def check(sweep: Sweep, recipes: Recipes, request: modes.Request, find: Callable
                     config["init_from"] = str(Path(home, recipes[row.name, stage.init_from].content))
                 try:
                     resolved = modes.rehearse(request, config, find)
+                    check_named_files(resolved["data"])
                 except UserError as error:
                     raise error.within(f"row {row.name!r}, stage {stage.name}") from error
                 done.add(recipe.content)

@@ -268,10 +268,11 @@ def _check_needs(sweep: Sweep, found: Recipes) -> None:
     for name, what in sweep.needs.items():
         stage, *path = name.split(".")
         without = [row for row in sweep.rows if _at(found[row.name, stage].config, path) in (None, "", [])]
-        if len(without) == len(sweep.rows):
+        alike = [row for row in sweep.rows if not _sets(row, stage, ".".join(path))]
+        if alike and all(row in without for row in alike):
             missing[name] = what
-        else:
-            missing |= {f"{row.slug}/{name}": f"{what} of row {row.name!r}" for row in without}
+            without = [row for row in without if row not in alike]
+        missing |= {f"{row.slug}/{name}": f"{what} of row {row.name!r}" for row in without}
     if missing:
         raise UserError(
             "the sweep's data",
@@ -279,6 +280,12 @@ def _check_needs(sweep: Sweep, found: Recipes) -> None:
             expected="; ".join(f"{name}: {what}" for name, what in missing.items()),
             fix="add " + " ".join(f"--set={name}=PATH" for name in missing),
         )
+
+
+def _sets(row: Row, stage: str, key: str) -> bool:
+    """Whether a row has its own value of a key, which may be one for the user to name."""
+    names = (name.partition(".") for name in row.overrides)
+    return any(fnmatch.fnmatchcase(stage, pattern) and of == key for pattern, _, of in names)
 
 
 def _at(config: Any, path: Sequence[str]) -> Any:

@@ -216,10 +216,12 @@ def test_data_that_nobody_named(tmp_path):
     some = {"stages": stages, "rows": rows, "needs": {"task.data.valid": "held-out rows"}}
     with pytest.raises(UserError) as error:
         expand(tmp_path, **some)
-    fix = "--set=task.data.valid=PATH"
-    check(f"error: {error.value}", what="data", got="no task.data.valid$", expected="held-out rows", fix=fix)
+    got, fix = "no task.data.valid, own/task.data.valid$", "--set=task.data.valid=PATH --set=own/task.data.valid=PATH"
+    check(f"error: {error.value}", what="data", got=got, expected="held-out rows", fix=fix)
     with pytest.raises(UserError, match=r"got no own/task.data.valid; expected .* held-out rows of row 'own'"):
         expand(tmp_path, sets=["task.data.valid=x"], **some)
+    with pytest.raises(UserError, match=r"got no task.data.valid; expected"):
+        expand(tmp_path, sets=["own/task.data.valid=x"], **some)
     runs = expand(tmp_path, sets=["task.data.valid=x", "own/task.data.valid=y"], **some)
     assert [run.config["data"]["valid"] for run in runs] == ["x", "x", "y", "y"]
 
