@@ -201,7 +201,8 @@ def _read_questions(folder: Path, skips: bool) -> list[Any]:
 def _read_articles(folder: Path, skips: bool) -> list[Any]:
     config = dataclasses.replace(_ARTICLES, on_bad_row=_on_bad_row(skips))
     source = str(folder) if len(list(folder.iterdir())) > 1 else _first(folder)
-    return [(article.sentences, article.summary) for article in articles.read(source, "data.source", config)]
+    found = articles.read(source, "data.source", config, BadRows(config.on_bad_row))
+    return [(article.sentences, article.summary) for article in found]
 
 
 def _read_stories(folder: Path, skips: bool) -> list[Any]:

@@ -188,15 +188,6 @@ def score_given(
     return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
 
 
-def given_pair(line: str, where: str) -> tuple[str, str]:
-    """A source and its target, of a line with a tab between them. Raises UserError, with `where`, for another line."""
-    parts = [part.strip() for part in line.split("\t")]
-    if len(parts) != 2 or not all(parts):
-        fix = "write SOURCE, a tab, TARGET; or leave decoding.method as it is, to have a target written"
-        raise UserError(where, got=line[:80], expected="a text and its target, with a tab between them", fix=fix)
-    return parts[0], parts[1]
-
-
 def check_finds(config: DecodingConfig) -> None:
     """Raises UserError if targets are given, where some are to be found."""
     if config.method == "forced":

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bertjax import pretrained, words
+from bertjax import inputs, pretrained, words
 from bertjax.data import article_text, articles
 from bertjax.data.article_limits import LimitedArticle, limit
 from bertjax.data.article_rows import ArticleRowsConfig
 from bertjax.data.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
 from bertjax.data.articles import Article, ArticlesConfig
 from bertjax.data.given_text import given_vocabulary
+from bertjax.data.lines import BadRows
 from bertjax.data.tokenizers import SPECIALS, WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
@@ -23,6 +24,7 @@ from bertjax.interop import presumm
 from bertjax.progress import tell_once
 from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
+from bertjax.task import Example
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # Where neither the config nor `init_from` says what rows are like.
@@ -42,6 +44,7 @@ _LOOKED_AT = 1000  # articles, which tell the letters of all
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 
+Make = Callable[[LimitedArticle], Example]
 Rules = Callable[[LimitedArticle], SelectionConfig]  # by which an article's sentences are chosen
 Scores = Float[np.ndarray, " E"]
 _DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig)  # in the order of `ArticleData`
@@ -84,13 +87,18 @@ class ArticleData(NamedTuple):
         """The articles of all splits but "train"."""
         return {split: self.read(split) for split in article_text.splits(self.articles)[1:]}
 
-    def in_lines(self, lines: Iterator[str]) -> Iterator[LimitedArticle]:
-        """An article in all lines, or one in each: see `ArticleFormat.layout`."""
-        return map(self._limited, articles.parse(lines, self.articles))
+    def of_lines(self, lines: Iterator[str], make: Make) -> Iterator[Example]:
+        """Makes an example of all lines, or one of each: see `ArticleFormat.layout`."""
+        bad_rows = BadRows(self.articles.on_bad_row)
+        return self._examples(articles.parse(lines, self.articles, bad_rows), make, bad_rows)
 
-    def in_files(self, path: str) -> Iterator[LimitedArticle]:
-        """The articles of files or of a folder, with summaries or without; see `article_formats.read`."""
-        return map(self._limited, articles.read(path, "--input", self.articles))
+    def of_files(self, path: str, make: Make) -> Iterator[Example]:
+        """Makes an example of each article of files or of a folder; see `article_formats.read`."""
+        bad_rows = BadRows(self.articles.on_bad_row)
+        return self._examples(articles.read(path, "--input", self.articles, bad_rows), make, bad_rows)
+
+    def _examples(self, found: Iterator[Article], make: Make, bad_rows: BadRows) -> Iterator[Example]:
+        return inputs.examples(found, lambda article: make(self._limited(article)), bad_rows)
 
     def _limited(self, article: Article) -> LimitedArticle:
         found = limit(article, article.gold or (), self.labels.limits, drops=False)

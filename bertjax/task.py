@@ -19,13 +19,22 @@ Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float3
 Output = Mapping[str, np.ndarray]  # what a model says of a row
 
 
+class BadInput(NamedTuple):
+    """The source of an example that stands for a bad line, row or record of the input.
+
+    Such an example has no rows. Its record is `{"error": error}`, which the task does not make.
+    """
+
+    error: str  # one line: where, what was got, what was expected
+
+
 class Example(NamedTuple):
     """One thing to predict on.
 
     Attributes:
       rows: the rows of a batch that it takes, one or (windows of a long text) several: one-dimensional arrays of the
         batch fields, unpadded.
-      source: what the task needs to write the record, or to score it.
+      source: what the task needs to write the record, or to score it; or a `BadInput`.
     """
 
     rows: Sequence[Mapping[str, np.ndarray]]
@@ -46,7 +55,13 @@ class Predicts(Protocol):
         """For parameter paths that match a pattern: which mesh axis each dimension is split over, if it divides."""
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """What `--mode=predict` reads. Raises UserError with the line's number."""
+        """Yields what `--mode=predict` reads; see `bertjax.inputs` for bad lines.
+
+        Args:
+          lines: without their ends; bytes that are not UTF-8 are lone surrogates, as `surrogateescape` decodes them.
+        Raises:
+          UserError: a bad line, with its number, unless `data.on_bad_row=skip`.
+        """
 
     def predict_lengths(self) -> Sequence[int]:
         """The lengths that rows are padded to, ascending: a compiled program each."""
@@ -71,7 +86,7 @@ class WritesFolder(Protocol):
     """What a task has whose records may go to a folder, for want of a file of lines that could hold them."""
 
     def open_folder(self, folder: Path) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
-        """Gives what takes each record; the folder appears when it has all."""
+        """Gives what takes each record, those of bad inputs too; the folder appears when it has all."""
 
 
 @runtime_checkable  # so that a test run checks that an experiment has all of it
@@ -175,10 +190,10 @@ class WritesText(Protocol):
 
 @runtime_checkable
 class ReadsFiles(Protocol):
-    """What a task has besides that predicts on files of several kinds, or on folders."""
+    """Implemented by tasks that predict on tables, on files of other kinds, or on folders."""
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """What is in them; None of a file whose lines `examples` reads, as it does those of standard input."""
+        """Yields what is in them; None for a file whose lines `examples` reads, as it does those of standard input."""
 
 
 @runtime_checkable
@@ -186,4 +201,4 @@ class OfficialPredictions(Protocol):
     """What a task has besides if its field's scripts read predictions from one JSON object."""
 
     def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """That object, of all records."""
+        """That object, of all records; it is not given those of bad inputs."""

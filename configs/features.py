@@ -40,6 +40,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model = _model()
     config.data = ConfigDict()
     config.data.seq_len = placeholder(int)  # all positions of the model, or what sentence-transformers takes
+    config.data.text_columns = ("text",)  # of a table; two columns for pairs
+    config.data.on_bad_row = "stop"
     config.data.vocab_file = ""
     config.data.lowercase = placeholder(bool)
     return config

@@ -66,6 +66,7 @@ def _data(size: str) -> ConfigDict:
     data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.packing = False
     data.split_punctuation = True
+    data.text_field = ""  # the column of the sentences in a table to predict on
     data.vocab_file = ""
     data.lowercase = False if size else placeholder(bool)
     return data

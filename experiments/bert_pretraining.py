@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import pretrained, showing
+from bertjax import inputs, pretrained, showing
 from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.given_text import kept_vocabulary
+from bertjax.data.lines import RowError
 from bertjax.data.masking import MaskingConfig
 from bertjax.data.sentence_pairs import PairsConfig
 from bertjax.data.text_rows import text_row
@@ -109,7 +110,7 @@ class BertPretraining:
     def __init__(self, config: Config, tokenizer: WordPiece, corpus: Corpus | None) -> None:
         """Args: settings; the vocabulary; the prepared text. Raises UserError if they do not fit together."""
         self._config, self._tokenizer, self._corpus = config, tokenizer, corpus
-        _, pairs, rows = build_all(_DATA, config.data, "data")
+        self._text, pairs, rows = build_all(_DATA, config.data, "data")
         vocab_size = config.model.get("vocab_size") or tokenizer.vocab_size
         values = {**config.model, "vocab_size": vocab_size, "next_sentence": pairs.next_sentence}
         self._model_config = build(BertConfig, values, "model")
@@ -204,8 +205,12 @@ class BertPretraining:
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text with one or more [MASK] in each line, or two texts with a tab between them."""
-        for number, line in enumerate(lines, start=1):
-            yield self._example(line.rstrip("\n"), number)
+        return inputs.of_lines(lines, self._example, self._text.on_bad_row)
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The texts in `data.text_field` of a table, such as `examples` reads; see `ReadsFiles`."""
+        columns, on_bad_row = (self._text.text_field,), self._text.on_bad_row
+        return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
@@ -310,15 +315,16 @@ class BertPretraining:
         shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
         return shifts[self._model_config.direction] if self._config.objective == "causal_lm" else 0
 
-    def _example(self, text: str, number: int) -> Example:
+    def _example(self, texts: Sequence[str], where: str) -> Example:
+        (text,) = texts
         segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
         row = text_row(segments, self._tokenizer)
         ids = row["input_ids"].tolist()
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
         limit, types = self._model_config.max_positions, min(self._model_config.type_vocab_size, 2)
         if not positions or len(segments) > types or len(ids) > limit:
-            raise UserError(
-                f"input line {number}",
+            raise RowError(
+                where,
                 got=f"{len(positions)} [MASK], {len(segments)} tab-separated segment(s), {len(ids)} word pieces",
                 expected=f"at least one [MASK], at most {types} segment(s), and at most {limit} word pieces with "
                 "[CLS] and [SEP]",

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +112,13 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Summ
     return Summarization(config, tokenizer, reads=prepared is not None)
 
 
+class _Source(NamedTuple):
+    """What the row of an example has been made of."""
+
+    article: LimitedArticle
+    is_cut: bool  # whether the article is longer than the row
+
+
 class Summarization:
     """See `bertjax.task.Task`."""
 
@@ -209,11 +216,11 @@ class Summarization:
 
     def held_out(self) -> Iterator[Example]:
         """The first held-out articles, to be summarized."""
-        return self._counted(self._held_out)
+        return self._counted(map(self._example, self._held_out))
 
     def tested(self) -> Iterator[Example]:
         """All articles to test on."""
-        return self._counted(self._scored.get("test", ()))
+        return self._counted(map(self._example, self._scored.get("test", ())))
 
     def score_names(self) -> Sequence[str]:
         """Those of `summarization.figure_names`, and of summaries that are given."""
@@ -222,24 +229,28 @@ class Summarization:
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `summarization.figures`."""
         texts = [self._sentences(outputs) for _, outputs in results]
-        found = [example.source for example, _ in results]
+        found = [example.source.article for example, _ in results]
         return summarization.figures(texts, found, lambda article: _LEAD, self._rouge)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """See `ArticleData.in_lines`."""
-        return self._counted(self._data.in_lines(lines))
+        """See `ArticleData.of_lines`."""
+        return self._counted(self._data.of_lines(lines, self._example))
 
     def examples_of(self, path: str) -> Iterator[Example]:
-        """See `ArticleData.in_files`."""
-        return self._counted(self._data.in_files(path))
+        """See `ArticleData.of_files`."""
+        return self._counted(self._data.of_files(path, self._example))
 
-    def _counted(self, articles: Iterable[LimitedArticle]) -> Iterator[Example]:
-        """The articles as examples; logs at their end how many were truncated."""
+    def _example(self, article: LimitedArticle) -> Example:
+        row = self._row(article)
+        return fine_tuning.example([_inputs(row)], _Source(article, row.is_cut))
+
+    def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """The same examples; logs at their end how many articles were truncated."""
         count = cut = 0
-        for article in articles:
-            row = self._row(article)
-            count, cut = count + 1, cut + row.is_cut
-            yield fine_tuning.example([_inputs(row)], article)
+        for example in examples:
+            count += 1
+            cut += isinstance(example.source, _Source) and example.source.is_cut
+            yield example
         if cut:
             tell_once(f"truncated {cut} of {count} articles to data.seq_len={self._data.rows.seq_len} tokens")
 
@@ -262,7 +273,7 @@ class Summarization:
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The summary, as sentences, with its score; all of `n_best`; and the reference, if there is one."""
-        article = example.source.article
+        article = example.source.article.article
         each = [
             {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}
             for rank in range(self._decoding.n_best)
@@ -273,7 +284,7 @@ class Summarization:
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Held-out articles with what is written of them, and the reference; see `Shows`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
-            sentences = list(example.source.article.sentences)
+            sentences = list(example.source.article.article.sentences)
             seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
             yield {**self.record(example, outputs), "kind": "summary", "article": sentences, **seen}
         yield from showing.bert_positions(params)

@@ -281,12 +281,12 @@ class Summarization:
         return selection.matched(self._selection, article.article.summary, self._config.match_reference)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """See `ArticleData.in_lines`."""
-        return map(self._example, self._data.in_lines(lines))
+        """See `ArticleData.of_lines`."""
+        return self._data.of_lines(lines, self._example)
 
     def examples_of(self, path: str) -> Iterator[Example]:
-        """See `ArticleData.in_files`."""
-        return map(self._example, self._data.in_files(path))
+        """See `ArticleData.of_files`."""
+        return self._data.of_files(path, self._example)
 
     def _example(self, article: LimitedArticle) -> Example:
         rows = article_rows.rows(article.sentences, self._tokenizer, self._data.rows)

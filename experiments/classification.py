@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, pretrained, showing
+from bertjax import fine_tuning, inputs, pretrained, showing
 from bertjax.data import labeled_text, tables
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
@@ -30,7 +30,6 @@ from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndi
 
 _CORRELATIONS = ("pearson", "spearman")
 _ENCODED_AT_ONCE = 1024
-_TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz")  # a TSV file to predict on has nothing but texts
 # Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
 _SEQ_LEN = 128  # the default
@@ -293,20 +292,21 @@ class Classification:
         return {**glue.score(self._config.metrics, predictions, labels), "loss": float(losses.mean())}
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text in each line, or two with a tab between them."""
-        is_pair = len(self._text.text_columns) == 2
-        texts = (
-            LabeledText(*labeled_text.parse_line(line, is_pair, number), None, f"input line {number}")
-            for number, line in enumerate(lines, start=1)
-        )
-        for row in self._encoded(texts):
-            yield fine_tuning.example([row], None)
+        """A text in each line, or two with a tab between them where `data.text_columns` has two."""
+
+        def make(line: Sequence[str], where: str) -> Example:
+            return self._example(labeled_text.texts_of_line(line[0], where, self._text.text_columns), where)
+
+        return inputs.of_lines(lines, make, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts of a table that names its columns; see `ReadsFiles`."""
-        if not path.endswith(_TABLES):
-            return None
-        return (fine_tuning.example([row], None) for row in self._encoded(labeled_text.read_texts(self._text, path)))
+        """The texts in `data.text_columns` of a table; see `ReadsFiles`."""
+        text, key = self._text, "data.text_columns"
+        return inputs.of_table(path, key, text.text_columns, self._example, text.on_bad_row, text.header)
+
+    def _example(self, texts: Sequence[str], where: str) -> Example:
+        ids = truncate(self._tokenizer.encode_batch(texts), self._rows.seq_len)
+        return fine_tuning.example([text_row(ids, self._tokenizer)], None)
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, pretrained
+from bertjax import fine_tuning, inputs, pretrained
 from bertjax.data import feature_files
 from bertjax.data.buckets import bucket_lengths, check_seq_len
 from bertjax.data.given_text import VocabularyConfig, given_vocabulary
-from bertjax.data.labeled_text import parse_line
+from bertjax.data.labeled_text import check_text_columns, split_pair
 from bertjax.data.text_rows import text_row, truncate, unit_rows
 from bertjax.data.tokenizers import WordPiece
 from bertjax.errors import build_all, choice
@@ -97,14 +97,23 @@ class RowsConfig:
     Attributes:
       seq_len: tokens of a row at most, special ones included. Default: as many as the model has positions, or as
         sentence-transformers takes.
+      text_columns: of a table: the column of the text, or the two of a pair.
+      on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """
 
     seq_len: int
+    text_columns: tuple[str, ...]
+    on_bad_row: str
+
+    def __post_init__(self) -> None:
+        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        check_text_columns(self.text_columns)
 
 
 class _Source(NamedTuple):
     units: list[str]  # what vectors stand for
     second: int | None  # of a pair: the number of the first unit of its second text
+    is_cut: bool = False  # whether the text is longer than its row
 
 
 _DATA = (RowsConfig, VocabularyConfig)
@@ -144,10 +153,10 @@ class Features:
     def __init__(self, config: Config, tokenizer: WordPiece) -> None:
         """Args: settings; the vocabulary. Raises UserError if they do not fit together."""
         self._config, self._tokenizer = config, tokenizer
-        self._seq_len = build_all(_DATA, config.data, "data")[0].seq_len
+        self._rows: RowsConfig = build_all(_DATA, config.data, "data")[0]
         whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
         self._bert_config, head = fine_tuning.model_configs(whole, FeaturesConfig, tokenizer.vocab)
-        check_seq_len(self._seq_len, self._bert_config.max_positions)
+        check_seq_len(self._rows.seq_len, self._bert_config.max_positions)
         check_layers(head.layers, self._bert_config.num_layers, "model.layers")
         self._model = BertFeatures(self._bert_config, head.layers, head.mixing)
         joined = len(head.layers) if head.mixing == "concatenation" else 1
@@ -167,27 +176,43 @@ class Features:
         return TENSOR_RULES
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text in each line, or two with a tab between them; of sentences that are cut, the number is told."""
-        count, cut = 0, 0
-        for count, line in enumerate(lines, start=1):
-            first, second = parse_line(line, "\t" in line, count)
-            texts = [first] if second is None else [first, second]
-            if second is not None:
-                fine_tuning.check_two_segments(self._bert_config)
-            if self._config.pooling == "sentence":
-                ids = self._tokenizer.encode_batch(texts)
-                cut += sum(map(len, ids)) > self._seq_len - 1 - len(ids)
-                row = text_row(truncate(ids, self._seq_len), self._tokenizer)
-                yield fine_tuning.example([row], _Source(["\t".join(texts)], None))
-            else:
-                yield self._of_units(texts)
+        """A text in each line, or two with a tab between them; the number of truncated sentences is logged."""
+
+        def make(line: Sequence[str], where: str) -> Example:
+            return self._example(split_pair(line[0], where), where)
+
+        return self._logged(inputs.of_lines(lines, make, self._rows.on_bad_row))
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The texts in `data.text_columns` of a table; see `ReadsFiles`."""
+        columns, on_bad_row = self._rows.text_columns, self._rows.on_bad_row
+        found = inputs.of_table(path, "data.text_columns", columns, self._example, on_bad_row)
+        return found and self._logged(found)
+
+    def _logged(self, found: Iterator[Example]) -> Iterator[Example]:
+        """Yields examples, and then logs how many sentences were truncated."""
+        count = cut = 0
+        for example in found:
+            count += 1
+            cut += isinstance(example.source, _Source) and example.source.is_cut
+            yield example
         if cut:
-            _log.warning("%d of %d texts were cut to data.seq_len=%d tokens", cut, count, self._seq_len)
+            _log.warning("%d of %d texts were cut to data.seq_len=%d tokens", cut, count, self._rows.seq_len)
+
+    def _example(self, texts: Sequence[str], where: str) -> Example:
+        if len(texts) == 2:
+            fine_tuning.check_two_segments(self._bert_config)
+        if self._config.pooling != "sentence":
+            return self._of_units(texts)
+        ids, limit = self._tokenizer.encode_batch(texts), self._rows.seq_len
+        is_cut = sum(map(len, ids)) > limit - 1 - len(ids)
+        row = text_row(truncate(ids, limit), self._tokenizer)
+        return fine_tuning.example([row], _Source(["\t".join(texts)], None, is_cut))
 
     def _of_units(self, texts: Sequence[str]) -> Example:
         """A text, or a pair, by pieces or words."""
         units, pieces = zip(*map(self._split, texts), strict=True)
-        rows = list(unit_rows(pieces, self._tokenizer, self._seq_len))
+        rows = list(unit_rows(pieces, self._tokenizer, self._rows.seq_len))
         if self._config.word_pooling == "first":
             rows = [{**row, "unit_lengths": np.ones_like(row["unit_lengths"])} for row in rows]
         second = len(units[0]) if len(texts) == 2 else None
@@ -203,7 +228,7 @@ class Features:
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Predicts.predict_lengths`."""
-        return bucket_lengths(self._seq_len)
+        return bucket_lengths(self._rows.seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The vectors of each row: [B, D], or [B, U, D] of its units."""
@@ -223,13 +248,14 @@ class Features:
         for row, output in zip(example.rows, outputs, strict=True):
             vectors = output["features"]
             parts.append(vectors[None] if vectors.ndim == 1 else vectors[: len(row["unit_starts"])])
-        units, second = example.source
+        units, second, _ = example.source
         pair = {} if second is None else {"second": second}
         return {"units": units, **pair, "features": np.concatenate(parts)}
 
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """See `WritesFolder.open_folder` and `bertjax.data.feature_files`."""
+        """See `WritesFolder.open_folder` and `bertjax.data.feature_files`. A bad input is a text without units."""
         made_with = {**dataclasses.asdict(self._config), "size": self._size}
+        none = {"units": [], "features": np.zeros((0, self._size), self._config.dtype_out)}
         with feature_files.writing(folder, made_with) as writer:
-            yield writer.add
+            yield lambda record: writer.add({**none, **record})

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, pretrained, showing
+from bertjax import fine_tuning, inputs, pretrained, showing
 from bertjax.data import answers
 from bertjax.data.answers import Question, QuestionsConfig
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
@@ -234,9 +234,12 @@ class QuestionAnswering:
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """The questions of a SQuAD file, whose answers are not looked for."""
-        for question in answers.parse_questions("\n".join(lines), BadRows(self._text.on_bad_row)):
-            rows = windows(question, self._tokenizer, self._spans)
-            yield fine_tuning.example([row.inputs for row in rows], (question, rows))
+        bad_rows = BadRows(self._text.on_bad_row)
+        return inputs.examples(answers.parse_questions("\n".join(lines), bad_rows), self._example, bad_rows)
+
+    def _example(self, question: Question) -> Example:
+        rows = windows(question, self._tokenizer, self._spans)
+        return fine_tuning.example([row.inputs for row in rows], (question, rows))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""

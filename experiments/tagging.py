@@ -14,10 +14,11 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax import fine_tuning, pretrained, showing
+from bertjax import fine_tuning, inputs, pretrained, showing
 from bertjax.data import tagged_words
 from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
 from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
+from bertjax.data.lines import RowError
 from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.tagged_words import Columns, Sentence, SentencesConfig
 from bertjax.data.tokenizers import WordPiece, separate_punctuation
@@ -73,6 +74,7 @@ class RowsConfig:
       split_punctuation: whether punctuation marks are words of their own in text to predict on, whose words are
         otherwise what is between spaces.
       packing: whether several sentences share a row of `seq_len` tokens in training.
+      text_field: the column of the sentences in a table to predict on; "" to refuse tables.
     """
 
     scheme: str
@@ -80,13 +82,21 @@ class RowsConfig:
     seq_len: int
     split_punctuation: bool
     packing: bool = False
+    text_field: str = ""
 
     def __post_init__(self) -> None:
         choice(self.scheme, (_AUTO, *tags.SCHEMES, _PLAIN), "data.scheme")
 
 
 _DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig)
-FREE_AFTER_TRAINING = ("data.word_column", "data.tag_column", "data.scheme", "data.split_punctuation", "data.seq_len")
+FREE_AFTER_TRAINING = (
+    "data.word_column",
+    "data.tag_column",
+    "data.scheme",
+    "data.split_punctuation",
+    "data.text_field",
+    "data.seq_len",
+)
 
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
@@ -328,12 +338,19 @@ class Tagging:
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A sentence in each line; its words are those between spaces, and punctuation if so configured."""
-        for number, line in enumerate(lines, start=1):
-            tagged_words.check_is_text(line, f"input line {number}")
-            words = (separate_punctuation(line) if self._rows.split_punctuation else line).split()
-            if not words:
-                raise UserError(f"input line {number}", got="an empty line", expected="words", fix="delete the line")
-            yield self._example(words, ())
+        return inputs.of_lines(lines, self._of_text, self._text.on_bad_row)
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The sentences in `data.text_field` of a table; see `ReadsFiles`."""
+        return inputs.of_table(path, "data.text_field", (self._rows.text_field,), self._of_text, self._text.on_bad_row)
+
+    def _of_text(self, texts: Sequence[str], where: str) -> Example:
+        (text,) = texts
+        tagged_words.check_is_text(text, where)
+        words = (separate_punctuation(text) if self._rows.split_punctuation else text).split()
+        if not words:
+            raise RowError(where, "an empty line", "words", "delete the line")
+        return self._example(words, ())
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import seq2seq, showing, translators
+from bertjax import inputs, seq2seq, showing, translators
 from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.dates import DatesConfig
 from bertjax.data.packed_rows import PackedBatches, row_of
 from bertjax.data.pair_rows import PairRows, StreamBatches
-from bertjax.data.parallel_text import Pair, ParallelTextConfig
+from bertjax.data.parallel_text import Pair, ParallelTextConfig, pair_of_line
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation_rows import RowsConfig, TranslationRows, joined
 from bertjax.data.translation_text import DateCounts, TranslationText
@@ -33,7 +32,6 @@ from bertjax.scoring import translation as scoring
 from bertjax.seq2seq import TargetIds
 from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
-_log = logging.getLogger(__name__)
 _ANY_SIZE = 8  # of a vocabulary that is not there yet
 
 
@@ -247,7 +245,7 @@ class Translation:
         return self._counted(map(self._to_compare, pairs))
 
     def _to_compare(self, pair: Pair) -> Example:
-        _, target = self._files.parted_target(pair.target)
+        _, target = self._files.parted_target(pair.target, pair.where)
         rows = self._encoder.to_translate(pair.source, self._limit, pair.where, refuses=False)
         return Example(rows, (pair.source, target))
 
@@ -283,27 +281,34 @@ class Translation:
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text in each line, an empty one staying empty; or, of targets to score, one with its target after a tab.
 
-        A prefix that all texts were trained with is added where a line does not have it.
-
-        Raises:
-          UserError: a line that is neither, or too long, unless `data.on_bad_row` says that it gets no score.
+        The prefix that all texts were trained with is added to a line without it.
         """
-        find = self._to_score if self._decoding.method == "forced" else self._to_translate
-        return self._counted(find(line, f"input line {number}") for number, line in enumerate(lines, start=1))
 
-    def _to_translate(self, line: str, where: str) -> Example:
-        text, refuses = line.strip(), self._rows.on_long_line == "refuse"
+        def scored(line: Sequence[str], where: str) -> Example:
+            return self._to_score(pair_of_line(line[0], where))
+
+        make = scored if self._decoding.method == "forced" else self._to_translate
+        return self._counted(inputs.of_lines(lines, make, self._files.on_bad_row))
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The texts in `data.source_column` of a table, and their targets if these are to be scored."""
+
+        def scored(texts: Sequence[str], where: str) -> Example:
+            return self._to_score(Pair(texts[0], texts[1], where))
+
+        files, is_forced = self._files, self._decoding.method == "forced"
+        key = "data.{source_column,target_column}" if is_forced else "data.source_column"
+        columns = (files.source_column, files.target_column)[: 1 + is_forced]
+        make = scored if is_forced else self._to_translate
+        found = inputs.of_table(path, key, columns, make, files.on_bad_row, files.header)
+        return found and self._counted(found)
+
+    def _to_translate(self, texts: Sequence[str], where: str) -> Example:
+        text, refuses = texts[0].strip(), self._rows.on_long_line == "refuse"
         return Example(self._encoder.to_translate(text, self._limit, where, refuses), (text, None))
 
-    def _to_score(self, line: str, where: str) -> Example:
-        try:
-            source, target = seq2seq.given_pair(line, where)
-            return Example([self._encoder.to_score(source, target, self._limit, where)], (source, target))
-        except UserError as error:
-            if self._files.on_bad_row == "stop":
-                raise
-            _log.warning("no score: %s", error)
-            return Example([], (line, None))
+    def _to_score(self, pair: Pair) -> Example:
+        return Example([self._encoder.to_score(pair, self._limit)], (pair.source, pair.target))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
@@ -322,11 +327,8 @@ class Translation:
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The text, its translation with its score, and all of the `n_best` if they are more than one.
 
-        A target that was given, but could not be scored, has null. "complete" is false of a translation that has been
-        cut at the most tokens that it may have.
+        "complete" is false for a translation that was truncated at the most tokens that it may have.
         """
-        if self._decoding.method == "forced" and not outputs:
-            return {"source": example.source[0], "translation": None, "score": None}
         text, score = self._translation(outputs, 0)
         ends = all(bool(output["ids"][0, output["lengths"][0] - 1] == self._ids.end) for output in outputs)
         record = {"source": example.source[0], "translation": text, "score": score, "complete": ends}
@@ -338,9 +340,8 @@ class Translation:
         return record
 
     def line(self, record: Mapping[str, Any]) -> str:
-        """What a file of translations has of a record; of a target that was given, its score, or nothing."""
-        value = record["score" if self._decoding.method == "forced" else "translation"]
-        return "" if value is None else str(value)
+        """The translation in a record or, for a target that was given, its score."""
+        return str(record["score" if self._decoding.method == "forced" else "translation"])
 
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text of some rank, and its score; of a text in several rows they are joined, and added up."""

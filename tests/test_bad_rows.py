@@ -300,10 +300,10 @@ def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
 @pytest.mark.parametrize(
     ("line", "got", "expected", "fix"),
     [
-        (b"a cat .\n", "1 parted by tabs", "two texts with a tab", "put a tab between"),
-        (b"a\tcat\t.\n", "3 parted by tabs", "two texts with a tab", "and none in them"),
-        (b"a cat .\t\n", "an empty text", "two texts", "complete or delete"),
-        (b"\n", "1 parted by tabs", "two texts", "put a tab between"),
+        (b"a cat .\n", "1 separated by tabs", "two texts with a tab", "put a tab between"),
+        (b"a\tcat\t.\n", "3 separated by tabs", "two with a tab", "put spaces for the tabs"),
+        (b"a cat .\t\n", "an empty text", "two with a tab", "complete or delete"),
+        (b"\n", "an empty text", "two with a tab", "complete or delete"),
         (b"caf\xe9\ta\n", "byte 0xe9", "UTF-8", "convert the input"),
     ],
 )
@@ -315,8 +315,11 @@ def test_a_line_that_is_no_pair(home, tmp_path, line, got, expected, fix):
 
 @pytest.mark.parametrize(
     ("line", "got", "fix"),
-    [(b"a\tcat .\n", "2 parted by tabs", "put a space for the tab"), (b" \n", "an empty text", "complete or delete")],
+    [
+        (b"a\tcat .\n", "2 separated by tabs", "put a space for the tab, set --config.data.text_columns to 2 names"),
+        (b" \n", "an empty text", "complete or delete"),
+    ],
 )
 def test_a_line_that_is_not_one_text(home, tmp_path, line, got, fix):
     message = predict(home, tmp_path / "out.jsonl", b"a cat .\n" + line, "sentence")
-    check(message, what="^input line 2$", got=got, expected="one text, without a tab", fix=fix)
+    check(message, what="^input line 2$", got=got, expected="one text", fix=fix)

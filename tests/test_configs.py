@@ -156,7 +156,8 @@ def test_a_dead_key_is_an_error_in_every_subtree(name):
 
 
 # Runs that are older than these keys do without.
-LATER = dict.fromkeys(("classification", "question_answering", "tagging"), (("data", "packing"),)) | {
+LATER = dict.fromkeys(("classification", "question_answering"), (("data", "packing"),)) | {
+    "tagging": (("data", "packing"), ("data", "text_field")),
     "bert_pretraining": (("data", "beam"), ("data", "beam", "runner"), ("data", "beam", "options")),
     "bertsum_ext": (("model", "sentence_pooling"), ("data", "oracle", "letters")),
     "bertsum_abs": (("data", "oracle", "letters"),),

@@ -15,6 +15,7 @@ LAYERS = {
     "configs/": ("configs",),
     "experiments/": (
         "bertjax.task",
+        "bertjax.inputs",
         "bertjax.showing",
         "bertjax.pretrained",
         "bertjax.fine_tuning",
@@ -82,14 +83,17 @@ LAYERS = {
         "bertjax.task",
     ),
     "bertjax/seq2seq.py": ("bertjax.decoding", "bertjax.errors", "bertjax.models", "bertjax.task"),
+    "bertjax/inputs.py": ("bertjax.data.lines", "bertjax.data.tables", "bertjax.task"),
     "bertjax/summarization.py": (
         "bertjax.data",
         "bertjax.decoding.selection",
         "bertjax.errors",
+        "bertjax.inputs",
         "bertjax.interop",
         "bertjax.pretrained",
         "bertjax.progress",
         "bertjax.scoring",
+        "bertjax.task",
         "bertjax.words",
     ),
     "bertjax/translators.py": (

@@ -8,9 +8,10 @@ from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.data import lines
+from bertjax.data import lines, tables
 from bertjax.data.lines import BadRows, Line, RowError
 from bertjax.data.sources import MAX_DOCUMENT_BYTES, split_name
+from bertjax.data.tables import Row
 from bertjax.errors import UserError, choice
 
 _TFDS = "tfds:NAME[:SPLIT]"
@@ -69,10 +70,12 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
     Names of files tell what is in them, `.gz` or not:
     - `.story`: CNN's and Daily Mail's, the article's paragraphs and then its highlights, each after `@highlight`;
     - `.jsonl`: a row an article;
+    - `.csv`, and `.tsv` whose first line has the article's field: rows as in `.jsonl`;
     - `.json`: a list of such rows, or rows as in `.jsonl`;
     - all others: plain text without summaries.
     Rows without the article's field that have `src` and `tgt` are those of BertSum and PreSumm (`format_to_lines`):
-    lists of sentences that are lists of words. Of others without it the article is in `text`.
+    lists of sentences that are lists of words. Of others without it the article is in `text`. Where no summary is
+    needed, `tgt` may be missing, and null counts as missing.
 
     Args:
       source: paths, globs and folders, separated by commas, or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
@@ -87,18 +90,18 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
     if source.startswith("tfds:"):
         yield from bad_rows.sift(map(read_row, *_numbered(source, key)))
         return
-    paths = find_files(source, key)
-    for kind, group in itertools.groupby(paths, key=_kind):
+    for path in find_files(source, key):
+        kind = _kind(path)
         if kind == ".story":
-            yield from bad_rows.sift(map(partial(_story, needs_summary=needs_summary), group))
+            yield from bad_rows.sift(map(partial(_story, needs_summary=needs_summary), [path]))
         elif kind in (".jsonl", ".json"):
-            for path in group:
-                yield from _rows(path, style, needs_summary, bad_rows)
+            yield from _rows(path, style, needs_summary, bad_rows)
+        elif (rows := _table(path, style, bad_rows)) is not None:
+            yield from bad_rows.sift(map(partial(_from_table, style=style, needs_summary=needs_summary), rows))
         elif style.layout == "file":
-            yield from bad_rows.sift(map(_text_file, group))
+            yield from bad_rows.sift(map(_text_file, [path]))
         else:
-            for path in group:
-                yield from bad_rows.sift(map(_text_line, lines.read_lines(path, MAX_DOCUMENT_BYTES)))
+            yield from bad_rows.sift(map(_text_line, lines.read_lines(path, MAX_DOCUMENT_BYTES)))
 
 
 def find_files(source: str, key: str) -> list[Path]:
@@ -116,7 +119,7 @@ def find_files(source: str, key: str) -> list[Path]:
             raise UserError(
                 f"{lines.named(key)}={path}",
                 got="a file of tensors, or an archive",
-                expected="text: .txt, .story, .jsonl or .json",
+                expected="text: .txt, .story, .jsonl, .json or .csv",
                 fix="name the text that it was made from, or unpack it",
             )
     return paths
@@ -152,7 +155,7 @@ def has_summaries(source: str, key: str) -> bool:
     """Whether all files of a source are of a kind that may hold summaries: plain text does not."""
     if source.startswith("tfds:"):
         return True
-    return all(_kind(path) in (".story", ".jsonl", ".json") for path in find_files(source, key))
+    return all(_kind(path) in (".story", ".jsonl", ".json", ".csv") for path in find_files(source, key))
 
 
 def _kind(path: Path) -> str:
@@ -216,6 +219,19 @@ def _rows(path: Path, style: ArticleFormat, needs_summary: bool, bad_rows: BadRo
     return bad_rows.sift(map(partial(_from_row, style=style, needs_summary=needs_summary), places, rows))
 
 
+def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row] | None:
+    """Returns the rows of a CSV file, or of a TSV file whose first line names the articles' column; None of others."""
+    if _kind(path) not in (".csv", ".tsv"):
+        return None
+    fields = (style.article_field, _TEXT_FIELD)
+    column = next((field for field in fields if field in tables.first_fields(path)), style.article_field)
+    return tables.read_input(str(path), "data.article_field", (column,), True, bad_rows)
+
+
+def _from_table(row: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
+    return _from_row(row.where, row.values, style, needs_summary)
+
+
 def _is_list(path: Path) -> bool:
     """Whether a .json file begins as a list; if not, it has rows."""
     first = next(_lines_with_text(path), None)
@@ -242,7 +258,8 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
     if not isinstance(row, Mapping):
         raise RowError(where, f"a JSON {type(row).__name__}", "an object with the fields of an article")
     article_field, summary_field = style.article_field, style.summary_field
-    if article_field not in row and all(field in row for field in _BERTSUM_FIELDS):
+    needed = _BERTSUM_FIELDS if needs_summary else _BERTSUM_FIELDS[:1]
+    if article_field not in row and all(field in row for field in needed):
         article_field, summary_field = _BERTSUM_FIELDS
     elif article_field not in row and _TEXT_FIELD in row and summary_field != _TEXT_FIELD:
         article_field = _TEXT_FIELD
@@ -250,11 +267,11 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
     if not any(body):
         raise RowError(where, f"an empty article in field {article_field!r}", "text", "complete the row")
     summary = None
-    if needs_summary or summary_field in row:
+    if needs_summary or row.get(summary_field) is not None:
         summary = tuple(filter(None, _parts(row, summary_field, "summary_field", where)))
         if needs_summary and not summary:
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", "complete the row")
-    gold = _gold(row, style, body, where) if style.gold_field in row else None
+    gold = _gold(row, style, body, where) if row.get(style.gold_field) is not None else None
     is_split = isinstance(row[article_field], list)
     stored = filter(None, body) if is_split else body
     return Stored(_id(row, where), tuple(stored), is_split, summary, gold, where, tuple(row))

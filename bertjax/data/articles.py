@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bertjax.data import article_formats, docstring_summaries, documentation, sentences
 from bertjax.data.article_formats import ArticleFormat, Stored
-from bertjax.data.lines import BadRows, RowError, named
+from bertjax.data.lines import BadRows, RowError, check_text, named
 from bertjax.data.splits import check_split, is_held_out
 from bertjax.errors import UserError, choice
 
@@ -38,7 +38,8 @@ class ArticlesConfig(ArticleFormat):
     """Which articles to read.
 
     A source is `documentation` (the embedded default, see `docstring_summaries`), or what `article_formats.read` takes:
-    paths, globs and folders of .txt, .story, .jsonl and .json files, `.gz` or not, or `tfds:cnn_dailymail:train`.
+    paths, globs and folders of .txt, .story, .jsonl, .json and .csv files, `.gz` or not, or
+    `tfds:cnn_dailymail:train`.
 
     Attributes:
       source: articles to train on.
@@ -138,7 +139,7 @@ class Articles:
             raise UserError(
                 f"config key {self._key}={self._source}",
                 got="plain text, which has no summaries",
-                expected="articles with their summaries: .story, .jsonl or .json files, or tfds:NAME[:SPLIT]",
+                expected="articles with their summaries: .story, .jsonl, .json or .csv files, or tfds:NAME[:SPLIT]",
                 fix="give such files; --mode=predict summarizes plain text",
             )
         # Those that are held out may well have none of their own.
@@ -156,55 +157,54 @@ class Articles:
             yield "\n".join(article.sentences), article
 
 
-def parse(texts: Iterable[str], config: ArticlesConfig) -> Iterator[Article]:
+def parse(texts: Iterable[str], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
     """Yields the articles in lines of text that is to be summarized; see `ArticleFormat.layout`.
 
     Args:
-      texts: the lines, without or with their ends.
+      texts: the lines, as `check_text` takes them.
       config: how they are read.
+      bad_rows: what to do with a bad article.
     Raises:
       UserError: a bad article, with its line; or no article at all.
     """
     numbered: Iterable[tuple[int, Sequence[str]]] = enumerate(([text] for text in texts), start=1)
     if config.layout == "file":
         numbered = [(1, list(texts))]
-    stored = (
-        Stored(str(number), tuple(map(str.strip, body)), False, None, None, f"input line {number}")
-        for number, body in numbered
-    )
-    yield from _to_summarize(stored, "input", config, BadRows(config.on_bad_row))
+    stored = bad_rows.sift(itertools.starmap(_of_lines, numbered))
+    return _to_summarize(stored, "input", config, bad_rows)
 
 
-def read(source: str, key: str, config: ArticlesConfig) -> Iterator[Article]:
+def _of_lines(number: int, body: Sequence[str]) -> Stored:
+    where = f"input line {number}"
+    for offset, line in enumerate(body):
+        check_text(line, f"input line {number + offset}")
+    return Stored(str(number), tuple(map(str.strip, body)), False, None, None, where)
+
+
+def read(source: str, key: str, config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
     """Yields the articles of files or of a TFDS dataset, with summaries or without.
 
     Args:
       source: as `article_formats.read` takes it.
       key: the config key or flag that names it, for messages.
       config: how it is read.
+      bad_rows: what to do with a bad article.
     Raises:
       UserError: a source that cannot be read, a bad article, or no article at all.
     """
-    bad_rows = BadRows(config.on_bad_row)
     stored = article_formats.read(source, key, config, False, bad_rows)
-    yield from _to_summarize(stored, f"{named(key)}={source}", config, bad_rows)
+    return _to_summarize(stored, f"{named(key)}={source}", config, bad_rows)
 
 
 def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
-    """Yields the articles, and tells how many bad ones were left out."""
+    """Yields the articles. Raises UserError if there are none, good or bad."""
+    found = bad_rows.sift(map(partial(_split, splitter=config.splitter), stored))
     count = 0
-    for article in bad_rows.sift(map(partial(_split, splitter=config.splitter), stored)):
-        count += 1
+    for count, article in enumerate(found, start=1):  # noqa: B007
         yield article
-    if not count:
-        raise UserError(
-            where,
-            got=f"no articles ({bad_rows.count} bad ones left out)",
-            expected="at least one",
-            fix="check that it is the one meant; config.data.on_bad_row=stop tells of the first bad article",
-        )
-    if bad_rows.count:
-        _log.warning("%s: %d articles, %d bad ones left out", where, count, bad_rows.count)
+    if not count + bad_rows.count:
+        fix = "check that it is the one meant"
+        raise UserError(where, got="no articles", expected="at least one", fix=fix)
 
 
 def _split(stored: Stored, splitter: str) -> Article:

@@ -30,6 +30,7 @@ class TextFeatures(NamedTuple):
     units: list[str]  # what they stand for: word pieces, words, or the text itself
     features: Float[np.ndarray, "n D"]
     second: int | None  # of a pair: the number of the first unit of its second text
+    error: str | None = None  # what is wrong with a text that is bad input and so has no units
 
 
 class FeatureWriter:
@@ -44,7 +45,7 @@ class FeatureWriter:
         self._shards: list[dict[str, Any]] = []
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Adds a text: its `units`, their `features` [n, D] and, of a pair, `second`; see `TextFeatures`.
+        """Adds a text: its `units`, their `features` [n, D], and `second` or `error` if any; see `TextFeatures`.
 
         Raises:
           UserError: a number that is not finite.
@@ -168,7 +169,7 @@ class _Shard:
     def text(self, number: int) -> TextFeatures:
         record = self._records[number]
         start, stop = self._offsets[number : number + 2]
-        return TextFeatures(record["units"], self._features[start:stop], record.get("second"))
+        return TextFeatures(record["units"], self._features[start:stop], record.get("second"), record.get("error"))
 
 
 def _read_index(path: Path) -> dict[str, Any]:

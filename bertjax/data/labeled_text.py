@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.data import tables
 from bertjax.data.lines import BadRows, RowError
 from bertjax.data.splits import check_split, held_out
-from bertjax.data.tables import Row
+from bertjax.data.tables import Row, text_of, value_of
 from bertjax.errors import UserError, choice
 
 _log = logging.getLogger(__name__)
@@ -45,13 +45,7 @@ class LabeledTextConfig:
 
     def __post_init__(self) -> None:
         choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
-        if len(self.text_columns) not in (1, 2):
-            raise UserError(
-                "config key data.text_columns",
-                got=self.text_columns,
-                expected="one column, or the two of a pair",
-                fix="for example ('sentence',) or ('sentence1', 'sentence2')",
-            )
+        check_text_columns(self.text_columns)
         check_split(self.valid_source, self.valid_fraction)
         columns = (*self.text_columns, self.label_column)
         if len(set(columns)) < len(columns):
@@ -121,13 +115,6 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> lis
     return good
 
 
-def read_texts(config: LabeledTextConfig, path: str) -> Iterator[LabeledText]:
-    """Yields the rows of a table to predict on, whose labels are not looked at. Raises UserError as `read`."""
-    bad_rows, config = BadRows(config.on_bad_row), dataclasses.replace(config, label_column="")
-    rows = tables.read_rows(path, "--input", config.header, "", bad_rows)
-    return bad_rows.sift(map(partial(_labeled, config=config, numeric=False), rows))
-
-
 def label_names(rows: Sequence[LabeledText], known: Sequence[str]) -> tuple[str, ...]:
     """Returns the classes of training rows: as numbers in order if all of them are, otherwise by code point.
 
@@ -185,45 +172,56 @@ def check_labels(rows: Sequence[LabeledText], names: Sequence[str]) -> None:
             )
 
 
-def parse_line(line: str, pair: bool, number: int) -> tuple[str, str | None]:
-    """Returns the text in a line to predict, or the two texts of a pair, which a tab parts.
+def texts_of_line(line: str, where: str, columns: Sequence[str]) -> list[str]:
+    """Returns the text in a line to predict on, or the two texts of a pair, which a tab separates.
 
     Args:
-      line: without or with its line end.
-      pair: whether there are to be two.
-      number: of the line, for messages.
-
+      line: without its end.
+      where: it stands, for messages.
+      columns: `data.text_columns`: the line has as many texts.
     Raises:
-      UserError: another number of texts, or an empty one.
+      RowError: another number of texts, or an empty one.
     """
-    texts = [text.strip() for text in line.rstrip("\r\n").split("\t")]
-    expected = "two texts with a tab between them" if pair else "one text, without a tab"
-    if len(texts) != 1 + pair:
-        fix = "put a tab between the texts, and none in them" if pair else "put a space for the tab"
-        raise UserError(f"input line {number}", got=f"{len(texts)} parted by tabs", expected=expected, fix=fix)
+    texts, is_pair = split_pair(line, where), len(columns) == 2
+    if len(texts) != len(columns):
+        got = f"{len(texts)} separated by tabs"
+        expected = "two texts with a tab between them" if is_pair else "one text, without a tab"
+        fix = "put a tab between the texts" if is_pair else "put a space for the tab"
+        fix += f", set --config.data.text_columns to {len(texts)} names instead of {len(columns)}"
+        raise RowError(where, got, expected, fix)
+    return texts
+
+
+def split_pair(line: str, where: str) -> list[str]:
+    """Returns the text in a line, or the two texts that a tab separates. Raises RowError for more, or an empty one."""
+    texts, expected = [text.strip() for text in line.split("\t")], "one text, or two with a tab between them"
+    if len(texts) > 2:
+        fix = "put spaces for the tabs within texts"
+        raise RowError(where, f"{len(texts)} separated by tabs", expected, fix)
     if not all(texts):
-        fix = "complete or delete the line"
-        raise UserError(f"input line {number}", got="an empty text", expected=expected, fix=fix)
-    return texts[0], texts[1] if pair else None
+        raise RowError(where, "an empty text", expected, "complete or delete the line")
+    return texts
+
+
+def check_text_columns(columns: Sequence[str]) -> None:
+    """Raises UserError unless there is one column of texts, or two."""
+    if len(columns) not in (1, 2):
+        raise UserError(
+            "config key data.text_columns",
+            got=columns,
+            expected="one column, or the two of a pair",
+            fix="for example ('sentence',) or ('sentence1', 'sentence2')",
+        )
 
 
 def _labeled(row: Row, config: LabeledTextConfig, numeric: bool) -> LabeledText:
-    texts = [_text(row, column) for column in config.text_columns]
+    texts = [text_of(row, column, "data.text_columns") for column in config.text_columns]
     label = (_target if numeric else _class)(row, config.label_column) if config.label_column else None
     return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
 
 
-def _text(row: Row, column: str) -> str:
-    value = _value(row, column, "data.text_columns")
-    if not isinstance(value, str):
-        raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
-    if not (text := value.strip()):
-        raise RowError(row.where, f"an empty text in column {column!r}", "text", "complete the row")
-    return text
-
-
 def _class(row: Row, column: str) -> str:
-    value = _value(row, column, "data.label_column")
+    value = value_of(row, column, "data.label_column")
     name = json.dumps(value) if isinstance(value, int) else value  # of JSON lines: 1 and true as they stand there
     if not isinstance(name, str):
         raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "the name or number of a class")
@@ -233,20 +231,11 @@ def _class(row: Row, column: str) -> str:
 
 
 def _target(row: Row, column: str) -> float:
-    value = _value(row, column, "data.label_column")
+    value = value_of(row, column, "data.label_column")
     number = _number(value)
     if number is None:
         raise RowError(row.where, f"{value!r} in column {column!r}", "a finite number")
     return number
-
-
-def _value(row: Row, column: str, key: str) -> object:
-    if column not in row.values:
-        columns = ", ".join(map(repr, row.values)) or "none"
-        got = f"a row without column {column!r}; its columns: {columns}"
-        fix = f"correct --config.{key}, or --config.data.header if it says wrongly whether the first row names them"
-        raise RowError(row.where, got, f"what config.{key} names", fix)
-    return row.values[column]
 
 
 def _number(value: object) -> float | None:

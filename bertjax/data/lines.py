@@ -1,5 +1,6 @@
 """Files as lines, in bounded memory: finding them, unpacking them, and telling what is wrong with them."""
 
+import collections
 import contextlib
 import gzip
 import itertools
@@ -26,11 +27,21 @@ _JSON = "one JSON value in UTF-8 text"
 
 
 class RowError(UserError):
-    """A line, row or record that is wrong by itself, so that `data.on_bad_row=skip` can leave it out."""
+    """A line, row or record that is wrong by itself, so that `data.on_bad_row=skip` can skip it.
+
+    Attributes:
+      where, got, expected: as in the message.
+    """
 
     def __init__(self, where: str, got: str, expected: str, fix: str = "correct the row") -> None:
-        skip = "set --config.data.on_bad_row=skip to leave such rows out"
+        skip = "set --config.data.on_bad_row=skip to skip such rows"
         super().__init__(where, got=got, expected=expected, fix=f"{fix}, or {skip}")
+        self.where, self.got, self.expected = where, got, expected
+
+    @property
+    def reason(self) -> str:
+        """The message without the fix."""
+        return str(self).rpartition(". Fix: ")[0]
 
 
 class BadRows:
@@ -43,6 +54,7 @@ class BadRows:
 
     def __init__(self, on_bad_row: str) -> None:
         self._stop = choice(on_bad_row, ("stop", "skip"), "data.on_bad_row") == "stop"
+        self._errors: collections.deque[RowError] = collections.deque(maxlen=0)  # `marked` keeps them
         self.count = 0
 
     def sift(self, rows: Iterator[T]) -> Iterator[T]:
@@ -53,12 +65,29 @@ class BadRows:
                 row = next(rows)
             except StopIteration:
                 return
-            except RowError:
+            except RowError as error:
                 if self._stop:
                     raise
                 self.count += 1
+                self._errors.append(error)
             else:
                 yield row
+
+    def marked(self, rows: Iterator[T]) -> Iterator[T | RowError]:
+        """Yields rows that come from `sift`, and the error of each skipped row in its place.
+
+        Args:
+          rows: read one at a time; any number of `sift` of this object may be behind them.
+        """
+        self._errors = collections.deque()
+        for row in rows:
+            yield from self._taken()
+            yield row
+        yield from self._taken()
+
+    def _taken(self) -> Iterator[RowError]:
+        while self._errors:
+            yield self._errors.popleft()
 
 
 class Line(NamedTuple):
@@ -124,10 +153,14 @@ def decode_object(line: Line) -> dict[str, Any]:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raises RowError if a string from JSON is no text that a UTF-8 file can hold."""
+    """Raises RowError if a string from JSON, or decoded with `surrogateescape`, is no text that UTF-8 can hold."""
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) - 0xDC00
+        if 0x80 <= byte < 0x100:  # where `surrogateescape` puts bytes
+            fix = "convert the input to UTF-8 (iconv does)"
+            raise RowError(where, f"byte {byte:#04x}, not valid UTF-8", "UTF-8 text", fix) from None
         raise RowError(where, "half of a surrogate pair in the text", "whole characters") from None
     if "\0" in text:
         raise RowError(where, "a NUL character", "text")

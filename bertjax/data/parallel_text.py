@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from bertjax.data import lines, tables
 from bertjax.data.lines import MAX_LINE_BYTES, BadRows, Line, RowError
 from bertjax.data.splits import check_split, is_held_out
-from bertjax.data.tables import Row
+from bertjax.data.tables import Row, text_of
 from bertjax.errors import UserError, choice
 
 _log = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ class ParallelTextConfig:
       source, target: what to train on.
       valid_source, valid_target: held-out pairs; empty to hold out some of those to train on.
       test_source, test_target: pairs to test on; empty for none.
-      source_column, target_column: of tables; empty for aligned files.
+      source_column, target_column: of tables; empty for aligned files. A table to predict on needs the first alone.
       header, separator: of tables, see `tables.read_rows`.
       valid_fraction: which fraction of the different source texts is held out if `valid_source` is empty. With several
         prefixes no pair is trained on whose target is such a text either: it may be a held-out pair turned around.
       source_prefix, target_prefix: texts put before each text of a side, with the space that is to follow: none, one,
-        or one for each of the names that the commas separate. So one model learns several pairs of languages. What is
-        to be translated begins with its prefix, unless there is but one; no translation is scored with one. Different
+        or one for each of the names that the commas separate. So one model learns several pairs of languages. If there
+        are several, each text to translate has to begin with one of them; no translation is scored with one. Different
         ones of the targets take some of the sources, or ("",) where the texts themselves tell. A run in `init_from`
         gives those that it had, where neither is set; ("",) is none beside that.
       on_bad_row: "stop" at a bad pair, or "skip" and count it.
@@ -66,13 +66,8 @@ class ParallelTextConfig:
     def __post_init__(self) -> None:
         choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
         columns = (self.source_column, self.target_column)
-        if any(columns) and (not all(columns) or columns[0] == columns[1]):
-            raise UserError(
-                "config keys data.{source_column,target_column}",
-                got=f"{columns[0]!r} and {columns[1]!r}",
-                expected="two different columns of a table, or none for files aligned by line",
-                fix="set both, or neither",
-            )
+        if columns[1] and columns[0] in ("", columns[1]):
+            raise self._bad_columns()
         for source, target in (_KEYS["valid"], _KEYS["test"]):
             if getattr(self, target) and not getattr(self, source):
                 raise UserError(
@@ -82,13 +77,30 @@ class ParallelTextConfig:
                     fix=f"set --config.data.{source}=FILE, or empty data.{target}",
                 )
 
-    def parted_source(self, text: str) -> tuple[str, str]:
-        """The prefix of a source text and the rest: the one that it begins with or, if there is but one, that."""
-        return _parted(text, self.source_prefix)
+    def _bad_columns(self) -> UserError:
+        return UserError(
+            "config keys data.{source_column,target_column}",
+            got=f"{self.source_column!r} and {self.target_column!r}",
+            expected="two different columns of a table, or none for files aligned by line",
+            fix="set both, or neither",
+        )
 
-    def parted_target(self, text: str) -> tuple[str, str]:
-        """Those of a target text."""
-        return _parted(text, self.target_prefix)
+    def check_columns(self) -> None:
+        """Raises UserError unless there are columns for both sides of a table, or none; one does to predict on."""
+        if bool(self.source_column) != bool(self.target_column):
+            raise self._bad_columns()
+
+    def parted_source(self, text: str, where: str) -> tuple[str, str]:
+        """Returns the prefix of a source text and the rest. If all texts have the same prefix, it may be left out.
+
+        Raises:
+          RowError: there are several prefixes, and the text begins with none of them; with `where` it stands.
+        """
+        return _parted(text, self.source_prefix, "data.source_prefix", where)
+
+    def parted_target(self, text: str, where: str) -> tuple[str, str]:
+        """Returns the prefix of a target text and the rest, as `parted_source`."""
+        return _parted(text, self.target_prefix, "data.target_prefix", where)
 
 
 class Pair(NamedTuple):
@@ -172,6 +184,7 @@ class ParallelText:
 
     def _check_sides(self) -> None:
         """Raises UserError unless there is a table, or two sides."""
+        self._config.check_columns()
         is_table = bool(self._config.source_column)
         names = " and ".join(f"data.{key}" for key in self._keys)
         if not self._source:
@@ -262,12 +275,25 @@ class ParallelText:
                 yield pair, part
 
 
-def _parted(text: str, prefixes: tuple[str, ...]) -> tuple[str, str]:
+def pair_of_line(line: str, where: str) -> Pair:
+    """Returns the source and the target in a line, between which a tab stands. Raises RowError for another line."""
+    texts = [text.strip() for text in line.split("\t")]
+    if len(texts) != 2 or not all(texts):
+        fix = "write SOURCE, a tab, TARGET; leave decoding.method as it is, to have a target written"
+        raise RowError(where, line[:80], "a text and its target, with a tab between them", fix)
+    return Pair(texts[0], texts[1], where)
+
+
+def _parted(text: str, prefixes: tuple[str, ...], key: str, where: str) -> tuple[str, str]:
     begins = [prefix for prefix in prefixes if f"{text} ".startswith(prefix)]  # a text may have lost the last space
     if begins:
         prefix = max(begins, key=len)
         return prefix, text[len(prefix) :]
-    return (prefixes[0] if len(set(prefixes)) == 1 else ""), text
+    several = sorted(set(prefixes))
+    if len(several) > 1:
+        expected = f"one that begins with a prefix of {key}: {', '.join(map(repr, several))}"
+        raise RowError(where, f"{text[:40]!r}, a text without a prefix", expected, "put the prefix before the text")
+    return (several[0] if several else ""), text
 
 
 def _split_names(source: str) -> list[str]:
@@ -307,21 +333,5 @@ def _aligned_pair(sides: tuple[Line, Line]) -> Pair:
 
 
 def _table_pair(row: Row, config: ParallelTextConfig) -> Pair:
-    texts = [_text(row, key, getattr(config, key)) for key in ("source_column", "target_column")]
+    texts = [text_of(row, getattr(config, key), f"data.{key}") for key in ("source_column", "target_column")]
     return Pair(texts[0], texts[1], row.where)
-
-
-def _text(row: Row, key: str, column: str) -> str:
-    if column not in row.values:
-        columns = ", ".join(map(repr, row.values)) or "none"
-        got = f"a row without column {column!r}; its columns: {columns}"
-        fix = (
-            f"correct --config.data.{key}, or --config.data.header if it says wrongly whether the first row names them"
-        )
-        raise RowError(row.where, got, f"what config.data.{key} names", fix)
-    value = row.values[column]
-    if not isinstance(value, str):
-        raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
-    if not (text := value.strip()):
-        raise RowError(row.where, f"an empty text in column {column!r}", "text", "complete the row")
-    return text

@@ -56,7 +56,78 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
     paths = lines.find_files(source, key, also="tfds:NAME[:SPLIT]")
     kinds = [_separator(path, key, separator) for path in paths]
     for path, kind in zip(paths, kinds, strict=True):
-        yield from _rows(path, header, kind, bad_rows) if kind else _objects(path, bad_rows)
+        yield from _read(path, header, kind, bad_rows)
+
+
+def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_rows: BadRows) -> Iterator[Row] | None:
+    """Returns the rows of a file to predict on, or None if it has lines of text instead.
+
+    A file is a table if its name ends in `.jsonl` or `.csv`, or in `.tsv` if its first line names the columns, `.gz` or
+    not.
+
+    Args:
+      path: the file.
+      key: the config key that names the columns, for messages.
+      columns: those that are read; "" for one that the config leaves open.
+      header: whether the first row of TSV and CSV files names the columns.
+      bad_rows: what to do with bad rows.
+    Raises:
+      UserError: as `read_rows`; or a table without one of the columns.
+    """
+    file, kind = Path(path), Path(path.removesuffix(".gz")).suffix
+    if kind == ".tsv":
+        is_table = header and all(columns) and file.is_file() and set(columns) <= set(first_fields(file))
+    else:
+        is_table = kind in (".jsonl", ".csv")
+    if not is_table:
+        return None
+    rows = _read(file, header, _SEPARATORS.get(kind, ""), bad_rows)
+    return rows if kind == ".jsonl" and all(columns) else _with_columns(rows, key, columns)
+
+
+def first_fields(path: Path) -> list[str]:
+    """Returns the fields of the first row of a TSV or CSV file, none if it has no good first row."""
+    separator = _SEPARATORS[Path(path.name.removesuffix(".gz")).suffix]
+    try:
+        first = next(_CsvFields(path) if separator == "," else _split_lines(path, separator), None)
+    except RowError:
+        return []
+    return first.fields if first else []
+
+
+def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
+    """Yields rows that all have the same columns. Raises UserError, not RowError, if one is missing."""
+    for row in rows:
+        for column in columns:
+            if column not in row.values:
+                error = _without(row, column, key)
+                fix = f"set --config.{key} to the columns of the text"
+                raise UserError(error.where, got=error.got, expected=error.expected, fix=fix)
+        yield row
+
+
+def value_of(row: Row, column: str, key: str) -> object:
+    """Returns the value of a column, which the config key names. Raises RowError if the row does not have it."""
+    if column not in row.values:
+        raise _without(row, column, key)
+    return row.values[column]
+
+
+def text_of(row: Row, column: str, key: str) -> str:
+    """Returns the stripped text of a column, which the config key names. Raises RowError if there is none."""
+    value = value_of(row, column, key)
+    if not isinstance(value, str):
+        raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
+    if not (text := value.strip()):
+        raise RowError(row.where, f"an empty text in column {column!r}", "text", "complete the row")
+    return text
+
+
+def _without(row: Row, column: str, key: str) -> RowError:
+    columns = ", ".join(map(repr, row.values)) or "none"
+    got = f"a row without column {column!r}; its columns: {columns}"
+    fix = f"correct --config.{key}, or --config.data.header if it says wrongly whether the first row names them"
+    return RowError(row.where, got, f"what config.{key} names", fix)
 
 
 def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
@@ -90,6 +161,10 @@ def _separator(path: Path, key: str, separator: str) -> str:
             fix="set --config.data.separator to what parts the fields, or rename the file",
         )
     return _SEPARATORS[ending]
+
+
+def _read(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
+    return _rows(path, header, separator, bad_rows) if separator else _objects(path, bad_rows)
 
 
 def _records(source: str, key: str, bad_rows: BadRows) -> Iterator[Row]:
@@ -126,8 +201,14 @@ def _object(line: Line) -> Row:
 def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
     found = _CsvFields(path) if separator == "," else _split_lines(path, separator)
     good = bad_rows.sift(found)
-    # A bad header stops in any case: without it the next row would be taken for one.
-    first = next(found if header else good, None)
+    try:
+        first = next(found if header else good, None)
+    except RowError as error:
+        if not header:
+            raise
+        # Not skipped, or the next row would be taken for the header.
+        fix = "correct the first line, or set --config.data.header=False if it is a row"
+        raise UserError(error.where, got=error.got, expected=error.expected, fix=fix) from None
     if first is None:
         return
     takes_rest = separator not in _SEPARATORS.values()

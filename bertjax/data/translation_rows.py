@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Int32
 
+from bertjax.data.lines import RowError
 from bertjax.data.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.subword_vocabularies import Vocabularies
 from bertjax.errors import UserError, choice
@@ -108,9 +109,11 @@ class TranslationRows:
           where: its place, for messages.
           refuses: whether one that is too long is an error.
         Raises:
-          UserError: it is too long, and is not to be split or cannot be.
+          RowError: it has none of several prefixes; or it is too long, and is not to be split or cannot be.
         """
-        prefix, text = self.files.parted_source(text)
+        if not text:
+            return []
+        prefix, text = self.files.parted_source(text, where)
         return self._divided(prefix, text, limit, where, refuses) if text else []
 
     def _divided(self, prefix: str, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
@@ -124,13 +127,17 @@ class TranslationRows:
         halves = text[:cut].rstrip(), text[cut:].lstrip()
         return [row for half in halves for row in self._divided(prefix, half, limit, where, refuses)]
 
-    def to_score(self, source: str, target: str, limit: int, where: str) -> Row:
-        """A source and its target as one row, with their prefixes; arguments as of `to_translate`.
+    def to_score(self, pair: Pair, limit: int) -> Row:
+        """A source and its target as one row, with their prefixes.
 
+        Args:
+          pair: the two.
+          limit: tokens of each at most.
         Raises:
-          UserError: one is too long.
+          RowError: one is too long, or has none of several prefixes.
         """
-        sides = self.files.parted_source(source), self.files.parted_target(target)
+        where = pair.where
+        sides = self.files.parted_source(pair.source, where), self.files.parted_target(pair.target, where)
         (row,) = self.encoded([Pair("".join(sides[0]), "".join(sides[1]), where)])
         longest = max(map(len, row.values()))
         if longest > limit:
@@ -180,5 +187,5 @@ def _with_segments(row: Row) -> Row:
     return row | {names[name]: np.ones_like(ids) for name, ids in row.items()}
 
 
-def _too_long(where: str, got: int, room: int, fix: str) -> UserError:
-    return UserError(where, got=f"{got:,} tokens", expected=f"at most {room:,}", fix=fix)
+def _too_long(where: str, got: int, room: int, fix: str) -> RowError:
+    return RowError(where, f"{got:,} tokens", f"at most {room:,}", fix)

@@ -43,7 +43,7 @@ def page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     Args:
       records: of articles, as `--mode=predict` of `bertsum_ext` writes them: with the numbers of sentences from 0 in
         "positions", in the order of the summary; a score of 0 to 1 or None for each of "sentences"; and for each of
-        those "refused" its "position", "reason", and what it repeats.
+        those "refused" its "position", "reason", and what it repeats. Of bad inputs there is an "error" alone.
     Raises:
       UserError: records of something else.
     """
@@ -53,12 +53,15 @@ def page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         _check(record)
     yield _HEAD
     for record in itertools.chain(first, records):
-        yield article(record)
+        if "error" in record:
+            yield f"<section>\n<p>{html.escape(record['error'])}</p>\n</section>\n"
+        else:
+            yield article(record)
     yield "</html>\n"
 
 
 def _check(record: Mapping[str, Any]) -> None:
-    if any(key not in record for key in _KEYS):
+    if "error" not in record and any(key not in record for key in _KEYS):
         raise UserError(
             "--format=html",
             got="records of " + ", ".join(record),

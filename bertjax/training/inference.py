@@ -18,6 +18,7 @@ from bertjax.progress import track
 from bertjax.task import (
     Attended,
     Attends,
+    BadInput,
     Batch,
     Example,
     HasTest,
@@ -220,14 +221,14 @@ class Inference:
     def records(self, examples: Iterable[Example]) -> Iterator[Mapping[str, Any]]:
         """A record for each example, in order."""
         for example, outputs in self._predictor(self._params, examples):
-            yield self._task.record(example, outputs)
+            is_bad = isinstance(example.source, BadInput)
+            yield {"error": example.source.error} if is_bad else self._task.record(example, outputs)
 
-    def attention(self, line: str) -> Iterator[Mapping[str, Attended]]:
-        """What the words of the examples in a line looked at; nothing for those of no row or of several."""
+    def attention(self, example: Example) -> Mapping[str, Attended] | None:
+        """What the words of an example looked at; None for one of no row or of several."""
         assert isinstance(self._task, Attends)
-        for example, outputs in self._predictor(self._params, self._task.examples(iter([line]))):
-            if len(outputs) == 1:
-                yield self._task.attention(self._params, example, outputs)
+        ((_, outputs),) = self._predictor(self._params, [example])
+        return self._task.attention(self._params, example, outputs) if len(outputs) == 1 else None
 
     def samples(self, count: int) -> Iterator[Mapping[str, Any]]:
         """What the task shows of `count` held-out examples."""

@@ -17,6 +17,7 @@ from bertjax.errors import UserError, build_all, check_unresolved
 from bertjax.progress import track
 from bertjax.task import (
     Attends,
+    BadInput,
     Example,
     HasTest,
     OfficialPredictions,
@@ -32,6 +33,7 @@ from bertjax.training.experiment import Experiment, Text, Trainable
 
 _log = logging.getLogger(__name__)
 
+_FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html"}  # of predictions, by their file's suffix
 _OF_ONE = ("_low", "_high", "_p")  # endings of figures whose means over checkpoints would say nothing
 _NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
 
@@ -363,11 +365,15 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
     if request.mode == "export":
         runner.export(Path(request.output))
         return
+    if request.draw and not isinstance(task, Attends):
+        got, expected = "a task without pictures of attention", "one that has them, such as translation"
+        raise UserError("--plot", got=got, expected=expected, fix="leave it out")
     _check_input(request, task)
     examples = _examples(request, task, runner)
     if isinstance(task, OfficialPredictions) and request.output.endswith(".json"):
+        good = (record for record in runner.records(examples) if "error" not in record)
         with streams.open_output(request.output, distributed.is_first_process()) as output:
-            output.write(streams.json_line(task.official(runner.records(examples))))
+            output.write(streams.json_line(task.official(good)))
         return
     if isinstance(task, WritesFolder) and (request.output.endswith("/") or Path(request.output).is_dir()):
         folder = task.open_folder(Path(request.output))
@@ -375,7 +381,7 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
             for record in runner.records(examples):
                 take(record)
         return
-    form = request.format or {".jsonl": "jsonl", ".html": "html"}.get(Path(request.output).suffix, "")
+    form = request.format or _FORMS.get(Path(request.output).suffix, "")
     if form == "html":
         with streams.open_output(request.output, distributed.is_first_process()) as output:
             output.writelines(request.render(runner.records(examples)))
@@ -402,31 +408,33 @@ def _check_input(request: Request, task: Predicts) -> None:
 
 def _found(request: Request, task: Predicts) -> Iterator[Example]:
     """The examples in the input."""
-    of_files = task if isinstance(task, ReadsFiles) and request.input != "-" and not request.draw else None
+    of_files = task if isinstance(task, ReadsFiles) and request.input != "-" else None
     return (of_files and of_files.examples_of(request.input)) or task.examples(streams.read_lines(request.input))
 
 
 def _examples(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[Example]:
-    """Yields the examples in the input with progress; with --plot, draws each as it is read."""
-    found = task.examples(_drawn(request, task, runner)) if request.draw else _found(request, task)
-    return track(found, "predicting", "examples")
+    """Yields the examples in the input with progress, and logs how many are bad; with --plot, draws each first."""
+    count = bad = 0
+    for example in track(_found(request, task), "predicting", "examples"):
+        count += 1
+        bad += isinstance(example.source, BadInput)
+        if request.draw:
+            _draw(request, runner, count, example)
+        yield example
+    if bad:
+        _log.warning("%d of %d inputs are bad: their records have an error instead of a prediction", bad, count)
 
 
-def _drawn(request: Request, task: Predicts, runner: inference.Inference) -> Iterator[str]:
-    """The lines of the input, each when its picture is drawn."""
-    if not isinstance(task, Attends):
-        got, expected = "a task without pictures of attention", "one that has them, such as translation"
-        raise UserError("--plot", got=got, expected=expected, fix="leave it out")
+def _draw(request: Request, runner: inference.Inference, number: int, example: Example) -> None:
+    """Draws what the words of an example looked at, if it has one row."""
     assert request.draw
-    for number, line in enumerate(streams.read_lines(request.input), start=1):
-        for kinds in runner.attention(line):
-            if not kinds:
-                got, expected = "a model without attention", "one that has it"
-                fix = "leave it out, or train one with it: a recurrent one by --config.model.attention=additive"
-                raise UserError("--plot", got=got, expected=expected, fix=fix)
-            if distributed.is_first_process():
-                request.draw(number, kinds)
-        yield line
+    kinds = runner.attention(example)
+    if kinds is not None and not kinds:
+        got, expected = "a model without attention", "one that has it"
+        fix = "leave it out, or train one with it: a recurrent one by --config.model.attention=additive"
+        raise UserError("--plot", got=got, expected=expected, fix=fix)
+    if kinds and distributed.is_first_process():
+        request.draw(number, kinds)
 
 
 def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str]:
@@ -435,7 +443,8 @@ def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str
         fix = "leave out --format, or set it to jsonl"
         raise UserError("--format=text", got="a task whose records are no texts", expected="one that writes", fix=fix)
     if isinstance(task, WritesText) and form != "jsonl":
-        return lambda record: task.line(record).replace("\n", " ") + "\n"  # one for each, whatever it holds
+        # One line for each record, whatever it holds; an empty one for a bad input.
+        return lambda record: "\n" if "error" in record else task.line(record).replace("\n", " ") + "\n"
     return streams.json_line
 
 

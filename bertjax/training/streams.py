@@ -18,25 +18,19 @@ from bertjax.errors import UserError
 
 
 def read_lines(name: str) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file (`.gz` too), or of standard input if `name` is "-"; without their line ends, nor
-    the byte order mark that some editors begin a file with.
+    """Yields the lines of a UTF-8 file (`.gz` too), or of standard input if `name` is "-".
+
+    Line ends and the byte order mark that some editors begin a file with are left out. Bytes that are not UTF-8 become
+    lone surrogates (`surrogateescape`): the task says what becomes of such a line.
 
     Raises:
-      UserError: no such file, or a damaged one; standard input for several processes; a line that is not UTF-8.
+      UserError: no such file, or a damaged one; standard input for several processes.
     """
     if name == "-" and jax.process_count() > 1:
         raise UserError("--input=-", got="several processes", expected="a file that all can read", fix="give a file")
     with _open_input(name) as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"input line {number}",
-                    got=f"byte {line[error.start]:#04x}",
-                    expected="UTF-8",
-                    fix="convert the input (iconv does)",
-                ) from error
+        for number, line in enumerate(file):
+            yield line.rstrip(b"\r\n").decode("utf-8" if number else "utf-8-sig", "surrogateescape")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import tensorflow_datasets as tfds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data import documentation
-from bertjax.data.articles import Article, Articles, ArticlesConfig, parse
-from bertjax.data.articles import read as read_files
+from bertjax.data import articles, documentation
+from bertjax.data.articles import Article, Articles, ArticlesConfig
+from bertjax.data.lines import BadRows, RowError
 from bertjax.errors import UserError
 
 
@@ -52,6 +53,14 @@ def config(**changes):
         "on_bad_row": "stop",
     }
     return ArticlesConfig(**{**values, **changes})
+
+
+def parse(texts, config):
+    return articles.parse(texts, config, BadRows(config.on_bad_row))
+
+
+def read_files(source, key, config):
+    return articles.read(source, key, config, BadRows(config.on_bad_row))
 
 
 def read(*args, **changes):
@@ -423,7 +432,7 @@ def test_text_to_summarize():
     ("lines", "layout", "message"),
     [
         ([], "file", r"input line 1: got an empty article; expected a text with letters"),
-        ([], "line", r"input: got no articles \(0 bad ones left out\); expected at least one"),
+        ([], "line", r"input: got no articles; expected at least one"),
         (["\n", " "], "file", r"input line 1: got an empty article"),
         (
             ["x", "\n"],
@@ -447,25 +456,26 @@ def test_a_flag_is_called_a_flag():
         list(read_files("none.txt", "--input", config()))
 
 
-def test_bad_text_is_left_out_and_counted_wherever_it_comes_from(caplog):
+def test_bad_text_is_marked_wherever_it_comes_from():
     texts = ["One. Two.", "", "4 5", "Three."]
     for number, text in enumerate(texts):
         write(f"f/{number}.txt", text)
     write("t/a.txt", "\n".join(texts))
     by_line, by_file = (config(layout=layout, on_bad_row="skip") for layout in ("line", "file"))
-    for where, found in {
-        "--input=f": read_files("f", "--input", by_file),
-        "--input=t/a.txt": read_files("t/a.txt", "--input", by_line),
-        "input": parse(texts, by_line),
-    }.items():
-        assert [article.sentences for article in found] == [("One.", "Two."), ("Three.",)]
-        assert caplog.messages[-1] == f"{where}: 2 articles, 2 bad ones left out"
+    for read_with in (
+        partial(articles.read, "f", "--input", by_file),
+        partial(articles.read, "t/a.txt", "--input", by_line),
+        partial(articles.parse, texts, by_line),
+    ):
+        bad_rows = BadRows("skip")
+        first, *bad, last = bad_rows.marked(read_with(bad_rows=bad_rows))
+        assert [article.sentences for article in (first, last)] == [("One.", "Two."), ("Three.",)]
+        assert [type(each) for each in bad] == [RowError] * 2
     with pytest.raises(UserError, match=r"t/a\.txt:1: got an empty article; expected a text with letters"):
         write("t/a.txt", "\nOne.\n")
         list(read_files("t/a.txt", "--input", config(layout="line")))
-    with pytest.raises(UserError, match=r"--input=t/a\.txt: got no articles \(1 bad ones left out\)"):
-        write("t/a.txt", "1\n")
-        list(read_files("t/a.txt", "--input", by_file))
+    write("t/a.txt", "1\n")
+    assert list(read_files("t/a.txt", "--input", by_file)) == []
 
 
 @given(st.binary(max_size=60), st.sampled_from([".txt", ".story", ".jsonl", ".json"]), st.booleans())
@@ -473,10 +483,10 @@ def test_any_bytes_give_articles_or_an_error(tmp_path_factory, content, ending, 
     path = tmp_path_factory.mktemp("text") / f"a{ending}"
     path.write_bytes(content)
     try:
-        articles = read(str(path), needs_summary=needs_summary, on_bad_row="skip")
+        found = read(str(path), needs_summary=needs_summary, on_bad_row="skip")
     except UserError:
         return
-    assert all(sentence == sentence.strip() != "" for article in articles for sentence in article.sentences)
+    assert all(sentence == sentence.strip() != "" for article in found for sentence in article.sentences)
 
 
 def test_published_samples(data_folder):

@@ -8,7 +8,15 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bertjax.data import labeled_text, tables
-from bertjax.data.labeled_text import LabeledText, LabeledTextConfig, check_labels, label_names, parse_line, read_splits
+from bertjax.data.labeled_text import (
+    LabeledText,
+    LabeledTextConfig,
+    check_labels,
+    label_names,
+    read_splits,
+    texts_of_line,
+)
+from bertjax.data.lines import RowError
 from bertjax.errors import UserError, build
 from configs import glue
 
@@ -220,23 +228,23 @@ def test_held_out_labels_are_known():
 
 
 def test_lines_to_predict():
-    assert parse_line(" One  text.\r\n", pair=False, number=1) == ("One  text.", None)
-    assert parse_line("One. \t Two.", pair=True, number=1) == ("One.", "Two.")
+    assert texts_of_line(" One  text. ", "line 1", ["a"]) == ["One  text."]
+    assert texts_of_line("One. \t Two.", "line 1", ["a", "b"]) == ["One.", "Two."]
 
 
 @pytest.mark.parametrize(
-    ("line", "pair", "message"),
+    ("line", "columns", "message"),
     [
-        ("One.", True, r"input line 7: got 1 parted by tabs; expected two texts with a tab between them\. Fix: put a"),
-        ("a\tb\tc", True, "got 3 parted by tabs"),
-        ("a\tb", False, "got 2 parted by tabs; expected one text, without a tab"),
-        ("a\t ", True, "got an empty text"),
-        (" \n", False, "got an empty text; expected one text.*Fix: complete or delete the line"),
+        ("One.", "ab", r"line 7: got 1 separated by tabs; expected two texts with a tab between them\. Fix: put a tab"),
+        ("a\tb\tc", "ab", "got 3 separated by tabs"),
+        ("a\tb", "a", r"one text, without a tab\. Fix: .*set --config\.data\.text_columns to 2 names instead of 1"),
+        ("a\t ", "ab", "got an empty text"),
+        (" ", "a", "got an empty text; expected one text.*Fix: complete or delete the line"),
     ],
 )
-def test_wrong_lines_to_predict(line, pair, message):
-    with pytest.raises(UserError, match=message):
-        parse_line(line, pair, 7)
+def test_wrong_lines_to_predict(line, columns, message):
+    with pytest.raises(RowError, match=message):
+        texts_of_line(line, "line 7", columns)
 
 
 def test_the_docstring_holds():

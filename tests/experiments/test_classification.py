@@ -266,9 +266,8 @@ def test_a_column_that_an_input_does_not_have(run, tmp_path):
 def test_a_pair_task_asks_for_pairs(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
-    tiny.check_told(
-        outcome.error, what="input line 1", got="2 parted by tabs", expected="one text", fix="put a space for the tab"
-    )
+    fix = "put a space for the tab, set --config.data.text_columns"
+    tiny.check_told(outcome.error, what="input line 1", got="2 separated by tabs", expected="one text", fix=fix)
 
 
 def test_a_finished_run_stays_as_it_is(run):

@@ -191,9 +191,10 @@ def test_what_is_set_goes_before_what_the_folder_says(tmp_path):
 
 
 def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
-    lines = ["the cats\tdogs", LONG, "sees"]
+    lines = ["the cats\tdogs", LONG, "a\tb\tc", "sees"]
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     flags = ["--mode=predict", "--config=configs/features.py", f"--config.init_from={folder}"]
+    flags += ["--config.data.on_bad_row=skip"]
     flags += [f"--input={tmp_path / 'in.txt'}", "--config.model.layers=(-1,-2)"]
     outcome = tiny.run_on_one(*flags)
     assert outcome.status is None, outcome.status
@@ -203,8 +204,11 @@ def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
     assert outcome.status is None, outcome.status
     files = FeatureFiles(output)
     assert (files.made_with["size"], files.made_with["model"]["layers"]) == (32, [-1, -2])
-    for text, record in zip(files, records, strict=True):
-        assert (text.units, text.second) == (record["units"], record.get("second"))
+    bad, texts = records.pop(2), list(files)
+    assert texts.pop(2)[0] == [] and files[2].features.shape == (0, 32)
+    assert bad == {"error": files[2].error} and "line 3: got 3 separated by tabs" in bad["error"]
+    for text, record in zip(texts, records, strict=True):
+        assert (text.units, text.second, text.error) == (record["units"], record.get("second"), None)
         assert text.features.dtype == np.float16
         np.testing.assert_allclose(text.features, record["features"], rtol=1e-3, atol=1e-3)
     outcome = tiny.run_on_one(*flags, f"--output={output}")  # no slash, but it is there
@@ -265,7 +269,7 @@ def test_bad_values_are_user_errors(folder, overrides, message):
     [
         ("", "input line 2: got an empty text"),
         ("a\t", "line 2: got an empty"),
-        ("a\tb\tc", "line 2: got 3 parted by tabs"),
+        ("a\tb\tc", "line 2: got 3 separated by tabs"),
     ],
 )
 def test_bad_lines_are_user_errors(folder, line, message):

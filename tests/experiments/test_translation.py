@@ -194,7 +194,7 @@ def test_translations_are_drawn(run, tmp_path):
 
 
 def test_records_have_scores_and_given_translations_the_same(run, tmp_path):
-    """Of forced decoding; a pair that cannot be scored gets no score if bad rows are skipped."""
+    """Of forced decoding; a pair that cannot be scored has an empty line if bad rows are skipped."""
     workdir, _ = run
     *found, empty = predicted(workdir, "a cat sees.\nold bird.\n\n", tmp_path / "found")
     assert (found[0]["source"], found[0]["translation"]) == ("a cat sees.", "ein Katze sieht.")
@@ -577,8 +577,9 @@ def test_of_several_prefixes_a_line_brings_its_own(tmp_path):
     files = {"data__source": sources, "data__target": targets, "data__test_source": sources}
     files |= {"data__test_target": targets, "data__source_prefix": ("A: ", "B: ")}
     task, _ = task_of(tmp_path, **files)
-    examples = task.examples(iter(["B: a cat.", "a cat."]))
-    assert [decoded(task, example) for example in examples] == [["B: a cat."], ["a cat."]]
+    assert [decoded(task, example) for example in task.examples(iter(["B: a cat."]))] == [["B: a cat."]]
+    with pytest.raises(UserError, match=r"input line 1: got 'a cat\.', a text without a prefix; expected one that"):
+        list(task.examples(iter(["a cat."])))
 
 
 def test_nothing_after_a_prefix_stays_nothing(tmp_path):
