@@ -56,12 +56,20 @@ class Predictor:
         width = task.width() if isinstance(task, HasWidth) else 1
         self._places = _BATCH_PLACES // max(1, width // _WIDTH)
 
-    def __call__(self, params: Params, examples: Iterable[Example]) -> Iterator[tuple[Example, list[Output]]]:
-        """Yields each example with the outputs of its rows, in order; reads examples a window at a time."""
+    def __call__(
+        self, params: Params, examples: Iterable[Example], done: int = 0
+    ) -> Iterator[tuple[Example, list[Output]]]:
+        """Yields each example with the outputs of its rows, in order, but for the first `done` of them.
+
+        Reads examples a window at a time. Windows and batches do not depend on `done`, so that outputs do not either,
+        to their last bits.
+        """
         for window in _windows(examples):
-            outputs = iter(self._outputs(params, [row for example in window for row in example.rows]))
-            for example in window:
-                yield example, list(itertools.islice(outputs, len(example.rows)))
+            if done < len(window):
+                outputs = iter(self._outputs(params, [row for example in window for row in example.rows]))
+                results = [(example, list(itertools.islice(outputs, len(example.rows)))) for example in window]
+                yield from results[done:]
+            done = max(0, done - len(window))
 
     def _outputs(self, params: Params, rows: Sequence[Row]) -> list[Output]:
         """The outputs of rows, in their order."""
@@ -218,9 +226,9 @@ class Inference:
         scores = self._task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
-    def records(self, examples: Iterable[Example]) -> Iterator[Mapping[str, Any]]:
-        """A record for each example, in order."""
-        for example, outputs in self._predictor(self._params, examples):
+    def records(self, examples: Iterable[Example], done: int = 0) -> Iterator[Mapping[str, Any]]:
+        """A record for each example, in order, but for the first `done` of them."""
+        for example, outputs in self._predictor(self._params, examples, done):
             is_bad = isinstance(example.source, BadInput)
             yield {"error": example.source.error} if is_bad else self._task.record(example, outputs)
 

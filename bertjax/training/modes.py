@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import enum
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -390,7 +389,7 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
     weights = digest(Path(request.workdir), request.checkpoint) if request.workdir else ""
     made_of = predictions.fingerprint({**config, "form": form}, weights, request.input)
     with predictions.open_lines(request.output, distributed.is_first_process(), made_of) as (output, done):
-        for record in runner.records(itertools.islice(examples, done, None)):
+        for record in runner.records(examples, done):
             output.write(write_line(record))
 
 

@@ -279,8 +279,8 @@ def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
     assert len(set(whole)) == len(WORDS)
     records = inference.Inference.records
 
-    def interrupted(self, examples):
-        for number, record in enumerate(records(self, examples)):
+    def interrupted(self, examples, done):
+        for number, record in enumerate(records(self, examples, done)):
             if number == 3:
                 raise KeyboardInterrupt
             yield record

@@ -126,6 +126,18 @@ def test_examples_are_read_a_window_at_a_time(monkeypatch):
     assert held[:6] == [5, 4, 3, 2, 1, 5]
 
 
+def test_a_resumed_prediction_batches_the_remaining_rows_as_before(monkeypatch):
+    monkeypatch.setattr(inference, "_WINDOW_TOKENS", 60)
+    predictor, examples = Predictor(Model(), mesh()), list(examples_of([40, 5, 5, 5, 5, 5] * 4))
+    whole = list(predictor(jnp.float32(0.5), examples))
+    for done in range(len(examples) + 1):
+        rest = list(predictor(jnp.float32(0.5), examples, done))
+        assert [example.source for example, _ in rest] == [example.source for example, _ in whole[done:]]
+        for (_, outputs), (_, before) in zip(rest, whole[done:], strict=True):
+            # As many zeros of padding, too: they depend on the batch.
+            assert [output["ids"].tolist() for output in outputs] == [output["ids"].tolist() for output in before]
+
+
 def test_an_example_longer_than_a_window_is_one(monkeypatch):
     monkeypatch.setattr(inference, "_WINDOW_TOKENS", 30)
     lengths = random_lengths(20)
