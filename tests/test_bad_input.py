@@ -106,7 +106,7 @@ def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
     [
         ("no/such/file.txt", "does not exist", "files seen from /.*documentation or tfds:NAME", "correct the path"),
         ("no/such/*.txt", "pattern that matches no file", "files.*documentation", "correct the path"),
-        ("", "'', with an empty name", "paths or globs separated by commas", "--config.data.source="),
+        ("", "nothing", "text to train on", "set --config.data.source=FILE"),
         ("/", "a folder", "files", r"/\*\.txt"),
         ("/dev/null", "not a regular file", "files", "copy its content to a file"),
         ("tfds:no_such_dataset", "TFDS does not find", "NAME", "TFDS_DATA_DIR"),
