@@ -108,6 +108,10 @@ class Recompilations:
         self._expected = [_shapes(spec) for spec in specs]
         self._count, self._told = 0, ""
 
+    def expects(self, batch: Mapping[str, jax.Array]) -> bool:
+        """Returns whether the step will be compiled for a batch, as the first of a shape that the task announces."""
+        return _shapes(batch) in self._expected
+
     def watch(self, step: int, programs: Sequence[str], batch: Mapping[str, jax.Array]) -> None:
         """Looks at what update `step` compiled for its batch, which may be nothing."""
         shapes = _shapes(batch)
@@ -131,6 +135,12 @@ class Recompilations:
         figures = {"train/recompilations": float(self._count)}
         self._count = 0
         return figures
+
+
+def size_of(batch: Mapping[str, jax.Array]) -> str:
+    """Returns the sizes of a batch's matrices in words: "32 x 64" of rows and tokens."""
+    sizes = sorted({shape for shape in _shapes(batch).values() if len(shape) > 1})
+    return ", ".join(" x ".join(map(str, size)) for size in sizes)
 
 
 def _shapes(batch: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

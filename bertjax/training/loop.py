@@ -18,7 +18,7 @@ from bertjax.progress import track
 from bertjax.task import Batch, Task
 from bertjax.training import distributed, health, sharding
 from bertjax.training import step as steps
-from bertjax.training.compilation import Compilations, Recompilations
+from bertjax.training.compilation import Compilations, Recompilations, size_of
 from bertjax.training.config import TrainingConfig
 from bertjax.training.inference import Evaluation, Predictor
 from bertjax.training.metric_log import MetricLog, Window
@@ -164,6 +164,9 @@ class Trainer:
         with Prefetch(batches, self.put) as prefetch:
             for index in track(indices, "training", "steps", len(indices)):
                 batch, waited = prefetch.take(self._last and self._last[1])
+                if self._recompilations.expects(batch):
+                    self.settle(state)  # so that the devices are idle while the program is compiled
+                    _log.info("compiling step %d: the first batch of %s", index + 1, size_of(batch))
                 before, began = len(compiled.programs), time.perf_counter()
                 state, report = self._step(state, batch, np.int32(index))
                 if index == indices.start:

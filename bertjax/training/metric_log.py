@@ -96,6 +96,7 @@ class Window:
         """
         self._ledger.add_waits(data_wait, compile_wait)
         if self._since is None:  # the first step is timed from when it is done
+            jax.tree.map(jnp.add, report.metrics, report.metrics)  # compiled now, the sums below take no time
             jax.block_until_ready(report)
             self._since = time.perf_counter()
         else:
@@ -119,15 +120,15 @@ class Window:
         assert self._metrics is not None and self._report is not None and self._since is not None
         figures = means(self._metrics, "train")
         figures["train/gradient_norm"] = float(self._report.gradient_norm)
-        figures["train/learning_rate"] = float(self._learning_rate(done - 1))
-        now = time.perf_counter()
-        seconds = self._seconds + now - self._since
+        seconds = self._seconds + time.perf_counter() - self._since
+        figures["train/learning_rate"] = float(self._learning_rate(done - 1))  # which compiles the schedule at first
         if self._timed_steps:
             tokens_per_step = float(self._metrics["tokens"][0]) / float(self._metrics["loss"][1])
             figures["train/step_seconds"] = seconds / self._timed_steps
             figures["train/tokens_per_second"] = tokens_per_step * self._timed_steps / seconds
             figures["train/data_wait_fraction"] = self._data_wait / seconds
-        self._metrics, self._timed_steps, self._data_wait, self._seconds, self._since = None, 0, 0.0, 0.0, now
+        self._metrics, self._timed_steps, self._data_wait, self._seconds = None, 0, 0.0, 0.0
+        self._since = time.perf_counter()
         return figures
 
 

@@ -64,13 +64,15 @@ def changing(task, from_batch):
 @pytest.mark.parametrize(
     ("parallel", "program"), [("jit", "jit(step)"), pytest.param("pmap", "jit(_fun)", marks=pytest.mark.slow)]
 )
-def test_a_steady_run_compiles_its_step_once(text, parallel, program):
+def test_a_steady_run_compiles_its_step_once(text, parallel, program, caplog):
     task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8, parallel=parallel, model__num_layers=1))
     trainer = loop.Trainer(task, settings, jax.devices())
-    with compilation.Compilations() as compiled:
+    with compilation.Compilations() as compiled, caplog.at_level(logging.INFO, "bertjax.training.loop"):
         state = trainer.fresh()
         updates = list(trainer.updates(state, compiled))
     assert len(updates) == 6
+    told = [message for message in caplog.messages if message.startswith("compiling step")]
+    assert len(told) == 1 and told[0].startswith("compiling step 1: the first batch of 16 x ")
     assert compiled.programs.count(program) == 1
     assert trainer.notices() == {}
 
@@ -112,7 +114,9 @@ def test_each_announced_shape_is_compiled_once(monkeypatch):
         (4, 3, ["jit(step)"]),  # again
         (5, 5, ["jit(step)"]),  # not announced
     ):
-        recompilations.watch(step, programs, {"x": jnp.zeros((2, length))})
+        batch = {"x": jnp.zeros((2, length))}
+        assert recompilations.expects(batch) == (step in (1, 3))
+        recompilations.watch(step, programs, batch)
     assert told == [4, 5]
 
 
