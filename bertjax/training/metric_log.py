@@ -59,9 +59,13 @@ class MetricLog:
 
     def has_scores(self, step: int, prefix: str) -> bool:
         """Whether a run had written figures "PREFIX..." of a step; the same answer on all processes."""
+        return bool(distributed.of_first_process(bool(self.scores(step, prefix))))
+
+    def scores(self, step: int, prefix: str) -> dict[str, float]:
+        """Returns the metrics "PREFIX..." that have been written of a step; on process 0 alone."""
         lines = read_records(self._path) if self._is_writer else iter(())
-        found = any(line["step"] == step and any(name.startswith(prefix) for name in line) for line in lines)
-        return bool(distributed.of_first_process(found))
+        found = [line for line in lines if line["step"] == step]
+        return {name: value for line in found for name, value in line.items() if name.startswith(prefix)}
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Writes the figures of a step, in full; the line that people read has four digits."""

@@ -294,13 +294,14 @@ def _write_record(request: Request, record: Mapping[str, Any]) -> None:
 
 
 def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
-    """Adds what a trained run scores on the test split, if there is one, to its metrics; once."""
+    """Adds a trained run's metrics on the test split, if there is one, beside the split's baselines of step 0; once."""
     from bertjax.training import metric_log
 
     if isinstance(task, HasTest):
         with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
             if not log.has_scores(settings.num_steps, "test/"):
-                log.write(settings.num_steps, inference.Inference(task, settings, workdir, "final").test())
+                scores = inference.Inference(task, settings, workdir, "final").test()
+                log.write(settings.num_steps, {**log.scores(0, "test/"), **scores} if scores else {})
 
 
 def rehearse(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def test_a_run_learns_to_write(run):
     assert figures["valid/nll"] < 0.2
     assert figures["valid/rouge1"] > 80 > figures["valid/lead_rouge1"]
     assert figures["test/rouge1"] > 80 and figures["test/over_lead_low"] > 0
-    assert {"valid/oracle_rougeLsum", "test/lead_rouge2", "test/rougeLsum_high"} <= figures.keys()
+    assert "valid/oracle_rougeLsum" in figures
+    assert {"test/lead_rouge2", "test/rougeLsum_high"} <= metrics[-1].keys()
     assert set(TARGET_TOKENS) <= set((run / "vocab.txt").read_text().split())
 
 
