@@ -82,8 +82,9 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> int:
-    from bertjax.training import compilation, distributed, modes
+    from bertjax.training import compilation, distributed, modes, platforms
 
+    platforms.leave_out_tpu()
     compilation.keep_programs()
     if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
         distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
