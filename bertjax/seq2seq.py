@@ -35,6 +35,7 @@ class TargetIds(NamedTuple):
     start: int  # what the decoder is fed first
     end: int
     pad: int
+    unk: int | None = None  # None where every text can be written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +152,7 @@ def write(
         "config": config,
         "eos_id": ids.end,
         "pad_id": ids.pad,
+        "unk_id": ids.unk,
     }
     if config.method == "sampling":
         return _found(sample(step, cache, _keys(seed, sources, segments), **what))
@@ -160,17 +162,6 @@ def write(
 def width(config: DecodingConfig) -> int:
     """How many hypotheses of each source are followed at once."""
     return {"sampling": config.n_best, "beam_search": config.num_beams, "forced": 1}[config.method]
-
-
-def generation(config: DecodingConfig) -> dict[str, Any]:
-    """What `generate` of transformers is told to do the same: all but ratios, and GNMT's penalty by its exponent."""
-    values: dict[str, Any] = {"max_length": config.max_length + 1, "no_repeat_ngram_size": config.block_ngrams}
-    if config.method == "sampling":
-        drawn = {"do_sample": True, "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-        return {**values, **drawn, "num_return_sequences": config.n_best}
-    penalty = 0.0 if config.length_penalty == "none" else config.alpha
-    stops = {"hf": False, "hf_early": True}.get(config.stopping, "never")
-    return {**values, "num_beams": config.num_beams, "length_penalty": penalty, "early_stopping": stops}
 
 
 def score_given(

@@ -16,12 +16,12 @@ from bertjax import checkpoints
 from bertjax.data import subword_vocabularies
 from bertjax.data.buckets import fitting_length
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
-from bertjax.data.subwords import Subwords
+from bertjax.data.subwords import SentencePieceSubwords, Subwords
 from bertjax.data.translation_text import DATES, TranslationText
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import json_files, marian
-from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
+from bertjax.interop.marian_subwords import MarianSubwords, read_subwords, save_sentencepiece
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
 from bertjax.task import Params
@@ -58,15 +58,24 @@ def open_vocabularies(folder: Path) -> Vocabularies:
       UserError: there are none, or they are not those that were saved there.
     """
     _check_unchanged(folder)
-    if not (folder / "source.spm").exists():
+    is_own = (folder / "source").is_dir() or (folder / "spm.model").exists()  # with files for transformers, perhaps
+    if is_own or not (folder / "source.spm").exists():
         return Vocabularies.load(folder)
     is_published = (folder / "config.json").exists() and not checkpoints.has_checkpoint(folder)
     # A run's own config.json says nothing that the vocabularies could be compared with.
     return Vocabularies(*(marian.open_subwords(folder) if is_published else read_subwords(folder)))
 
 
-def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
-    """Writes them for `open_vocabularies`, in place of any that are there."""
+def save_vocabularies(vocabularies: Vocabularies, folder: Path, *, for_transformers: bool = False) -> None:
+    """Writes them for `open_vocabularies`, in place of any that are there.
+
+    Args:
+      vocabularies: of both sides.
+      folder: made if needed.
+      for_transformers: whether `AutoTokenizer.from_pretrained(folder)` opens them too. It decodes translations only if
+        the sides have one vocabulary, or are SentencePiece models or Marian's. Otherwise it has the vocabulary of the
+        source, and the folder `target` that of the target.
+    """
     (folder / _DIGEST).unlink(missing_ok=True)
     for path in _files(folder):
         path.unlink()
@@ -78,8 +87,26 @@ def save_vocabularies(vocabularies: Vocabularies, folder: Path) -> None:
         vocabularies.target.save(folder)
     else:
         vocabularies.save(folder)
+        if for_transformers:
+            _save_for_transformers(vocabularies, folder)
     with completed(folder / _DIGEST) as path:
         path.write_text(_digest(folder) + "\n")
+
+
+def _save_for_transformers(vocabularies: Vocabularies, folder: Path) -> None:
+    """Writes what `save` of vocabularies that are not Marian's leaves out."""
+    source, target = vocabularies
+    are_alike = (source.eos_id, source.unk_id) == (target.eos_id, target.unk_id)
+    if isinstance(source, SentencePieceSubwords) and isinstance(target, SentencePieceSubwords) and are_alike:
+        save_sentencepiece(source, target, folder)
+        return
+    for side, place in ((source, folder), (target, folder / "target")) if source is not target else ():
+        side.save(place)
+        if isinstance(side, SentencePieceSubwords):
+            save_sentencepiece(side, side, place)
+    if source is not target:
+        told = "AutoTokenizer of transformers encodes sources by %s, and decodes translations by %s/target"
+        _log.warning("the sides have vocabularies of their own: " + told, folder, folder)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -270,12 +297,12 @@ def pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
     return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
 
 
-def target_ids(start_token: str, vocabulary: Subwords | None) -> tuple[int, int, int]:
-    """What a decoder is fed first ("begin", "pad" or "end" of its vocabulary), the end and padding.
+def target_ids(start_token: str, vocabulary: Subwords | None) -> tuple[int, int, int, int | None]:
+    """What a decoder is fed first ("begin", "pad" or "end" of its vocabulary), the end, padding and the unknown.
 
     They stand for what is not known yet if there is no vocabulary.
     """
     if vocabulary is None:
-        return 0, 1, 0
+        return 0, 1, 0, None
     ids = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}
-    return ids[start_token], vocabulary.eos_id, vocabulary.pad_id
+    return ids[start_token], vocabulary.eos_id, vocabulary.pad_id, vocabulary.unk_id

@@ -122,6 +122,7 @@ def _decoding(dataset: str) -> ConfigDict:
     decoding.min_extra = 20 if dataset == "xsum" else 50
     decoding.block_ngrams = 3
     decoding.force_eos = False
+    decoding.forbid_unk = False
     decoding.stopping = "presumm"
     decoding.temperature = 1.0  # this and the rest of sampling
     decoding.top_k = 0

@@ -199,6 +199,7 @@ def _decoding() -> ConfigDict:
     decoding.min_extra = 0
     decoding.block_ngrams = 0
     decoding.force_eos = False
+    decoding.forbid_unk = False
     decoding.stopping = "exact"
     decoding.temperature = 1.0  # this and the rest of sampling
     decoding.top_k = 0

@@ -135,7 +135,7 @@ class Summarization:
         self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
         self._rouge = build(RougeConfig, config.rouge, "rouge")
         start, end, _ = summary_rows.target_ids(tokenizer)
-        self._ids = TargetIds(start, end, tokenizer.pad_id)
+        self._ids = TargetIds(start, end, tokenizer.pad_id, tokenizer.unk_id)
         self._lengths = bucket_lengths(self._data.rows.seq_len)
         self._sizes = budget_sizes(self._lengths, config.batch_size)
         self._scored = self._data.scored() if reads else {}

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from bertjax.data.parallel_text import Pair, ParallelTextConfig, pair_of_line
 from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation_rows import RowsConfig, TranslationRows, joined
 from bertjax.data.translation_text import DateCounts, TranslationText
+from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError, build, build_all, choice
 from bertjax.interop import marian
@@ -32,7 +35,9 @@ from bertjax.scoring import translation as scoring
 from bertjax.seq2seq import TargetIds
 from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 
+_log = logging.getLogger(__name__)
 _ANY_SIZE = 8  # of a vocabulary that is not there yet
+_EXAMPLES = 10  # of unknown characters, in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +101,19 @@ FREE_AFTER_TRAINING = (
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for contradictions."""
     return translators.resolve(config, reads)
+
+
+def published_settings(folder: Path) -> dict[str, Any]:
+    """The decoding that the generation_config.json of a published folder states, as keys of the config."""
+    values = marian.read_generation(folder)
+    if not values:
+        return {}
+    if others := generation.without_counterpart(values):
+        _log.warning("%s/%s has %s, which is not followed", folder, marian.GENERATION_FILE, ", ".join(others))
+    forbids = len(values.get("bad_words_ids") or ()) > 1  # more than padding
+    unk_id = translators.open_vocabularies(folder).target.unk_id if forbids else None
+    where = str(folder / marian.GENERATION_FILE)
+    return {"decoding": generation.from_generation(values, unk_id=unk_id, where=where)}
 
 
 def preparation(config: Config, workdir: Path) -> translators.Preparation:
@@ -288,7 +306,7 @@ class Translation:
             return self._to_score(pair_of_line(line[0], where))
 
         make = scored if self._decoding.method == "forced" else self._to_translate
-        return self._counted(inputs.of_lines(lines, make, self._files.on_bad_row))
+        return self._with_unknown_counted(inputs.of_lines(lines, make, self._files.on_bad_row))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """The texts in `data.source_column` of a table, and their targets if these are to be scored."""
@@ -301,7 +319,21 @@ class Translation:
         columns = (files.source_column, files.target_column)[: 1 + is_forced]
         make = scored if is_forced else self._to_translate
         found = inputs.of_table(path, key, columns, make, files.on_bad_row, files.header)
-        return found and self._counted(found)
+        return found and self._with_unknown_counted(found)
+
+    def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """As `_counted`; also logs at the end which characters of the sources are unknown."""
+        vocabulary, found, count, affected = self._encoder.vocabularies.source, Counter[str](), 0, 0
+        for example in self._counted(examples):
+            count += 1
+            if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
+                affected += 1
+                found.update(vocabulary.unknown(example.source[0]))
+            yield example
+        if found:
+            some = ", ".join(f"{text!r} ({number:,})" for text, number in found.most_common(_EXAMPLES))
+            characters = f"{found.total():,} characters that the vocabulary does not know"
+            tell_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
     def _to_translate(self, texts: Sequence[str], where: str) -> Example:
         text, refuses = texts[0].strip(), self._rows.on_long_line == "refuse"
@@ -389,8 +421,11 @@ class Translation:
             fix = "predict with the run itself"
             raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix=fix)
         special = SpecialIds(self._ids.pad, self._ids.start, self._ids.end)
-        marian.save(folder, params, model, special, seq2seq.generation(self._decoding))
-        self.save_vocabulary(folder)
+        decoding = generation.to_generation(
+            self._decoding, eos_id=self._ids.end, pad_id=self._ids.pad, unk_id=self._ids.unk
+        )
+        marian.save(folder, params, model, special, decoding)
+        translators.save_vocabularies(self._encoder.vocabularies, folder, for_transformers=True)
 
     def save_vocabulary(self, folder: Path) -> None:
         """See `Task.save_vocabulary`."""

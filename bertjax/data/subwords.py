@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Int32
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.data.bpe_trainer import Bpe
 from bertjax.data.given_text import given_vocabulary
 from bertjax.data.tokenizers import WordPiece
+from bertjax.data.vocabularies import CONTINUATION
 from bertjax.errors import UserError, choice
 from bertjax.files import completed
 
@@ -65,6 +66,18 @@ class Subwords(abc.ABC):
         silent = (self.pad_id, self.bos_id, self.eos_id)
         return self._text([token for token in ids.tolist() if token not in silent])
 
+    def unknown(self, text: str) -> list[str]:
+        """The characters of a text that become the unknown token; a whole word where only it as a whole does."""
+        found: list[str] = []
+        words = text.split()
+        for word, is_unknown in zip(words, self._are_unknown(words), strict=True):
+            characters = [c for c, alone in zip(word, self._are_unknown(list(word)), strict=True) if alone]
+            found += (characters or [word]) if is_unknown else ()
+        return found
+
+    def _are_unknown(self, texts: list[str]) -> list[bool]:
+        return [self.unk_id in ids for ids in self.encode_batch(texts)]
+
     @abc.abstractmethod
     def normalized(self, text: str) -> str:
         """The text as decoding its ids would give it if none of its characters were unknown."""
@@ -105,6 +118,7 @@ class LibrarySubwords(Subwords):
         self._tokenizer, self._where = _with_ordinary(tokenizer, {name for name in ids if ids[name] in special}), where
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self._tokenizer.post_processor = None  # special tokens are added here
         self._tokenizer.encode_special_tokens = True  # as ordinary text, that is
         steps = _normalization(json.loads(content).get("normalizer"))
         super().__init__(max(ids.values(), default=-1) + 1, special, steps)
@@ -123,8 +137,8 @@ class LibrarySubwords(Subwords):
         return _without_marks(normalizer.normalize_str(text)) if normalizer else text
 
     def save(self, folder: Path) -> None:
-        """Writes tokenizer.json."""
-        _write(folder, _LIBRARY_FILE, self._content())
+        """Writes tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer` too."""
+        _save_tokenizer(folder, Tokenizer.from_str(self._tokenizer.to_str()), self)
 
     def _text(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
@@ -150,8 +164,11 @@ class WordPieceSubwords(Subwords):
         return " ".join(self._tokenizer.words(text))
 
     def save(self, folder: Path) -> None:
-        """Writes vocab.txt, tokenizer.json and tokenizer_config.json."""
+        """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer` too."""
         self._tokenizer.save(folder)
+        tokenizer = Tokenizer.from_file(str(folder / _LIBRARY_FILE))
+        tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
+        _save_tokenizer(folder, tokenizer, self)
 
     def _text(self, ids: list[int]) -> str:
         return " ".join(self._tokenizer.vocab[token] for token in ids).replace(" ##", "")
@@ -161,7 +178,11 @@ class WordPieceSubwords(Subwords):
 
 
 class SentencePieceSubwords(Subwords):
-    """A SentencePiece model. Decoding an unknown character gives " \u2047 ", as it always does there."""
+    """A SentencePiece model. Decoding an unknown character gives " \u2047 ", as it always does there.
+
+    Attributes:
+      model: the content of its file.
+    """
 
     def __init__(self, model: bytes, where: str) -> None:
         """Args: what the file holds; its name, for messages.
@@ -169,7 +190,7 @@ class SentencePieceSubwords(Subwords):
         Raises:
           UserError: no such model, one without an end token, or the package `sentencepiece` is missing.
         """
-        self._model, self._where = model, where
+        self.model, self._where = model, where
         self._processor = processor = sentencepiece_processor(model, where)
         size, end = processor.get_piece_size(), processor.eos_id()
         if end < 0:
@@ -181,7 +202,7 @@ class SentencePieceSubwords(Subwords):
         super().__init__(size + (pad == size), special, "sentencepiece")
 
     def __reduce__(self) -> tuple[type["SentencePieceSubwords"], tuple[bytes, str]]:
-        return SentencePieceSubwords, (self._model, self._where)
+        return SentencePieceSubwords, (self.model, self._where)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, without special tokens."""
@@ -193,13 +214,19 @@ class SentencePieceSubwords(Subwords):
 
     def save(self, folder: Path) -> None:
         """Writes spm.model, a copy."""
-        _write(folder, _SENTENCEPIECE_FILE, self._model)
+        _write(folder, _SENTENCEPIECE_FILE, self.model)
+
+    def names(self) -> list[str]:
+        """The V pieces, at their ids; padding has a name of its own."""
+        pieces: list[str] = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+        free = next(name for name in itertools.chain(_PADS, map(str, itertools.count())) if name not in pieces)
+        return pieces + [free] * (self.vocab_size - len(pieces))
 
     def _text(self, ids: list[int]) -> str:
         return self._processor.decode(ids)
 
     def _content(self) -> bytes:
-        return self._model
+        return self.model
 
 
 def sentencepiece_processor(model: bytes, where: str) -> Any:
@@ -372,6 +399,27 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         fix = "give a tokenizer.json, a SentencePiece model or a vocab.txt"
         raise UserError(str(path), got=error.strerror, expected="a readable vocabulary", fix=fix) from None
+
+
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Subwords) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, by which transformers gives the ids of a source with its end."""
+    special = {"pad_token": vocabulary.pad_id, "eos_token": vocabulary.eos_id, "unk_token": vocabulary.unk_id}
+    if vocabulary.bos_id != vocabulary.pad_id:
+        special["bos_token"] = vocabulary.bos_id
+    names = {key: tokenizer.id_to_token(token) for key, token in special.items() if token is not None}
+    end = names["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=["$A", end], special_tokens=[(end, vocabulary.eos_id)]
+    )
+    # Names of special tokens in a text are ordinary text, as here.
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **names,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write(folder, _LIBRARY_FILE, tokenizer.to_str(pretty=True).encode())
+    _write(folder, "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False).encode())
 
 
 def _write(folder: Path, name: str, content: bytes) -> None:

@@ -25,6 +25,7 @@ class _Rules(NamedTuple):
     max_lengths: Array  # [B] int32
     eos_id: int
     pad_id: int
+    unk_id: int | None  # None if it is allowed
     continues: Array | None  # [V] bool
 
 
@@ -65,6 +66,7 @@ def beam_search(
     config: DecodingConfig,
     eos_id: int,
     pad_id: int,
+    unk_id: int | None = None,
     continues: Bool[Array, " V"] | None,
 ) -> Hypotheses:
     """Returns the `n_best` hypotheses of each row, best first. Pure: jit the whole of it.
@@ -82,6 +84,7 @@ def beam_search(
       max_lengths: the most tokens, with the end token; above T counts as T, and 0 leaves a row out.
       eos_id: the end token.
       pad_id: what ids are filled with after the end; never a hypothesis's token.
+      unk_id: the token of unknown characters, which `forbid_unk` is about; None if there is none.
       continues: for each id, whether it continues the word before it. If given, `block_ngrams` counts words, and does
         as PreSumm: a beam whose last n words have come before goes no further, unless that is true of all of its row.
     Raises:
@@ -89,7 +92,8 @@ def beam_search(
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
-    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, continues)
+    forbidden = unk_id if config.forbid_unk else None
+    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues)
 
     def advance(state: _State) -> _State:
         logits, cache = step(state.running.tokens, state.cache, state.beams)
@@ -165,8 +169,10 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
 def _block(
     rules: _Rules, state: _State, logits: Float[Array, "B K V"]
 ) -> tuple[Float[Array, "B K"], Float[Array, "B K V"]]:
-    """The beams' log-probabilities and their logits, -inf where n-grams are not to come again."""
+    """The beams' log-probabilities and their logits, -inf for unknown characters and for n-grams not to come again."""
     n, running, so_far = rules.config.block_ngrams, state.running, state.running.log_probabilities
+    if rules.unk_id is not None:
+        logits = logits.at[..., rules.unk_id].set(-jnp.inf)
     if not n:
         return so_far, logits
     if rules.continues is None:

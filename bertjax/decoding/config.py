@@ -46,6 +46,7 @@ class DecodingConfig:
       top_k: only the k likeliest tokens are drawn from; 0 for all.
       top_p: only the fewest likeliest tokens that have this probability together (Holtzman et al. 2020); 1 for all.
         Of the `top_k` ones if both are given, as in transformers.
+      forbid_unk: whether the token of unknown characters is never written.
 
     Raises:
       UserError: a value out of range, or two that contradict each other.
@@ -68,6 +69,7 @@ class DecodingConfig:
     temperature: float
     top_k: int
     top_p: float
+    forbid_unk: bool = False
 
     def __post_init__(self) -> None:
         choice(self.method, METHODS, "decoding.method")

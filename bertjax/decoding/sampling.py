@@ -38,6 +38,7 @@ def sample(
     config: DecodingConfig,
     eos_id: int,
     pad_id: int,
+    unk_id: int | None = None,
 ) -> Hypotheses:
     """Returns `n_best` hypotheses of each row, in the order of drawing. Pure: jit the whole of it.
 
@@ -45,12 +46,13 @@ def sample(
 
     Args:
       keys: one for each row, so that what is drawn for a row does not depend on the others.
-      step, cache, start_ids, min_lengths, max_lengths, eos_id, pad_id: as for `beam_search`, with K = `n_best`.
+      step, cache, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id: as for `beam_search`, with K = `n_best`.
     Raises:
       UserError: an end token that is the padding.
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
+    banned = (pad_id,) if unk_id is None or not config.forbid_unk else (pad_id, unk_id)
     # Samples stay in their places.
     own = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
     lineage = jnp.broadcast_to(own[..., None], (*own.shape, config.max_length))
@@ -58,7 +60,7 @@ def sample(
     def advance(state: _State) -> _State:
         logits, cache = step(state.tokens, state.cache, Beams(state.place, own, lineage))
         logits = logits.astype(jnp.float32)
-        allowed = _allow(config, state, logits, state.place < min_lengths, eos_id, pad_id)
+        allowed = _allow(config, state, logits, state.place < min_lengths, eos_id, banned)
         tokens = _draw(config, jax.vmap(jax.random.fold_in, (0, None))(keys, state.place), allowed)
         picked = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
         drawn = _record(state, tokens, picked - jax.nn.logsumexp(logits, axis=-1), pad_id)
@@ -86,11 +88,11 @@ def _allow(
     logits: Float[Array, "B K V"],
     is_early: Bool[Array, " B"],
     eos_id: int,
-    pad_id: int,
+    banned: tuple[int, ...],
 ) -> Float[Array, "B K V"]:
     """The logits, those of what must not come at -inf."""
     ids = jnp.arange(logits.shape[-1])
-    is_banned = (ids == pad_id) | ((ids == eos_id) & is_early[:, None])
+    is_banned = jnp.isin(ids, jnp.array(banned)) | ((ids == eos_id) & is_early[:, None])
     logits = jnp.where(is_banned[:, None], -jnp.inf, logits)
     if config.block_ngrams:
         logits = block_tokens(logits, state.runs, state.drawn.ids, state.place, config.block_ngrams)

@@ -5,9 +5,12 @@
 >>> source, target = marian.open_subwords("opus-mt-en-de")
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from bertjax.interop import huggingface, json_files, marian_tensors
 from bertjax.interop.bert_tensors import refuse
@@ -15,6 +18,7 @@ from bertjax.interop.huggingface import ACTIVATIONS, CONFIG_FILE
 from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 
+GENERATION_FILE = "generation_config.json"
 # Fields of EncoderDecoderConfig, as `json_files.SIZES` has them.
 _FIELDS: dict[str, tuple[str, type]] = {
     "hidden_size": ("d_model", int),
@@ -110,6 +114,12 @@ def read_special_ids(folder: str | Path) -> SpecialIds:
     return SpecialIds(**json_files.fields(values, {field: (key, int) for field, key in keys.items()}, path))
 
 
+def read_generation(folder: str | Path) -> dict[str, Any]:
+    """Returns generation_config.json; {} if there is none. Raises UserError if it cannot be read."""
+    path = Path(folder) / GENERATION_FILE
+    return json_files.read_json(path, dict) if path.exists() else {}
+
+
 def open_subwords(folder: str | Path) -> tuple[MarianSubwords, MarianSubwords]:
     """Returns the vocabularies of source and target, which are those of the model in the same folder.
 
@@ -165,7 +175,8 @@ def save(
       params: of `EncoderDecoder`.
       config: its configuration.
       special: the ids that generation needs; padding must be an id, and is never generated.
-      generation: how `generate` searches, as generation_config.json has it beside these ids.
+      generation: how `generate` decodes, as generation_config.json has it in addition to these ids; the end is forced
+        only if it says so.
     Raises:
       UserError: an option that Marian does not have.
     """
@@ -173,10 +184,18 @@ def save(
         # A bias that is not there is written as zeros.
         if key != "logits_bias" and getattr(config, key) != expected:
             refuse(f"config key model.{key}", getattr(config, key), f"{expected}, the only one of Marian's")
+    if (missing := special.pad_id + 1 - config.source_vocab_size) > 0:
+        # transformers has one id of padding, the target's, which the source's table has to have room for.
+        table = np.pad(np.asarray(params["source_embeddings"]), ((0, missing), (0, 0)))
+        params = {**params, "source_embeddings": table}
+        config = dataclasses.replace(config, source_vocab_size=len(table))
     tensors = marian_tensors.disassemble(params, config)
     huggingface.write_tensors(folder, tensors)
-    huggingface.write_json(Path(folder) / CONFIG_FILE, _config_json(config, special))
-    huggingface.write_json(Path(folder) / "generation_config.json", {**_generation_json(special), **generation})
+    # MarianConfig forces an end token of its own where the file does not say that there is none.
+    forced = {"forced_eos_token_id": generation.get("forced_eos_token_id")}
+    huggingface.write_json(Path(folder) / CONFIG_FILE, {**_config_json(config, special), **forced})
+    values = {**_ids_json(special), "bad_words_ids": [[special.pad_id]], **generation}
+    huggingface.write_json(Path(folder) / GENERATION_FILE, values)
 
 
 def _config_json(config: EncoderDecoderConfig, special: SpecialIds) -> dict[str, Any]:
@@ -194,14 +213,9 @@ def _config_json(config: EncoderDecoderConfig, special: SpecialIds) -> dict[str,
     }
 
 
-def _generation_json(special: SpecialIds) -> dict[str, Any]:
-    return {**_ids_json(special), "bad_words_ids": [[special.pad_id]]}
-
-
 def _ids_json(special: SpecialIds) -> dict[str, int]:
     return {
         "pad_token_id": special.pad_id,
         "decoder_start_token_id": special.bos_id,
         "eos_token_id": special.eos_id,
-        "forced_eos_token_id": special.eos_id,
     }

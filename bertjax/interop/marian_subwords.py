@@ -13,14 +13,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.data.subwords import Special, Subwords, sentencepiece_normalized, sentencepiece_processor
+from bertjax.data.subwords import (
+    SentencePieceSubwords,
+    Special,
+    Subwords,
+    sentencepiece_normalized,
+    sentencepiece_processor,
+)
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop.json_files import read_json
 from bertjax.interop.reading import shown
 
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
-_JOINT_FILE, _TARGET_FILE = "vocab.json", "target_vocab.json"
+_JOINT_FILE, _TARGET_FILE, _CONFIG_FILE = "vocab.json", "target_vocab.json", "tokenizer_config.json"
 _FIX = "download the folder again, with all that belongs to its tokenizer"
 
 Ids = Int32[np.ndarray, " tokens"]
@@ -70,16 +76,25 @@ class MarianSubwords(Subwords):
         """Writes the side's two files, and what tells transformers to read them; save both sides into one folder."""
         model, ids, (model_file, ids_file), _ = self._arguments
         separate = ids_file == _TARGET_FILE or (folder / _TARGET_FILE).exists()
-        config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-        files = {
-            model_file: model,
-            ids_file: json.dumps(ids, ensure_ascii=False, indent=2).encode(),
-            "tokenizer_config.json": json.dumps(config, indent=2).encode(),
-        }
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            with completed(folder / name) as path:
-                path.write_bytes(content)
+        _write(folder, {model_file: model, ids_file: _json(ids), _CONFIG_FILE: _config(separate)})
+
+
+def save_sentencepiece(source: SentencePieceSubwords, target: SentencePieceSubwords, folder: Path) -> None:
+    """Writes what `transformers.MarianTokenizer` reads: both models, and the ids of their pieces.
+
+    Its ids are those of the vocabularies, except that it takes a text's beginning between >> and << as one token, and
+    pads sources by the target's id of padding, as both sides have one there. Their other special ids must be alike.
+    """
+    sides = (source.names(), target.names())
+    names = {"eos_token": sides[0][source.eos_id], "pad_token": sides[0][source.pad_id]}
+    if source.unk_id is not None:
+        names["unk_token"] = sides[0][source.unk_id]
+    ids, target_ids = ({piece: number for number, piece in enumerate(side)} for side in sides)
+    ids[names["pad_token"]] = target.pad_id
+    files = {"source.spm": source.model, "target.spm": target.model, _JOINT_FILE: _json(ids)}
+    if source is not target:
+        files[_TARGET_FILE] = _json(target_ids)
+    _write(folder, {**files, _CONFIG_FILE: _config(source is not target, **names)})
 
 
 def read_subwords(folder: Path) -> tuple[MarianSubwords, MarianSubwords]:
@@ -124,3 +139,19 @@ def _check_ids(ids: dict[str, Any], where: str) -> None:
             raise UserError(
                 where, got=f"no {piece}", expected=f"{_PAD}, {_END} and {_UNKNOWN} among the pieces", fix=_FIX
             )
+
+
+def _config(separate: bool, **special: str) -> bytes:
+    config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, **special}
+    return _json({**config, "split_special_tokens": True})
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, indent=2).encode()
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        with completed(folder / name) as path:
+            path.write_bytes(content)

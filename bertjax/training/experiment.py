@@ -49,3 +49,11 @@ class Trainable(Experiment, Protocol):
 
     def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Task:
         """See `Experiment.make`."""
+
+
+@runtime_checkable
+class ReadsSettings(Protocol):
+    """An experiment whose published folders state settings, as a generation_config.json does."""
+
+    def published_settings(self, folder: Path) -> Mapping[str, Any]:
+        """What a folder states, as the config has it; keys that it does not state are left out."""

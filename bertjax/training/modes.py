@@ -28,7 +28,7 @@ from bertjax.task import (
 )
 from bertjax.training import distributed, inference, overrides, predictions, run_folder, sharding, streams, tracing
 from bertjax.training.config import InferenceConfig, TrainingConfig
-from bertjax.training.experiment import Experiment, Text, Trainable
+from bertjax.training.experiment import Experiment, ReadsSettings, Text, Trainable
 
 _log = logging.getLogger(__name__)
 
@@ -332,23 +332,26 @@ def _resolved(
         if values and isinstance(module, Trainable):
             config = overrides.override(config, values, module.FREE_AFTER_TRAINING)
         return module, config if request.mode == "plan" else sharding.fitted(config)
-    if request.mode in ("evaluate", "predict") and isinstance(module, Trainable):
-        config = _with_settings_of_run(request, module, config)
+    if isinstance(module, Trainable) and config["init_from"]:
+        config = _with_settings_of_folder(request, module, config)
     return module, module.resolve(config, reads=request.mode not in ("predict", "export"))
 
 
-def _with_settings_of_run(request: Request, module: Trainable, config: dict[str, Any]) -> dict[str, Any]:
-    """The config with the settings of the run in `init_from`, if that is a run of the same experiment."""
-    before = Path(config["init_from"] or "")
-    if not has_checkpoint(before):
-        return config
-    try:
-        of_run = run_folder.load_config(before)
-    except UserError:  # `resolve` reports what is wrong with the folder
-        return config
-    if of_run.get("experiment") != config["experiment"]:
-        return config
-    return overrides.with_settings_of(before, of_run, config, request.overrides, module.FREE_AFTER_TRAINING)
+def _with_settings_of_folder(request: Request, module: Trainable, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the settings that the folder in `init_from` states.
+
+    A run of the same experiment states them for evaluation and prediction, a published folder for training too.
+    """
+    folder = Path(config["init_from"])
+    stated: Mapping[str, Any] = {}
+    if not has_checkpoint(folder):
+        stated = module.published_settings(folder) if isinstance(module, ReadsSettings) else {}
+    elif request.mode in ("evaluate", "predict"):
+        with contextlib.suppress(UserError):  # `resolve` reports what is wrong with the folder
+            stated = run_folder.load_config(folder)
+        if stated.get("experiment") != config["experiment"]:
+            return config
+    return overrides.with_settings_of(folder, stated, config, request.overrides, module.FREE_AFTER_TRAINING)
 
 
 def _settings(module: Experiment, mode: str) -> type[InferenceConfig]:

@@ -46,24 +46,24 @@ def override(config: Mapping[str, Any], overrides: Mapping[str, str], free: Sequ
 
 
 def with_settings_of(
-    run: Path, of_run: Mapping[str, Any], config: Mapping[str, Any], overridden: Collection[str], free: Sequence[str]
+    folder: Path, stated: Mapping[str, Any], config: Mapping[str, Any], overridden: Collection[str], free: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns a config with the settings of the run in its `init_from`, and logs all that differ.
+    """Returns a config with the settings of the folder in its `init_from`, and logs all that differ.
 
     Args:
-      run: the run's folder, for messages.
-      of_run: the run's config.
+      folder: a run's or a published one, for messages.
+      stated: the run's config, or the keys that a published folder states.
       config: of a file in `configs/` and the command line.
       overridden: the keys that the command line sets, which are kept. So are values of `data`: they describe files.
       free: the experiment's keys that may differ after training.
     """
     result: dict[str, Any] = copy.deepcopy(dict(config))
-    before, values = (traverse_util.flatten_dict(json.loads(json.dumps(each)), sep=".") for each in (of_run, config))
+    before, values = (traverse_util.flatten_dict(json.loads(json.dumps(each)), sep=".") for each in (stated, config))
     for key in (key for key in values if key in before and before[key] != values[key] and _is_below(key, free)):
         if key in overridden or (key.startswith("data.") and values[key] is not None):
-            _log.info("config key %s: %r; %s was trained with %r", key, values[key], run, before[key])
+            _log.info("config key %s: %r; %s has %r", key, values[key], folder, before[key])
         else:
-            _log.info("config key %s: %r, from %s; the config file has %r", key, before[key], run, values[key])
+            _log.info("config key %s: %r, from %s; the config file has %r", key, before[key], folder, values[key])
             subtree, name = _place(result, key)
             subtree[name] = before[key]
     return result

@@ -226,6 +226,9 @@ def test_saved_loaded_and_sent_to_other_processes(bpe, wordpiece, sentencepiece_
     every = kinds(bpe, wordpiece, sentencepiece_model)
     vocabulary = every.pop(kind)
     vocabulary.save(tmp_path / "new" / "folder")
+    if (library := tmp_path / "new" / "folder" / "tokenizer.json").exists():  # as transformers opens it
+        ids = Tokenizer.from_file(str(library)).encode("the cat").ids
+        assert ids == [*vocabulary.encode_batch(["the cat"])[0].tolist(), vocabulary.eos_id]
     for other in (subwords.load(tmp_path / "new" / "folder"), pickle.loads(pickle.dumps(vocabulary))):
         assert type(other) is type(vocabulary)
         assert other.fingerprint == vocabulary.fingerprint
@@ -317,3 +320,11 @@ def test_lines_of_real_text_come_back(data_folder, name):
     for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
         assert vocabulary.unk_id not in ids
         assert vocabulary.decode(ids) == unicodedata.normalize("NFC", text)
+
+
+def test_unknown_characters_are_named(bpe, wordpiece, sentencepiece_model):
+    sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
+    for vocabulary in (bpe, sentencepiece, subwords.characters("the ca")):
+        assert vocabulary.unknown("the 東東 cat ж") == ["東", "東", "ж"]
+        assert vocabulary.unknown("the cat") == []
+    assert wordpiece.unknown("the 東 cats' aa") == ["東", "aa"], "words without pieces are named whole"

@@ -28,7 +28,7 @@ WIDE = [
     {"length_penalty": "gnmt", "alpha": 0.6, "force_eos": True},
     {"length_penalty": "length", "alpha": 1.0, "block_ngrams": 2},
     {"length_penalty": "length", "alpha": 2.0, "count_eos": False, "block_ngrams": 1},
-    {"length_penalty": "length", "alpha": -0.5},
+    {"length_penalty": "length", "alpha": -0.5, "forbid_unk": True},
 ]
 
 
@@ -50,7 +50,7 @@ NARROW = [
     {"num_beams": 1, "n_best": 1, "stopping": "exact", "length_penalty": "length", "alpha": 1.0},
     {"num_beams": 3, "n_best": 2, "stopping": "exact", "length_penalty": "length", "alpha": 1.5, "force_eos": True},
     {"num_beams": 3, "n_best": 3, "stopping": "hf", "length_penalty": "length", "alpha": 1.5, "block_ngrams": 2},
-    {"num_beams": 3, "n_best": 1, "stopping": "hf_early", "length_penalty": "gnmt", "alpha": 0.6},
+    {"num_beams": 3, "n_best": 1, "stopping": "hf_early", "length_penalty": "gnmt", "alpha": 0.6, "forbid_unk": True},
 ]
 
 

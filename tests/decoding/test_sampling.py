@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.decoding.sampling import sample
 from tests.decoding import toys
-from tests.decoding.toys import EOS, PAD, make_tables
+from tests.decoding.toys import EOS, PAD, UNK, make_tables
 
 MANY = 4000
 
@@ -31,6 +31,7 @@ def draw(tables, seeds, minima, maxima, settings):
         config=settings,
         eos_id=EOS,
         pad_id=PAD,
+        unk_id=UNK,
     )
 
 
@@ -60,18 +61,26 @@ def check_frequencies(ids, probabilities):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.8}, {"top_k": 5, "top_p": 0.7, "temperature": 2.0}]
+    "changes",
+    [
+        {},
+        {"temperature": 0.5},
+        {"top_k": 3, "forbid_unk": True},
+        {"top_p": 0.8},
+        {"top_k": 5, "top_p": 0.7, "temperature": 2.0},
+    ],
 )
 def test_frequencies(changes):
     """Of the first two tokens, within three standard errors; one seed in ten or so has a token beyond them."""
     settings = config(n_best=MANY, max_length=2, **changes)
     table = make_tables(0, 1, 8)
     ids = run(table, [0], [0], [2], settings).ids[0]
-    check_frequencies(ids[:, 0], expected_probabilities(toys.logits_after(table[0], ()), settings, [PAD]))
+    banned = [PAD, UNK] if settings.forbid_unk else [PAD]
+    check_frequencies(ids[:, 0], expected_probabilities(toys.logits_after(table[0], ()), settings, banned))
     best = int(np.argmax(np.bincount(ids[ids[:, 0] != EOS, 0])))
     after = ids[ids[:, 0] == best, 1]
     assert len(after) > 100
-    check_frequencies(after, expected_probabilities(toys.logits_after(table[0], (best,)), settings, [PAD]))
+    check_frequencies(after, expected_probabilities(toys.logits_after(table[0], (best,)), settings, banned))
 
 
 def test_temperature_0_is_greedy():

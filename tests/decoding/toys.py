@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.decoding.beam_search import beam_search
 from bertjax.decoding.config import DecodingConfig
 
-PAD, EOS, START = 0, 1, 2
+PAD, EOS, START, UNK = 0, 1, 2, 3
 MIX = 101
 
 
@@ -35,6 +35,7 @@ def config(**changes):
         "temperature": 1.0,
         "top_k": 0,
         "top_p": 1.0,
+        "forbid_unk": False,
     }
     return DecodingConfig(**{**values, **changes})
 
@@ -100,6 +101,7 @@ def _search(tables, minima, maxima, settings, continues, by_lineage):
         config=settings,
         eos_id=EOS,
         pad_id=PAD,
+        unk_id=UNK,
         continues=continues,
     )
 
@@ -142,6 +144,7 @@ def continuations(table, ids, settings, minimum, maximum):
         return [(EOS, 0.0)]
     values = log_softmax(logits_after(table, ids))
     allowed = [token for token in range(len(values)) if token != PAD and (token != EOS or len(ids) >= minimum)]
+    allowed = [token for token in allowed if token != UNK or not settings.forbid_unk]
     if settings.block_ngrams:
         allowed = [token for token in allowed if not has_repeat((*ids, token), settings.block_ngrams)]
     return [(token, values[token]) for token in allowed]

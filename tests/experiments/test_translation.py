@@ -596,7 +596,36 @@ def test_a_run_from_scratch_is_exported(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, read, params)
     generation = json.loads((tmp_path / "exported" / "generation_config.json").read_text())
     searched = {"max_length": 17, "num_beams": 2, "length_penalty": 0.5, "early_stopping": "never"}
-    assert searched.items() <= generation.items()
+    assert searched.items() <= generation.items() and "forced_eos_token_id" not in generation
+    assert json.loads((tmp_path / "exported" / "config.json").read_text())["forced_eos_token_id"] is None
+
+
+def test_a_published_folder_states_how_it_decodes(tmp_path):
+    """Its generation_config.json gives the defaults; the command line overrides them, and the log says so."""
+    options = {"num_beams": 3, "block_ngrams": 2, "max_length": 9, "forbid_unk": True, "force_eos": True}
+    task, _ = task_of(tmp_path, model__norm="post", **{f"decoding__{key}": value for key, value in options.items()})
+    task.export(random_params(task.init), tmp_path / "exported")
+    given = {"init_from": str(tmp_path / "exported"), "decoding.block_ngrams": 4}
+    command = ["--mode=predict", "--format=jsonl", "--config=configs/translation.py", *flags(given)]
+    outcome = tiny.run_on_one(*command, stdin=b"a cat sees.\n")
+    assert outcome.status is None, outcome.status
+    ids = task._encoder.vocabularies.target.encode_batch([json.loads(outcome.stdout)["translation"]])[0]
+    assert len(ids) <= 8, "9 with the end token"
+    for told in (
+        "decoding.num_beams: 3, from ",
+        "decoding.max_length: 9, from ",
+        "decoding.forbid_unk: True, from ",
+        "decoding.force_eos: True, from ",
+        f"decoding.block_ngrams: 4; {tmp_path / 'exported'} has 2",
+    ):
+        assert told in outcome.stderr
+
+
+def test_settings_of_a_folder_that_have_no_counterpart_are_named(tmp_path, caplog):
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 5, "repetition_penalty": 1.5}')
+    assert translation.published_settings(tmp_path)["decoding"]["num_beams"] == 5
+    assert "generation_config.json has repetition_penalty=1.5" in caplog.text
+    assert translation.published_settings(tmp_path / "none") == {}
 
 
 @pytest.mark.slow
@@ -911,3 +940,15 @@ def test_translations_are_shown_beside_their_references(tmp_path):
         assert (example["source"], example["reference"]) == pair.source
     titles = [matrix["title"] for matrix in found.matrices]
     assert titles == ["Attention mask of a row", "Position embeddings", "How alike positions are"]
+
+
+def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):
+    task, _ = task_of(tmp_path)
+    tell_once.cache_clear()
+    with caplog.at_level("INFO"):
+        list(task.examples(iter(["a cat жж sees.", "old 東 ж bird.", "dog."])))
+    told = "2 of 3 texts have 4 characters that the vocabulary does not know: 'ж' (3), '東' (1)"
+    assert told in caplog.text
+    caplog.clear()
+    list(task.examples(iter(["dog."])))
+    assert not caplog.text

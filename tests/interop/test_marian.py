@@ -222,6 +222,18 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, share, tie):
     assert_equal(loaded, params)
 
 
+def test_the_table_of_the_source_has_room_for_the_padding_of_the_target(tmp_path):
+    config = make_config(share=False)
+    special = SPECIAL._replace(pad_id=14)
+    params = random_params(config)
+    marian.save(tmp_path, params, config, special, {})
+    read = marian.read_config(tmp_path)
+    assert (read["source_vocab_size"], read["target_vocab_size"]) == (15, 15)
+    table = load_file(tmp_path / "model.safetensors")["model.encoder.embed_tokens.weight"]
+    np.testing.assert_array_equal(table[:13], params["source_embeddings"])
+    assert not table[13:].any()
+
+
 def test_tensors_are_those_of_transformers(folder):
     tensors = load_file(folder / "model.safetensors")
     params = random_params(make_config())
@@ -449,7 +461,8 @@ def test_subwords_are_saved_and_pickled(tmp_path, separate):
     for side in sides:
         side.save(tmp_path / "new")
     config = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text())
-    assert config == {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    own = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "split_special_tokens": True}
+    assert config == own
     again = marian_subwords.read_subwords(tmp_path / "new")
     assert [side.fingerprint for side in again] == [side.fingerprint for side in sides]
     assert sides[0].fingerprint != sides[1].fingerprint

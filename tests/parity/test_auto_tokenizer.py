@@ -1,0 +1,94 @@
+"""Exported translators, opened by transformers: their tokenizers' ids and text, and what `generate` writes (slow)."""
+
+import jax
+import pytest
+
+from bertjax import translators
+from bertjax.data import subwords
+from bertjax.data.subword_vocabularies import Vocabularies
+from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.interop import marian_subwords
+from tests import tiny
+from tests.data.test_subwords import bpe_of
+from tests.experiments import test_translation as translation
+from tests.interop import test_marian
+from tests.random_params import random_params
+
+pytestmark = pytest.mark.slow
+
+TEXTS = [*test_marian.TEXTS, "the newest cat's hat </s> <pad> [SEP] жж", "a  b", ""]
+
+
+def vocabularies(kind, folder):
+    """Those of a kind: of both sides together, or of each."""
+    bpe = [bpe_of(TEXTS, size) for size in (60, 50)]
+    letters = [subwords.characters(sorted(set(text))) for text in TEXTS[:2]]
+    tokens = [(*SPECIALS, *"abcdefgh", *(f"##{letter}" for letter in letters_)) for letters_ in ("abc", "abcdefghirst")]
+    wordpiece = [subwords.WordPieceSubwords(WordPiece(each, lowercase=True)) for each in tokens]
+    models = [test_marian.train_sentencepiece(size) for size in (36, 37)]
+    sentencepiece = [subwords.SentencePieceSubwords(model, kind) for model in models]
+    if kind.startswith("marian"):
+        folder.mkdir()
+        test_marian.write_vocabularies(folder, separate=kind.endswith("two"))
+        return Vocabularies(*marian_subwords.read_subwords(folder))
+    found = {"bpe": bpe, "characters": letters, "wordpiece": wordpiece, "sentencepiece": sentencepiece}[kind.split()[0]]
+    return Vocabularies(*found) if kind.endswith("two") else Vocabularies(found[0], found[0])
+
+
+@pytest.mark.parametrize("number", ["", " two"])
+@pytest.mark.parametrize("kind", ["bpe", "characters", "wordpiece", "sentencepiece", "marian"])
+def test_ids_and_text_are_equal(tmp_path, kind, number):
+    import transformers
+
+    source, target = both = vocabularies(kind + number, tmp_path / "given")
+    folder = tmp_path / "saved"
+    translators.save_vocabularies(both, folder, for_transformers=True)
+    (folder / "config.json").write_text('{"model_type": "marian"}')
+    tokenizer = decoder = transformers.AutoTokenizer.from_pretrained(folder)
+    if number and kind not in ("sentencepiece", "marian"):
+        decoder = transformers.AutoTokenizer.from_pretrained(folder / "target")
+    for text, ids in zip(TEXTS, source.encode_batch(TEXTS), strict=True):
+        assert tokenizer(text).input_ids == [*ids.tolist(), source.eos_id], text
+    assert tokenizer.eos_token_id == source.eos_id
+    assert tokenizer.pad_token_id == (target if kind == "sentencepiece" else source).pad_id
+    for ids in target.encode_batch(TEXTS):
+        known = ids[ids != target.unk_id]
+        found = decoder.decode([*known.tolist(), target.eos_id], skip_special_tokens=True)
+        assert found == target.decode(known) or (kind == "sentencepiece" and found == target.decode(known).strip())
+
+
+def exported(kind, folder):
+    """A random model with a kind of vocabularies, exported."""
+    settings = {"num_beams": 3, "stopping": "hf", "length_penalty": "length", "alpha": 0.7, "block_ngrams": 3}
+    settings |= {"max_length": 12, "min_extra": 2, "force_eos": kind != "wordpiece", "forbid_unk": True}
+    options = {"model__norm": "post", "data__vocab_size": 70, "start_token": "pad"}
+    options |= {f"decoding__{key}": value for key, value in settings.items()}
+    if kind == "sentencepiece":
+        options |= {"data__joint": False, "model__share_embeddings": False}
+        for key, size in (("vocab_file", 36), ("target_vocab_file", 37)):
+            path = folder / f"{key}.model"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(test_marian.train_sentencepiece(size))
+            options[f"data__{key}"] = str(path)
+    else:
+        options |= {"data__subwords": kind, "data__lowercase": kind == "wordpiece"}
+    task, _ = translation.task_of(folder, **options)
+    task.export(jax.tree.map(lambda leaf: 2 * leaf, random_params(task.init)), folder / "exported")
+    return folder / "exported"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "sentencepiece"])
+def test_generate_writes_our_translations(tmp_path, kind):
+    """By AutoTokenizer and the folder's own generation_config.json, from a sentence to a sentence."""
+    import transformers
+
+    folder = exported(kind, tmp_path / kind)
+    texts = ["a cat sees.", "old bird likes a dog.", "dog", "a bird a bird a cat."]
+    given = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={folder}"]
+    outcome = tiny.run_on_one(*given, stdin="".join(f"{text}\n" for text in texts).encode())
+    assert outcome.status is None, outcome.status
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    found = model.generate(**tokenizer(texts, return_tensors="pt", padding=True))
+    assert outcome.stdout.split("\n")[:-1] == tokenizer.batch_decode(found, skip_special_tokens=True)
+    assert len({*outcome.stdout.split()}) > 2, "not the same few words again and again"
