@@ -1,5 +1,6 @@
 """Where inputs of predictions come from and where predictions go: files, pipes, devices, standard streams."""
 
+import codecs
 import contextlib
 import fcntl
 import gzip
@@ -30,7 +31,9 @@ def read_lines(name: str) -> Iterator[str]:
         raise UserError("--input=-", got="several processes", expected="a file that all can read", fix="give a file")
     with _open_input(name) as file:
         for number, line in enumerate(file):
-            yield line.rstrip(b"\r\n").decode("utf-8" if number else "utf-8-sig", "surrogateescape")
+            content = line if number else line.removeprefix(codecs.BOM_UTF8)
+            if content:
+                yield content.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
 
 
 @contextlib.contextmanager
