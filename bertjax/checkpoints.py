@@ -322,9 +322,9 @@ def _steps(folder: Path) -> list[int]:
 
 def _meta(folder: Path) -> dict[str, Any]:
     """What was saved with a step's arrays; nothing if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        meta: dict[str, Any] = json.loads((folder / "meta" / "metadata").read_text())
-        return meta
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        meta = json.loads((folder / "meta" / "metadata").read_text())
+        return meta if isinstance(meta, dict) else {}
     return {}
 
 
@@ -381,8 +381,9 @@ def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
     """The steps of those saved that were evaluated, with their scores, best first."""
     steps = set(_scheduled_steps(_folder_of(workdir)))
     lines = read_records(workdir / "metrics.jsonl")
-    scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
-    return _best_first({step: score for step, score in scores.items() if math.isfinite(score)}, mode)
+    scores = {line["step"]: line[metric] for line in lines if metric in line and line.get("step") in steps}
+    good = {step: score for step, score in scores.items() if isinstance(score, (int, float)) and math.isfinite(score)}
+    return _best_first(good, mode)
 
 
 def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:
@@ -407,8 +408,10 @@ def _manifest(folder: Path) -> dict[str, str]:
     """The digests of a step's files. Raises UserError if they cannot be read."""
     path = folder / _MANIFEST
     try:
-        digests: dict[str, str] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        digests = json.loads(path.read_text())
+        if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
+            raise ValueError(f"{digests}")
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error), "the digests of the checkpoint's files", folder) from error
     return digests
 

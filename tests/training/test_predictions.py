@@ -37,6 +37,14 @@ def test_a_run_trained_again_in_place_is_another(tmp_path, source):
     assert predictions.fingerprint({}, checkpoints.digest(workdir, "latest"), source) not in ours
 
 
+@pytest.mark.parametrize("content", ['"a"', "[]", '{"params/a": 1}', "[" * 10**5])
+def test_a_damaged_list_of_digests_is_reported(tmp_path, content):
+    workdir = write_run(tmp_path / "run", "first")
+    (workdir / "checkpoints" / "4" / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match=r"manifest\.json: got .*; expected the digests of the checkpoint's files"):
+        checkpoints.digest(workdir, "latest")
+
+
 @pytest.mark.parametrize("kind", ["published", "run"])
 def test_init_from_is_identified_by_its_content(tmp_path, source, kind):
     folder = tmp_path / "weights"
