@@ -276,18 +276,20 @@ def _find(name: str) -> Any:
     return importlib.import_module(f"experiments.{name}")
 
 
-def _request(folder: Path, source: str, output: str, form: str) -> modes.Request:
+def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, str]) -> modes.Request:
+    """Of a prediction; with Path() as the run for none, into a folder if the output has no suffix."""
     return modes.Request(
         mode="predict",
-        workdir=str(folder) if folder.name else "",
+        workdir=str(workdir) if workdir.name else "",
         input=source,
-        output=output,
-        format=form,
+        output=str(output) if output.suffix else f"{output}/",
+        format="",
         checkpoint="final",
         draw=None,
         render=summaries.page,
         report=None,
         started={},
+        overrides=overrides,
         topology="",
         plan_search=False,
         profile="",
@@ -307,7 +309,7 @@ def _predict_by_folder(name: str, key: str) -> Read:
             config = importlib.import_module("configs.classification").get_config("")
             config.update_from_flattened_dict(fixed)
             given = json.loads(config.to_json_best_effort())
-        modes.run(_request(folder if given is None else Path(), str(source), str(output), ""), given, _find)
+        modes.run(_request(folder if given is None else Path(), str(source), output, {}), given, _find)
         return [json.loads(line) for line in output.read_text().splitlines()]
 
     return read
@@ -319,7 +321,7 @@ class Kept:
     def __init__(self, home: Path) -> None:
         """Args: the folder of all runs; those in `case` change."""
         self._damaged = home / "case"
-        self._made: dict[Path, Any] = {}
+        self._made: dict[tuple[str, Path], Any] = {}
         self._make = inference.Inference
 
     def __call__(self, task: Any, config: Any, workdir: Path | None, checkpoint: str) -> Any:
@@ -327,9 +329,10 @@ class Kept:
         weights = workdir or Path(task._config.init_from)
         if weights == self._damaged:
             return self._make(task, config, workdir, checkpoint)
-        if weights not in self._made:
-            self._made[weights] = self._make(task, config, workdir, checkpoint)
-        return self._made[weights]
+        key = type(task).__name__, weights
+        if key not in self._made:
+            self._made[key] = self._make(task, config, workdir, checkpoint)
+        return self._made[key]
 
 
 def predictions(home: Path, place: Path) -> Iterator[Target]:
@@ -337,15 +340,17 @@ def predictions(home: Path, place: Path) -> Iterator[Target]:
     rng = random.Random(1)
     splits: dict[str, Split] = {"answers": fuzz_checks.questions, "bertsum": fuzz_checks.rows}
     for name, kind in small_runs.KINDS.items():
-        files, read = kind.input(rng, _ROWS), _predict(home, place, name)
+        files, read = kind.input(rng, _ROWS), _predict(home, name)
         split, is_json = splits.get(name, fuzz_checks.lines), name == "answers"
         yield Target(f"predict {name}", 4, files, read, split, drops=False, repeats=not is_json, packs=not is_json)
     for target in _tables([small_runs.sentence(rng, number) for number in range(_ROWS)]):
-        if target.name not in ("table |||", "table tsv"):
-            read = _predict(home, place, "classification")
-            yield dataclasses.replace(target, name=f"predict {target.name}", share=2, read=read, drops=False)
+        if target.name != "table |||":
+            read = _predict(home, "classification")
+            split = fuzz_checks.named_table if target.name == "table tsv" else target.split
+            name = f"predict {target.name}"
+            yield dataclasses.replace(target, name=name, share=2, read=read, split=split, drops=False)
     plain = small_runs.lines(rng, _ROWS)
-    bertsum = _predict(home, place, "bertsum", layout="line")
+    bertsum = _predict(home, "bertsum", layout="line")
     yield Target("predict bertsum lines", 2, plain, bertsum, fuzz_checks.lines, drops=False, packs=True)
     yield Target("predict features", 3, plain, _features(home, place), fuzz_checks.lines, drops=False, packs=True)
 
@@ -362,23 +367,14 @@ def _features(home: Path, place: Path) -> Read:
         given["data"]["seq_len"] = 32
         if "on_bad_row" in given["data"]:
             given["data"]["on_bad_row"] = _on_bad_row(skips)
-        modes.run(_request(Path(), _first(folder), f"{output}/", ""), given, _find)
+        modes.run(_request(Path(), _first(folder), output, {}), given, _find)
         return [(one.units, np.round(one.features.astype(float), 3).tolist()) for one in FeatureFiles(output)]
 
     return read
 
 
-def _predict(home: Path, place: Path, name: str, **data: str) -> Read:
+def _predict(home: Path, name: str, **data: str) -> Read:
     """Predicts as `launch.py --mode=predict --workdir=RUN` does, with other values of keys in `data`."""
-    runs = {}
-    for skips in (False, True):
-        runs[skips] = place / f"variant{len(list(place.glob('variant*')))}" / name
-        shutil.copytree(home / name, runs[skips])
-        config = json.loads((runs[skips] / "config.json").read_text())
-        if "on_bad_row" in config["data"]:
-            config["data"]["on_bad_row"] = _on_bad_row(skips)
-        config["data"].update(data)
-        (runs[skips] / "config.json").write_text(json.dumps(config))
 
     def read(folder: Path, skips: bool) -> list[Any]:
         source, output = _first(folder), folder.with_name(f"out{small_runs.KINDS[name].suffix}")
@@ -386,8 +382,9 @@ def _predict(home: Path, place: Path, name: str, **data: str) -> Read:
         rng = random.Random(Path(source).read_bytes())
         by_stdin = rng.random() < 0.15 and source.endswith(".txt")
         stdin = io.TextIOWrapper(io.BytesIO(Path(source).read_bytes()))
+        values = {f"data.{key}": value for key, value in {**data, "on_bad_row": _on_bad_row(skips)}.items()}
         with mock.patch.object(sys, "stdin", stdin):
-            modes.run(_request(runs[skips], "-" if by_stdin else source, str(output), ""), None, _find)
+            modes.run(_request(home / name, "-" if by_stdin else source, output, values), None, _find)
         found = output.read_text(encoding="utf-8").split("\n")[:-1]
         if output.suffix == ".txt":
             return found
