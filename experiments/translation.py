@@ -93,7 +93,8 @@ class Config:
 
 _DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
 FREE_AFTER_TRAINING = (
-    *("decoding", "metrics", "num_scored", "data.on_long_line", "data.source_column", "data.target_column"),
+    *("decoding", "metrics", "num_scored", "data.seq_len", "data.on_long_line"),
+    *("data.source_column", "data.target_column"),
     *("data.header", "data.separator", "data.source_prefix", "data.target_prefix"),
 )
 

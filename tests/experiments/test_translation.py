@@ -242,6 +242,7 @@ def test_the_best_of_the_beams_come_in_order(run):
     command = ["--mode=predict", "--format=jsonl", "--config=configs/translation.py", *flags(values)]
     outcome = tiny.run_on_one(*command, stdin=b"a cat sees.\nold bird.\n")
     assert outcome.status is None, outcome.status
+    assert "data.seq_len: 8, from " in outcome.stderr, "what a recurrent model would be limited to"
     for record in map(json.loads, outcome.stdout.splitlines()):
         scores = [each["score"] for each in record["n_best"]]
         assert len({each["translation"] for each in record["n_best"]}) == len(scores) == 3
