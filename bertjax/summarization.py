@@ -1,5 +1,6 @@
 """What all summarization has in common: a run's articles and their vocabulary, and figures of summaries."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +88,11 @@ class ArticleData(NamedTuple):
         """The articles of all splits but "train"."""
         return {split: self.read(split) for split in article_text.splits(self.articles)[1:]}
 
+    def with_min_words(self, min_words: int) -> "ArticleData":
+        """Returns the same, of sentences that have more than `min_words` words."""
+        limits = dataclasses.replace(self.labels.limits, min_words=min_words)
+        return self._replace(labels=dataclasses.replace(self.labels, limits=limits))
+
     def of_lines(self, lines: Iterator[str], make: Make) -> Iterator[Example]:
         """Makes an example of all lines, or one of each: see `ArticleFormat.layout`."""
         bad_rows = BadRows(self.articles.on_bad_row)
@@ -140,7 +146,12 @@ def texts(article: LimitedArticle) -> list[str]:
 
 def select(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> Selection:
     """Which of the sentences that were taken make the summary; compared in lower case, as PreSumm does."""
-    return selection.select(scores, [text.lower() for text in texts(article)], rules)
+    found = [text.lower() for text in texts(article)]
+    selected = selection.select(scores, found, rules)
+    if rules.word_budget and not selected.chosen and min(len(words.split(text)) for text in found) > rules.word_budget:
+        told = "a summary is empty: each sentence of its article has more words than selection.word_budget allows"
+        tell_once(told, logging.WARNING)
+    return selected
 
 
 def summary(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> list[str]:

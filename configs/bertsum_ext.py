@@ -28,6 +28,9 @@ whose first lines are the summaries.
 `data.words` and `data.interval_segments` say otherwise. For articles that are not in English set
 `data.oracle.letters=unicode`, `rouge.flavor=unicode` and `rouge.stem=False`.
 
+Training and evaluation leave out sentences of up to `data.limits.min_words` words. Predictions can choose them, unless
+`selection.min_words` says otherwise, as with `presumm`.
+
 Predictions are texts, a line each; with --format=jsonl, or where the output's name ends so, records with positions and
 scores of all sentences, and what was passed over and why; with --format=html, a page that shows them.
 
@@ -73,6 +76,7 @@ def get_config(variant: str = "") -> ConfigDict:
         "threshold": placeholder(float),
         "block_ngrams": 3,
         "order": "document",
+        "min_words": 0,
     }
     config.match_reference = ""
     config.rouge = {"flavor": "rouge-1.5.5", "stem": True, "words": placeholder(object)}
@@ -107,5 +111,6 @@ def _as_published(config: ConfigDict) -> None:
     config.data.words = "spaces"
     config.data.long_articles = "cut_presumm"
     config.data.limits.max_sentences = 100
+    config.selection.min_words = config.data.limits.min_words
     config.data.oracle.first_sentences = 100
     config.selection.order = "score"

@@ -282,11 +282,11 @@ class Summarization:
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """See `ArticleData.of_lines`."""
-        return self._data.of_lines(lines, self._example)
+        return self._data.with_min_words(self._selection.min_words).of_lines(lines, self._example)
 
     def examples_of(self, path: str) -> Iterator[Example]:
         """See `ArticleData.of_files`."""
-        return self._data.of_files(path, self._example)
+        return self._data.with_min_words(self._selection.min_words).of_files(path, self._example)
 
     def _example(self, article: LimitedArticle) -> Example:
         rows = article_rows.rows(article.sentences, self._tokenizer, self._data.rows)

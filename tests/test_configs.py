@@ -159,7 +159,7 @@ def test_a_dead_key_is_an_error_in_every_subtree(name):
 LATER = dict.fromkeys(("classification", "question_answering"), (("data", "packing"),)) | {
     "tagging": (("data", "packing"), ("data", "text_field")),
     "bert_pretraining": (("data", "beam"), ("data", "beam", "runner"), ("data", "beam", "options")),
-    "bertsum_ext": (("model", "sentence_pooling"), ("data", "oracle", "letters")),
+    "bertsum_ext": (("model", "sentence_pooling"), ("data", "oracle", "letters"), ("selection", "min_words")),
     "bertsum_abs": (("data", "oracle", "letters"), ("decoding", "forbid_unk")),
     "translation": (("model", "key_size"), ("decoding", "forbid_unk")),
 }

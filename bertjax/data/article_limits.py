@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class ArticleLimits:
-    """Limits of what is learned from, in words as `words.split` has them; PreSumm's and BertSum's values in brackets.
+    """Limits of what is learned from and evaluated, in words as `words.split` has them; published values in brackets.
 
     Attributes:
       min_sentences: an article with fewer sentences that are long enough is left out (3).

@@ -32,6 +32,8 @@ class SelectionConfig:
         rule. Words are compared in lower case, as PreSumm does: `summarization.select` gives them so. PreSumm: 3. In
         Chinese, where each letter is a word, 3 blocks much; take 5 or 6.
       order: of what comes out, "score" (PreSumm) or "document".
+      min_words: sentences to predict on are read and can be chosen if they have more words than this. Sentences that
+        are trained on or evaluated go by `data.limits.min_words`, 5 in PreSumm.
 
     Raises:
       UserError: a value out of range.
@@ -42,10 +44,11 @@ class SelectionConfig:
     threshold: float | None
     block_ngrams: int
     order: str
+    min_words: int = 0
 
     def __post_init__(self) -> None:
         choice(self.order, ("score", "document"), "selection.order")
-        for key in ("num_sentences", "word_budget", "block_ngrams"):
+        for key in ("num_sentences", "word_budget", "block_ngrams", "min_words"):
             if getattr(self, key) < 0:
                 fix = f"set --config.selection.{key}=0 for none"
                 raise UserError(f"config key selection.{key}", got=getattr(self, key), expected="at least 0", fix=fix)

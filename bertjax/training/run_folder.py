@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.training import distributed
 
-# These say where and how often, on what, and with how much memory; none of them changes what is learned.
+# These say where and how often, on what, with how much memory, and of what to predict; none changes what is learned.
 _MAY_CHANGE = (
     "log_every",
     "evaluate_every",
@@ -31,6 +31,7 @@ _MAY_CHANGE = (
     "data.workers",
     "data.prepared_dir",
     "data.beam",
+    "selection.min_words",
 )
 # Those that figures may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")

@@ -1,5 +1,6 @@
 """Extractive summarization, from articles with summaries to summaries of new text."""
 
+import dataclasses
 import functools
 import json
 import logging
@@ -332,13 +333,34 @@ def test_what_is_told_of_an_article(run):
     assert record.keys() == {"id", "summary", "positions", "sentences", "scores", "refused"}
     assert record["sentences"] == SENTENCES
     assert record["summary"] == [record["sentences"][i] for i in record["positions"]]
-    # The best first; the other one repeats "sings and the"; the third is too short to be scored.
+    # The best first; the other one repeats "sings and the".
     best, second = sorted((1, 4), key=lambda i: -record["scores"][i])
     assert record["scores"][best] >= record["scores"][second] > 0.9
     assert record["positions"] == sorted([best, record["positions"][0] + record["positions"][1] - best])
     (refusal,) = [each for each in record["refused"] if each["position"] == second]
     assert refusal == {"position": second, "reason": "block_ngrams", "blocked_by": best, "ngram": "sings and the"}
-    assert [score is None for score in record["scores"]] == [i == 2 for i in range(6)]
+    assert None not in record["scores"]
+
+
+def test_short_sentences_can_be_chosen_unless_the_selection_says_otherwise(tmp_path):
+    def numbers(**overrides):
+        (example,) = task_of(tmp_path, **overrides).examples(iter(SENTENCES))
+        return example.source.article.numbers
+
+    assert numbers() == (0, 1, 2, 3, 4, 5)
+    assert numbers(**{"selection.min_words": 5}) == (0, 1, 3, 4, 5)
+
+
+def test_a_budget_below_every_sentence_is_warned_of(tmp_path, caplog):
+    task = task_of(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
+    article = next(task.held_out()).source.article
+    for budget in (7, 6):
+        progress.tell_once.cache_clear()
+        caplog.clear()
+        rules = dataclasses.replace(task._rules(article), word_budget=budget)
+        chosen = summarization.select(article, np.zeros(len(article.numbers)), rules).chosen
+        told = [message for message in caplog.messages if "selection.word_budget" in message]
+        assert (len(chosen), len(told)) == ((1, 0) if budget == 7 else (0, 1))
 
 
 def test_predictions_as_text_as_rows_and_as_a_page(run, tmp_path):
@@ -413,8 +435,8 @@ def test_articles_that_are_cut_have_no_scores_after_that(run):
     workdir, _ = run
     published = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS)]
     (cut,) = predict(*published, "--config.data.long_articles=cut", stdin="\n".join(SENTENCES))
-    assert [score is None for score in cut["scores"]] == [False, False, True, False, True, True]
-    assert set(cut["positions"]) <= {0, 1, 3}
+    assert [score is None for score in cut["scores"]] == [False, False, False, True, True, True]
+    assert set(cut["positions"]) <= {0, 1, 2}
 
 
 def test_short_articles(run, tmp_path):
