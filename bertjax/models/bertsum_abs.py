@@ -18,8 +18,8 @@ from bertjax.models.beams import Beams
 from bertjax.models.bert import Bert, BertConfig, BertOutput
 from bertjax.models.bertsum import presumm_layers
 from bertjax.models.decoder import Decoder, DecoderCache
-from bertjax.models.dropout import Dropout
 from bertjax.models.encoder_decoder import Memory, Seq2SeqOutput
+from bertjax.models.layers import Dropout
 from bertjax.models.partitioning import keep_rows_split
 from bertjax.models.sinusoids import sinusoids
 from bertjax.models.transformer import TransformerConfig, check_value

@@ -5,7 +5,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError
-from bertjax.models.dropout import Dropout
+from bertjax.models.layers import Dropout
 from bertjax.models.transformer import TransformerConfig, layer_norm
 
 

@@ -14,9 +14,9 @@ from bertjax.errors import UserError, choice
 from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.beams import Beams
 from bertjax.models.decoder import Decoder, DecoderCache
-from bertjax.models.dropout import Dropout
 from bertjax.models.embeddings import embedding_table
 from bertjax.models.encoder import Encoder
+from bertjax.models.layers import Dropout
 from bertjax.models.partitioning import keep_rows_split
 from bertjax.models.sinusoids import sinusoids
 from bertjax.models.transformer import TransformerConfig, check_value, kernel_init

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.models.attention import Dense
 from bertjax.models.bert import Bert, BertConfig
-from bertjax.models.dropout import Dropout
 from bertjax.models.features import LayerMix, check_layers, choose_layers
+from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
 from bertjax.models.transformer import check_value, kernel_init
 

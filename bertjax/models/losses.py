@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import choice
-from bertjax.models.attention import MASKED_SCORE
+from bertjax.models.dot_product import MASKED_SCORE
 
 
 def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int, Shaped
 
-from bertjax.models.attention import Dense
+from bertjax.models.layers import Dense
 
 
 class BiRNNOutput(NamedTuple):

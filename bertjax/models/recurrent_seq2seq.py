@@ -15,10 +15,10 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from bertjax.errors import UserError, choice
-from bertjax.models.attention import MASKED_SCORE, Dense
 from bertjax.models.beams import Beams
-from bertjax.models.dropout import Dropout
+from bertjax.models.dot_product import MASKED_SCORE
 from bertjax.models.encoder_decoder import Seq2SeqOutput
+from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import GRU, BiGRU
 from bertjax.models.transformer import check_value
 

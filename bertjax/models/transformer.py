@@ -15,8 +15,8 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import UserError, choice
-from bertjax.models.attention import Dense, MultiHeadAttention
-from bertjax.models.dropout import Dropout
+from bertjax.models.attention import MultiHeadAttention
+from bertjax.models.layers import Dense, Dropout
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.dropout import Dropout
+from bertjax.models.layers import Dropout
 
 
 @functools.partial(jax.jit, static_argnums=0)

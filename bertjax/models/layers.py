@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014)."""
+"""Building blocks of all models: an affine map, and dropout (Srivastava et al. 2014)."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,27 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 _LEVELS = 2**16
+
+
+class Dense(nn.Module):
+    """Affine map of the last axis: `kernel` [I, O] and `bias` [O], stored in float32, applied in `dtype`.
+
+    Kernels start as `kernel_init` says, biases at zero.
+    """
+
+    features: int
+    kernel_init: nn.initializers.Initializer
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows I"]) -> Float[Array, "*rows O"]:
+        """Maps the last axis from I to O = `features`."""
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        # Flat rows make the gradient one plain matrix product: up to 2x faster on CPU for H -> 4H.
+        rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
+        y = rows @ kernel.astype(self.dtype) + bias.astype(self.dtype)
+        return y.reshape(*x.shape[:-1], self.features)
 
 
 class Dropout(nn.Module):
