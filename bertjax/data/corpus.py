@@ -171,15 +171,16 @@ class Preparation:
 
     def __init__(self, config: CorpusConfig, default_dir: Path) -> None:
         """Args: what text; where to keep it unless the config says. Raises UserError if it cannot be read."""
-        self._config, self._parts = config, _fingerprint_parts(config)
-        self.fingerprint = _digest(self._parts)
-        self.folder = Path(config.prepared_dir or default_dir).absolute() / self.fingerprint
-        if config.vocab_file and not self.is_finished():
-            self.folder = self._trained_on() or self.folder
+        self._config, parts = config, _fingerprint_parts(config)
+        home = Path(config.prepared_dir or default_dir).absolute()
+        every = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
+        options = [(each, *_place(home, each, bool(config.vocab_file))) for each in every]
+        finished = (option for option in options if _is_finished(option[2]))
+        self._parts, self.fingerprint, self.folder = next(finished, options[0])  # what is prepared stays in use
 
     def is_finished(self) -> bool:
         """Whether the text has been prepared."""
-        return (self.folder / _MANIFEST).exists()
+        return _is_finished(self.folder)
 
     def run(self) -> None:
         """Prepares the text unless that has been done.
@@ -209,15 +210,6 @@ class Preparation:
             partial.rename(self.folder)
         _report(self.folder)
 
-    def _trained_on(self) -> Path | None:
-        """The finished folder of this text, if there is one, in which the vocabulary that is given now was trained."""
-        for path in sorted(self.folder.parent.glob(f"{'[0-9a-f]' * len(self.fingerprint)}/{_MANIFEST}")):
-            parts, ours = json.loads(path.read_text())["parts"], self._parts["vocabulary"]
-            is_same = _digest({**parts, "vocabulary": ours}) == self.fingerprint
-            if is_same and _vocabulary_digest(WordPiece.load(path.parent)) == ours:
-                return path.parent
-        return None
-
     def _write(self, folder: Path) -> None:
         """Writes everything, the manifest last."""
         counts, duplicates = _write(self._config, folder)
@@ -231,8 +223,26 @@ class Preparation:
             path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
+def _is_finished(folder: Path) -> bool:
+    return (folder / _MANIFEST).exists()
+
+
+def _place(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[str, Path]:
+    """The fingerprint and the folder of a text.
+
+    If the vocabulary is given, the folder may be a finished one of the same text in which this vocabulary was trained.
+    """
+    fingerprint, ours = _digest(parts), parts["vocabulary"]
+    if is_given and not _is_finished(home / fingerprint):
+        for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{_MANIFEST}")):
+            is_same = _digest({**json.loads(path.read_text())["parts"], "vocabulary": ours}) == fingerprint
+            if is_same and _vocabulary_digest(WordPiece.load(path.parent)) == ours:
+                return fingerprint, path.parent
+    return fingerprint, home / fingerprint
+
+
 def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
-    """All that determines the prepared bytes, and nothing else."""
+    """All that determines the prepared bytes but the splitter, and nothing else."""
     vocabulary = f"{config.vocab_size} trained tokens"
     if config.vocab_file:
         vocabulary = _vocabulary_digest(given_vocabulary(Path(config.vocab_file), config.lowercase))
@@ -242,11 +252,16 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
         "valid": _open(config, config.valid_source).fingerprint() if config.valid_source else config.valid_fraction,
         "on_bad_row": config.on_bad_row,
         "lines": config.lines,
-        "splitter": f"nltk {metadata.version('nltk')}" if config.lines == "paragraph" else "none",
         "unicode": unicodedata.unidata_version,
         "lowercase": config.lowercase,
         "vocabulary": vocabulary,
     }
+
+
+def _splitters(lines: str) -> list[str]:
+    """What splits paragraphs into sentences, and what did before."""
+    nltk = f"nltk {metadata.version('nltk')}"
+    return [f"{nltk}, quotations within sentences", nltk] if lines == "paragraph" else ["none"]
 
 
 def _digest(parts: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ _SENTENCE_STARTERS = """
 _ENDS, _CLOSES = "。！？｡।॥؟۔።", "”’」』）】》〉\"')"
 _AFTER_END = re.compile(f"(?<=[{_ENDS}])(?![{_ENDS}{_CLOSES}])|(?<=[{_ENDS}][{_CLOSES}])(?![{_ENDS}{_CLOSES}])")
 
+_QUOTED, _TAIL = re.compile(f"[.!?\u2026][{_CLOSES}\\]}}]+$"), 16
 _ENDED = re.compile(f"[.!?\u2026{_ENDS}][{_CLOSES}\\]}}]*$")
 # Line ends within sentences that wrapped text has at least: so many, and such a share of its line ends.
 _MIN_OPEN, _MIN_OPEN_SHARE = 2, 1 / 3
@@ -56,12 +57,12 @@ _WINDOW = 50_000
 def split(paragraph: str) -> list[str]:
     """Splits text into sentences, none empty or with outer spaces; no visible character is lost.
 
-    Closing quotes and brackets stay with the sentence before them. A line break counts as any other space. The lists
-    are English, so that in other languages an abbreviation may end a sentence; the marks at the end of Chinese,
-    Japanese, Hindi, Arabic, Urdu and Amharic sentences are known.
+    Closing quotes and brackets stay with the sentence before them; where a lower-case letter follows, they do not end
+    it. A line break counts as any other space. The lists are English, so that in other languages an abbreviation may
+    end a sentence; the marks at the end of Chinese, Japanese, Hindi, Arabic, Urdu and Amharic sentences are known.
 
-    >>> split('He saw Dr. No at 5 p.m. "Why?" he asked.')
-    ['He saw Dr. No at 5 p.m.', '"Why?"', 'he asked.']
+    >>> split('He saw Dr. No at 5 p.m. "Why?" he asked. Nobody knew.')
+    ['He saw Dr. No at 5 p.m.', '"Why?" he asked.', 'Nobody knew.']
     >>> split("他说：“你好。”我也说。")
     ['他说：“你好。”', '我也说。']
     """
@@ -96,17 +97,23 @@ def unwrapped(lines: Sequence[str]) -> list[str]:
 
 def _split(paragraph: str) -> list[str]:
     """The sentences between full stops, question marks and exclamation marks."""
-    sentences: list[str] = []
+    bounds: list[tuple[int, int]] = []
     end = 0
     for start, stop in _spans(paragraph):
         sentence = paragraph[start:stop]
         # Punkt takes the last mark of a final "?!" for a sentence.
-        if sentences and start == end and not any(map(_begins_sentence, sentence)):
-            sentences[-1] += sentence.rstrip()
-        elif sentence := sentence.strip():
-            sentences.append(sentence)
+        is_mark = start == end and not any(map(_begins_sentence, sentence))
+        if bounds and (is_mark or (sentence.lstrip()[:1].islower() and _ends_quoted(paragraph, bounds[-1][1]))):
+            bounds[-1] = bounds[-1][0], stop
+        elif not sentence.isspace():
+            bounds.append((start, stop))
         end = stop
-    return sentences
+    return [paragraph[start:stop].strip() for start, stop in bounds]
+
+
+def _ends_quoted(text: str, stop: int) -> bool:
+    """Whether what is before `stop` ends in a quotation, or brackets, that a sentence can go on after."""
+    return bool(_QUOTED.search(text[max(0, stop - _TAIL) : stop].rstrip()))
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:

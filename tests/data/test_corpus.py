@@ -191,6 +191,16 @@ def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
     assert Preparation(config, Path("unused")).is_finished()
 
 
+def test_text_of_the_splitter_before_is_found_again(make_config, prepare, monkeypatch):
+    config, (now, before) = make_config(lines="paragraph"), corpus._splitters("paragraph")
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "_splitters", lambda lines: [before])
+        earlier = prepare(config).folder
+    assert Preparation(config, Path("unused")).folder == earlier
+    monkeypatch.setattr(corpus, "_splitters", lambda lines: [now])
+    assert Preparation(config, Path("unused")).folder != earlier
+
+
 def test_the_fingerprint_is_of_the_text_and_not_of_its_place(make_config, tiny_text, vocab_file, tmp_path):
     config = make_config()
     elsewhere = tmp_path / "else" / "where"

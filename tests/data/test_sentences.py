@@ -26,6 +26,7 @@ from bertjax.data import sentences
         ["Wait...", "Then go.", "What?!", "No!!!"],
         ["He left.", "!?"],
         ["It closed at 5 p.m. on Friday.", "Acme Inc. lost 3 pct."],
+        ['"Why?" and left.', "“No!” she said.", "(Really?) he asked.", '"No."', '"Why?"', '"Iron?" it read.'],
     ],
 )
 def test_worked_examples(expected):
