@@ -209,11 +209,13 @@ def test_other_files_have_lines(home, tmp_path, name):
     assert task.examples_of(str(tmp_path / "in.txt")) is None
 
 
-def test_a_header_that_cannot_be_read_is_not_skipped(home, tmp_path):
-    """Or the first row would be taken for it."""
-    (tmp_path / "in.csv").write_bytes(b"sentence\xff\na cat .\nthe dog .\n")
-    with pytest.raises(UserError, match=r"in\.csv:1: got byte 0xff.*Fix: correct the first line"):
-        list(make(home, "classes", **{"data.on_bad_row": "skip"}).examples_of(str(tmp_path / "in.csv")))
+@pytest.mark.parametrize("file", ["in.csv", "in.tsv"])
+def test_a_header_that_cannot_be_read_is_not_skipped(home, tmp_path, file):
+    """Or the first row would be taken for it, or a TSV file for lines of text."""
+    separator = b"," if file == "in.csv" else b"\t"
+    (tmp_path / file).write_bytes(separator.join([b"sentence", b"l\xff\na cat .", b"x\nthe dog .", b"y\n"]))
+    with pytest.raises(UserError, match=r"in\..sv:1: got byte 0xff.*Fix: correct the first line"):
+        list(make(home, "classes", **{"data.on_bad_row": "skip"}).examples_of(str(tmp_path / file)))
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,15 @@ def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_ro
 
 
 def first_fields(path: Path) -> list[str]:
-    """Returns the fields of the first row of a TSV or CSV file, none if it has no good first row."""
-    separator = _SEPARATORS[Path(path.name.removesuffix(".gz")).suffix]
+    """Returns the fields of the first line of a TSV or CSV file that is not empty, whatever else is wrong with it."""
+    first = next(_lines_with_fields(path), None)
+    text = first.content.decode("utf-8", "replace").removesuffix("\r") if first else ""
+    if path.name.removesuffix(".gz").endswith(".tsv"):
+        return text.split("\t")
     try:
-        first = next(_CsvFields(path) if separator == "," else _split_lines(path, separator), None)
-    except RowError:
+        return next(csv.reader([text]), [])
+    except csv.Error:
         return []
-    return first.fields if first else []
 
 
 def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
@@ -223,8 +225,11 @@ def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterat
 
 
 def _split_lines(path: Path, separator: str) -> Iterator[_Fields]:
-    some = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content not in (b"", b"\r"))
-    return map(partial(_split, separator=separator), some)
+    return map(partial(_split, separator=separator), _lines_with_fields(path))
+
+
+def _lines_with_fields(path: Path) -> Iterator[Line]:
+    return (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content not in (b"", b"\r"))
 
 
 def _split(line: Line, separator: str) -> _Fields:
