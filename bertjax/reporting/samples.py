@@ -80,7 +80,8 @@ def _check(record: Mapping[str, Any], where: str) -> None:
 
 def _title(record: Mapping[str, Any]) -> str:
     """What an example is called in a list."""
-    text = record.get("source") or record.get("text") or record.get("question") or " ".join(record.get("words", ()))
+    text = record.get("source") or record.get("text") or record.get("question")
+    text = text or " ".join(record.get("words") or record.get("sentences") or record.get("article") or ())
     return text if len(text) <= _TITLE else text[: _TITLE - 1] + "…"
 
 

@@ -81,16 +81,16 @@ def article(record: Mapping[str, Any]) -> str:
         for number, (sentence, score) in enumerate(zip(record["sentences"], record["scores"], strict=True))
     ]
     parts = [
-        f"<section>\n<h2>{html.escape(str(record['id']))}</h2>",
-        f"<blockquote>{html.escape(' '.join(record['summary']))}</blockquote>",
-        "<p>" + "\n".join(sentences) + "</p>",
+        f'<section>\n<h2 dir="auto">{html.escape(str(record["id"]))}</h2>',
+        f'<blockquote dir="auto">{html.escape(" ".join(record["summary"]))}</blockquote>',
+        '<p dir="auto">' + "\n".join(sentences) + "</p>",
     ]
     if refused:
         items = [f"<li>Sentence {number + 1} {html.escape(_reason(each))}.</li>" for number, each in refused.items()]
         parts.append("<ul>\n" + "\n".join(items) + "\n</ul>")
     if record.get("reference"):
         reference = html.escape(" ".join(record["reference"]))
-        parts.append(f"<details><summary>Reference</summary><p>{reference}</p></details>")
+        parts.append(f'<details><summary>Reference</summary><p dir="auto">{reference}</p></details>')
     return "\n".join(parts) + "\n</section>\n"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html.parser import HTMLParser
 
 import pytest
 
@@ -46,6 +47,46 @@ def test_every_kind_is_laid_out(folder):
     assert "8 × TPU v5e" in found.sections["environment"] and "jax 0.10" in found.sections["environment"]
     points = found.data["lengths"]["panels"][0]["series"]
     assert points[0]["points"][0] == [64, pytest.approx(0.64)] and points[1]["points"][0] == [64, pytest.approx(6.4)]
+
+
+@pytest.mark.parametrize("kind", ["summary", "extract"])
+def test_attention_in_an_article_is_named_by_its_text(make_run, kind):
+    sample = next(each for each in whole.SAMPLES if each["kind"] == kind)
+    attention = next(each["attention"] for each in whole.SAMPLES if "attention" in each)
+    folder = make_run("r", [])
+    whole.write_samples(folder, [{**sample, "attention": attention}])
+    title = samples.read(folder).attention[0]["title"]
+    assert title == ("Long. Longer." if kind == "summary" else "First. Second <b>. Third.")
+
+
+class Directed(HTMLParser):
+    """The text within elements that are laid out in the direction of their text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.text = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("br", "meta", "link", "input"):
+            self.open.append(dict(attrs).get("dir"))
+
+    def handle_endtag(self, tag):
+        self.open.pop()
+
+    def handle_data(self, data):
+        if "auto" in self.open:
+            self.text += data
+
+
+def test_text_of_samples_is_laid_out_in_its_own_direction(folder):
+    text = Directed(page.write(folder).read_text()).text
+    for sample in whole.SAMPLES:
+        for key in ("text", "second", "question", "answer", "source", "translation", "summary", "sentences", "article"):
+            value = sample.get(key) or ()
+            for part in [value] if isinstance(value, str) else value:
+                assert part in text, (sample["kind"], key)
+    assert whole.CONTEXT in text and "Austen" in text and "What was first." in text
 
 
 def test_an_answer_and_the_right_one_may_overlap(folder):
