@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -70,6 +71,7 @@ _PAIRS = ParallelTextConfig(
     target_prefix=(),
     on_bad_row="stop",
 )
+_FORCED = {"decoding.method": "forced", "data.on_long_line": "refuse"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,7 +323,7 @@ class Kept:
     def __init__(self, home: Path) -> None:
         """Args: the folder of all runs; those in `case` change."""
         self._damaged = home / "case"
-        self._made: dict[tuple[str, Path], Any] = {}
+        self._made: dict[tuple[str, str, Path], Any] = {}
         self._make = inference.Inference
 
     def __call__(self, task: Any, config: Any, workdir: Path | None, checkpoint: str) -> Any:
@@ -329,7 +331,7 @@ class Kept:
         weights = workdir or Path(task._config.init_from)
         if weights == self._damaged:
             return self._make(task, config, workdir, checkpoint)
-        key = type(task).__name__, weights
+        key = type(task).__name__, repr(vars(task).get("_decoding")), weights
         if key not in self._made:
             self._made[key] = self._make(task, config, workdir, checkpoint)
         return self._made[key]
@@ -343,16 +345,40 @@ def predictions(home: Path, place: Path) -> Iterator[Target]:
         files, read = kind.input(rng, _ROWS), _predict(home, name)
         split, is_json = splits.get(name, fuzz_checks.lines), name == "answers"
         yield Target(f"predict {name}", 4, files, read, split, drops=False, repeats=not is_json, packs=not is_json)
-    for target in _tables([small_runs.sentence(rng, number) for number in range(_ROWS)]):
-        if target.name != "table |||":
-            read = _predict(home, "classification")
-            split = fuzz_checks.named_table if target.name == "table tsv" else target.split
-            name = f"predict {target.name}"
-            yield dataclasses.replace(target, name=name, share=2, read=read, split=split, drops=False)
+    yield from _predictions_of_tables(home, rng)
     plain = small_runs.lines(rng, _ROWS)
-    bertsum = _predict(home, "bertsum", layout="line")
-    yield Target("predict bertsum lines", 2, plain, bertsum, fuzz_checks.lines, drops=False, packs=True)
-    yield Target("predict features", 3, plain, _features(home, place), fuzz_checks.lines, drops=False, packs=True)
+    of_lines = {"split": fuzz_checks.lines, "drops": False, "packs": True}
+    bertsum = _predict(home, "bertsum", {"data.layout": "line"})
+    yield Target("predict bertsum lines", 2, plain, bertsum, **of_lines)
+    yield Target("predict features", 3, plain, _features(home, place), **of_lines)
+    texts = small_runs.sentences(rng, _ROWS)
+    scored = {"in.txt": "".join(f"{text}\t{text[:9]}\n" for text in texts).encode()}
+    yield Target("predict scores", 2, scored, _predict(home, "translation", _FORCED, ".jsonl"), **of_lines)
+    stories = next(target for target in _article_formats(rng) if target.name == "articles story")
+    yield dataclasses.replace(stories, name="predict stories", share=1, read=_predict(home, "bertsum"), drops=False)
+    official, page = _predict(home, "answers", suffix=".json"), _predict(home, "bertsum", suffix=".html")
+    answers_, articles_ = small_runs.questions(rng, 6), small_runs.articles(rng, 6)
+    yield Target("predict official", 1, answers_, official, fuzz_checks.questions, repeats=False)
+    yield Target("predict page", 0.5, articles_, page, fuzz_checks.unknown)
+
+
+def _predictions_of_tables(home: Path, rng: random.Random) -> Iterator[Target]:
+    """Tasks that predict on the columns of a table."""
+    texts = small_runs.sentences(rng, _ROWS)
+    for target in _tables(texts):
+        if target.name != "table |||":
+            split = fuzz_checks.named_table if target.name == "table tsv" else target.split
+            name, read = f"predict {target.name}", _predict(home, "classification")
+            yield dataclasses.replace(target, name=name, share=2, read=read, split=split, drops=False)
+    of_rows = {"split": fuzz_checks.rows, "drops": False, "packs": True}
+    masked = {"in.jsonl": _jsonl({"text": f"{text} [MASK]"} for text in texts)}
+    yield Target("predict masks jsonl", 2, masked, _predict(home, "masks"), **of_rows)
+    tagged = {"in.csv": "".join(f"{row}\n" for row in ["text", *texts]).encode()}
+    tags = _predict(home, "tagging", {"data.text_field": "text"})
+    yield Target("predict tagging csv", 2, tagged, tags, fuzz_checks.csv, drops=False)
+    pairs = {"in.jsonl": _jsonl({"a": text, "b": "x"} for text in texts)}
+    columns = {"data.source_column": "a", "data.target_column": "b"}
+    yield Target("predict translation jsonl", 2, pairs, _predict(home, "translation", columns), **of_rows)
 
 
 def _features(home: Path, place: Path) -> Read:
@@ -373,24 +399,34 @@ def _features(home: Path, place: Path) -> Read:
     return read
 
 
-def _predict(home: Path, name: str, **data: str) -> Read:
-    """Predicts as `launch.py --mode=predict --workdir=RUN` does, with other values of keys in `data`."""
+def _predict(home: Path, name: str, values: Mapping[str, str] = MappingProxyType({}), suffix: str = "") -> Read:
+    """Predicts as `launch.py --mode=predict --workdir=RUN` does, with other values of keys, into a file."""
+    suffix = suffix or small_runs.KINDS[name].suffix
 
     def read(folder: Path, skips: bool) -> list[Any]:
-        source, output = _first(folder), folder.with_name(f"out{small_runs.KINDS[name].suffix}")
+        files, output = list(folder.iterdir()), folder.with_name(f"out{suffix}")
         output.unlink(missing_ok=True)
-        rng = random.Random(Path(source).read_bytes())
-        by_stdin = rng.random() < 0.15 and source.endswith(".txt")
-        stdin = io.TextIOWrapper(io.BytesIO(Path(source).read_bytes()))
-        values = {f"data.{key}": value for key, value in {**data, "on_bad_row": _on_bad_row(skips)}.items()}
-        with mock.patch.object(sys, "stdin", stdin):
-            modes.run(_request(home / name, "-" if by_stdin else source, output, values), None, _find)
-        found = output.read_text(encoding="utf-8").split("\n")[:-1]
-        if output.suffix == ".txt":
-            return found
-        return [_without_place(json.loads(line)) for line in found]
+        source = folder if len(files) > 1 else files[0]
+        content = files[0].read_bytes()
+        by_stdin = source.suffix == ".txt" and random.Random(content).random() < 0.15
+        overrides = {**values, "data.on_bad_row": _on_bad_row(skips)}
+        with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(content))):
+            request = _request(home / name, "-" if by_stdin else str(source), output, overrides)
+            modes.run(request, None, _find)
+        return _records(output)
 
     return read
+
+
+def _records(output: Path) -> list[Any]:
+    """What a file of predictions holds: lines, records, answers by their ids, or a page."""
+    text = output.read_text(encoding="utf-8")
+    if output.suffix == ".html":
+        return [text]
+    if output.suffix == ".json":
+        return list(json.loads(text).items())
+    found = text.split("\n")[:-1]
+    return found if output.suffix == ".txt" else [_without_place(json.loads(line)) for line in found]
 
 
 def _without_place(record: dict[str, Any]) -> dict[str, Any]:

@@ -11,23 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "fish",
-    "sees",
-    "likes",
-    "finds",
-    "small",
-    "big",
-    "red",
-    "old",
-    "and",
-    "runs",
-]
+_ENGLISH = ("the", "a", "cat", "dog", "bird", "fish", "sees", "likes", "finds", "small", "big", "red", "old", "house")
+WORDS = [*_ENGLISH, "größe", "東京", "İn"]
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?"
 _ENCODER = {
