@@ -4,8 +4,9 @@ Shapes: B batch, S source length, T target length, V target vocabulary, n hypoth
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +24,7 @@ from bertjax.errors import UserError, choice
 from bertjax.models.beams import Beams
 from bertjax.models.encoder_decoder import Seq2SeqOutput
 from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
-from bertjax.task import Batch, Metrics, Params
+from bertjax.task import Batch, Example, Metrics, Params
 
 # What `loss` says of targets that are given.
 FIGURES = ("nll", "perplexity", "token_accuracy")
@@ -127,10 +128,11 @@ def write(
 
     Args:
       model, params: as for `apply`.
-      batch: `input_ids`, `segment_ids` [B, S]; `token_type_ids` if the model takes them.
+      batch: `input_ids`, `segment_ids` [B, S]; `token_type_ids` if the model takes them; `numbers` [B] of `numbered`.
       config: how they are searched for, or drawn.
       ids: special tokens.
-      seed: of what is drawn, which depends on it and on the source alone: neither on the batch nor on the machines.
+      seed: of what is drawn, which depends on it, on the source and on its number alone: neither on the batch nor on
+        the machines.
       continues: which ids continue the word before them; see `beam_search`. Samples do not look at it.
     """
     variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
@@ -155,7 +157,7 @@ def write(
         "unk_id": ids.unk,
     }
     if config.method == "sampling":
-        return _found(sample(step, cache, _keys(seed, sources, segments), **what))
+        return _found(sample(step, cache, _keys(seed, batch), **what))
     return _found(beam_search(step, cache, **what, continues=continues))
 
 
@@ -191,11 +193,23 @@ def _found(found: Hypotheses) -> Mapping[str, Array]:
     return {"ids": found.ids, "lengths": found.lengths, "scores": found.scores}
 
 
-def _keys(seed: int, sources: Int[Array, "B S"], segments: Int[Array, "B S"]) -> Key[Array, " B"]:
-    """A key for each row, by its tokens: whichever rows it is among, and however far it is padded."""
+def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Example]:
+    """Yields the examples, their rows with their numbers among all rows if samples are drawn by these."""
+    if config.method != "sampling" or not config.sample_by_line:
+        yield from examples
+        return
+    numbers = itertools.count()
+    for example in examples:
+        yield example._replace(rows=[{**row, "numbers": np.array(next(numbers), np.uint32)} for row in example.rows])
+
+
+def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
+    """A key for each row, by its tokens and its number: whichever rows it is among, and however far it is padded."""
+    sources, segments = batch["input_ids"], batch["segment_ids"]
     odd = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
     digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
+    return jax.vmap(jax.random.fold_in)(keys, batch["numbers"]) if "numbers" in batch else keys
 
 
 def _token_types(batch: Batch) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def _decoding(dataset: str) -> ConfigDict:
     decoding.block_ngrams = 3
     decoding.force_eos = False
     decoding.forbid_unk = False
+    decoding.sample_by_line = False
     decoding.stopping = "presumm"
     decoding.temperature = 1.0  # this and the rest of sampling
     decoding.top_k = 0

@@ -200,6 +200,7 @@ def _decoding() -> ConfigDict:
     decoding.block_ngrams = 0
     decoding.force_eos = False
     decoding.forbid_unk = False
+    decoding.sample_by_line = False
     decoding.stopping = "exact"
     decoding.temperature = 1.0  # this and the rest of sampling
     decoding.top_k = 0

@@ -247,7 +247,7 @@ class Summarization:
     def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """The same examples; logs at their end how many articles were truncated."""
         count = cut = 0
-        for example in examples:
+        for example in seq2seq.numbered(examples, self._decoding):
             count += 1
             cut += isinstance(example.source, _Source) and example.source.is_cut
             yield example

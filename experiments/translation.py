@@ -271,7 +271,7 @@ class Translation:
     def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """The same examples; logs at their end how many were split."""
         count = split = 0
-        for example in examples:
+        for example in seq2seq.numbered(examples, self._decoding):
             count, split = count + 1, split + (len(example.rows) > 1)
             yield example
         if split:

@@ -160,8 +160,8 @@ LATER = dict.fromkeys(("classification", "question_answering"), (("data", "packi
     "tagging": (("data", "packing"), ("data", "text_field")),
     "bert_pretraining": (("data", "beam"), ("data", "beam", "runner"), ("data", "beam", "options")),
     "bertsum_ext": (("model", "sentence_pooling"), ("data", "oracle", "letters"), ("selection", "min_words")),
-    "bertsum_abs": (("data", "oracle", "letters"), ("decoding", "forbid_unk")),
-    "translation": (("model", "key_size"), ("decoding", "forbid_unk")),
+    "bertsum_abs": (("data", "oracle", "letters"), ("decoding", "forbid_unk"), ("decoding", "sample_by_line")),
+    "translation": (("model", "key_size"), ("decoding", "forbid_unk"), ("decoding", "sample_by_line")),
 }
 
 

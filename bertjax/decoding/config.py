@@ -47,6 +47,8 @@ class DecodingConfig:
       top_p: only the fewest likeliest tokens that have this probability together (Holtzman et al. 2020); 1 for all.
         Of the `top_k` ones if both are given, as in transformers.
       forbid_unk: whether the token of unknown characters is never written.
+      sample_by_line: whether equal lines draw different samples, by their places. Otherwise the samples of a line follow
+        from the seed and its text alone.
 
     Raises:
       UserError: a value out of range, or two that contradict each other.
@@ -70,6 +72,7 @@ class DecodingConfig:
     top_k: int
     top_p: float
     forbid_unk: bool = False
+    sample_by_line: bool = False
 
     def __post_init__(self) -> None:
         choice(self.method, METHODS, "decoding.method")

@@ -193,6 +193,17 @@ def test_translations_are_drawn(run, tmp_path):
     assert {each["translation"] for each in likely[0]["n_best"]} == {"alter Vogel mag."}
 
 
+def test_equal_lines_draw_different_samples_if_asked(run, tmp_path):
+    options = {"method": "sampling", "n_best": 6, "temperature": 3.0}
+    text = "old bird likes.\ndog.\nold bird likes.\n"
+    one, _, same = predicted(run[0], text, tmp_path / "same", **options)
+    assert one == same
+    first, _, other = predicted(run[0], text, tmp_path / "other", **options, sample_by_line=True)
+    assert first["n_best"] != other["n_best"]
+    again, *_ = predicted(run[0], "old bird likes.\n", tmp_path / "again", **options, sample_by_line=True)
+    assert [each["translation"] for each in again["n_best"]] == [each["translation"] for each in first["n_best"]]
+
+
 def test_records_have_scores_and_given_translations_the_same(run, tmp_path):
     """Of forced decoding; a pair that cannot be scored has an empty line if bad rows are skipped."""
     workdir, _ = run
