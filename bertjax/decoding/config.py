@@ -47,8 +47,8 @@ class DecodingConfig:
       top_p: only the fewest likeliest tokens that have this probability together (Holtzman et al. 2020); 1 for all.
         Of the `top_k` ones if both are given, as in transformers.
       forbid_unk: whether the token of unknown characters is never written.
-      sample_by_line: whether equal lines draw different samples, by their places. Otherwise samples follow from the seed
-        and the text of their line alone.
+      sample_by_line: whether equal lines draw different samples, by their places. Otherwise samples follow from the
+        seed and the text of their line alone.
 
     Raises:
       UserError: a value out of range, or two that contradict each other.
