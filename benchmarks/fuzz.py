@@ -153,11 +153,11 @@ def prepare(folder: Path, runs: Path, names: str) -> Fuzz:
     targets = [t for t in targets if not wanted or any(name in t.name for name in wanted)]
     fuzz = Fuzz({target.name: target for target in targets}, {}, folder)
     for target in targets:
-        fuzz.known[target.name] = _known(target, folder / "case")
+        fuzz.known[target.name] = known(target, folder / "case")
     return fuzz
 
 
-def _known(target: Target, place: Path) -> dict[Any, Any]:
+def known(target: Target, place: Path) -> dict[Any, Any]:
     """The results of a target's parts when nothing is damaged."""
     shutil.rmtree(place, ignore_errors=True)
     for path, content in target.files.items():

@@ -236,8 +236,7 @@ def folders(home: Path, place: Path) -> Iterator[Target]:
     saved = _files(home / "translation", of_translation)
     yield Target("subwords folder", 1, saved, _read_subwords, fuzz_checks.unknown)
     few = small_runs.lines(random.Random(3), 5)
-    features = _features(home, place)
-    features(small_runs.write(place / "features-text", few)[0].parent, False)
+    features(home, place)(small_runs.write(place / "features-text", few)[0].parent, False)
     kept = _files(place / "features-out")
     yield Target("features folder", 2, kept, _read_features, fuzz_checks.unknown)
     for name in ("classification", "tagging"):
@@ -350,7 +349,7 @@ def predictions(home: Path, place: Path) -> Iterator[Target]:
     of_lines = {"split": fuzz_checks.lines, "drops": False, "packs": True}
     bertsum = _predict(home, "bertsum", {"data.layout": "line"})
     yield Target("predict bertsum lines", 2, plain, bertsum, **of_lines)
-    yield Target("predict features", 3, plain, _features(home, place), **of_lines)
+    yield Target("predict features", 3, plain, features(home, place), **of_lines)
     texts = small_runs.sentences(rng, _ROWS)
     scored = {"in.txt": "".join(f"{text}\t{text[:9]}\n" for text in texts).encode()}
     yield Target("predict scores", 2, scored, _predict(home, "translation", _FORCED, ".jsonl"), **of_lines)
@@ -381,7 +380,7 @@ def _predictions_of_tables(home: Path, rng: random.Random) -> Iterator[Target]:
     yield Target("predict translation jsonl", 2, pairs, _predict(home, "translation", columns), **of_rows)
 
 
-def _features(home: Path, place: Path) -> Read:
+def features(home: Path, place: Path) -> Read:
     """Extracts features by the encoder of a run, into a folder."""
 
     def read(folder: Path, skips: bool) -> list[Any]:
@@ -391,8 +390,7 @@ def _features(home: Path, place: Path) -> Read:
         config.init_from = str(home / "masks")
         given = json.loads(config.to_json_best_effort())
         given["data"]["seq_len"] = 32
-        if "on_bad_row" in given["data"]:
-            given["data"]["on_bad_row"] = _on_bad_row(skips)
+        given["data"]["on_bad_row"] = _on_bad_row(skips)
         modes.run(_request(Path(), _first(folder), output, {}), given, _find)
         return [(one.units, np.round(one.features.astype(float), 3).tolist()) for one in FeatureFiles(output)]
 

@@ -2,12 +2,15 @@
 
 import random
 from collections import Counter
+from unittest import mock
 
 import pytest
 
 from benchmarks import fuzz, fuzz_checks, fuzz_mutations, fuzz_targets
 from benchmarks.fuzz_checks import Part
 from bertjax.errors import UserError
+from bertjax.training import inference
+from tests import published, tiny
 
 
 def test_a_result_that_is_missing_doubled_or_misplaced_is_a_fault():
@@ -37,6 +40,17 @@ def test_damaged_files_are_read_or_refused(fuzzing):
     outcomes = Counter(fuzzing.case(case)[0] for case in cases)
     assert set(outcomes) == {"success", "refused"}
     assert fuzzing.case(cases[0]) == fuzzing.case(cases[0])
+
+
+def test_damaged_inputs_are_predicted_on_or_refused(tmp_path):
+    published.write_huggingface(tmp_path / "masks")
+    files, read = {"in.txt": b"the cat\ndog sees\nbird\n"}, fuzz_targets.features(tmp_path, tmp_path)
+    target = fuzz_targets.Target("features", 1, files, read, fuzz_checks.lines, drops=False)
+    with tiny.few_devices(1), mock.patch.object(inference, "Inference", fuzz_targets.Kept(tmp_path)):
+        known = {"features": fuzz.known(target, tmp_path / "case")}
+        assert list(known["features"]) == [b"the cat", b"dog sees", b"bird"]
+        fuzzing = fuzz.Fuzz({"features": target}, known, tmp_path)
+        assert {fuzzing.case(f"0/features/{number}")[0] for number in range(12)} == {"success", "refused"}
 
 
 def test_findings_are_told(fuzzing):
