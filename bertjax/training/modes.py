@@ -379,8 +379,7 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
             output.write(streams.json_line(task.official(good)))
         return
     if isinstance(task, WritesFolder) and (request.output.endswith("/") or Path(request.output).is_dir()):
-        folder = task.open_folder(Path(request.output))
-        with folder if distributed.is_first_process() else contextlib.nullcontext(lambda record: None) as take:
+        with _open_folder(task, Path(request.output)) as take:
             for record in runner.records(examples):
                 take(record)
         return
@@ -395,6 +394,17 @@ def _infer(request: Request, config: Mapping[str, Any], task: Predicts, runner: 
     with predictions.open_lines(request.output, distributed.is_first_process(), made_of) as (output, done):
         for record in runner.records(examples, done):
             output.write(write_line(record))
+
+
+@contextlib.contextmanager
+def _open_folder(task: WritesFolder, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    """Gives what takes each record; only the first process writes. Raises UserError if another command writes there."""
+    if not distributed.is_first_process():
+        yield lambda record: None
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with streams.alone(folder), task.open_folder(folder) as take:
+        yield take
 
 
 def _check_input(request: Request, task: Predicts) -> None:

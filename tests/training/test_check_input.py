@@ -10,7 +10,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.reporting import summaries
 from bertjax.task import BadInput, Example
-from bertjax.training import inference, modes
+from bertjax.training import inference, modes, streams
 
 
 class Task:
@@ -99,6 +99,12 @@ def runner():
 def test_a_bad_input_has_an_error_in_place_of_a_prediction(tmp_path, caplog, runner, name, expected):
     assert infer(tmp_path, name, "one\n\ntwo\n\n", Skipping(), runner) == expected
     assert caplog.messages == ["2 of 4 inputs are bad: their records have an error instead of a prediction"]
+
+
+def test_one_process_writes_a_folder(tmp_path, runner):
+    with streams.alone(tmp_path / "out"), pytest.raises(UserError, match="another process is writing"):
+        infer(tmp_path, "out/", "one\n", Skipping(), runner)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_has_all_inputs(tmp_path, runner):
