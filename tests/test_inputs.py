@@ -145,6 +145,15 @@ def test_a_bad_question_is_an_example_that_says_what_is_wrong(home, monkeypatch,
         list(make(home, "questions").examples(iter(lines)))
 
 
+def test_each_question_of_a_bad_paragraph_is_an_example(home, monkeypatch):
+    monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
+    bad = {"context": " ", "qas": [{**QUESTION, "id": "r"}, {**QUESTION, "id": "s"}]}
+    line = json.dumps({"data": [{"paragraphs": [bad, PARAGRAPH]}]})
+    found = list(make(home, "questions", **{"data.on_bad_row": "skip"}).examples(iter([line])))
+    assert [bool(example.rows) for example in found] == [False, False, True]
+    assert "paragraphs[0]: got an empty 'context'" in found[1].source.error
+
+
 def write_table(path, rows):
     """Writes rows of texts as a table whose columns are "id", "a", "b", and returns its path."""
     named = [{"id": f"r{number}", **dict(zip("ab", row, strict=False))} for number, row in enumerate(rows)]

@@ -126,15 +126,15 @@ def _questions(
     """Yields the questions of a file's JSON value; `seen` tells where each id stands."""
     for article in bad_rows.sift(map(_article, _articles(value, where), _places(f"{where}: data"))):
         for paragraph in bad_rows.sift(map(_paragraph, article.rows, _places(f"{article.where}.paragraphs"))):
-            parse = partial(_question, article.text, paragraph.text, parse_answer, seen)
+            parse = partial(_question, str(article.row.get("title", "")), paragraph, parse_answer, seen)
             yield from bad_rows.sift(map(parse, paragraph.rows, _places(f"{paragraph.where}.qas")))
 
 
 class _Part(NamedTuple):
     """An article with its paragraphs, or a paragraph with its questions, not yet looked at."""
 
-    text: str  # title or context
-    rows: list[Any]
+    row: dict[str, Any]
+    rows: list[Any]  # of paragraphs or questions
     where: str
 
 
@@ -155,18 +155,18 @@ def _articles(value: Any, where: str) -> list[Any]:
 
 
 def _article(row: Any, where: str) -> _Part:
-    paragraphs = _field(row, "paragraphs", list, where)
-    return _Part(str(row.get("title", "")), paragraphs, where)
+    return _Part(row, _field(row, "paragraphs", list, where), where)
 
 
 def _paragraph(row: Any, where: str) -> _Part:
-    return _Part(_text(row, "context", where), _field(row, "qas", list, where), where)
+    return _Part(row, _field(row, "qas", list, where), where)
 
 
 def _question(
-    title: str, context: str, parse_answer: _ParseAnswer | None, seen: dict[str, str], row: Any, where: str
+    title: str, paragraph: _Part, parse_answer: _ParseAnswer | None, seen: dict[str, str], row: Any, where: str
 ) -> Question:
-    """Returns a question, whose id joins `seen`."""
+    """Returns a question, whose id joins `seen`. With a bad context each question of the paragraph is bad."""
+    context = _text(paragraph.row, "context", paragraph.where)
     id_ = _id(row, where)
     place = f"{where} (id {id_})"
     if id_ in seen:
