@@ -23,7 +23,8 @@ from typing import Any
 from absl import app, flags
 from ml_collections import config_flags
 
-from bertjax.errors import UserError, as_user_error, choice, restored
+from bertjax.config import choice
+from bertjax.errors import UserError, as_user_error, restored
 from bertjax.progress import show_lines
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
@@ -82,7 +83,8 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str) -> int:
-    from bertjax.training import compilation, distributed, modes, platforms
+    from bertjax import distributed, modes
+    from bertjax.training import compilation, platforms
 
     platforms.leave_out_tpu()
     compilation.keep_programs()

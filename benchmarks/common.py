@@ -21,9 +21,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.data import documentation
-from bertjax.errors import build_all
-from bertjax.task import Batch, Task
+from bertjax.config import build_all
+from bertjax.contract import Batch, Task
+from bertjax.data.readers import documentation
 from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import common
-from bertjax import seq2seq
+from bertjax.config import build
 from bertjax.decoding.config import DecodingConfig
-from bertjax.errors import build
 from bertjax.interop import marian
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from bertjax.seq2seq import TargetIds
+from bertjax.tasks import seq2seq
+from bertjax.tasks.seq2seq import TargetIds
 
 _SIZES = {"base": (6, 512, 8, 2048), "tiny": (4, 128, 4, 256)}  # layers, H, N, F
 _END = 0

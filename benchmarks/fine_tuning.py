@@ -21,9 +21,9 @@ from typing import Any
 import jax
 
 from benchmarks import common
-from bertjax.data import labeled_text
-from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
-from bertjax.errors import build
+from bertjax.config import build
+from bertjax.data.fine_tuning import labeled_text
+from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig

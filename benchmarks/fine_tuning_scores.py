@@ -24,9 +24,9 @@ import transformers
 from transformers.trainer_utils import get_last_checkpoint
 
 from benchmarks import common
-from bertjax.data import labeled_text
-from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
-from bertjax.errors import build
+from bertjax.config import build
+from bertjax.data.fine_tuning import labeled_text
+from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.scoring import glue
 
 _SAVE_EVERY = 200  # updates

@@ -18,16 +18,21 @@ import numpy as np
 from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split
 from benchmarks.small_runs import Text
-from bertjax.data import answers, articles, given_text, labeled_text, parallel_text, sources, subwords, tagged_words
-from bertjax.data.articles import ArticlesConfig
-from bertjax.data.feature_files import FeatureFiles
-from bertjax.data.labeled_text import LabeledTextConfig
-from bertjax.data.lines import BadRows
-from bertjax.data.parallel_text import ParallelTextConfig
-from bertjax.data.tagged_words import Columns
-from bertjax.data.tokenizers import WordPiece
+from bertjax import modes
+from bertjax.data.fine_tuning import given_text, labeled_text, questions, tagged_words
+from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
+from bertjax.data.fine_tuning.tagged_words import Columns
+from bertjax.data.readers import sources
+from bertjax.data.readers.feature_files import FeatureFiles
+from bertjax.data.readers.lines import BadRows
+from bertjax.data.summarization import articles
+from bertjax.data.summarization.articles import ArticlesConfig
+from bertjax.data.text import subwords
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.translation import parallel_text
+from bertjax.data.translation.parallel_text import ParallelTextConfig
 from bertjax.reporting import summaries
-from bertjax.training import inference, modes
+from bertjax.training import inference
 
 Read = Callable[[Path, bool], list[Any]]
 
@@ -196,7 +201,7 @@ def _read_conllu(folder: Path, skips: bool) -> list[Any]:
 
 def _read_questions(folder: Path, skips: bool) -> list[Any]:
     bad_rows = BadRows(_on_bad_row(skips))
-    found = answers.read_questions(_first(folder), "data.source", bad_rows, aligned=True)
+    found = questions.read_questions(_first(folder), "data.source", bad_rows, aligned=True)
     return [(q.id, q.question, q.context, q.answers) for q in found]
 
 

@@ -25,13 +25,13 @@ from ml_collections import ConfigDict
 
 from benchmarks import common
 from benchmarks.gpu import Clock
-from bertjax.data import documentation
-from bertjax.task import Batch, Task
+from bertjax.contract import Batch, Task
+from bertjax.data.readers import documentation
+from bertjax.planning.flops import training_flops
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
-from bertjax.training.planning.flops import training_flops
 from configs import bertsum_abs as bertsum_abs_config
 from configs import bertsum_ext as bertsum_ext_config
 from configs import translation as translation_config

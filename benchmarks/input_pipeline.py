@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import common
-from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
-from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
-from bertjax.data.masking import MaskingConfig
-from bertjax.data.plan import Plan
-from bertjax.data.sentence_pairs import PairsConfig, Sentences
+from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.pretraining.masking import MaskingConfig
+from bertjax.data.pretraining.plan import Plan
+from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences
 
 # (seq_len, predictions, rows of a batch): 32,768 places each.
 SHAPES = ((128, 20, 256), (512, 80, 64))

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import common, translation_step
-from bertjax.task import Batch
+from bertjax.contract import Batch
 from bertjax.training.config import TrainingConfig
 from configs import classification as classification_config
 from experiments import classification, translation

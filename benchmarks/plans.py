@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import table
-from bertjax.training.planning.chips import slice_size
+from bertjax.planning.chips import slice_size
 
 _TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8")
 _TOKENS = 8192  # of a chip in a step

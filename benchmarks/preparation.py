@@ -29,7 +29,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from bertjax.data import corpus, preparation, records, word_counts
+from bertjax.data.pretraining import corpus, preparation
+from bertjax.data.readers import records
+from bertjax.data.text import word_counts
 
 PHASES = {
     "count": (preparation, "count_words"),

@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 _PHASES = ("imports", "loading", "compilation", "execution")
-_LOADING = {"bertjax.checkpoints": "restore_params"}  # module: the function that reads a checkpoint
+_LOADING = {"bertjax.runs.checkpoints": "restore_params"}  # module: the function that reads a checkpoint
 _COMPILING = ("jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration")
 _FEW = ("num_steps=2", "checkpoint.save_every=2", "evaluate_every=2", "optimizer.warmup_steps=1")
 _ONE_EPOCH = ("num_epochs=1",)

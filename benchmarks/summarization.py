@@ -22,12 +22,12 @@ import numpy as np
 
 from benchmarks import common, torch_summarization
 from benchmarks.torch_summarization import TorchSummarization
-from bertjax.data import article_rows
-from bertjax.data.article_limits import LimitedArticle
-from bertjax.data.article_rows import with_labels
-from bertjax.data.tokenizers import WordPiece
-from bertjax.summarization import ArticleData
-from bertjax.task import Batch
+from bertjax.contract import Batch
+from bertjax.data.summarization import article_rows
+from bertjax.data.summarization.article_rows import with_labels
+from bertjax.data.summarization.limits import LimitedArticle
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.tasks.summarization import ArticleData
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig

@@ -24,8 +24,8 @@ from scipy import special
 from benchmarks import common, torch_summarization
 from benchmarks.summarization import encoded
 from benchmarks.torch_summarization import TorchSummarization
-from bertjax.summarization import ArticleData
-from bertjax.task import Example
+from bertjax.contract import Example
+from bertjax.tasks.summarization import ArticleData
 from experiments import bertsum_ext
 
 _PREDICTED_TOKENS = 4096  # of a batch; nothing but the time depends on it

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import transformers
 
-from bertjax.task import Batch
+from bertjax.contract import Batch
 
 _fill = torch.Tensor.masked_fill
 

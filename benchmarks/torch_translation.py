@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertjax.contract import Batch
+from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
-from bertjax.models.sinusoids import sinusoids
-from bertjax.task import Batch
 
 
 class TorchTranslationStep:

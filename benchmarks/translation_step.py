@@ -19,11 +19,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks import common
-from bertjax.errors import build
+from bertjax.config import build
+from bertjax.contract import Batch
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
-from bertjax.task import Batch
+from bertjax.tasks.translators import open_vocabularies
 from bertjax.training.config import TrainingConfig
-from bertjax.translators import open_vocabularies
 from configs.translation import get_config
 from experiments import translation
 

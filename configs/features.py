@@ -10,7 +10,7 @@ with a tab between them, which become one row as in BERT's pretraining; of table
 (docs/inputs.md).
 
 - Output: a folder (with a slash at its end) has safetensors in shards, and which words their rows are of; read it with
-  `bertjax.data.feature_files.FeatureFiles`. Anything else has a line of JSON for each text, with 6 decimals.
+  `bertjax.data.readers.feature_files.FeatureFiles`. Anything else has a line of JSON for each text, with 6 decimals.
 - Long texts: pieces and words get their vectors from overlapping rows, each from the row that shows it the most
   context, so none is left out. The vector of a sentence is that of its beginning; how many were cut is told.
 - Layers: 0 is the embeddings, -1 the last. BERT's best frozen features on CoNLL-2003 (section 5.3, table 7) are the

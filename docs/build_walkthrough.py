@@ -17,15 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data import article_rows, masking
-from bertjax.data.article_rows import ArticleRowsConfig
-from bertjax.data.masking import Draw, MaskingConfig
-from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.data.pretraining import masking
+from bertjax.data.pretraining.masking import Draw, MaskingConfig
+from bertjax.data.summarization import article_rows
+from bertjax.data.summarization.article_rows import ArticleRowsConfig
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.models.attention import make_mask
+from bertjax.models.embeddings import sinusoids
 from bertjax.models.losses import smoothed_cross_entropy
-from bertjax.models.sinusoids import sinusoids
 from bertjax.reporting import drawing
 from bertjax.training.optimizers import OptimizerConfig, make_schedule
 

@@ -9,21 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import inputs, pretrained, showing
-from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
-from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
-from bertjax.data.given_text import kept_vocabulary
-from bertjax.data.lines import RowError
-from bertjax.data.masking import MaskingConfig
-from bertjax.data.sentence_pairs import PairsConfig
-from bertjax.data.text_rows import text_row
-from bertjax.data.tokenizers import WordPiece
-from bertjax.errors import UserError, build, build_all, choice
+from bertjax.config import build, build_all, choice
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.pretraining.masking import MaskingConfig
+from bertjax.data.pretraining.sentence_pairs import PairsConfig
+from bertjax.data.readers.lines import RowError
+from bertjax.data.rows.text_rows import text_row
+from bertjax.data.text.given_vocabulary import kept_vocabulary
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
-from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.models.transformer import TENSOR_RULES
+from bertjax.tasks import inputs, pretrained, samples
 
 _DATA = (CorpusConfig, PairsConfig, RowsConfig)
 FREE_AFTER_TRAINING = (
@@ -105,7 +106,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Bert
 
 
 class BertPretraining:
-    """See `bertjax.task.Task`."""
+    """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, corpus: Corpus | None) -> None:
         """Args: settings; the vocabulary; the prepared text. Raises UserError if they do not fit together."""
@@ -254,13 +255,13 @@ class BertPretraining:
             record = self.record(Example([row], (text, positions)), outputs)
             masks = [{**m, "label": vocab[label]} for m, label in zip(record["masks"], labels, strict=True)]
             words = [vocab[token] for token in row["input_ids"].tolist()]
-            seen = showing.attention(number, example, params, self._model_config, vocab)
+            seen = samples.attention(number, example, params, self._model_config, vocab)
             follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
             yield {"kind": "masks", "masks": masks, "words": words, **follows, **seen}
         lengths = np.sum(batch["segment_ids"] == 1, axis=1)  # 0 in rows that fill up the batch
         fewest = np.argmin(np.where(lengths, lengths, np.inf))  # the row with the most else in it
-        yield showing.mask(batch["segment_ids"][fewest], self._model_config.direction)
-        yield from showing.bert_positions(params)
+        yield samples.mask(batch["segment_ids"][fewest], self._model_config.direction)
+        yield from samples.bert_positions(params)
 
     def _shown(self, batch: Batch) -> Iterator[Example]:
         """The first instance of each row of a batch of which anything is predicted, the shortest first."""

@@ -10,26 +10,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, pretrained, seq2seq, showing, summarization
-from bertjax.data import article_rows, summary_rows
-from bertjax.data.article_limits import LimitedArticle
-from bertjax.data.article_rows import ArticleRow
-from bertjax.data.article_text import ArticleText
-from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes, check_seq_len
-from bertjax.data.summary_rows import SummaryRows
-from bertjax.data.tokenizers import WordPiece
+from bertjax.config import build, choice
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.summarization import article_rows, summary_rows
+from bertjax.data.summarization.article_rows import ArticleRow
+from bertjax.data.summarization.article_text import ArticleText
+from bertjax.data.summarization.limits import LimitedArticle
+from bertjax.data.summarization.summary_rows import SummaryRows
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
-from bertjax.errors import UserError, build, choice
-from bertjax.fine_tuning import WarmStartConfig
+from bertjax.errors import UserError
 from bertjax.interop import presumm
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
-from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import tell_once
 from bertjax.scoring.rouge import RougeConfig
-from bertjax.seq2seq import TargetIds
-from bertjax.summarization import ArticleData
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.tasks import fine_tuning, pretrained, samples, seq2seq, summarization
+from bertjax.tasks.fine_tuning import WarmStartConfig
+from bertjax.tasks.seq2seq import TargetIds
+from bertjax.tasks.summarization import ArticleData
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 _INPUTS = ("input_ids", "token_type_ids")
@@ -120,7 +121,7 @@ class _Source(NamedTuple):
 
 
 class Summarization:
-    """See `bertjax.task.Task`."""
+    """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
@@ -285,9 +286,9 @@ class Summarization:
         """Held-out articles with what is written of them, and the reference; see `Shows`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             sentences = list(example.source.article.article.sentences)
-            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
             yield {**self.record(example, outputs), "kind": "summary", "article": sentences, **seen}
-        yield from showing.bert_positions(params)
+        yield from samples.bert_positions(params)
 
     def line(self, record: Mapping[str, Any]) -> str:
         """What a file of summaries has of a record."""

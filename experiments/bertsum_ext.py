@@ -13,23 +13,24 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax import fine_tuning, pretrained, showing, summarization
-from bertjax.data import article_rows, article_text
-from bertjax.data.article_limits import LimitedArticle
-from bertjax.data.article_rows import ArticleRow, with_labels
-from bertjax.data.article_text import ArticleText
-from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
-from bertjax.data.tokenizers import WordPiece
+from bertjax.config import build, choice
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.summarization import article_rows, article_text
+from bertjax.data.summarization.article_rows import ArticleRow, with_labels
+from bertjax.data.summarization.article_text import ArticleText
+from bertjax.data.summarization.limits import LimitedArticle
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
-from bertjax.errors import UserError, build, choice
-from bertjax.fine_tuning import FineTuningConfig
+from bertjax.errors import UserError
 from bertjax.interop import huggingface, presumm
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
-from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring.rouge import RougeConfig
-from bertjax.summarization import ArticleData
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.tasks import fine_tuning, pretrained, samples, summarization
+from bertjax.tasks.fine_tuning import FineTuningConfig
+from bertjax.tasks.summarization import ArticleData
 
 _log = logging.getLogger(__name__)
 FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
@@ -171,7 +172,7 @@ class _Source(NamedTuple):
 
 
 class Summarization:
-    """See `bertjax.task.Task`."""
+    """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
@@ -332,9 +333,9 @@ class Summarization:
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             article = example.source.article
             oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
-            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
             yield {**self.record(example, outputs), "kind": "extract", "oracle": oracle, **seen}
-        yield from showing.bert_positions(params)
+        yield from samples.bert_positions(params)
 
     def line(self, record: Mapping[str, Any]) -> str:
         """What a file of summaries has of a record."""

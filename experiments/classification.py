@@ -11,22 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, inputs, pretrained, showing
-from bertjax.data import labeled_text, tables
-from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
-from bertjax.data.labeled_text import LabeledText, LabeledTextConfig
-from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
-from bertjax.data.text_rows import text_row, truncate
-from bertjax.data.tokenizers import WordPiece
-from bertjax.errors import UserError, build_all, choice
-from bertjax.fine_tuning import FineTuningConfig, HeadConfig
+from bertjax.config import build_all, choice
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.data.fine_tuning import labeled_text
+from bertjax.data.fine_tuning.given_text import GivenText
+from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.data.readers import tables
+from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
+from bertjax.data.rows.text_rows import text_row, truncate
+from bertjax.data.text.given_vocabulary import VocabularyConfig, kept_vocabulary
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.models.fine_tuning import BertForSequenceClassification
+from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
-from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring import glue
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.tasks import fine_tuning, inputs, pretrained, samples
+from bertjax.tasks.fine_tuning import FineTuningConfig, HeadConfig
 
 _CORRELATIONS = ("pearson", "spearman")
 _ENCODED_AT_ONCE = 1024
@@ -168,7 +171,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Clas
 
 
 class Classification:
-    """See `bertjax.task.Task`."""
+    """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read rows. Raises UserError if they do not fit together."""
@@ -329,12 +332,12 @@ class Classification:
         """Held-out rows with what is predicted and what is right; see `Shows`."""
         vocab = self._tokenizer.vocab
         for number, (example, outputs) in enumerate(infer(self.held_out())):
-            first, *second = showing.texts(example.rows[0], vocab)
+            first, *second = samples.texts(example.rows[0], vocab)
             shown = {"kind": "label", "text": first, "second": " ".join(second)}
             right = float(example.source) if self._numeric else self._labels[int(example.source)]
-            seen = showing.attention(number, example, params, self._model_config, vocab)
+            seen = samples.attention(number, example, params, self._model_config, vocab)
             yield {**shown, **self.record(example, outputs), "reference": right, **seen}
-        yield from showing.bert_positions(params)
+        yield from samples.bert_positions(params)
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForSequenceClassification.from_pretrained` opens."""

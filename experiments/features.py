@@ -11,18 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, inputs, pretrained
-from bertjax.data import feature_files
-from bertjax.data.buckets import bucket_lengths, check_seq_len
-from bertjax.data.given_text import VocabularyConfig, given_vocabulary
-from bertjax.data.labeled_text import check_text_columns, split_pair
-from bertjax.data.text_rows import text_row, truncate, unit_rows
-from bertjax.data.tokenizers import WordPiece
-from bertjax.errors import build_all, choice
+from bertjax.config import build_all, choice
+from bertjax.contract import Batch, Example, Output, Params
+from bertjax.data.fine_tuning.labeled_text import check_text_columns, split_pair
+from bertjax.data.readers import feature_files
+from bertjax.data.rows.buckets import bucket_lengths, check_seq_len
+from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
+from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.interop import huggingface
-from bertjax.models.features import POOLINGS, BertFeatures, check_layers, pool, pool_spans
-from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.task import Batch, Example, Output, Params
+from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
+from bertjax.models.transformer import TENSOR_RULES
+from bertjax.tasks import fine_tuning, inputs, pretrained
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Config:
       pooling: what a vector stands for: "piece", "word" (what is between white space), or "sentence" (a whole text,
         or both of a pair).
       word_pooling: a word's "first" piece, or the "mean" of all of its pieces.
-      sentence_pooling: "mean", "cls" or "max"; see `bertjax.models.features.pool`.
+      sentence_pooling: "mean", "cls" or "max"; see `bertjax.models.heads.pool`.
       normalize: whether vectors are scaled to length 1.
       dtype_out: "float32", or "float16" for half the size.
       model: fields of `BertConfig` that are not for training alone, and of `FeaturesConfig`.
@@ -148,7 +148,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Feat
 
 
 class Features:
-    """See `bertjax.task.Predicts` and `bertjax.task.WritesFolder`."""
+    """See `bertjax.contract.Predicts` and `bertjax.contract.WritesFolder`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece) -> None:
         """Args: settings; the vocabulary. Raises UserError if they do not fit together."""
@@ -254,7 +254,7 @@ class Features:
 
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """See `WritesFolder.open_folder` and `bertjax.data.feature_files`. A bad input is a text without units."""
+        """See `WritesFolder.open_folder` and `readers.feature_files`. A bad input is a text without units."""
         made_with = {**dataclasses.asdict(self._config), "size": self._size}
         none = {"units": [], "features": np.zeros((0, self._size), self._config.dtype_out)}
         with feature_files.writing(folder, made_with) as writer:

@@ -11,14 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import fine_tuning, inputs, pretrained, showing
-from bertjax.data import answers
-from bertjax.data.answers import Question, QuestionsConfig
-from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
-from bertjax.data.lines import BadRows
-from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
-from bertjax.data.spans import (
+from bertjax.config import build_all
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.data.fine_tuning.given_text import GivenText
+from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions, read_splits
+from bertjax.data.fine_tuning.spans import (
     Candidate,
     SpanConfig,
     Window,
@@ -28,15 +25,19 @@ from bertjax.data.spans import (
     windows,
     with_positions,
 )
-from bertjax.data.tokenizers import WordPiece
-from bertjax.errors import UserError, build_all
-from bertjax.fine_tuning import FineTuningConfig
+from bertjax.data.readers.lines import BadRows
+from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
+from bertjax.data.text.given_vocabulary import VocabularyConfig, kept_vocabulary
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.models.fine_tuning import BertForQuestionAnswering, SpanLogits
+from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
-from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring import squad
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.tasks import fine_tuning, inputs, pretrained, samples
+from bertjax.tasks.fine_tuning import FineTuningConfig
 
 # Contexts are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
@@ -78,7 +79,7 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def _read(config: QuestionsConfig, null_answers: bool) -> tuple[list[Question], list[Question]]:
     """The training questions and the held-out questions."""
-    splits = answers.read_splits(config, _SPLIT_SEED)
+    splits = read_splits(config, _SPLIT_SEED)
     for question in [] if null_answers else [*splits[0], *splits[1]]:
         if question.is_impossible:
             raise UserError(
@@ -121,7 +122,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Ques
 
 
 class QuestionAnswering:
-    """See `bertjax.task.Task`."""
+    """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read questions. Raises UserError if they do not fit together."""
@@ -235,7 +236,7 @@ class QuestionAnswering:
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """The questions of a SQuAD file, whose answers are not looked for."""
         bad_rows = BadRows(self._text.on_bad_row)
-        return inputs.examples(answers.parse_questions("\n".join(lines), bad_rows), self._example, bad_rows)
+        return inputs.examples(parse_questions("\n".join(lines), bad_rows), self._example, bad_rows)
 
     def _example(self, question: Question) -> Example:
         rows = windows(question, self._tokenizer, self._spans)
@@ -277,10 +278,10 @@ class QuestionAnswering:
                 "reference": [answer.text for answer in question.answers],
                 "reference_starts": [answer.start for answer in question.answers],
             }
-            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
             shown = {"kind": "answer", "question": question.question, "context": question.context, **right}
             yield {**shown, **self.record(example, outputs), **seen}
-        yield from showing.bert_positions(params)
+        yield from samples.bert_positions(params)
 
     def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
         """The answer of each id, as the evaluation scripts of SQuAD read it."""

@@ -14,23 +14,25 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax import fine_tuning, inputs, pretrained, showing
-from bertjax.data import tagged_words
-from bertjax.data.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.given_text import GivenText, VocabularyConfig, kept_vocabulary
-from bertjax.data.lines import RowError
-from bertjax.data.packed_rows import PackedBatches, count_rows, training_batches
-from bertjax.data.tagged_words import Columns, Sentence, SentencesConfig
-from bertjax.data.tokenizers import WordPiece, separate_punctuation
-from bertjax.errors import UserError, build_all, choice
-from bertjax.fine_tuning import FineTuningConfig, HeadConfig
+from bertjax.config import build_all, choice
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.data.fine_tuning import tagged_words
+from bertjax.data.fine_tuning.given_text import GivenText
+from bertjax.data.fine_tuning.tagged_words import Columns, Sentence, SentencesConfig
+from bertjax.data.readers.lines import RowError
+from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
+from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
+from bertjax.data.text.given_vocabulary import VocabularyConfig, kept_vocabulary
+from bertjax.data.text.tokenizers import WordPiece, separate_punctuation
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig
-from bertjax.models.fine_tuning import BertFeatureTagger, BertForTokenClassification
+from bertjax.models.heads import BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
-from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring import tags
-from bertjax.task import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.tasks import fine_tuning, inputs, pretrained, samples
+from bertjax.tasks.fine_tuning import FineTuningConfig, HeadConfig
 
 _log = logging.getLogger(__name__)
 
@@ -219,7 +221,7 @@ class _Words(NamedTuple):
 
 
 class Tagging:
-    """See `bertjax.task.Task`."""
+    """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
@@ -368,9 +370,9 @@ class Tagging:
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Held-out sentences with their tags and the right ones; see `Shows`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
-            seen = showing.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
             yield {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags), **seen}
-        yield from showing.bert_positions(params)
+        yield from samples.bert_positions(params)
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForTokenClassification.from_pretrained` opens.

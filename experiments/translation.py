@@ -13,27 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import inputs, seq2seq, showing, translators
-from bertjax.data.buckets import BucketedBatches, bucket_lengths, budget_sizes
-from bertjax.data.dates import DatesConfig
-from bertjax.data.packed_rows import PackedBatches, row_of
-from bertjax.data.pair_rows import PairRows, StreamBatches
-from bertjax.data.parallel_text import Pair, ParallelTextConfig, pair_of_line
-from bertjax.data.subword_vocabularies import SubwordConfig, Vocabularies
-from bertjax.data.translation_rows import RowsConfig, TranslationRows, joined
-from bertjax.data.translation_text import DateCounts, TranslationText
+from bertjax.config import build, build_all, choice
+from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
+from bertjax.data.rows.packed_rows import PackedBatches, row_of
+from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.translation.batches import PairRows, StreamBatches
+from bertjax.data.translation.dates import DatesConfig
+from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
+from bertjax.data.translation.rows import RowsConfig, TranslationRows, joined
+from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
-from bertjax.errors import UserError, build, build_all, choice
+from bertjax.errors import UserError
 from bertjax.interop import marian
 from bertjax.interop.marian import SpecialIds
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from bertjax.models.partitioning import TENSOR_RULES
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import tell_once
 from bertjax.scoring import translation as scoring
-from bertjax.seq2seq import TargetIds
-from bertjax.task import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.tasks import inputs, samples, seq2seq, translators
+from bertjax.tasks.seq2seq import TargetIds
 
 _log = logging.getLogger(__name__)
 _ANY_SIZE = 8  # of a vocabulary that is not there yet
@@ -137,7 +138,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Tran
 
 
 class Translation:
-    """See `bertjax.task.Task`."""
+    """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, vocabularies: Vocabularies | None, reads: bool) -> None:
         """Args: settings; of both sides, if there are any yet; whether to read. Raises UserError if they do not fit."""
@@ -408,12 +409,12 @@ class Translation:
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Held-out texts with their translations and the references, and the positions; see `Shows`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
-            seen = {"attention": self.attention(params, example, outputs)} if showing.is_shown(number, example) else {}
+            seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
             record = self.record(example, outputs)
             yield {**record, "kind": "translation", "reference": example.source[1], **seen}
         if isinstance(self._model, EncoderDecoder):
-            yield showing.mask(np.ones(20, np.int32), "left_to_right")
-            yield from showing.positions(self._model.bind({"params": params}).source_places)
+            yield samples.mask(np.ones(20, np.int32), "left_to_right")
+            yield from samples.positions(self._model.bind({"params": params}).source_places)
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""

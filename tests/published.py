@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import build
+from bertjax.config import build
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.interop import huggingface
 from bertjax.models.bert import Bert, BertConfig
 from tests.random_params import random_params

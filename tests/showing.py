@@ -8,8 +8,8 @@ from unittest import mock
 import jax
 import numpy as np
 
+from bertjax.modes.samples import _plain
 from bertjax.reporting import samples
-from bertjax.training.samples import _plain
 
 
 def shown(task, folder: Path, count: int = 2) -> samples.Shown:
@@ -26,7 +26,7 @@ def shown(task, folder: Path, count: int = 2) -> samples.Shown:
             outputs = [zeros(jax.eval_shape(task.infer, params, row)) for row in rows]
             yield example, [{name: array[0] for name, array in output.items()} for output in outputs]
 
-    with mock.patch("bertjax.showing.is_shown", lambda *_: False):
+    with mock.patch("bertjax.tasks.samples.is_shown", lambda *_: False):
         records = [{**record, "checkpoint": "1"} for record in task.samples(params, infer)]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / samples.FILE).write_text("".join(json.dumps(_plain(record)) + "\n" for record in records))

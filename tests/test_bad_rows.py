@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.data.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import build_all
+from bertjax.config import build_all
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.training.config import TrainingConfig
 from configs import classification as config_file
 from experiments import classification

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.checkpoints import restore_params
-from bertjax.errors import UserError, build_all, check_unresolved
+from bertjax.config import build_all, check_unresolved
+from bertjax.errors import UserError
+from bertjax.runs.checkpoints import restore_params
 from bertjax.training import loop
 from bertjax.training.config import TrainingConfig
 from tests import tiny
@@ -101,7 +102,7 @@ def changed(tree: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[
 @pytest.fixture(autouse=True)
 def _no_fingerprint(monkeypatch):
     """Spares reading all of the embedded text."""
-    monkeypatch.setattr("bertjax.data.documentation.fingerprint", lambda: {})
+    monkeypatch.setattr("bertjax.data.readers.documentation.fingerprint", lambda: {})
 
 
 def test_there_are_configs():

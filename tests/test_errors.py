@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.errors import UserError, as_user_error, build, build_all, choice
+from bertjax.config import build, build_all, choice
+from bertjax.errors import UserError, as_user_error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.checkpoints import restore_params
+from bertjax.runs.checkpoints import restore_params
 from bertjax.training import loop
 from tests import processes, tiny
 from tests.tiny import run_on_one

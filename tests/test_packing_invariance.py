@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.errors import build_all
+from bertjax.config import build_all
 from bertjax.training.config import TrainingConfig
 from tests import tiny
 from tests.random_params import random_params

@@ -20,9 +20,9 @@ from absl.testing import flagsaver
 from jax.sharding import SingleDeviceSharding
 
 import launch
-from bertjax import checkpoints
-from bertjax.data.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import build_all
+from bertjax.config import build_all
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.runs import checkpoints
 from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import with_shardings
 from configs import bert_pretraining as config_file

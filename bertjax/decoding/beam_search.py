@@ -14,7 +14,7 @@ from bertjax.decoding.hypotheses import Hypotheses, Step
 from bertjax.decoding.length_penalties import length_penalty
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words
 from bertjax.decoding.top_k import top_k
-from bertjax.models.beams import Beams
+from bertjax.models.decoder import Beams
 
 
 class _Rules(NamedTuple):

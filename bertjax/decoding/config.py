@@ -6,7 +6,8 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from bertjax.errors import UserError, choice
+from bertjax.config import choice
+from bertjax.errors import UserError
 
 METHODS = ("beam_search", "sampling", "forced")
 STOPPING = ("exact", "hf", "hf_early", "presumm")

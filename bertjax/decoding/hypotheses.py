@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
-from bertjax.models.beams import Beams
+from bertjax.models.decoder import Beams
 
 # tokens [B, K] int32, cache, beams -> logits [B, K, V] of the tokens to follow, cache
 Step = Callable[[Array, Any, Beams], tuple[Array, Any]]

@@ -13,7 +13,7 @@ from bertjax.decoding.config import DecodingConfig, check_special_ids
 from bertjax.decoding.hypotheses import Hypotheses, Step
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs
 from bertjax.decoding.top_k import top_k
-from bertjax.models.beams import Beams
+from bertjax.models.decoder import Beams
 
 
 class _State(NamedTuple):

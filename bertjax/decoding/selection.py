@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax import words
-from bertjax.errors import UserError, choice
+from bertjax.config import choice
+from bertjax.errors import UserError
 
 MATCHES = ("", "sentences", "words")
 _NEVER = -np.inf

@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 from bertjax.errors import UserError
 from bertjax.interop import json_files
-from bertjax.interop.reading import shown
-from bertjax.interop.tensorflow_checkpoint import Checkpoint
+from bertjax.interop.formats.reading import shown
+from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 
 CONFIG_FILE = "bert_config.json"
 PUBLISHED_PREFIX = "bert_model.ckpt"

@@ -304,7 +304,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
-    from bertjax.interop import torch_pickle
+    from bertjax.interop.formats import torch_pickle
 
     return torch_pickle.read_tensors(path)
 

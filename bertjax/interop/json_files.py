@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.interop.reading import shown
+from bertjax.interop.formats.reading import shown
 
 # Field of BertConfig: its key in bert_config.json and config.json, and its type.
 SIZES: dict[str, tuple[str, type]] = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.data.subwords import (
+from bertjax.data.text.subwords import (
     SentencePieceSubwords,
     Special,
     Subwords,
@@ -22,8 +22,8 @@ from bertjax.data.subwords import (
 )
 from bertjax.errors import UserError
 from bertjax.files import completed
+from bertjax.interop.formats.reading import shown
 from bertjax.interop.json_files import read_json
-from bertjax.interop.reading import shown
 
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
 _JOINT_FILE, _TARGET_FILE, _CONFIG_FILE = "vocab.json", "target_vocab.json", "tokenizer_config.json"

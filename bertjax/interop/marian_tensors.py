@@ -8,8 +8,8 @@ from flax import traverse_util
 
 from bertjax.errors import UserError
 from bertjax.interop.bert_tensors import Slot, as_float32, refuse, take
+from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
-from bertjax.models.sinusoids import sinusoids
 
 # Within a layer of ours: the same of theirs.
 _MODULES = {

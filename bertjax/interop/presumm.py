@@ -16,14 +16,15 @@ import numpy as np
 from jaxtyping import Shaped
 
 from bertjax.errors import UserError
-from bertjax.interop import huggingface, json_files, torch_pickle
+from bertjax.interop import huggingface, json_files
 from bertjax.interop.bert_tensors import Report, assemble, canonical, refuse, scorer_of
-from bertjax.interop.reading import shown
-from bertjax.interop.restricted_pickle import Inert
+from bertjax.interop.formats import torch_pickle
+from bertjax.interop.formats.reading import shown
+from bertjax.interop.formats.restricted_pickle import Inert
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum import BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbsConfig
-from bertjax.models.sinusoids import sinusoids
+from bertjax.models.embeddings import sinusoids
 
 # What their checkpoints hold beside tensors: the optimizers themselves, and the options of the command line.
 _INERT = (

@@ -11,13 +11,20 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.errors import choice
+from bertjax.config import choice
 from bertjax.models.attention import make_mask
 from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.models.layers import Dense
-from bertjax.models.partitioning import keep_rows_split
-from bertjax.models.transformer import TransformerConfig, activate, check_value, dense, kernel_init, layer_norm
+from bertjax.models.transformer import (
+    TransformerConfig,
+    activate,
+    check_value,
+    dense,
+    keep_rows_split,
+    kernel_init,
+    layer_norm,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,14 +14,14 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from bertjax.errors import choice
+from bertjax.config import choice
 from bertjax.models.attention import make_mask
 from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder import run_layers, stacked_init
-from bertjax.models.features import pool_spans
+from bertjax.models.heads import pool_spans
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import LayerNormBiLSTM
-from bertjax.models.sinusoids import sinusoids
 from bertjax.models.transformer import TransformerConfig, TransformerLayer, check_value, layer_norm
 
 SCORERS = ("classifier", "transformer", "rnn")

@@ -14,15 +14,13 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.models.attention import make_cross_mask, make_mask
-from bertjax.models.beams import Beams
 from bertjax.models.bert import Bert, BertConfig, BertOutput
 from bertjax.models.bertsum import presumm_layers
-from bertjax.models.decoder import Decoder, DecoderCache
+from bertjax.models.decoder import Beams, Decoder, DecoderCache
+from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import Memory, Seq2SeqOutput
 from bertjax.models.layers import Dropout
-from bertjax.models.partitioning import keep_rows_split
-from bertjax.models.sinusoids import sinusoids
-from bertjax.models.transformer import TransformerConfig, check_value
+from bertjax.models.transformer import TransformerConfig, check_value, keep_rows_split
 
 
 @dataclasses.dataclass(frozen=True)

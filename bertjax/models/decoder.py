@@ -11,9 +11,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models.beams import Beams
 from bertjax.models.encoder import run_layers, stacked_init
 from bertjax.models.transformer import LayerCache, TransformerConfig, TransformerLayer, layer_norm
+
+
+class Beams(NamedTuple):
+    """The histories of K hypotheses for each of B rows, at one step of a search over at most T steps."""
+
+    index: Array  # type: ignore[assignment]  # [] int: the step, from 0: how many tokens were fed before
+    parents: Array  # [B, K] int: which beam of the step before each one goes on from; its own number at step 0
+    lineage: Array  # [B, K, T] int: for each step up to this one, the beam in whose place its token was fed
 
 
 class DecoderOutput(NamedTuple):

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.models.partitioning import keep_rows_split
-from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, layer_norm
+from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, keep_rows_split, layer_norm
 
 
 class EncoderOutput(NamedTuple):

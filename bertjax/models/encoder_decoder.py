@@ -10,16 +10,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.errors import UserError, choice
+from bertjax.config import choice
+from bertjax.errors import UserError
 from bertjax.models.attention import make_cross_mask, make_mask
-from bertjax.models.beams import Beams
-from bertjax.models.decoder import Decoder, DecoderCache
-from bertjax.models.embeddings import embedding_table
+from bertjax.models.decoder import Beams, Decoder, DecoderCache
+from bertjax.models.embeddings import embedding_table, sinusoids
 from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Dropout
-from bertjax.models.partitioning import keep_rows_split
-from bertjax.models.sinusoids import sinusoids
-from bertjax.models.transformer import TransformerConfig, check_value, kernel_init
+from bertjax.models.transformer import TransformerConfig, check_value, keep_rows_split, kernel_init
 
 
 @dataclasses.dataclass(frozen=True)

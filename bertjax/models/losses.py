@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.errors import choice
+from bertjax.config import choice
 from bertjax.models.dot_product import MASKED_SCORE
 
 

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from bertjax.errors import UserError, choice
-from bertjax.models.beams import Beams
+from bertjax.config import choice
+from bertjax.errors import UserError
+from bertjax.models.decoder import Beams
 from bertjax.models.dot_product import MASKED_SCORE
 from bertjax.models.encoder_decoder import Seq2SeqOutput
 from bertjax.models.layers import Dense, Dropout

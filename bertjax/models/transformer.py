@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.errors import UserError, choice
+from bertjax.config import choice
+from bertjax.errors import UserError
 from bertjax.models.attention import MultiHeadAttention
 from bertjax.models.layers import Dense, Dropout
 
@@ -305,3 +307,25 @@ def _in_order(
 ) -> tuple[Float[Array, "B P N Q"], Float[Array, "B P N D"]]:
     """The same as `MultiHeadAttention.attend` takes them."""
     return key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
+
+
+# (path pattern, mesh axis of each of the last dimensions); what matches nothing is not split.
+TENSOR_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"attention/(query|key|value)/kernel$", (None, "tensor")),
+    (r"attention/(query|key|value)/bias$", ("tensor",)),
+    (r"attention/output/kernel$", ("tensor", None)),
+    (r"intermediate/kernel$", (None, "tensor")),
+    (r"intermediate/bias$", ("tensor",)),
+    (r"layers/output/kernel$", ("tensor", None)),
+)
+
+
+def keep_rows_split(x: Float[Array, "B *shape"]) -> Float[Array, "B *shape"]:
+    """Keeps the rows of activations split over the data and fsdp axes of the mesh in force, if there is one.
+
+    Left to itself the compiler follows the parameters: it copies all rows to each device of the fsdp axis and
+    splits the hidden dimension, which takes several times the memory.
+    """
+    if "fsdp" not in jax.sharding.get_abstract_mesh().axis_names:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp")))

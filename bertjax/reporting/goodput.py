@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax import goodput
 from bertjax.reporting.runs import Run, read_lines
+from bertjax.runs import goodput
 
 _USEFUL = "step"
 

@@ -20,7 +20,8 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Float64
 
-from bertjax.errors import UserError, choice
+from bertjax.config import choice
+from bertjax.errors import UserError
 from bertjax.scoring import bootstrap
 from bertjax.scoring.rouge_overlap import lcs_length, shared_ngrams, union_lcs_length
 from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, cut, encode, vocabulary

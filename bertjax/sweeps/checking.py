@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.named_files import check_named_files
-from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax import modes
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.sweeps.definition import Sweep
 from bertjax.sweeps.expansion import Recipes
-from bertjax.training import modes
+from bertjax.sweeps.named_files import check_named_files
 
 
 def check(sweep: Sweep, recipes: Recipes, request: modes.Request, find: Callable[[str], modes.Experiment]) -> None:

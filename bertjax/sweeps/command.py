@@ -10,14 +10,16 @@ from typing import Any
 
 import jax
 
-from bertjax.errors import UserError, choice
+from bertjax import distributed, modes
+from bertjax.config import choice
+from bertjax.errors import UserError
 from bertjax.files import completed
+from bertjax.modes import streams
 from bertjax.progress import track
 from bertjax.sweeps import checking, definition, expansion, folder, processes, results, running, tables
 from bertjax.sweeps.definition import Sweep
 from bertjax.sweeps.expansion import Load, Run
 from bertjax.sweeps.seeds import parse_seeds
-from bertjax.training import distributed, modes, streams
 
 BACKENDS = ("here", "workers", "slurm", "submitit_local")
 

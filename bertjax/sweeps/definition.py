@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import UserError, build, choice
+from bertjax.config import build, choice
+from bertjax.errors import UserError
 
 FORMS = ("plain", "percent", "exponential")
 

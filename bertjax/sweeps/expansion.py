@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bertjax.errors import UserError
+from bertjax.runs.run_folder import lasting
 from bertjax.sweeps.definition import Row, Stage, Sweep
-from bertjax.training.run_folder import lasting
 
 # Of the arguments of `launch.py`, the config.
 Load = Callable[[Sequence[str]], dict[str, Any]]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax import checkpoints
 from bertjax.errors import UserError
 from bertjax.reporting.runs import Run
+from bertjax.runs import checkpoints
 
 
 class Evaluation(NamedTuple):

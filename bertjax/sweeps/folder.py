@@ -7,8 +7,8 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.files import completed
+from bertjax.runs.run_folder import differences
 from bertjax.sweeps.expansion import Recipes, Run, identity
-from bertjax.training.run_folder import differences
 
 _FILE = "sweep.json"
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax import checkpoints
 from bertjax.errors import UserError
 from bertjax.reporting.runs import Run as Finished
 from bertjax.reporting.runs import read_run
+from bertjax.runs import checkpoints
+from bertjax.runs.run_folder import load_config
 from bertjax.scoring.paired import Difference, difference
 from bertjax.sweeps.definition import Metric, Sweep
 from bertjax.sweeps.expansion import Run, run_of
 from bertjax.sweeps.figures import Figure, evaluation, figure_of
-from bertjax.training.run_folder import load_config
 
 _FORMS: dict[str, Callable[[float], float]] = {
     "plain": lambda value: value,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax import checkpoints
+from bertjax import distributed, modes
 from bertjax.errors import as_user_error
 from bertjax.files import read_records
+from bertjax.runs import checkpoints
 from bertjax.sweeps.expansion import Run
-from bertjax.training import distributed, modes
 
 _log = logging.getLogger(__name__)
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax import distributed, modes
 from bertjax.errors import UserError
 from bertjax.files import completed
+from bertjax.modes import streams
 from bertjax.progress import track
 from bertjax.reporting.runs import read_run
 from bertjax.sweeps import running
 from bertjax.sweeps.expansion import Key, Run
 from bertjax.sweeps.figures import Evaluation, Figure, evaluation, summarize
-from bertjax.training import distributed, modes, streams
 
 
 def parse_seeds(given: str) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 
-from bertjax.checkpoints import CheckpointConfig
-from bertjax.errors import UserError, choice
+from bertjax.config import choice
+from bertjax.errors import UserError
+from bertjax.runs.checkpoints import CheckpointConfig
 from bertjax.training.optimizers import OptimizerConfig
 from bertjax.training.sharding import MeshConfig
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
 
+from bertjax.contract import Task
 from bertjax.errors import UserError
-from bertjax.task import Task
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import path_names

@@ -12,10 +12,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bertjax.checkpoints import find_steps, restore_params
-from bertjax.errors import UserError
-from bertjax.progress import track
-from bertjax.task import (
+from bertjax import distributed
+from bertjax.contract import (
     Attended,
     Attends,
     BadInput,
@@ -30,7 +28,10 @@ from bertjax.task import (
     Shows,
     Task,
 )
-from bertjax.training import distributed, sharding
+from bertjax.errors import UserError
+from bertjax.progress import track
+from bertjax.runs.checkpoints import find_steps, restore_params
+from bertjax.training import sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
 from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bertjax.checkpoints import Checkpoints
+from bertjax import distributed
+from bertjax.contract import Batch, Task
 from bertjax.errors import UserError
-from bertjax.goodput import Ledger
 from bertjax.progress import track
-from bertjax.task import Batch, Task
-from bertjax.training import distributed, health, sharding
+from bertjax.runs.checkpoints import Checkpoints
+from bertjax.runs.goodput import Ledger
+from bertjax.training import health, sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations, Recompilations, size_of
 from bertjax.training.config import TrainingConfig

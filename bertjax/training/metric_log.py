@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax import distributed
+from bertjax.contract import Metrics
 from bertjax.files import completed, read_records
-from bertjax.goodput import Ledger
-from bertjax.task import Metrics
-from bertjax.training import distributed
+from bertjax.runs.goodput import Ledger
 from bertjax.training.step import StepReport
 
 _log = logging.getLogger(__name__)

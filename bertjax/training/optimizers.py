@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertjax.errors import UserError, choice
-from bertjax.task import Params
+from bertjax.config import choice
+from bertjax.contract import Params
+from bertjax.errors import UserError
 
 Schedule = Callable[[Any], jax.Array]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from bertjax.task import Batch
+from bertjax.contract import Batch
 
 
 class Prefetch:

@@ -10,8 +10,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bertjax.contract import Metrics, Params, Task
 from bertjax.errors import UserError
-from bertjax.task import Metrics, Params, Task
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import make_optimizer

@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import jax
 
+from bertjax import distributed
 from bertjax.errors import UserError
-from bertjax.training import distributed
 
 _log = logging.getLogger(__name__)
 

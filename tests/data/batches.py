@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bertjax.data.batching import BatchConfig, PretrainingBatches, RowsConfig
-from bertjax.data.corpus import Corpus
-from bertjax.data.masking import MaskingConfig
-from bertjax.data.sentence_pairs import PairsConfig, make_instances
+from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.pretraining.corpus import Corpus
+from bertjax.data.pretraining.masking import MaskingConfig
+from bertjax.data.pretraining.sentence_pairs import PairsConfig, make_instances
 from tests.data.folders import read_whole
 
 S, P, BATCH = 32, 5, 8

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.data.corpus import Corpus, CorpusConfig, Preparation
-from bertjax.data.tokenizers import SPECIALS
+from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.text.tokenizers import SPECIALS
 
 # The extra `beam` does not go with `dev`.
-collect_ignore = [] if importlib.util.find_spec("apache_beam") else ["test_beam.py"]
+collect_ignore = [] if importlib.util.find_spec("apache_beam") else ["pretraining/test_beam.py"]
 
 STEMS = ("walk", "talk", "jump", "the", "a", "cat", "dog", "tree", "house", "river", "old", "new", "under", "we", ".")
 PIECES = ("##s", "##ed", "##ing")

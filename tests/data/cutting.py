@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from bertjax.data.sentence_pairs import PairsConfig, Sentences, make_instances
+from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences, make_instances
 
 Token = tuple[int, int]  # its document, its place in it
 Lengths = list[list[int]]  # tokens of each sentence of each document

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.data import corpus
-from bertjax.data.corpus import CorpusConfig, Preparation
+from bertjax.data.pretraining import corpus
+from bertjax.data.pretraining.corpus import CorpusConfig, Preparation
 
 TRAINED = {"vocab_file": "", "vocab_size": 60}
 

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import summarization
-from bertjax.data.summary_rows import TARGET_TOKENS
-from bertjax.errors import UserError, build, build_all
+from bertjax.config import build, build_all
+from bertjax.data.summarization.summary_rows import TARGET_TOKENS
+from bertjax.errors import UserError
 from bertjax.progress import tell_once
+from bertjax.tasks import summarization
 from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer
 from configs import bertsum_abs as config_file

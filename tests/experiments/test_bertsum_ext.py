@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import progress, summarization
-from bertjax.checkpoints import restore_params
-from bertjax.data import docstring_summaries
-from bertjax.errors import UserError, build_all
+from bertjax import progress
+from bertjax.config import build_all
+from bertjax.data.summarization import docstring_summaries
+from bertjax.errors import UserError
+from bertjax.runs.checkpoints import restore_params
+from bertjax.tasks import summarization
 from bertjax.training.config import TrainingConfig
 from configs import bertsum_ext as config_file
 from experiments import bertsum_ext
@@ -695,7 +697,7 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
         for i in range(40)
     ]
     monkeypatch.setattr(docstring_summaries, "docstrings", lambda: tuple(texts))
-    monkeypatch.setattr("bertjax.data.documentation.fingerprint", lambda: {})
+    monkeypatch.setattr("bertjax.data.readers.documentation.fingerprint", lambda: {})
     task = task_of(tmp_path, **{"data.source": "documentation", "data.vocab_size": 90})
     vocabulary = (tmp_path / "data" / "vocab.txt").read_text()
     assert task._tokenizer.vocab_size == 90 and "\ncat\n" in vocabulary

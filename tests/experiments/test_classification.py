@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bertjax.errors import UserError, build_all
-from bertjax.interop.tensorflow_checkpoint import Checkpoint
+from bertjax.config import build_all
+from bertjax.errors import UserError
+from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 from bertjax.training.config import TrainingConfig
 from configs import classification as config_file
 from experiments import classification

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.feature_files import FeatureFiles
-from bertjax.errors import UserError, build_all, check_unresolved
+from bertjax.config import build_all, check_unresolved
+from bertjax.data.readers.feature_files import FeatureFiles
+from bertjax.errors import UserError
 from bertjax.models.bert import Bert
-from bertjax.training import streams
+from bertjax.modes import streams
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference
 from configs import features as config_file

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data import spans
-from bertjax.errors import build_all
+from bertjax.config import build_all
+from bertjax.data.fine_tuning import spans
 from bertjax.training.config import TrainingConfig
 from configs import question_answering as config_file
 from experiments import question_answering

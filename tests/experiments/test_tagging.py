@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax.checkpoints import restore_params
-from bertjax.errors import UserError, build_all
+from bertjax.config import build_all
+from bertjax.errors import UserError
+from bertjax.runs.checkpoints import restore_params
 from bertjax.training.config import TrainingConfig
 from configs import tagging as config_file
 from experiments import tagging

@@ -17,12 +17,14 @@ import optax
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax import checkpoints, translators
-from bertjax.data import subwords
-from bertjax.data.translation_rows import joined
-from bertjax.errors import UserError, build_all
+from bertjax.config import build_all
+from bertjax.data.text import subwords
+from bertjax.data.translation.rows import joined
+from bertjax.errors import UserError
 from bertjax.interop import marian
 from bertjax.progress import tell_once
+from bertjax.runs import checkpoints
+from bertjax.tasks import translators
 from bertjax.training import inference, sharding
 from bertjax.training.config import TrainingConfig
 from configs import translation as config_file

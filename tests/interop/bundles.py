@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bertjax.interop import sstable
-from bertjax.interop.crc32c import masked_checksum
+from bertjax.interop.formats import sstable
+from bertjax.interop.formats.crc32c import masked_checksum
 
 
 def varint(value):

@@ -14,14 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining
-from bertjax.models.fine_tuning import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.interop import google
-from bertjax.interop.tensorflow_checkpoint import Checkpoint
+from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 from bertjax.models.bert import BertConfig
 from tests.interop.bundles import HEADER, entry, write
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining
 from tests.random_params import random_params
@@ -367,10 +368,10 @@ def test_bad_labels(tmp_path, id2label):
 def torch_reader(monkeypatch):
     """Stands in for the reader of pickled weights: what it was asked to read, and tensors by file name."""
     read, files = [], {}
-    module = types.ModuleType("bertjax.interop.torch_pickle")
+    module = types.ModuleType("bertjax.interop.formats.torch_pickle")
     module.read_tensors = lambda path: read.append(path.name) or files[path.name]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("bertjax.interop.torch_pickle", module, raising=False)
+    monkeypatch.setattr("bertjax.interop.formats.torch_pickle", module, raising=False)
     return read, files
 
 

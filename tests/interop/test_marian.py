@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.interop import marian, marian_subwords
+from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from bertjax.models.sinusoids import sinusoids
 
 CHOICES = {
     "dtype": "float32",

@@ -10,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import pretrained
-from bertjax.data.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import UserError, build_all
-from bertjax.interop import huggingface, presumm, torch_pickle
+from bertjax.config import build_all
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+from bertjax.interop import huggingface, presumm
+from bertjax.interop.formats import torch_pickle
 from bertjax.models.bert import Bert, BertConfig
 from bertjax.models.bertsum import BertSum, BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
-from bertjax.models.sinusoids import sinusoids
-from tests.interop.test_torch_pickle import ATTACKS, extension, name, plain, storage, tensor, text, write_zip
+from bertjax.models.embeddings import sinusoids
+from bertjax.tasks import pretrained
+from tests.interop.formats.test_torch_pickle import ATTACKS, extension, name, plain, storage, tensor, text, write_zip
 from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, read, shapes
 from tests.random_params import random_params
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.models.beams import Beams
+from bertjax.models.decoder import Beams
 
 LENGTH = 5
 

@@ -10,13 +10,14 @@ import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec as P
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.models.bert import Bert
 from bertjax.models.bertsum import SCORERS, BertSum, BertSumConfig, _numbers, first_places
-from bertjax.models.partitioning import TENSOR_RULES
-from bertjax.models.sinusoids import sinusoids
+from bertjax.models.embeddings import sinusoids
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.training.sharding import MeshConfig, make_mesh, tree_shardings
-from tests.models.test_fine_tuning import CONFIG
+from tests.models.test_heads import CONFIG
 from tests.random_params import random_params
 
 VALUES = {

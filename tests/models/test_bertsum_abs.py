@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
 from bertjax.models.losses import cross_entropy
 from tests.models.stepping import check_steps
-from tests.models.test_fine_tuning import CONFIG
+from tests.models.test_heads import CONFIG
 from tests.random_params import random_params
 
 VALUES = {"decoder_layers": 2, "decoder_heads": 3, "decoder_intermediate": 14, "decoder_dropout": 0.1}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models import features
+from bertjax.models import heads
 from bertjax.models.bert import Bert
 from tests import published
 
@@ -14,7 +14,7 @@ SEGMENTS = np.array([[1, 1, 0], [1, 0, 0]])
 
 def test_chosen_layers_stand_side_by_side():
     layers = np.arange(4.0)[:, None, None, None] * np.ones((4, 2, 3, 5))
-    chosen = np.asarray(features.choose_layers(layers, (-1, 0, 2)))
+    chosen = np.asarray(heads.choose_layers(layers, (-1, 0, 2)))
     assert chosen.shape == (2, 3, 3, 5)
     assert chosen[1, 2, :, 4].tolist() == [3, 0, 2]
 
@@ -31,7 +31,7 @@ MIXED = np.float32([[[1, 2], [30, 40]]])
 
 def mix(mixing):
     """The mix of two layers, and its parameters."""
-    init = jax.jit(features.LayerMix(mixing).init_with_output)
+    init = jax.jit(heads.LayerMix(mixing).init_with_output)
     return jax.tree.map(np.asarray, init(jax.random.key(0), MIXED))
 
 
@@ -40,11 +40,11 @@ def test_learned_mixing_begins_with_the_mean():
     np.testing.assert_allclose(output, [[15.5, 21]], rtol=1e-6)
     assert jax.tree.map(jnp.shape, variables["params"]) == {"weights": (2,), "gamma": ()}
     params = {"weights": np.log(np.float32([1, 3])), "gamma": np.float32(2)}
-    output = jax.jit(features.LayerMix("weighted").apply)({"params": params}, MIXED)
+    output = jax.jit(heads.LayerMix("weighted").apply)({"params": params}, MIXED)
     np.testing.assert_allclose(output, [[2 * (0.25 * 1 + 0.75 * 30), 2 * (0.25 * 2 + 0.75 * 40)]], rtol=1e-6)
 
 
-pool = jax.jit(features.pool, static_argnums=2)
+pool = jax.jit(heads.pool, static_argnums=2)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_pooling_leaves_padding_out(pooling, expected, dtype):
     assert pooled.tolist() == expected
 
 
-@pytest.mark.parametrize("pooling", features.POOLINGS)
+@pytest.mark.parametrize("pooling", heads.POOLINGS)
 def test_a_row_of_padding_is_finite(pooling):
     value, gradient = jax.jit(jax.value_and_grad(lambda x: pool(x, SEGMENTS * 0, pooling).sum()))(HIDDEN)
     assert np.isfinite(value)
@@ -67,15 +67,15 @@ def test_a_row_of_padding_is_finite(pooling):
 
 def test_unknown_names_are_user_errors():
     with pytest.raises(UserError, match=r"sentence_pooling: got 'median'; expected one of cls, mean, max"):
-        features.pool(HIDDEN, SEGMENTS, "median")
+        heads.pool(HIDDEN, SEGMENTS, "median")
     with pytest.raises(UserError, match=r"model\.mixing: got 'mean'; expected one of concatenation, sum, weighted"):
-        features.LayerMix("mean").init(jax.random.key(0), HIDDEN)
+        heads.LayerMix("mean").init(jax.random.key(0), HIDDEN)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_units_are_the_means_of_their_tokens(dtype):
     starts, lengths = np.array([[0, 2], [1, 0]]), np.array([[2, 1], [1, 0]])
-    found = jax.jit(features.pool_spans)(HIDDEN.astype(dtype), starts, lengths)
+    found = jax.jit(heads.pool_spans)(HIDDEN.astype(dtype), starts, lengths)
     assert found.dtype == jnp.float32
     assert found.tolist() == [[[2, -3], [9, 9]], [[7, 7], [0, 0]]]
 
@@ -93,7 +93,7 @@ def test_features_of_bert(mixing):
         bert = Bert(published.CONFIG, use_pooler=True)
         options = {"deterministic": True, "return_attention": False, "return_layers": True}
         layers = bert.apply({"params": variables["params"]["bert"]}, *inputs, **options).layers
-        return features.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, *inputs), layers
+        return heads.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, *inputs), layers
 
     found, layers = map(np.asarray, found_and_layers(variables))
     expected = np.concatenate([layers[1], layers[4]], axis=-1) if mixing == "concatenation" else layers[1] + layers[4]
@@ -105,5 +105,5 @@ def test_layers_that_are_not_there():
         with pytest.raises(
             UserError, match=r"model\.layers: got .*; expected one or more of 0 .* to 2, or -3 to -1, each"
         ):
-            features.check_layers(chosen, 2, "model.layers")
-    features.check_layers((0, 1, -1), 2, "model.layers")
+            heads.check_layers(chosen, 2, "model.layers")
+    heads.check_layers((0, 1, -1), 2, "model.layers")

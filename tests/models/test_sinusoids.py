@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from bertjax.models.sinusoids import sinusoids
+from bertjax.models.embeddings import sinusoids
 
 
 def test_interleaved_is_the_papers_formula():

@@ -3,13 +3,13 @@
 import jax
 import pytest
 
-from bertjax import translators
-from bertjax.data import subwords
-from bertjax.data.subword_vocabularies import Vocabularies
-from bertjax.data.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text import subwords
+from bertjax.data.text.subword_vocabularies import Vocabularies
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.interop import marian_subwords
+from bertjax.tasks import translators
 from tests import tiny
-from tests.data.test_subwords import bpe_of
+from tests.data.text.test_subwords import bpe_of
 from tests.experiments import test_translation as translation
 from tests.interop import test_marian
 from tests.random_params import random_params

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import build
+from bertjax.config import build
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining
 

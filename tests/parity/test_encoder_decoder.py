@@ -9,10 +9,10 @@ import pytest
 
 from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.decoder import Decoder
+from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder import Encoder
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from bertjax.models.losses import smoothed_cross_entropy
-from bertjax.models.sinusoids import sinusoids
 from tests.parity.test_bert import distance
 
 SIZE, HEADS, INNER, SOURCE_WORDS, TARGET_WORDS = 24, 3, 40, 17, 19

@@ -7,14 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import build
+from bertjax.config import build
 from bertjax.interop import bert_tensors, huggingface
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining
-from bertjax.models.fine_tuning import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, span_cross_entropy, squared_error
 from tests.parity.test_bert import distance
 
@@ -248,7 +244,7 @@ def save_pickled(model, folder):
     """As versions before 4.35 did, whose `save_pretrained` is gone."""
     import torch
 
-    pytest.importorskip("bertjax.interop.torch_pickle")
+    pytest.importorskip("bertjax.interop.formats.torch_pickle")
     model.config.save_pretrained(folder)
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
 

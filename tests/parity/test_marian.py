@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bertjax.errors import build
+from bertjax.config import build
 from bertjax.interop import marian, marian_subwords
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from tests.interop.test_marian import CHOICES, TEXTS, write_vocabularies

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import seq2seq
 from bertjax.models.encoder_decoder import EncoderDecoder
-from bertjax.seq2seq import TargetIds
+from bertjax.tasks import seq2seq
+from bertjax.tasks.seq2seq import TargetIds
 from tests.decoding import test_generate as toy
 from tests.decoding.toys import config as decoding_config
 from tests.parity.test_marian import read

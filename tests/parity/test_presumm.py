@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import build_all
+from bertjax.config import build_all
 from bertjax.interop import presumm
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum import BertSum, BertSumConfig

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import seq2seq
-from bertjax.data.tokenizers import WordPiece
+from bertjax.config import build_all
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding.config import DecodingConfig
-from bertjax.errors import build_all
 from bertjax.interop import presumm
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.losses import cross_entropy
-from bertjax.seq2seq import TargetIds
+from bertjax.tasks import seq2seq
+from bertjax.tasks.seq2seq import TargetIds
 from tests import tiny
 from tests.parity.test_bert import distance
 from tests.parity.test_presumm import CHOICES
@@ -76,7 +76,7 @@ def shapes(model):
 
 
 def documents(folder):
-    """Inputs as `bertjax.seq2seq` takes them."""
+    """Inputs as `bertjax.tasks.seq2seq` takes them."""
     found = dict(np.load(folder / "documents.npz"))
     labels = found.pop("target_ids")[:, 1:]
     return {**found, "labels": labels, "target_segment_ids": (labels != 0).astype(np.int32)}

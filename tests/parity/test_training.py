@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.errors import build_all
+from bertjax.config import build_all
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import make_optimizer, make_schedule

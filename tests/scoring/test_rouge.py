@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.scoring import rouge as scoring_rouge
 from bertjax.scoring import rouge_overlap, rouge_stemmer, rouge_words
 from bertjax.scoring.rouge import METRICS, RougeConfig, rouge, score, signature, summarize

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import build
+from bertjax.config import build
 from bertjax.sweeps.definition import Sweep
 from configs.sweeps import parts
 

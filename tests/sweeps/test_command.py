@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bertjax.checkpoints import restore_params
+from bertjax.runs.checkpoints import restore_params
 from bertjax.sweeps import running
 from bertjax.training import loop
 from tests import tiny

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bertjax.errors import UserError, build
+from bertjax.config import build
+from bertjax.errors import UserError
 from bertjax.sweeps import definition
 from bertjax.sweeps.definition import Row, Sweep
 from configs.sweeps import parts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import launch
-from bertjax.errors import build
+from bertjax.config import build
 from bertjax.sweeps import expansion
 from bertjax.sweeps.definition import Sweep
 from tests import tiny
@@ -80,7 +80,7 @@ def tiny_bert(folder: Path, large: bool) -> Path:
 @pytest.fixture
 def no_fingerprint(monkeypatch):
     """Spares reading all of the embedded text."""
-    monkeypatch.setattr("bertjax.data.documentation.fingerprint", lambda: {})
+    monkeypatch.setattr("bertjax.data.readers.documentation.fingerprint", lambda: {})
 
 
 def needed(spec, folder):

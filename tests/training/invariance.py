@@ -14,8 +14,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bertjax.errors import build_all
-from bertjax.training import distributed, loop, sharding
+from bertjax import distributed
+from bertjax.config import build_all
+from bertjax.training import loop, sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import path_names

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from bertjax.errors import UserError, build_all
+from bertjax.config import build_all
+from bertjax.errors import UserError
 from bertjax.training.config import TrainingConfig
 from configs import bert_pretraining as config_file
 from experiments import bert_pretraining

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.buckets import bucket_lengths
-from bertjax.task import Example, Task
+from bertjax.contract import Example, Task
+from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.training import inference, sharding
 from bertjax.training.inference import Predictor
 

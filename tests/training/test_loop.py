@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import checkpoints, goodput
 from bertjax.errors import UserError
+from bertjax.runs import checkpoints, goodput
 from bertjax.training import health, loop
 from bertjax.training.preemption import Preemption
 from tests import tiny

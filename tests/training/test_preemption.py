@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import checkpoints
+from bertjax.runs import checkpoints
 from bertjax.training import loop
 from tests import tiny
 

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError
-from bertjax.models.partitioning import TENSOR_RULES
+from bertjax.models.transformer import TENSOR_RULES
 from bertjax.training import optimizers
 from bertjax.training.sharding import MeshConfig, fitted, local_rows, make_mesh, put_batch, tree_shardings
 
@@ -99,7 +99,7 @@ def test_rows_need_not_be_one_block(monkeypatch):
 @pytest.mark.slow
 def test_activations_stay_split_by_rows_under_fsdp():
     """Without the constraint each device computes all rows: the temporary memory gives it away."""
-    from bertjax.errors import build
+    from bertjax.config import build
     from bertjax.models.bert import BertConfig, BertForPreTraining
 
     values = {"vocab_size": 64, "hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.oracle import FIRST_SENTENCES, NUM_SENTENCES, PRESUMM, Text, as_words, published, read
-from bertjax.data.oracle import oracle
+from bertjax.data.summarization.oracle import oracle
 
 GOLDEN = Path(__file__).with_name("oracle.json")
 DIGESTS = Path(__file__).with_name("oracle_digests.json")

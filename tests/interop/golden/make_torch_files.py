@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parent
 
 
 def make_state() -> OrderedDict:
-    """Each thing that a state dict may hold; `tests/interop/test_torch_pickle.py` has the same by hand."""
+    """Each thing that a state dict may hold; `tests/interop/formats/test_torch_pickle.py` has the same by hand."""
     grid = torch.arange(6, dtype=torch.float32).reshape(2, 3)
     state = OrderedDict(
         grid=grid,

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from bertjax.data.sentences import split
+from bertjax.data.text.sentences import split
 
 # What a stemmer may stumble over, irregular forms, and what is no word at all.
 _STEMS = (

@@ -1,0 +1,240 @@
+"""Pretraining batches: a pure function of (seed, step), as numpy arrays of one static shape."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from bertjax.data.pretraining.corpus import Corpus
+from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
+from bertjax.data.pretraining.plan import Plan, PlannedRows
+from bertjax.data.pretraining.sentence_pairs import PairsConfig
+from bertjax.data.rows.layout import Layout, places_in_groups
+from bertjax.data.rows.packing import Packing
+from bertjax.errors import UserError
+
+Batch = Mapping[str, np.ndarray]
+RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
+_ENDLESS = 2**40
+_PLACE = ("document", "start", "length")  # of a segment, as an instance's fields are called
+# A packed row has room for this many predictions more than the masking rate gives on average: each instance rounds.
+_SPARE_PREDICTIONS = 0.05
+# A packed row of pairs has room for an instance every so many tokens: hardly any text has shorter ones.
+_TOKENS_PER_PAIR = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """How instances fill the rows of a batch.
+
+    Attributes:
+      packing: several instances to a row, which attend to themselves alone; else one.
+      valid_rows: how many held-out rows an evaluation goes through at most; 0 for all.
+    """
+
+    packing: bool
+    valid_rows: int
+
+    def __post_init__(self) -> None:
+        if self.valid_rows < 0:
+            raise UserError(
+                "config key data.valid_rows", got=self.valid_rows, expected="0 or more", fix="use 0: all held-out rows"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchConfig:
+    """All that determines a batch but the text and the step.
+
+    Attributes:
+      pairs: how text is cut into instances.
+      masking: how tokens are masked.
+      rows: how instances fill rows.
+      objective: "masked_lm" or "causal_lm".
+      direction: of "causal_lm": "left_to_right" or "right_to_left".
+      seed: of all draws.
+      batch_size: rows of a global batch.
+    """
+
+    pairs: PairsConfig
+    masking: MaskingConfig
+    rows: RowsConfig
+    objective: str
+    direction: str
+    seed: int
+    batch_size: int
+
+    @property
+    def room(self) -> Packing:
+        """What a row has room for.
+
+        Packed, that is 5 % more predictions than `masking.rate` of its tokens, and an instance every 8 tokens
+        if each has a next sentence to predict; if not, nothing in a batch counts instances.
+        """
+        length, packing = self.pairs.seq_len, self.rows.packing
+        lengths = np.arange(length + 1)
+        if self.objective == "causal_lm":
+            predictions, wanted = length - 1, np.maximum(lengths - 1, 1)
+        else:
+            packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.rate * length)
+            predictions, wanted = packed if packing else self.masking.max_predictions, self.masking.wanted(lengths)
+        segments = -(-length // _TOKENS_PER_PAIR) if self.pairs.next_sentence else length
+        return Packing(length, predictions, segments if packing else 1, tuple(wanted.tolist()))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each field of a global batch (see `PretrainingBatches`)."""
+        room = self.room
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in ("input_ids", "token_type_ids", "segment_ids"):
+            shapes[name] = self.batch_size, room.tokens
+        if self.rows.packing:
+            shapes["position_ids"] = self.batch_size, room.tokens
+        for name in ("masked_positions", "masked_labels", "masked_weights"):
+            shapes[name] = self.batch_size, room.predictions
+        if self.pairs.next_sentence:
+            for name in ("cls_positions", "next_sentence_labels", "next_sentence_weights"):
+                shapes[name] = self.batch_size, room.segments
+        return shapes
+
+
+class PretrainingBatches:
+    """Cuts, masks and stacks the rows of a split.
+
+    A batch holds, for B rows of S tokens of which P at most are predicted, and of E instances at most:
+      input_ids, token_type_ids [B, S] int32; token types are 0 for the first segment and 1 for the second;
+      segment_ids [B, S] int32: 1, 2, ... for the row's instances (1 alone if they are not packed), 0 for padding;
+      position_ids [B, S] int32: the place in the instance; only if instances are packed;
+      masked_positions [B, P] int32, in the row; masked_labels [B, P] int32; masked_weights [B, P] float32;
+    and with next-sentence prediction:
+      cls_positions [B, E] int32, in the row; next_sentence_labels [B, E] int32, 1 for a random next sentence;
+      next_sentence_weights [B, E] float32.
+    Weights are 0 where a row has no more to predict. A row that only fills up an evaluation's last batch is empty.
+    """
+
+    def __init__(self, corpus: Corpus, split: str, config: BatchConfig) -> None:
+        """Args: the text, "train" or "valid" of it, and what is made of it."""
+        self._corpus, self._split, self._config, self._shapes = corpus, corpus.splits[split], config, config.shapes()
+        self._plan = Plan(
+            self._split.sentences,
+            config.pairs,
+            config.masking,
+            config.room if config.rows.packing else None,
+            seed=config.seed,
+            folder=corpus.folder / "plans" / split,
+        )
+
+    @property
+    def instances_per_epoch(self) -> int:
+        """Instances of the first epoch; of large texts an estimate."""
+        return self._plan.instances_per_epoch
+
+    def training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """Rows `rows` of the global batch of each training step from `start` on, without end."""
+        return _in_background(lambda index: self.training_batch(start + index, rows), _ENDLESS)
+
+    def evaluation(self, rows: RowIndices) -> Iterator[Batch]:
+        """Rows `rows` of each global batch of the first epoch, each row once; the last batch is filled up."""
+        count = -(-self._held_out() // self._config.batch_size)
+        return _in_background(lambda index: self.evaluation_batch(index, rows), count)
+
+    def training_batch(self, step: int, rows: RowIndices) -> Batch:
+        """Rows `rows` of the global batch of a training step."""
+        epoch, start = self._plan.locate(step, self._config.batch_size)
+        planned = self._plan.rows(epoch, start, start + self._config.batch_size)
+        return self._assemble(planned.take(rows), self._config.masking.epoch_of_draws(epoch))
+
+    def evaluation_batch(self, index: int, rows: RowIndices) -> Batch:
+        """Rows `rows` of the global batch `index` of the first epoch; rows that fill up the last are empty."""
+        start = index * self._config.batch_size
+        planned = self._plan.rows(0, start, min(start + self._config.batch_size, self._held_out()))
+        return self._assemble(planned.take(rows), 0)
+
+    def _held_out(self) -> int:
+        """Rows of an evaluation."""
+        most = self._config.rows.valid_rows
+        return min(self._plan.count(0, most), most) if most else self._plan.count(0)
+
+    def _assemble(self, planned: PlannedRows, epoch: int) -> Batch:
+        config, instances = self._config, planned.instances
+        layout = Layout.of(config.pairs.lengths(instances), np.diff(planned.first))
+        predictions = self._predictions(instances, layout, epoch)
+        batch = {
+            name: np.full(
+                (len(planned), *shape[1:]),
+                self._corpus.tokenizer.pad_id if name == "input_ids" else 0,
+                np.float32 if name.endswith("weights") else np.int32,
+            )
+            for name, shape in self._shapes.items()
+        }
+        row, column = layout.token_row, layout.token_column
+        batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.place]
+        batch["token_type_ids"][row, column] = layout.place > 1 + instances["length_a"][layout.instance]
+        batch["segment_ids"][row, column] = 1 + layout.number[layout.instance]
+        if config.rows.packing:
+            batch["position_ids"][row, column] = layout.place
+        _put_predictions(batch, predictions, layout)
+        if config.pairs.next_sentence:
+            batch["cls_positions"][layout.row, layout.number] = layout.offset
+            batch["next_sentence_labels"][layout.row, layout.number] = instances["is_random_next"]
+            batch["next_sentence_weights"][layout.row, layout.number] = 1
+        return batch
+
+    def _predictions(self, instances: np.ndarray, layout: Layout, epoch: int) -> Predictions:
+        """The instances, each by itself, masked."""
+        tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
+        input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
+        input_ids[layout.instance, layout.place] = self._tokens(instances)
+        if config.objective == "causal_lm":
+            return predict_neighbors(input_ids, lengths, config.direction)
+        each = np.arange(len(lengths))
+        candidates = np.arange(input_ids.shape[1]) < lengths[:, None]
+        for special in (np.zeros_like(lengths), instances["length_a"] + 1, lengths - 1):
+            candidates[each, special] = False
+        return mask_tokens(
+            input_ids,
+            candidates,
+            lengths,
+            config.masking,
+            is_continuation=tokenizer.is_continuation,
+            mask_id=tokenizer.mask_id,
+            draw=Draw(
+                config.seed, epoch, instances["document_a"].astype(np.int64), instances["start_a"].astype(np.int64)
+            ),
+        )
+
+    def _tokens(self, instances: np.ndarray) -> Int32[np.ndarray, " tokens"]:
+        """[CLS] a [SEP] b [SEP] of one instance after the other; without next-sentence prediction [CLS] a [SEP]."""
+        cls, sep = np.array([[self._corpus.tokenizer.cls_id], [self._corpus.tokenizer.sep_id]], np.int32)
+        sides = ("a", "b") if self._config.pairs.next_sentence else ("a",)
+        where = (np.concatenate([instances[f"{what}_{side}"] for side in sides]) for what in _PLACE)
+        segments = self._split.read(*where)
+        parts = [np.zeros(0, np.int32)]
+        for i in range(len(instances)):
+            parts.append(cls)
+            for segment in segments[i :: len(instances)]:
+                parts += [segment, sep]
+        return np.concatenate(parts)
+
+
+def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> None:
+    """Predictions of a row's instances come one after another."""
+    instance, index = np.nonzero(predictions.weights)
+    counts = np.bincount(instance, minlength=len(layout.row))
+    before = np.cumsum(counts) - counts
+    row = layout.row[instance]
+    column = (
+        before[instance] - before[(np.arange(len(layout.row)) - layout.number)[instance]] + places_in_groups(counts)
+    )
+    batch["masked_positions"][row, column] = predictions.positions[instance, index] + layout.offset[instance]
+    batch["masked_labels"][row, column] = predictions.labels[instance, index]
+    batch["masked_weights"][row, column] = 1
+
+
+def _in_background(make_batch: Callable[[int], Batch], count: int) -> Iterator[Batch]:
+    import grain  # slow to import, and prediction does without
+
+    # One thread keeps a few batches ahead of the step; it spends its time in NumPy, which releases the GIL.
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+    return iter(grain.MapDataset.range(count).map(make_batch).to_iter_dataset(options))

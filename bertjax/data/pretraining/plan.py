@@ -1,0 +1,218 @@
+"""The plan of an epoch: which rows of text each step's batch holds.
+
+An epoch goes through the documents in a random order, in blocks of about a million sentences. The instances of a
+block are cut from sentence lengths alone, packed if so asked, and shuffled; a thread plans the block after the one
+in use. Rows and order are pure functions of (seed, epoch), so every process has the same plan, nothing is written
+but how many rows the blocks have, and a run that starts at any step plans only the block that it starts in.
+"""
+
+import bisect
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from bertjax.data import random
+from bertjax.data.pretraining.masking import MaskingConfig
+from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences, make_instances
+from bertjax.data.rows.layout import places_in_groups
+from bertjax.data.rows.packing import Packing, pack
+from bertjax.errors import UserError
+
+# Part of the name of every plan: raise it when the same settings would give other rows.
+_FORMAT = 2
+# Sentences of a block, a document counting as four more, which is what it costs. A block is planned in a fraction
+# of a second, and lasts for hundreds of steps.
+_BLOCK = 1 << 20
+_PER_DOCUMENT = 4
+_KEPT = 4  # blocks in memory, the last ones used
+
+
+class PlannedRows(NamedTuple):
+    """Rows of instances.
+
+    Attributes:
+      instances: row after row (dtype `sentence_pairs.INSTANCE`).
+      first: each row's first instance; one more entry than rows.
+    """
+
+    instances: np.ndarray
+    first: Int64[np.ndarray, " m"]
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def take(self, rows: Int64[np.ndarray, " n"]) -> "PlannedRows":
+        """Some of the rows, in their order; a number beyond the last row stands for an empty one."""
+        ends = np.append(self.first, self.first[-1])
+        rows = np.minimum(rows, len(self.first) - 1)
+        sizes = ends[rows + 1] - ends[rows]
+        chosen = np.repeat(ends[rows], sizes) + places_in_groups(sizes)
+        return PlannedRows(self.instances[chosen], np.concatenate([[0], np.cumsum(sizes)]))
+
+
+class Plan:
+    """The rows of every epoch of one split, made when they are asked for."""
+
+    def __init__(
+        self,
+        sentences: Sentences,
+        pairs: PairsConfig,
+        masking: MaskingConfig,
+        packing: Packing | None,
+        *,
+        seed: int,
+        folder: Path,
+    ) -> None:
+        """Args: the split's sentences; how they are cut, repeated and packed; the seed; where counts are kept."""
+        self._sentences, self._pairs, self._masking, self._packing = sentences, pairs, masking, packing
+        self._seed = seed
+        cost = len(sentences.lengths) + _PER_DOCUMENT * sentences.num_documents
+        self._num_blocks = max(1, min(cost // _BLOCK, sentences.num_documents))
+        settings = repr((_FORMAT, _BLOCK, pairs, masking.mode, masking.dupe_factor, packing, seed))
+        self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
+        self._planner = ThreadPoolExecutor(1, "plan")
+        self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
+        self._first_steps: dict[int, list[int]] = {}  # by batch size, of the epochs that have been reached
+        self._lock, self._counting, self._locating = threading.Lock(), threading.Lock(), threading.Lock()
+
+    def locate(self, step: int, batch_size: int) -> tuple[int, int]:
+        """The epoch of a step, and its first row there; rows beyond an epoch's last full batch are left.
+
+        Raises:
+          UserError: an epoch has fewer rows than a batch.
+        """
+        with self._locating:
+            return self._locate(step, batch_size)
+
+    def _locate(self, step: int, batch_size: int) -> tuple[int, int]:
+        firsts = self._first_steps.setdefault(batch_size, [0])
+        epoch = bisect.bisect_right(firsts, step) - 1
+        step -= firsts[epoch]
+        while (count := self.count(epoch, (step + 1) * batch_size)) < (step + 1) * batch_size:
+            if count < batch_size:
+                raise UserError(
+                    "config key batch_size",
+                    got=f"{batch_size} rows a step, but {count} rows in an epoch",
+                    expected="at least one full batch in each epoch",
+                    fix="give more text, or lower batch_size",
+                )
+            firsts.append(firsts[epoch] + count // batch_size)
+            step, epoch = step - count // batch_size, epoch + 1
+        return epoch, step * batch_size
+
+    def count(self, epoch: int, enough: int | None = None) -> int:
+        """Rows of an epoch; or, counting no further than needed, at least `enough` if there are so many."""
+        total, number = sum(self._counts[epoch]), len(self._counts[epoch])
+        while number < self._num_blocks and (enough is None or total < enough):
+            total += self._count(epoch, number)
+            number += 1
+        return total
+
+    def rows(self, epoch: int, start: int, stop: int) -> PlannedRows:
+        """Rows [start, stop) of an epoch, or as many of them as there are."""
+        parts = []
+        for number in range(self._num_blocks):
+            if start >= stop:
+                break
+            count = self._count(epoch, number)
+            if start < count:
+                parts.append(self._block(epoch, number).take(np.arange(start, min(stop, count))))
+            start, stop = max(start - count, 0), stop - count
+        sizes = [np.diff(part.first) for part in parts]
+        return PlannedRows(
+            np.concatenate([part.instances for part in parts]), np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+        )
+
+    @property
+    def instances_per_epoch(self) -> int:
+        """Instances of the first epoch, taken to be as many in each block as in the first."""
+        return len(self._block(0, 0).instances) * self._num_blocks
+
+    def _count(self, epoch: int, number: int) -> int:
+        """Rows of a block; those of the blocks before are known."""
+        with self._counting:
+            if number == len(self._counts[epoch]):
+                self._counts.add(epoch, number, len(self._block(epoch, number)))
+            return self._counts[epoch][number]
+
+    def _block(self, epoch: int, number: int) -> PlannedRows:
+        """A block, and the start of making the next one."""
+        after = (epoch, number + 1) if number + 1 < self._num_blocks else (epoch + 1, 0)
+        with self._lock:
+            wanted, _ = self._future(epoch, number), self._future(*after)
+            while len(self._blocks) > _KEPT:
+                del self._blocks[next(iter(self._blocks))]
+        return wanted.result()
+
+    def _future(self, epoch: int, number: int) -> "Future[PlannedRows]":
+        """A block that is made or will be, now the last one used."""
+        key = epoch, number
+        block = self._blocks.pop(key) if key in self._blocks else self._planner.submit(self._make, epoch, number)
+        self._blocks[key] = block
+        return block
+
+    def _make(self, epoch: int, number: int) -> PlannedRows:
+        size = self._sentences.num_documents
+        places = np.arange(number * size // self._num_blocks, (number + 1) * size // self._num_blocks)
+        documents = np.sort(random.permuted(self._seed, epoch, places, size))
+        instances = make_instances(
+            self._sentences, documents, self._pairs, self._seed, self._masking.epoch_of_draws(epoch)
+        )
+        row = np.arange(len(instances))
+        if self._packing:
+            row = pack(self._pairs.lengths(instances), self._packing, self._seed, epoch, 2 * number + 1)
+        sizes = np.bincount(row)
+        rows = PlannedRows(instances[np.argsort(row, kind="stable")], np.concatenate([[0], np.cumsum(sizes)]))
+        return rows.take(random.permutation(self._seed, epoch, len(rows), 2 * number))
+
+
+class _Counts:
+    """How many rows each block of each epoch has, as far as they have been counted; kept in a small file.
+
+    Every process may write what it has counted: all count the same, and the file appears under its name whole.
+    Where it cannot be written, or is lost, blocks are counted again. It is written when a sixteenth of the counts is
+    new, so that writing takes as long for each of many epochs as for each of few.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Args: the file."""
+        self._path = path
+        self._counts = self._read()
+        self._num_counts, self._num_new = sum(map(len, self._counts.values())), 0
+
+    def __getitem__(self, epoch: int) -> list[int]:
+        return self._counts.get(epoch, [])
+
+    def add(self, epoch: int, number: int, count: int) -> None:
+        """Adds the count of the epoch's block `number`, before which all have been counted."""
+        self._counts[epoch] = [*self[epoch][:number], count]
+        self._num_counts, self._num_new = self._num_counts + 1, self._num_new + 1
+        if 16 * self._num_new > self._num_counts:
+            self._num_new = 0
+            self._write()
+
+    def _write(self) -> None:
+        known, written = self._counts, self._read()
+        self._counts = {
+            key: max(known.get(key, []), written.get(key, []), key=len) for key in sorted(known.keys() | written.keys())
+        }
+        if self._counts != written:
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                writer = f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}"
+                partial = self._path.with_name(f".{self._path.stem}.{writer}")
+                partial.write_text(json.dumps(self._counts))
+                partial.rename(self._path)
+
+    def _read(self) -> dict[int, list[int]]:
+        with contextlib.suppress(OSError, ValueError):
+            return {int(epoch): counts for epoch, counts in json.loads(self._path.read_text()).items()}
+        return {}

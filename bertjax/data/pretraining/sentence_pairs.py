@@ -1,0 +1,305 @@
+"""Which tokens make up each pretraining instance: pairs of sentences, or full sentences of one document.
+
+Matches `create_instances_from_document` of google-research/bert (BERT appendix A.2), from the sentence lengths
+alone, for many documents at once. What a chunk draws is keyed by the sentence that it begins with, so where a chunk
+would end is computed for every sentence in one go; only the walk from chunk to chunk goes step by step.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int, Int64, UInt32
+
+from bertjax.data import random
+from bertjax.data.rows.layout import places_in_groups
+from bertjax.errors import UserError
+
+# An instance: tokens [start, start + length) of document a, then of document b (length_b is 0: one segment only).
+# No two of an epoch begin at the same token of the same document.
+INSTANCE = np.dtype(
+    [
+        ("document_a", np.int32),
+        ("start_a", np.int32),
+        ("length_a", np.int16),
+        ("document_b", np.int32),
+        ("start_b", np.int32),
+        ("length_b", np.int16),
+        ("is_random_next", np.bool_),
+    ]
+)
+_MIN_SEQ_LEN = 8
+# How many sentences lie between two whose place in the stream of all tokens is kept in memory.
+_STRIDE = 16
+# Chunks are made into instances in parts of this many: their arrays stay in the cache.
+_PART = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsConfig:
+    """How documents are cut into instances.
+
+    Attributes:
+      seq_len: tokens of an instance at most, [CLS] and [SEP] included. Default: 128, or as many as the model has
+        positions, if fewer.
+      next_sentence: pairs of segments for next-sentence prediction; else one segment.
+      whole_sentences: end one segment where the last sentence that fits ends; else fill it with a part of the next.
+      short_seq_prob: fraction of documents that are cut to a random shorter length (0.1).
+      random_next_prob: fraction of chunks of two or more sentences whose second segment comes from
+        another document (0.5); a chunk of one sentence always gets one.
+    """
+
+    seq_len: int
+    next_sentence: bool
+    whole_sentences: bool
+    short_seq_prob: float
+    random_next_prob: float
+
+    def __post_init__(self) -> None:
+        if not _MIN_SEQ_LEN <= self.seq_len < 1 << 15:
+            raise UserError(
+                "config key data.seq_len",
+                got=self.seq_len,
+                expected=f"at least {_MIN_SEQ_LEN} (two segments, [CLS] and two [SEP]) and below {1 << 15}",
+                fix="BERT uses 128, then 512",
+            )
+        for name in ("short_seq_prob", "random_next_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(
+                    f"config key data.{name}",
+                    got=getattr(self, name),
+                    expected="a probability from 0 to 1",
+                    fix="BERT uses 0.1 for short_seq_prob and 0.5 for random_next_prob",
+                )
+
+    @property
+    def specials(self) -> int:
+        """[CLS] and [SEP] of an instance."""
+        return 3 if self.next_sentence else 2
+
+    def lengths(self, instances: np.ndarray) -> Int64[np.ndarray, " n"]:
+        """Tokens of instances (dtype `INSTANCE`), [CLS] and [SEP] included."""
+        return instances["length_a"].astype(np.int64) + instances["length_b"] + self.specials
+
+
+class Sentences:
+    """The sentence lengths of a split's documents, and where each document begins.
+
+    Attributes:
+      lengths: tokens in each sentence, over all documents; may be mapped from a file larger than memory.
+      first: each document's first sentence; one more entry than documents.
+    """
+
+    def __init__(self, lengths: Int[np.ndarray, " sentences"], sizes: Int[np.ndarray, " documents"]) -> None:
+        """Args: tokens in each sentence; sentences in each document."""
+        self.lengths = np.asarray(lengths)  # of a memory map, a plain view
+        self.first: Int64[np.ndarray, " m"] = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        whole = len(lengths) // _STRIDE * _STRIDE
+        sums = lengths[:whole].reshape(-1, _STRIDE).sum(axis=1, dtype=np.int64)
+        self._marks: Int64[np.ndarray, " k"] = np.concatenate([[0], np.cumsum(sums)])
+
+    @property
+    def num_documents(self) -> int:
+        """How many documents there are."""
+        return len(self.first) - 1
+
+    def tokens_before(self, sentences: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+        """Tokens of all documents before each of `sentences`."""
+        mark, rest = np.divmod(sentences, _STRIDE)
+        steps = np.arange(_STRIDE - 1)[:, None]
+        lengths = self.lengths[np.minimum(sentences - rest + steps, len(self.lengths) - 1)]
+        return self._marks[mark] + np.where(steps < rest, lengths, 0).sum(axis=0, dtype=np.int64)
+
+    def tokens_from(
+        self, start: Int64[np.ndarray, " n"], target: Int64[np.ndarray, " n"], end: Int64[np.ndarray, " n"]
+    ) -> Int64[np.ndarray, " n"]:
+        """Tokens of sentence `start`, and of those after it until they reach `target` or sentence `end`."""
+        tokens, at = self.lengths[start].astype(np.int64), start + 1
+        some = np.arange(len(start))
+        while len(some := some[(tokens[some] < target[some]) & (at[some] < end[some])]):
+            tokens[some] += self.lengths[at[some]]
+            at[some] += 1
+        return tokens
+
+
+def make_instances(
+    sentences: Sentences, documents: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int
+) -> np.ndarray:
+    """All instances of some documents in one epoch (dtype `INSTANCE`), in the order of the text.
+
+    A pure function of its arguments; what a document gives does not depend on the others asked for.
+    Raises UserError if random next sentences are asked of one document.
+    """
+    if config.next_sentence and sentences.num_documents < 2:
+        raise UserError(
+            "next-sentence prediction",
+            got=f"{sentences.num_documents} document(s)",
+            expected="at least two, since a random next sentence comes from another document",
+            fix="put blank lines between documents, or set --config.data.next_sentence=False",
+        )
+    text = _Text.of(sentences, documents)
+    targets = _target_lengths(documents, config, seed, epoch)
+    if not config.next_sentence:
+        return _full_sentences(text, targets, config) if config.whole_sentences else _pieces(text, targets)
+    chunks = _chunks(text, targets, config, seed, epoch)
+    parts = [
+        _pairs(sentences, _Chunks(*(field[begin : begin + _PART] for field in chunks)), config, seed, epoch)
+        for begin in range(0, len(chunks.document), _PART)
+    ]
+    return np.concatenate([np.empty(0, INSTANCE), *parts])
+
+
+class _Text(NamedTuple):
+    """The sentences of some documents, one after another."""
+
+    documents: Int64[np.ndarray, " m"]
+    first: Int64[np.ndarray, " M"]  # each document's first sentence among these; M = m + 1
+    owner: Int64[np.ndarray, " k"]  # the place in `documents` of each sentence's document
+    bounds: Int64[np.ndarray, " K"]  # tokens before each sentence; K = k + 1
+
+    @classmethod
+    def of(cls, sentences: Sentences, documents: Int64[np.ndarray, " m"]) -> "_Text":
+        """The text of documents."""
+        sizes = sentences.first[documents + 1] - sentences.first[documents]
+        places = np.repeat(sentences.first[documents], sizes) + places_in_groups(sizes)
+        bounds = np.concatenate([[0], np.cumsum(sentences.lengths[places], dtype=np.int64)])
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        return cls(documents, first, np.repeat(np.arange(len(documents)), sizes), bounds)
+
+    def cut(self, longest: int) -> "_Text":
+        """The same text, sentences of more than `longest` tokens cut into pieces of so many and a rest."""
+        pieces = -(-np.diff(self.bounds) // longest)
+        starts = np.repeat(self.bounds[:-1], pieces) + longest * places_in_groups(pieces)
+        first = np.concatenate([[0], np.cumsum(pieces)])[self.first]
+        return _Text(self.documents, first, np.repeat(self.owner, pieces), np.append(starts, self.bounds[-1]))
+
+    def walk(self, following: Int64[np.ndarray, " k"]) -> Int64[np.ndarray, " n"]:
+        """The sentences that a walk through each document comes to if from i it goes on to following[i]."""
+        is_reached = np.zeros(len(following), bool)
+        at, ends = self.first[:-1], self.first[1:]
+        while len(at):
+            left = at < ends
+            at, ends = at[left], ends[left]
+            is_reached[at] = True
+            at = following[at]
+        return np.flatnonzero(is_reached)
+
+
+class _Chunks(NamedTuple):
+    """Runs of sentences, and what they have drawn. Tokens count within the document."""
+
+    document: Int64[np.ndarray, " n"]
+    sentence: Int64[np.ndarray, " n"]  # the first one's number in the document
+    start: Int64[np.ndarray, " n"]  # tokens before the first segment
+    split: Int64[np.ndarray, " n"]  # before the second
+    end: Int64[np.ndarray, " n"]  # and at its end
+    target: Int64[np.ndarray, " n"]
+    is_random: Bool[np.ndarray, " n"]  # whether text of another document takes the place of the second segment
+    words: UInt32[np.ndarray, "n 2"]  # which text
+
+
+def _chunks(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int) -> _Chunks:
+    """The chunks of google-research/bert: sentences until they reach the target, split in two at random."""
+    start, target, document = np.arange(len(text.owner)), targets[text.owner], text.documents[text.owner]
+    sentence = start - text.first[text.owner]
+    words = random.bits(seed, random.Stream.CHUNKS, epoch, document, 4, 1 + sentence)
+    end = np.searchsorted(text.bounds, text.bounds[:-1] + target, side="left")
+    end = np.minimum(np.maximum(end, start + 1), text.first[1:][text.owner])
+    size = end - start
+    # The first segment takes 1 to size - 1 sentences, or the only one.
+    split = start + np.where(size > 1, 1 + random.below(words[:, 0], np.maximum(size - 1, 1)), 1)
+    is_random = (size == 1) | (random.uniform(words[:, 1]) < config.random_next_prob)
+    # Sentences that a random next one displaced are put back: the next chunk begins with them.
+    some = text.walk(np.where(is_random, split, end))
+    origin = text.bounds[text.first[text.owner[some]]]
+    start, split, end = (text.bounds[place[some]] - origin for place in (start, split, end))
+    return _Chunks(document[some], sentence[some], start, split, end, target[some], is_random[some], words[some, 2:])
+
+
+def _pairs(sentences: Sentences, chunks: _Chunks, config: PairsConfig, seed: int, epoch: int) -> np.ndarray:
+    """The instances of chunks: two segments each, the second the actual next or a random one, cut to fit."""
+    document_b, chosen = chunks.document.copy(), chunks.is_random
+    starts = np.stack([chunks.start, chunks.split])
+    lengths = np.stack([chunks.split, chunks.end]) - starts
+    document_b[chosen], starts[1, chosen], lengths[1, chosen] = _random_next(
+        sentences, chunks.document[chosen], (chunks.target - lengths[0])[chosen], chunks.words[chosen]
+    )
+    cuts = _cuts(lengths, config.seq_len - config.specials)
+    starts += random.coin_flips(seed, epoch, chunks.document, 1 + chunks.sentence, cuts)
+    lengths -= cuts
+    instances = np.empty(len(chosen), INSTANCE)
+    instances["document_a"], instances["document_b"] = chunks.document, document_b
+    instances["start_a"], instances["start_b"] = starts
+    instances["length_a"], instances["length_b"] = lengths
+    instances["is_random_next"] = chosen
+    return instances
+
+
+def _random_next(
+    sentences: Sentences,
+    documents: Int64[np.ndarray, " n"],
+    targets: Int64[np.ndarray, " n"],
+    words: UInt32[np.ndarray, "n 2"],
+) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """Another document, uniformly at random; the tokens before one of its sentences; and from there to the target."""
+    other = random.below(words[:, 0], sentences.num_documents - 1)
+    other += other >= documents
+    first, end = sentences.first[other], sentences.first[other + 1]
+    start = first + random.below(words[:, 1], end - first)
+    before = sentences.tokens_before(start) - sentences.tokens_before(first)
+    return other, before, sentences.tokens_from(start, targets, end)
+
+
+def _cuts(lengths: Int64[np.ndarray, "2 n"], room: int) -> Int64[np.ndarray, "2 n"]:
+    """How many tokens each of two segments loses, so that they fit into `room` together.
+
+    google-research/bert goes token by token: the longer segment loses one (the second if they are equal), at
+    its front or back with even odds. The counts follow in closed form, and how many of them come off the front
+    is a binomial draw.
+    """
+    longer = lengths[0] - lengths[1]
+    excess = np.maximum(lengths[0] + lengths[1] - room, 0)
+    level = np.minimum(excess, np.abs(longer))
+    of_first = np.where(longer > 0, level, 0) + (excess - level) // 2
+    return np.stack([of_first, excess - of_first])
+
+
+def _full_sentences(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig) -> np.ndarray:
+    """As many whole sentences as the target holds, one at least; only one longer than an instance is cut."""
+    text = text.cut(config.seq_len - config.specials)
+    following = np.searchsorted(text.bounds, text.bounds[:-1] + targets[text.owner], side="right") - 1
+    following = np.maximum(following, np.arange(len(following)) + 1)
+    following = np.minimum(following, text.first[1:][text.owner])
+    some = text.walk(following)
+    owner, start = text.owner[some], text.bounds[some]
+    return _of_one_segment(
+        text.documents[owner], start - text.bounds[text.first[owner]], text.bounds[following[some]] - start
+    )
+
+
+def _pieces(text: _Text, targets: Int64[np.ndarray, " m"]) -> np.ndarray:
+    """As many tokens as the target, wherever a sentence ends, and a rest at the document's end."""
+    sizes = np.diff(text.bounds[text.first])
+    counts = -(-sizes // targets)
+    start = np.repeat(targets, counts) * places_in_groups(counts)
+    lengths = np.minimum(np.repeat(targets, counts), np.repeat(sizes, counts) - start)
+    return _of_one_segment(np.repeat(text.documents, counts), start, lengths)
+
+
+def _of_one_segment(
+    documents: Int64[np.ndarray, " n"], start: Int64[np.ndarray, " n"], lengths: Int64[np.ndarray, " n"]
+) -> np.ndarray:
+    instances = np.zeros(len(documents), INSTANCE)
+    instances["document_a"] = instances["document_b"] = documents
+    instances["start_a"], instances["length_a"] = start, lengths
+    return instances
+
+
+def _target_lengths(
+    documents: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int
+) -> Int64[np.ndarray, " m"]:
+    """Tokens that a document's chunks aim at: as many as fit, or for some documents 2 to so many at random."""
+    room = config.seq_len - config.specials
+    words = random.bits(seed, random.Stream.CHUNKS, epoch, documents, 2)
+    short = random.uniform(words[:, 0]) < config.short_seq_prob
+    return np.where(short, 2 + random.below(words[:, 1], room - 1), room)

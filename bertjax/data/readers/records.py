@@ -1,0 +1,343 @@
+"""Reads TFDS datasets without TensorFlow: the only module that imports tensorflow_datasets."""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordReader
+from jaxtyping import Int, Int32
+
+from bertjax.data.readers.lines import named
+from bertjax.errors import UserError
+
+# Builders of these parts are known to `tfds.builder` only once the part is imported.
+_PARTS = ("question_answering", "summarization", "text", "translate")
+
+# Of a record at most: a document has as many records as it takes, so that rows of a book are read without the book.
+_RECORD_TOKENS = 2**12
+_Example = tuple[int, dict[str, np.ndarray]]
+
+
+class TextRecords:
+    """The texts of one field of `tfds:NAME:SPLIT`, in stored order.
+
+    Args:
+      name: as `tfds.builder` takes it: NAME[/CONFIG][:VERSION], of a dataset prepared as array_record.
+      split: a split, or a slice of one such as `train[:1%]`.
+      text_field: the field that holds the text.
+    Raises:
+      UserError: unknown dataset, split or field; a dataset that is not prepared; a field that is no text.
+    """
+
+    def __init__(self, name: str, split: str, text_field: str) -> None:
+        self._split = _Split(name, split, "data.source")
+        self._text_field = text_field
+        _check_text_field(self._split.features, name, text_field)
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def __iter__(self) -> Iterator[str | bytes]:
+        """Yields the texts: bytes from files, str from `tfds.testing.mock_data`.
+
+        Raises:
+          UserError: a file of the dataset is damaged or missing.
+        """
+        return (record[self._text_field] for record in self._split.records())
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns name, config and version, split and number of records."""
+        return self._split.fingerprint()
+
+
+class RowRecords:
+    """The records of `tfds:NAME:SPLIT` as rows of their text, number and label fields, in stored order.
+
+    Args:
+      name, split: as in TextRecords.
+      key: the config key that named them, for messages.
+    Raises:
+      UserError: unknown dataset or split; a dataset that is not prepared.
+    """
+
+    def __init__(self, name: str, split: str, key: str) -> None:
+        self._split = _Split(name, split, key)
+        features = self._split.features.items()
+        self._fields = {field: value_of for field, feature in features if (value_of := _value_of(feature)) is not None}
+
+    def __iter__(self) -> Iterator[dict[str, str | bytes | int | float | None]]:
+        """Yields the rows: text as bytes or str; class labels by name, None for the -1 of unlabeled records.
+
+        Raises:
+          UserError: a file of the dataset is damaged or missing.
+        """
+        for record in self._split.records():
+            yield {field: value_of(record[field]) for field, value_of in self._fields.items()}
+
+    def class_names(self, field: str) -> tuple[str, ...]:
+        """Returns the names of a label field's classes, by number; none for another field."""
+        feature = self._split.features.get(field)
+        return tuple(feature.names) if isinstance(feature, tfds.features.ClassLabel) else ()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns name, config and version, split and number of records."""
+        return self._split.fingerprint()
+
+
+class _Split:
+    """A split of a prepared dataset."""
+
+    def __init__(self, name: str, split: str, key: str) -> None:
+        where = f"{named(key)}=tfds:{name}"
+        self._split = split
+        self._builder = _builder(name, where)
+        self._records = _records(self._builder, name, split, f"{where}:{split}")
+        features = self._builder.info.features
+        self.features = dict(features) if isinstance(features, tfds.features.FeaturesDict) else {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        # One by one: reading many in a call is faster, but `mock_data` cannot do it.
+        for index in range(len(self)):
+            try:
+                record = self._records[index]
+            except RuntimeError as error:  # the one type that array_record raises
+                raise UserError(
+                    f"record {index} of {self._builder.data_dir}",
+                    got=f"a file that cannot be read ({_first_line(error)})",
+                    expected="the complete array_record files of the dataset",
+                    fix="copy or prepare the dataset again",
+                ) from None
+            yield record
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "kind": "tfds",
+            "dataset": self._builder.info.full_name,
+            "split": self._split,
+            "num_examples": len(self),
+        }
+
+
+def _builder(name: str, where: str) -> tfds.core.DatasetBuilder:
+    for part in _PARTS:
+        importlib.import_module(f"tensorflow_datasets.{part}")
+    try:
+        return tfds.builder(name)
+    # TFDS says "unknown" with several types, among them AssertionError for a version.
+    except (ValueError, AssertionError, ImportError, OSError) as error:
+        raise UserError(
+            where,
+            got=f"a dataset that TFDS does not find ({_first_line(error)})",
+            expected=f"NAME[/CONFIG][:VERSION] of its catalog, or of a dataset prepared under {_data_dir()}",
+            fix="correct the name, or set the environment variable TFDS_DATA_DIR to where prepared data is",
+        ) from None
+
+
+def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: str) -> Any:
+    """Returns the split as a random-access source of records."""
+    prepare = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
+    try:
+        return builder.as_data_source(split)
+    except (ValueError, KeyError) as error:
+        if builder.is_prepared():
+            raise UserError(
+                where,
+                got=f"split {split!r} ({_first_line(error)})",
+                expected="one of " + ", ".join(sorted(builder.info.splits)) + ", or a slice such as train[:1%]",
+                fix="correct the part after the last colon",
+            ) from None
+    # What TFDS raises for data in a format that it cannot read at random.
+    except (NotImplementedError, AssertionError, OSError):
+        if builder.is_prepared():
+            raise UserError(
+                where,
+                got=f"data prepared as {builder.info.file_format} in {builder.data_dir}",
+                expected="array_record, which is read without TensorFlow",
+                fix=f"delete that folder or choose another TFDS_DATA_DIR, then run {prepare}",
+            ) from None
+    raise UserError(
+        where,
+        got=f"a dataset that is not prepared on this machine: nothing in {builder.data_dir}",
+        expected="array_record files there",
+        fix=f"run {prepare} (some builders need TensorFlow for it), or set TFDS_DATA_DIR to where they are",
+    )
+
+
+def _check_text_field(fields: Mapping[str, Any], name: str, text_field: str) -> None:
+    texts = sorted(field for field, feature in fields.items() if _is_text(feature))
+    if text_field not in texts:
+        got = "one that holds no text" if text_field in fields else "none of the dataset's fields"
+        raise UserError(
+            f"config key data.text_field={text_field} of tfds:{name}",
+            got=got,
+            expected="one of " + ", ".join(texts) if texts else "a dataset with a text field at its top level",
+            fix="set --config.data.text_field to the field that holds the text",
+        )
+
+
+def _value_of(feature: Any) -> Callable[[Any], Any] | None:
+    """Returns what makes a plain value of a field's; None for a field that is no text, number or label."""
+    if isinstance(feature, tfds.features.ClassLabel):
+        return functools.partial(_label_name, feature)
+    if _is_text(feature):
+        return _unchanged
+    return _number if _is_scalar(feature, "biuf") else None
+
+
+def _label_name(feature: tfds.features.ClassLabel, number: Any) -> str | None:
+    return feature.int2str(int(number)) if number >= 0 else None
+
+
+def _unchanged(value: str | bytes) -> str | bytes:
+    return value
+
+
+def _number(value: Any) -> int | float:
+    return np.asarray(value).item()
+
+
+def _is_text(feature: Any) -> bool:
+    return _is_scalar(feature, "OSU")
+
+
+def _is_scalar(feature: Any, kinds: str) -> bool:
+    """Whether a feature is a single value of one of these NumPy kinds."""
+    tensor = feature.get_tensor_info() if isinstance(feature, tfds.features.FeatureConnector) else None
+    return (
+        isinstance(tensor, tfds.features.TensorInfo) and tensor.shape == () and np.dtype(tensor.np_dtype).kind in kinds
+    )
+
+
+def _data_dir() -> str:
+    return str(tfds.core.constants.DATA_DIR)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+class TokenRecords:
+    """The token ids of a split's documents, read at random.
+
+    Attributes:
+      num_expected: records that the documents take; `len` is those that there are.
+    """
+
+    def __init__(self, folder: Path, split: str, lengths: Int[np.ndarray, " documents"]) -> None:
+        """Args: a folder that `write_tokens` wrote; the split's name; the tokens of each of its documents."""
+        self._records = _token_builder(folder, {}).as_data_source(split)
+        counts = _num_records(lengths)
+        self._first, self.num_expected = np.cumsum(counts) - counts, int(counts.sum())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read(
+        self, documents: Int[np.ndarray, " n"], starts: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]
+    ) -> list[Int32[np.ndarray, " _"]]:
+        """So many token ids, at least one, of each of some documents, from a place in it on; in one read."""
+        first = self._first[documents]
+        spans = list(map(range, first + starts // _RECORD_TOKENS, first + _num_records(starts + lengths)))
+        numbers = sorted({number for span in spans for number in span})
+        found = {
+            number: record["tokens"]
+            for number, record in zip(numbers, self._records.__getitems__(numbers), strict=True)
+        }
+        parts = []
+        for span, start, length in zip(spans, (starts % _RECORD_TOKENS).tolist(), lengths.tolist(), strict=True):
+            tokens = found[span[0]] if len(span) == 1 else np.concatenate([found[number] for number in span])
+            parts.append(tokens[start : start + length])
+        return parts
+
+
+def _num_records(tokens: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    return -(-tokens // _RECORD_TOKENS)
+
+
+def write_tokens(
+    folder: Path,
+    splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " _"]]]],
+    pipeline: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the token ids of each split's documents, in order, as ArrayRecord; long ones in several records.
+
+    Args:
+      folder: the parent of the dataset's folder.
+      splits: the documents of each file, which is held in memory while it is written; read to its end before the
+        next.
+      pipeline: the runner and the options of Beam, by whose workers the files are then written; see `beam.pipeline_of`.
+    """
+    tfds.disable_progress_bar()  # the caller shows its own
+    builder = _token_builder(folder, splits)
+    options = {f"beam_{name}": value for name, value in (pipeline or {}).items()}
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS speaks of downloads, where results may go
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
+    if pipeline:
+        _recount(builder)
+
+
+def _recount(builder: tfds.core.DatasetBuilder) -> None:
+    """Writes down how many records each file has.
+
+    TFDS 4.9.10 takes what Beam's workers counted in the order of the files' numbers as text, 10 before 2: then a reader
+    looks for records in the wrong files, and leaves some out.
+    """
+    infos = [
+        dataclasses.replace(info, shard_lengths=[_count_records(path) for path in info.filepaths])
+        for info in builder.info.splits.values()
+    ]
+    builder.info.set_splits(tfds.core.splits.SplitDict(infos))
+    builder.info.write_to_directory(builder.data_path)
+
+
+def _count_records(path: Any) -> int:
+    reader = ArrayRecordReader(str(path))
+    count: int = reader.num_records()
+    reader.close()
+    return count
+
+
+def _token_builder(folder: Path, splits: Mapping[str, Sequence[Iterable[np.ndarray]]]) -> tfds.core.DatasetBuilder:
+    return _TokenizedDocuments(splits, data_dir=folder, file_format="array_record")
+
+
+class _TokenizedDocuments(tfds.core.ShardBasedBuilder):
+    """Token ids of documents, in the order they come in.
+
+    A builder that is not given its files holds a gigabyte of records in memory, and needs TensorFlow for more.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, splits: Mapping[str, Sequence[Iterable[np.ndarray]]], **options: Any) -> None:
+        self._splits = splits
+        super().__init__(**options)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        # As bytes: half the time of a list of numbers.
+        tokens = tfds.features.Tensor(shape=(None,), dtype=np.int32, encoding=tfds.features.Encoding.BYTES)
+        features = tfds.features.FeaturesDict({"tokens": tokens})
+        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+    def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, list[Callable[[], Iterator[_Example]]]]:
+        return {name: [functools.partial(_examples, file) for file in files] for name, files in self._splits.items()}
+
+
+def _examples(documents: Iterable[np.ndarray]) -> Iterator[_Example]:
+    parts = (
+        tokens[start : start + _RECORD_TOKENS]
+        for tokens in documents
+        for start in range(0, len(tokens), _RECORD_TOKENS)
+    )
+    for key, part in enumerate(parts):
+        yield key, {"tokens": part}

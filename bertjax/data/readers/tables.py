@@ -1,0 +1,304 @@
+"""Tables as rows of named values: TSV, CSV, JSON lines and TFDS records."""
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.data.readers import lines
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
+from bertjax.data.readers.sources import split_name
+from bertjax.errors import UserError
+
+_SEPARATORS = {".tsv": "\t", ".csv": ","}
+
+# After an error of its own `csv` would read on within the field; rows are not let grow so long.
+csv.field_size_limit(MAX_LINE_BYTES)
+
+
+class Row(NamedTuple):
+    """The values of a row by the names of their columns."""
+
+    values: Mapping[str, object]  # str in TSV and CSV
+    where: str  # "file:line" (or the like), for messages
+
+
+class _Fields(NamedTuple):
+    where: str
+    fields: list[str]
+
+
+def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
+    """Yields the rows of a table, in order.
+
+    Rows of JSON lines (`.jsonl`) and TFDS records name their values themselves. In other files a row is a line, its
+    fields parted by a separator:
+    - a tab (`.tsv`): no quoting; a `"` is a plain character, as in the GLUE files;
+    - a comma (`.csv`): quoted as in RFC 4180, so that a field can hold commas and line breaks;
+    - any other string: no quoting; the last column takes the rest of the line. Without a header there are two
+      columns: what stands before the first separator, and the rest.
+    All are UTF-8 text, `.gz` or not. Empty lines are left out.
+
+    Args:
+      source: comma-separated paths and globs (see `lines.find_files`), or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
+      key: the config key that named the source, for messages.
+      header: whether the first row of each file names the columns. If not, their names are "0", "1", and so on.
+      separator: the separator of all files; "" to tell it and JSON lines by the files' names.
+      bad_rows: what to do with a row of another number of fields than the header, or else the first row, has.
+    Raises:
+      UserError: a source that cannot be read, a bad row, or a row of CSV that is too long, with file and line.
+    """
+    if source.startswith("tfds:"):
+        yield from _records(source, key, bad_rows)
+        return
+    paths = lines.find_files(source, key, also="tfds:NAME[:SPLIT]")
+    kinds = [_separator(path, key, separator) for path in paths]
+    for path, kind in zip(paths, kinds, strict=True):
+        yield from _read(path, header, kind, bad_rows)
+
+
+def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_rows: BadRows) -> Iterator[Row] | None:
+    """Returns the rows of a file to predict on, or None if it has lines of text instead.
+
+    A file is a table if its name ends in `.jsonl` or `.csv`, or in `.tsv` if its first line names the columns, `.gz` or
+    not.
+
+    Args:
+      path: the file.
+      key: the config key that names the columns, for messages.
+      columns: those that are read; "" for one that the config leaves open.
+      header: whether the first row of TSV and CSV files names the columns.
+      bad_rows: what to do with bad rows.
+    Raises:
+      UserError: as `read_rows`; or a table without one of the columns.
+    """
+    file, kind = Path(path), Path(path.removesuffix(".gz")).suffix
+    if kind == ".tsv":
+        is_table = header and all(columns) and file.is_file() and set(columns) <= set(first_fields(file))
+    else:
+        is_table = kind in (".jsonl", ".csv")
+    if not is_table:
+        return None
+    rows = _read(file, header, _SEPARATORS.get(kind, ""), bad_rows)
+    return rows if kind == ".jsonl" and all(columns) else _with_columns(rows, key, columns)
+
+
+def first_fields(path: Path) -> list[str]:
+    """Returns the fields of the first line of a TSV or CSV file that is not empty, whatever else is wrong with it."""
+    first = next(_lines_with_fields(path), None)
+    text = first.content.decode("utf-8", "replace").removesuffix("\r") if first else ""
+    if path.name.removesuffix(".gz").endswith(".tsv"):
+        return text.split("\t")
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
+
+
+def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
+    """Yields rows that all have the same columns. Raises UserError, not RowError, if one is missing."""
+    for row in rows:
+        for column in columns:
+            if column not in row.values:
+                error = _without(row, column, key)
+                fix = f"set --config.{key} to the columns of the text"
+                raise UserError(error.where, got=error.got, expected=error.expected, fix=fix)
+        yield row
+
+
+def value_of(row: Row, column: str, key: str) -> object:
+    """Returns the value of a column, which the config key names. Raises RowError if the row does not have it."""
+    if column not in row.values:
+        raise _without(row, column, key)
+    return row.values[column]
+
+
+def text_of(row: Row, column: str, key: str) -> str:
+    """Returns the stripped text of a column, which the config key names. Raises RowError if there is none."""
+    value = value_of(row, column, key)
+    if not isinstance(value, str):
+        raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
+    if not (text := value.strip()):
+        raise RowError(row.where, f"an empty text in column {column!r}", "text", "complete the row")
+    return text
+
+
+def _without(row: Row, column: str, key: str) -> RowError:
+    columns = ", ".join(map(repr, row.values)) or "none"
+    got = f"a row without column {column!r}; its columns: {columns}"
+    fix = f"correct --config.{key}, or --config.data.header if it says wrongly whether the first row names them"
+    return RowError(row.where, got, f"what config.{key} names", fix)
+
+
+def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
+    """Returns the classes of a column in the order that TFDS gives them; none if the source says nothing of them."""
+    if not source.startswith("tfds:"):
+        return ()
+    from bertjax.data.readers.records import RowRecords
+
+    return RowRecords(*split_name(source, key), key).class_names(column)
+
+
+def fingerprint(source: str, key: str) -> list[Any]:
+    """Returns a JSON-able description of what `read_rows` would read, which tells nothing of its place and time."""
+    if not source.startswith("tfds:"):
+        return [lines.fingerprint(path) for path in lines.find_files(source, key, also="tfds:NAME[:SPLIT]")]
+    from bertjax.data.readers.records import RowRecords
+
+    return [RowRecords(*split_name(source, key), key).fingerprint()]
+
+
+def _separator(path: Path, key: str, separator: str) -> str:
+    """Returns the separator of a file; "" for JSON lines."""
+    if separator or lines.is_json_lines(path):
+        return separator
+    ending = Path(path.name.removesuffix(".gz")).suffix
+    if ending not in _SEPARATORS:
+        raise UserError(
+            f"config key {key}={path}",
+            got="a file whose name does not tell how its fields are parted",
+            expected="a name that ends in .tsv, .csv or .jsonl (or one of them and .gz), or a separator",
+            fix="set --config.data.separator to what parts the fields, or rename the file",
+        )
+    return _SEPARATORS[ending]
+
+
+def _read(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
+    return _rows(path, header, separator, bad_rows) if separator else _objects(path, bad_rows)
+
+
+def _records(source: str, key: str, bad_rows: BadRows) -> Iterator[Row]:
+    name, split = split_name(source, key)
+    # Imported here, so that only those who read TFDS wait for it.
+    from bertjax.data.readers.records import RowRecords
+
+    records = RowRecords(name, split, key)
+    return bad_rows.sift(map(partial(_record, source=source), itertools.count(), records))
+
+
+def _record(index: int, values: Mapping[str, object], source: str) -> Row:
+    where = f"{source} record {index}"
+    decoded = {
+        name: lines.decode(Line(where, 0, value, MAX_LINE_BYTES)) if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
+    return Row(decoded, where)
+
+
+def _objects(path: Path, bad_rows: BadRows) -> Iterator[Row]:
+    found = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content.strip())
+    return bad_rows.sift(map(_object, found))
+
+
+def _object(line: Line) -> Row:
+    row = lines.decode_object(line)
+    for value in row.values():
+        if isinstance(value, str):
+            lines.check_text(value, line.where)
+    return Row(row, line.where)
+
+
+def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
+    found = _CsvFields(path) if separator == "," else _split_lines(path, separator)
+    good = bad_rows.sift(found)
+    try:
+        first = next(found if header else good, None)
+    except RowError as error:
+        if not header:
+            raise
+        # Not skipped, or the next row would be taken for the header.
+        fix = "correct the first line, or set --config.data.header=False if it is a row"
+        raise UserError(error.where, got=error.got, expected=error.expected, fix=fix) from None
+    if first is None:
+        return
+    takes_rest = separator not in _SEPARATORS.values()
+    if header:
+        columns = _names(first)
+    else:
+        columns = ["0", "1"] if takes_rest else [str(number) for number in range(len(first.fields))]
+        good = itertools.chain([first], good)
+    if takes_rest:
+        good = (_merged(row, len(columns), separator) for row in good)
+    yield from bad_rows.sift(map(partial(_named, columns=columns), good))
+
+
+def _split_lines(path: Path, separator: str) -> Iterator[_Fields]:
+    return map(partial(_split, separator=separator), _lines_with_fields(path))
+
+
+def _lines_with_fields(path: Path) -> Iterator[Line]:
+    return (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content not in (b"", b"\r"))
+
+
+def _split(line: Line, separator: str) -> _Fields:
+    return _Fields(line.where, lines.decode(line).split(separator))
+
+
+def _merged(row: _Fields, number: int, separator: str) -> _Fields:
+    """Returns the row with all fields from the last column on as one."""
+    head, rest = row.fields[: number - 1], row.fields[number - 1 :]
+    return _Fields(row.where, [*head, separator.join(rest)]) if rest else row
+
+
+def _names(header: _Fields) -> list[str]:
+    twice = [name for number, name in enumerate(header.fields) if name in header.fields[:number]]
+    if twice:
+        raise UserError(
+            header.where,
+            got=f"a header with {twice[0]!r} twice",
+            expected="a name for each column",
+            fix="correct the header, or set --config.data.header=False if the first line is a row",
+        )
+    return header.fields
+
+
+def _named(row: _Fields, columns: Sequence[str]) -> Row:
+    number = len(row.fields)
+    if number != len(columns):
+        raise RowError(
+            row.where,
+            got="one field" if number == 1 else f"{number} fields",
+            expected=f"{len(columns)}, the columns {', '.join(columns)}",
+            fix="correct the row, or config.data.header or config.data.separator",
+        )
+    return Row(dict(zip(columns, row.fields, strict=True)), row.where)
+
+
+class _CsvFields:
+    """The rows of a CSV file. One that is wrong raises RowError, and the next is read from the line after.
+
+    One that is too long raises UserError: where it ends, and the next begins, is not known.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._where, self._size = "", 0
+        texts = map(self._text, lines.read_lines(path, MAX_LINE_BYTES))
+        self._rows = csv.reader(texts, strict=True)
+
+    def __iter__(self) -> "_CsvFields":
+        return self
+
+    def __next__(self) -> _Fields:
+        fields: list[str] = []
+        while not fields:  # an empty line is a row without fields
+            self._where, self._size = "", 0
+            try:
+                fields = next(self._rows)
+            except csv.Error as error:
+                got = f"a row that is not valid CSV ({error})"
+                raise RowError(self._where, got, "fields quoted as in RFC 4180, or not at all") from None
+        return _Fields(self._where, fields)
+
+    def _text(self, line: Line) -> str:
+        self._where = self._where or line.where  # a quoted field may go on over further lines
+        self._size += len(line.content) + 1
+        if self._size > MAX_LINE_BYTES:
+            raise UserError(
+                self._where,
+                got=f"a row of more than {MAX_LINE_BYTES:,} bytes",
+                expected="shorter ones, each quote of which is closed",
+                fix="close the quote that it opens, or cut its texts",
+            )
+        return lines.decode(line) + "\n"

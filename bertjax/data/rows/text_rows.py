@@ -1,0 +1,70 @@
+"""Texts and pairs of texts as BERT's input: [CLS] a [SEP] b [SEP] (Devlin et al. 2019, section 3)."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bertjax.data.rows.windows import cover
+from bertjax.data.text.tokenizers import WordPiece
+
+
+def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[str, np.ndarray]:
+    """Returns the `input_ids` and `token_type_ids` of a row, int32 of its length.
+
+    Args:
+      segments: the word pieces of one text or two.
+      tokenizer: whose special tokens go around them.
+    """
+    ids, token_types = [tokenizer.cls_id], [0]
+    for token_type, segment in enumerate(segments):
+        ids += [*segment, tokenizer.sep_id]
+        token_types += [token_type] * (len(segment) + 1)
+    return {"input_ids": np.array(ids, np.int32), "token_type_ids": np.array(token_types, np.int32)}
+
+
+def truncate(segments: Sequence[Sequence[int]], seq_len: int) -> list[Sequence[int]]:
+    """Cuts texts at their ends until they fit into a row, always the longer one, of equals the second.
+
+    As `_truncate_seq_pair` of google-research/bert, and `longest_first` of transformers.
+
+    >>> truncate([[1, 2, 3, 4, 5], [6, 7]], 8)
+    [[1, 2, 3], [6, 7]]
+    """
+    room = seq_len - 1 - len(segments)
+    if len(segments) == 1:
+        return [segments[0][:room]]
+    first, second = segments
+    if len(first) >= len(second):
+        second = second[: room // 2] if len(first) > room - room // 2 else second[: room - len(first)]
+        return [first[: room - len(second)], second]
+    first = first[: room - room // 2] if len(second) > room // 2 else first[: room - len(second)]
+    return [first, second[: room - len(first)]]
+
+
+def unit_rows(
+    texts: Sequence[Sequence[Sequence[int]]], tokenizer: WordPiece, seq_len: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """The rows that together own each unit of one text, or of a pair, once and in order; one row if all fits.
+
+    A window of a long pair may have nothing of one of its texts; its separators stay.
+
+    Args:
+      texts: of each text the units, words or pieces, and of these the pieces, one or more.
+      tokenizer: whose special tokens go around them.
+      seq_len: tokens of a row at most. A unit that fills more than a row is cut; neighboring rows share up to half
+        of their pieces.
+    Yields:
+      `text_row`, with `unit_starts` and `unit_lengths` [U] int32: where the units are that the row owns.
+    """
+    limit = seq_len - 1 - len(texts)
+    units = [pieces[:limit] for text in texts for pieces in text]
+    for window in cover(list(map(len, units)), limit, limit // 2):
+        covered = units[window.covers.start : window.covers.stop]
+        split = max(len(texts[0]) - window.covers.start, 0)  # the number of the second text's first unit
+        parts = [covered[:split], covered[split:]][: len(texts)]
+        lengths = np.array([len(unit) for unit in covered], np.int32)
+        starts = 1 + np.cumsum(lengths, dtype=np.int32) - lengths
+        starts[split:] += 1
+        owned = slice(window.owns.start - window.covers.start, window.owns.stop - window.covers.start)
+        row = text_row([[piece for unit in part for piece in unit] for part in parts], tokenizer)
+        yield {**row, "unit_starts": starts[owned], "unit_lengths": lengths[owned]}

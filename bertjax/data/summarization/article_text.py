@@ -1,0 +1,142 @@
+"""The articles of a run, what is to be learned of them, and the vocabulary that they are encoded with."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from bertjax.data.summarization import oracle
+from bertjax.data.summarization.article_rows import between_spaces
+from bertjax.data.summarization.articles import Articles, ArticlesConfig
+from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.summarization.oracle import OracleConfig
+from bertjax.data.text import wordpiece_trainer
+from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
+from bertjax.files import completed
+from bertjax.progress import track
+
+_log = logging.getLogger(__name__)
+
+# Articles are held out by their texts alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
+_DONE = "vocabulary_of"  # a file with the fingerprint of what the vocabulary was made for
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedVocabularyConfig(VocabularyConfig):
+    """Which vocabulary.
+
+    Attributes:
+      vocab_size: of one that is trained on the articles, where neither `vocab_file` nor `init_from` gives one.
+    """
+
+    vocab_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelsConfig:
+    """What is to be learned of articles.
+
+    Attributes:
+      limits: what is taken of them.
+      oracle: which sentences are chosen.
+    """
+
+    limits: ArticleLimits
+    oracle: OracleConfig
+
+
+@functools.lru_cache(maxsize=3)
+def read(config: ArticlesConfig, labels: LabelsConfig, split: str) -> tuple[LimitedArticle, ...]:
+    """What is taken of the articles of a split; those out of limits are left out of "train" alone.
+
+    Sentences to choose are those that the source names, and otherwise the oracle's; a warning tells of both in one.
+
+    Raises:
+      UserError: whatever is wrong with them, or none is left.
+    """
+    texts = Articles(config, split, _SPLIT_SEED, needs_summary=True)
+    found, without = [], 0
+    for article in track(texts.articles(), f"labeling articles, {split}", "articles"):
+        assert article.summary is not None
+        gold = article.gold
+        if gold is None:
+            without += 1
+            gold = oracle.oracle(article.sentences, article.summary, labels.oracle)
+        limited = limit(article, gold, labels.limits, drops=split == "train")
+        if limited is not None:
+            found.append(limited)
+    if config.gold_field and without:
+        _log.warning("%s: %d articles without field %r, where the oracle chooses", split, without, config.gold_field)
+    if not found:
+        raise UserError(
+            "config keys data.limits",
+            got=f"limits that leave nothing of the split {split}",
+            expected="articles of more sentences and words than that",
+            fix="lower data.limits.min_sentences, min_words or min_summary_words",
+        )
+    return tuple(found)
+
+
+def splits(config: ArticlesConfig) -> tuple[str, ...]:
+    """Those that there are."""
+    return ("train", "valid", "test") if config.test_source else ("train", "valid")
+
+
+@dataclasses.dataclass(frozen=True)
+class ArticleText:
+    """What a run reads: articles as they stand, and a vocabulary, which may have to be trained on them.
+
+    Attributes:
+      folder: where the vocabulary is kept.
+      articles: which articles.
+      vocabulary: which vocabulary.
+      words: that one is trained on, see `ArticleRowsConfig`.
+      more: tokens of one that is trained, beside its own.
+    """
+
+    folder: Path
+    articles: ArticlesConfig
+    vocabulary: TrainedVocabularyConfig
+    words: str
+    more: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """What the rows and their encoding depend on."""
+        texts = [Articles(self.articles, split, _SPLIT_SEED, True).fingerprint() for split in splits(self.articles)]
+        config = self.vocabulary
+        vocabulary: Any = given(config).vocab if config.vocab_file else [config.vocab_size, self.words]
+        return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
+
+    def run(self) -> None:
+        """Puts the vocabulary into the folder, unless that has been done."""
+        done, fingerprint = self.folder / _DONE, self.fingerprint
+        if done.exists() and done.read_text() == fingerprint:
+            return
+        vocabulary = given(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
+        vocabulary.save(self.folder)
+        with completed(done) as path:
+            path.write_text(fingerprint)
+
+    def _trained(self) -> WordPiece:
+        texts = Articles(self.articles, "train", _SPLIT_SEED, needs_summary=True).articles()
+        sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
+        if self.words == "bert":
+            counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
+        else:
+            counts = Counter(word for text in sentences for word in between_spaces(text, self.vocabulary.lowercase))
+        vocab = wordpiece_trainer.train(counts, self.vocabulary.vocab_size - len(self.more))
+        return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
+
+
+def given(config: VocabularyConfig) -> WordPiece:
+    """The vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
+    return given_vocabulary(Path(config.vocab_file), config.lowercase)

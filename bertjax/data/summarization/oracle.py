@@ -1,0 +1,284 @@
+"""The sentences of an article that come closest to its summary: what extractive models learn to choose.
+
+The measure and the greedy search are those of PreSumm (Liu and Lapata 2019, `greedy_selection` in `data_builder.py`,
+after Nallapati et al. 2017), and give the same sentences; the exhaustive search is BertSum's `combination_selection`.
+Where summaries are made of their articles' own sentences, these can be had word for word.
+"""
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bertjax.config import choice
+from bertjax.errors import UserError
+from bertjax.words import compared
+
+if TYPE_CHECKING:
+    from nltk.stem.porter import PorterStemmer
+
+_Words = Sequence[bytes]
+_Score = Callable[[tuple[int, ...]], float]
+
+_KEPT = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_SPACES = b"\t\v\f\r\x1c\x1d\x1e\x1f"  # what str.split parts words at, but for the space and the line end
+_TO_SPACES = bytes.maketrans(_SPACES, b" " * len(_SPACES))
+_DELETED = bytes(set(range(128)) - set(_KEPT + _SPACES + b" \n"))
+_ROUGE_WORD = re.compile(r"[a-z0-9]+")
+_STEMMED_FROM = 4  # letters, as in ROUGE-1.5.5 and rouge-score
+_EPSILON = 1e-8  # PreSumm's, against division by zero
+_SLACK = 1e-9  # more than rounding can make of a bound
+
+
+@dataclasses.dataclass(frozen=True)
+class OracleConfig:
+    """How sentences are chosen; what PreSumm does, in brackets.
+
+    Attributes:
+      method: "greedy", the best sentence to add, until there are enough or none makes it better (PreSumm); or
+        "combination", the best of all sets of sentences, of equal ones the smallest and first. With 100 sentences that
+        is 170,000 sets of 3. BertSum's takes up to one more than it is told: 3 there is `num_sentences` 4 here. Or
+        "verbatim", the first sentence that is the same as one of the summary, white space aside, for each of these; no
+        words are compared then, so `counts` to `lowercase` are as PreSumm has them.
+      counts: "sets", F1 of ROUGE-1 and of ROUGE-2 together, of sets of n-grams, which do not go beyond a sentence in
+        the article and do in the summary (PreSumm); or "counts", F1 as ROUGE has it, n-grams counted as often as they
+        come and none beyond a sentence, lower-cased, words being runs of letters and digits.
+      ngrams: the n of the ROUGE-n that are added up; (1, 2) with "sets".
+      stem: of "counts": whether words of four letters or more are stemmed, by NLTK's Porter as in rouge-score.
+      lowercase: of "sets": whether case makes no difference. PreSumm lower-cases afterwards, if at all (False).
+      num_sentences: the most that are chosen (3); of "verbatim" the first of the article.
+      first_sentences: only so many of an article are looked at; 0 for all. (100; BertSum: 0.)
+      letters: which ones words are made of: "ascii", with digits (PreSumm, ROUGE), which leaves nothing of many
+        languages; or "unicode", those of all scripts, see `words.compared`.
+
+    Raises:
+      UserError: a value out of range.
+    """
+
+    method: str
+    counts: str
+    ngrams: tuple[int, ...]
+    stem: bool
+    lowercase: bool
+    num_sentences: int
+    first_sentences: int
+    letters: str = "ascii"
+
+    def __post_init__(self) -> None:
+        choice(self.method, ("greedy", "combination", "verbatim"), "data.oracle.method")
+        choice(self.counts, ("sets", "counts"), "data.oracle.counts")
+        choice(self.letters, ("ascii", "unicode"), "data.oracle.letters")
+        compares = self.method != "verbatim"
+        checks = (
+            ("num_sentences", self.num_sentences >= 1, "at least 1"),
+            ("first_sentences", self.first_sentences >= 0, "at least 0, for all"),
+            ("ngrams", bool(self.ngrams) and min(self.ngrams) >= 1, "numbers from 1, such as (1, 2)"),
+            ("ngrams", self.counts == "counts" or self.ngrams == (1, 2), "(1, 2) with data.oracle.counts=sets"),
+            ("stem", self.counts == "counts" or not self.stem, "False with data.oracle.counts=sets"),
+            ("stem", self.letters == "ascii" or not self.stem, "False with data.oracle.letters=unicode"),
+            ("counts", compares or self.counts == "sets", "sets with data.oracle.method=verbatim"),
+            ("lowercase", compares or not self.lowercase, "False with data.oracle.method=verbatim"),
+        )
+        for key, good, expected in checks:
+            if not good:
+                fix = f"change --config.data.oracle.{key}"
+                raise UserError(f"config key data.oracle.{key}", got=getattr(self, key), expected=expected, fix=fix)
+
+
+def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig) -> tuple[int, ...]:
+    """Returns the numbers of the chosen sentences, ascending; () if none has anything in common with the summary.
+
+    BertSum's exhaustive search takes the first sentence then.
+
+    Args:
+      sentences: of the article.
+      summary: its sentences.
+      config: how.
+    """
+    sentences = sentences[: config.first_sentences or len(sentences)]
+    if config.method == "verbatim":
+        return _verbatim(sentences, summary)[: config.num_sentences]
+    if config.counts == "counts":
+        score = _counts_score(sentences, summary, config)
+    else:
+        words, reference = _clean_words(sentences, summary, config)
+        if config.method == "greedy":
+            return tuple(sorted(_greedy_sets(words, reference, config.num_sentences)))
+        score = _sets_score(words, reference)
+    search = _greedy if config.method == "greedy" else _combination
+    return search(score, len(sentences), config.num_sentences)
+
+
+def _verbatim(sentences: Sequence[str], summary: Sequence[str]) -> tuple[int, ...]:
+    """The sentences that a summary is made of, each where it comes first."""
+    wanted = {" ".join(sentence.split()) for sentence in summary} - {""}
+    places: dict[str, int] = {}
+    for i, sentence in enumerate(sentences):
+        places.setdefault(" ".join(sentence.split()), i)
+    return tuple(sorted(places[text] for text in wanted if text in places))
+
+
+def _greedy(score: _Score, count: int, num_sentences: int) -> tuple[int, ...]:
+    """Adds the best sentence, of equal ones the first, as long as it makes the score better."""
+    chosen: tuple[int, ...] = ()
+    best = 0.0
+    for _ in range(num_sentences):
+        wider = [tuple(sorted((*chosen, i))) for i in range(count) if i not in chosen]
+        scores = [score(numbers) for numbers in wider]
+        if max(scores, default=0.0) <= best:
+            break
+        best = max(scores)
+        chosen = wider[scores.index(best)]
+    return chosen
+
+
+def _combination(score: _Score, count: int, num_sentences: int) -> tuple[int, ...]:
+    """Tries all sets of sentences that have a score each: smaller ones first, then by their sentences' numbers."""
+    chosen: tuple[int, ...] = ()
+    best = 0.0
+    useful = [i for i in range(count) if score((i,)) > 0]
+    for size in range(1, num_sentences + 1):
+        for numbers in itertools.combinations(useful, size):
+            if (found := score(numbers)) > best:
+                chosen, best = numbers, found
+    return chosen
+
+
+def _sets_score(words: Sequence[_Words], reference: _Words) -> _Score:
+    """The measure of PreSumm."""
+    wanted_1, wanted_2 = set(reference), set(_pairs(reference))
+
+    def score(numbers: tuple[int, ...]) -> float:
+        union_1 = set(itertools.chain.from_iterable(words[i] for i in numbers))
+        union_2 = set(itertools.chain.from_iterable(_pairs(words[i]) for i in numbers))
+        score_1 = _f1(len(union_1 & wanted_1), len(union_1), len(wanted_1))
+        return score_1 + _f1(len(union_2 & wanted_2), len(union_2), len(wanted_2))
+
+    return score
+
+
+def _counts_score(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig) -> _Score:
+    """The measure of ROUGE."""
+    words = [_rouge_words(sentence, config) for sentence in sentences]
+    wanted = [_rouge_words(sentence, config) for sentence in summary]
+    references = {n: sum((_ngram_counts(of_sentence, n) for of_sentence in wanted), Counter()) for n in config.ngrams}
+    found = {n: [_ngram_counts(of_sentence, n) for of_sentence in words] for n in config.ngrams}
+    sizes = {n: [counts.total() for counts in found[n]] for n in config.ngrams}
+    hits = {n: [counts & reference for counts in found[n]] for n, reference in references.items()}
+
+    def score(numbers: tuple[int, ...]) -> float:
+        total = 0.0
+        for n, reference in references.items():
+            both = Counter(itertools.chain.from_iterable(hits[n][i].elements() for i in numbers)) & reference
+            size = reference.total() + sum(sizes[n][i] for i in numbers)
+            total += 2 * both.total() / size if size else 0.0
+        return total
+
+    return score
+
+
+def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int) -> list[int]:
+    """What `_greedy` gives with `_sets_score`, in another order of work: the most promising sentence first.
+
+    The bound on a sentence's score takes all its hits for new ones, and nothing else in it for new. Where that is above
+    the best score so far, its new hits and words are counted. Then the bound knows that as many pairs are new as words,
+    but for one, or more, since a pair ends in each new word but the first. What is still above is measured.
+    """
+    wanted_1, wanted_2 = set(reference), set(_pairs(reference))
+    size_1, size_2 = len(wanted_1), len(wanted_2)
+    # Of each sentence what was not in the summary when last counted: words, those of the reference, pairs of it.
+    fresh = list(map(set, words))
+    hits_1 = [wanted_1 & of_sentence for of_sentence in fresh]
+    hits_2 = [wanted_2.intersection(_pairs(of_sentence)) for of_sentence in words]
+    union_1: set[bytes] = set()
+    union_2: set[tuple[bytes, bytes]] = set()
+    in_1 = in_2 = 0  # hits of the summary
+    chosen: list[int] = []
+    best = 0.0
+    while len(chosen) < num_sentences:
+        all_1, all_2 = len(union_1) + size_1, len(union_2) + size_2 or 1
+        bounds = [
+            2 * (in_1 + (x := len(one))) / (all_1 + x) + 2 * (in_2 + (y := len(two))) / (all_2 + y)
+            if one or two
+            else 0.0
+            for one, two in zip(hits_1, hits_2, strict=True)
+        ]
+        winner, found = -1, best
+        for i in sorted(range(len(words)), key=bounds.__getitem__, reverse=True):
+            if bounds[i] + _SLACK < found:
+                break
+            hits_1[i], hits_2[i] = hits_1[i] - union_1, hits_2[i] - union_2
+            x, y = len(hits_1[i]), len(hits_2[i])
+            if not (x or y):
+                continue  # it makes no score better
+            fresh[i] = fresh[i] - union_1
+            new = len(fresh[i])
+            score = _f1(in_1 + x, len(union_1) + new, size_1)
+            if score + 2 * (in_2 + y) / (all_2 + max(y, new - 1)) + _SLACK < found:
+                continue
+            score += _f1(in_2 + y, len(union_2.union(_pairs(words[i]))), size_2)
+            if score > found or (score == found and i < winner):
+                winner, found = i, score
+        if winner < 0:
+            break
+        best = found
+        chosen.append(winner)
+        in_1, in_2 = in_1 + len(hits_1[winner]), in_2 + len(hits_2[winner])
+        union_1.update(words[winner])
+        union_2.update(_pairs(words[winner]))
+    return chosen
+
+
+def _f1(hits: int, found: int, wanted: int) -> float:
+    """PreSumm's F1, to the last bit: which of nearly equal sentences wins depends on it."""
+    precision = hits / found if found else 0.0
+    recall = hits / wanted if wanted else 0.0
+    return 2.0 * ((precision * recall) / (precision + recall + _EPSILON))
+
+
+def _clean_words(
+    sentences: Sequence[str], summary: Sequence[str], config: OracleConfig
+) -> tuple[list[list[bytes]], list[bytes]]:
+    """Words as white space parts them, of which letters and digits are kept: of each sentence, of the summary."""
+    texts = [*sentences, " ".join(summary)]
+    if config.lowercase:
+        texts = [text.lower() for text in texts]
+    if config.letters == "unicode":
+        *words, reference = [[word.encode() for word in compared(text, joins=True)] for text in texts]
+        return words, reference
+    # White space beyond ASCII parts words too, and would be lost. A line end is to mean the end of a sentence.
+    texts = [text if text.isascii() and "\n" not in text else " ".join(text.split()) for text in texts]
+    joined = "\n".join(texts).encode("ascii", "ignore").translate(_TO_SPACES, _DELETED)
+    *words, reference = [line.split() for line in joined.split(b"\n")]
+    return words, reference
+
+
+def _rouge_words(text: str, config: OracleConfig) -> list[str]:
+    if config.letters == "unicode":
+        return compared(text.lower(), joins=False)
+    words: list[str] = _ROUGE_WORD.findall(text.lower())
+    return [_stem(word) for word in words] if config.stem else words
+
+
+@functools.lru_cache(maxsize=2**17)
+def _stem(word: str) -> str:
+    return _porter().stem(word) if len(word) >= _STEMMED_FROM else word
+
+
+@functools.cache
+def _porter() -> "PorterStemmer":
+    # As in `sentences`: not for those who stem nothing to wait for.
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
+
+
+def _pairs(words: _Words) -> Iterator[tuple[bytes, bytes]]:
+    return itertools.pairwise(words)
+
+
+def _ngram_counts(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(words[start:] for start in range(n)), strict=False))

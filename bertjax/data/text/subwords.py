@@ -1,0 +1,429 @@
+"""Texts as the tokens of an encoder-decoder, and back: one interface to the kinds of vocabularies there are."""
+
+import abc
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Int32
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from bertjax.config import choice
+from bertjax.data.text.bpe_trainer import Bpe
+from bertjax.data.text.given_vocabulary import given_vocabulary
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabularies import CONTINUATION
+from bertjax.errors import UserError
+from bertjax.files import completed
+
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+WORD_BEGIN = "\u2581"  # what SentencePiece writes for a space
+
+# How published vocabularies name their special tokens, the first found counting.
+_PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
+_UNKS = ("<unk>", "[UNK]", "<UNK>")
+_BEGINS = ("<s>", "[CLS]", "<bos>", "[BOS]", "<BOS>")
+_ENDS = ("</s>", "[SEP]", "<eos>", "[EOS]", "<EOS>", "<|endoftext|>")
+
+_LIBRARY_FILE, _SENTENCEPIECE_FILE = "tokenizer.json", "spm.model"
+
+Ids = Int32[np.ndarray, " tokens"]
+
+
+class Special(NamedTuple):
+    """The ids of special tokens."""
+
+    pad: int
+    begin: int  # that of `pad` in a vocabulary without one, as Marian and T5 start with it
+    end: int
+    unknown: int | None  # None where every text can be written
+
+
+class Subwords(abc.ABC):
+    """A vocabulary with the way from a text to its ids and back.
+
+    Attributes:
+      vocab_size: V; all ids are below it.
+      pad_id, bos_id, eos_id, unk_id: of the special tokens, see `Special`. Their names in a text are ordinary text.
+      normalization: the name of what `normalized` does, such as "nfkc+lowercase"; empty if it changes nothing.
+    """
+
+    def __init__(self, vocab_size: int, special: Special, normalization: str) -> None:
+        self.vocab_size = vocab_size
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = special
+        self.normalization = normalization
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+
+    def decode(self, ids: Int[np.ndarray, " tokens"]) -> str:
+        """The text of some ids, among which padding, begin and end count for nothing."""
+        silent = (self.pad_id, self.bos_id, self.eos_id)
+        return self._text([token for token in ids.tolist() if token not in silent])
+
+    def unknown(self, text: str) -> list[str]:
+        """The characters of a text that become the unknown token; a whole word where only it as a whole does."""
+        found: list[str] = []
+        words = text.split()
+        for word, is_unknown in zip(words, self._are_unknown(words), strict=True):
+            characters = [c for c, alone in zip(word, self._are_unknown(list(word)), strict=True) if alone]
+            found += (characters or [word]) if is_unknown else ()
+        return found
+
+    def _are_unknown(self, texts: list[str]) -> list[bool]:
+        return [self.unk_id in ids for ids in self.encode_batch(texts)]
+
+    @abc.abstractmethod
+    def normalized(self, text: str) -> str:
+        """The text as decoding its ids would give it if none of its characters were unknown."""
+
+    @abc.abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary into a folder, for `load`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the vocabulary apart from all others."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    @abc.abstractmethod
+    def _text(self, ids: list[int]) -> str:
+        """The text of ids without special tokens but that of the unknown."""
+
+    @abc.abstractmethod
+    def _content(self) -> bytes:
+        """All that the vocabulary is."""
+
+
+class LibrarySubwords(Subwords):
+    """A tokenizer of the `tokenizers` library: byte-pair encoding trained here, characters, or a given tokenizer.json.
+
+    Decoding an unknown character gives "<unk>".
+    """
+
+    def __init__(self, content: str, where: str) -> None:
+        """Args: what a tokenizer.json holds; its name, for messages. Raises UserError if it is none, or as below."""
+        try:
+            tokenizer = Tokenizer.from_str(content)
+        except Exception as error:  # the library raises no narrower one
+            fix = "copy the file again, or make it anew with the tokenizers library"
+            raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        special = _special(ids, where)
+        self._tokenizer, self._where = _with_ordinary(tokenizer, {name for name in ids if ids[name] in special}), where
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.post_processor = None  # special tokens are added here
+        self._tokenizer.encode_special_tokens = True  # as ordinary text, that is
+        steps = _normalization(json.loads(content).get("normalizer"))
+        super().__init__(max(ids.values(), default=-1) + 1, special, steps)
+
+    def __reduce__(self) -> tuple[type["LibrarySubwords"], tuple[str, str]]:
+        return LibrarySubwords, (self._tokenizer.to_str(), self._where)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def normalized(self, text: str) -> str:
+        """The text as decoding its ids would give it if none of its characters were unknown."""
+        normalizer = self._tokenizer.normalizer
+        return _without_marks(normalizer.normalize_str(text)) if normalizer else text
+
+    def save(self, folder: Path) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer` too."""
+        _save_tokenizer(folder, Tokenizer.from_str(self._tokenizer.to_str()), self)
+
+    def _text(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _content(self) -> bytes:
+        return self._tokenizer.to_str(pretty=True).encode()
+
+
+class WordPieceSubwords(Subwords):
+    """The vocabulary of a BERT. Decoding gives its words with spaces between them, punctuation marks too."""
+
+    def __init__(self, tokenizer: WordPiece) -> None:
+        special = Special(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
+        super().__init__(tokenizer.vocab_size, special, "wordpiece" + "+lowercase" * tokenizer.lowercase)
+        self._tokenizer = tokenizer
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+        return [np.array(ids, np.int32) for ids in self._tokenizer.encode_batch(texts)]
+
+    def normalized(self, text: str) -> str:
+        """The words of the text, with spaces between them."""
+        return " ".join(self._tokenizer.words(text))
+
+    def save(self, folder: Path) -> None:
+        """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer` too."""
+        self._tokenizer.save(folder)
+        tokenizer = Tokenizer.from_file(str(folder / _LIBRARY_FILE))
+        tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
+        _save_tokenizer(folder, tokenizer, self)
+
+    def _text(self, ids: list[int]) -> str:
+        return " ".join(self._tokenizer.vocab[token] for token in ids).replace(" ##", "")
+
+    def _content(self) -> bytes:
+        return json.dumps([self._tokenizer.vocab, self._tokenizer.lowercase]).encode()
+
+
+class SentencePieceSubwords(Subwords):
+    """A SentencePiece model. Decoding an unknown character gives " \u2047 ", as it always does there.
+
+    Attributes:
+      model: the content of its file.
+    """
+
+    def __init__(self, model: bytes, where: str) -> None:
+        """Args: what the file holds; its name, for messages.
+
+        Raises:
+          UserError: no such model, one without an end token, or the package `sentencepiece` is missing.
+        """
+        self.model, self._where = model, where
+        self._processor = processor = sentencepiece_processor(model, where)
+        size, end = processor.get_piece_size(), processor.eos_id()
+        if end < 0:
+            raise _without(where, "an end token (eos)")
+        # Most models have no padding; it gets an id of its own.
+        pad = size if processor.pad_id() < 0 else processor.pad_id()
+        begin = pad if processor.bos_id() < 0 else processor.bos_id()
+        special = Special(pad, begin, end, processor.unk_id())
+        super().__init__(size + (pad == size), special, "sentencepiece")
+
+    def __reduce__(self) -> tuple[type["SentencePieceSubwords"], tuple[bytes, str]]:
+        return SentencePieceSubwords, (self.model, self._where)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text, without special tokens."""
+        return [np.array(ids, np.int32) for ids in self._processor.encode(list(texts))]
+
+    def normalized(self, text: str) -> str:
+        """The text as decoding its ids would give it if none of its characters were unknown."""
+        return sentencepiece_normalized(self._processor, text)
+
+    def save(self, folder: Path) -> None:
+        """Writes spm.model, a copy."""
+        _write(folder, _SENTENCEPIECE_FILE, self.model)
+
+    def names(self) -> list[str]:
+        """The V pieces, at their ids; padding has a name of its own."""
+        pieces: list[str] = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+        free = next(name for name in itertools.chain(_PADS, map(str, itertools.count())) if name not in pieces)
+        return pieces + [free] * (self.vocab_size - len(pieces))
+
+    def _text(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+    def _content(self) -> bytes:
+        return self.model
+
+
+def sentencepiece_processor(model: bytes, where: str) -> Any:
+    """A SentencePiece model, opened by its package. Raises UserError, about `where`, if either is not there."""
+    try:
+        import sentencepiece  # only those who give such a model need the package
+    except ImportError:
+        raise UserError(
+            where,
+            got="a SentencePiece model, but no package to read it with",
+            expected="the package sentencepiece",
+            fix="pip install sentencepiece==0.2.3",
+        ) from None
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError) as error:
+        fix = "copy the file again, or give a file that spm_train wrote"
+        raise UserError(where, got=f"no SentencePiece model ({error})", expected="one", fix=fix) from None
+
+
+def sentencepiece_normalized(processor: Any, text: str) -> str:
+    """A text as a SentencePiece model of that processor reads it."""
+    return _without_marks(processor.normalize(text))
+
+
+def load(folder: Path) -> Subwords:
+    """The vocabulary that `save` wrote. Raises UserError if the folder has none."""
+    if (folder / _SENTENCEPIECE_FILE).exists():
+        return SentencePieceSubwords(_read(folder / _SENTENCEPIECE_FILE), str(folder / _SENTENCEPIECE_FILE))
+    if (folder / "vocab.txt").exists():
+        return WordPieceSubwords(WordPiece.load(folder))
+    return _library(folder / _LIBRARY_FILE)
+
+
+def given(path: Path, lowercase: bool) -> Subwords:
+    """The vocabulary that a user names.
+
+    Args:
+      path: a tokenizer.json, a SentencePiece model (`.model` or `.spm`), a vocab.txt, or a folder with one of these
+        names or a `spm.model`.
+      lowercase: the casing of a vocab.txt; the others know theirs.
+    Raises:
+      UserError: no such file, or none that can be read; `lowercase` for one that knows its casing.
+    """
+    is_sentencepiece = path.suffix in (".model", ".spm")
+    if (path / "vocab.txt").exists() or not (path.is_dir() or is_sentencepiece or path.suffix == ".json"):
+        return WordPieceSubwords(given_vocabulary(path, lowercase))
+    if lowercase:
+        expected = f"False, as {path} says itself what becomes of text"
+        fix = "leave it out, and lowercase the text beforehand if that is wanted"
+        raise UserError("config key data.lowercase", got=lowercase, expected=expected, fix=fix)
+    if path.is_dir():
+        return load(path)
+    return SentencePieceSubwords(_read(path), str(path)) if is_sentencepiece else _library(path)
+
+
+def byte_pair(bpe: Bpe, normalization: str, lowercase: bool) -> LibrarySubwords:
+    """Byte-pair encoding of words as a `Splitter` gives them; the first of its tokens are `SPECIALS`."""
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(bpe.vocab)}, bpe.merges, unk_token="<unk>"))
+    tokenizer.normalizer = _normalizer(normalization, lowercase)
+    tokenizer.pre_tokenizer = _SPLIT
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(WORD_BEGIN, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return _with_specials(tokenizer)
+
+
+def characters(alphabet: Sequence[str]) -> LibrarySubwords:
+    """Every code point a token, spaces too, and nothing normalized; the first tokens are `SPECIALS`."""
+    vocab = {token: i for i, token in enumerate((*SPECIALS, *alphabet))}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Fuse()
+    return _with_specials(tokenizer)
+
+
+class Splitter:
+    """Text as the words within which byte pairs are merged.
+
+    Text is normalized to NFC or NFKC and, if so asked, lowercased. Line breaks count as spaces. Spaces
+    become WORD_BEGIN, and one more stands before the text, as in SentencePiece. A word is a run of characters, or a
+    single punctuation mark, symbol or other kind of whitespace, with the WORD_BEGIN before it. So text comes back
+    exactly, repeated spaces too. (A WORD_BEGIN in the text itself comes back as a space.)
+
+    >>> Splitter("nfc", lowercase=False).words('A  "new"\\u00a0day')
+    ['▁A', '▁', '▁"', 'new', '"', '\\xa0', 'day']
+    """
+
+    def __init__(self, normalization: str, lowercase: bool) -> None:
+        self._normalizer = _normalizer(normalization, lowercase)
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, without spaces."""
+        return [word for word, _ in _SPLIT.pre_tokenize_str(self._normalizer.normalize_str(text))]
+
+    def count_words(self, texts: Iterable[str]) -> Counter[str]:
+        """How often each word occurs in the texts."""
+        return Counter(itertools.chain.from_iterable(map(self.words, texts)))
+
+
+_SPLIT = pre_tokenizers.Split(
+    Regex(rf"{WORD_BEGIN}?(?:[\p{{P}}\p{{S}}\s&&[^{WORD_BEGIN}]]|[^\p{{P}}\p{{S}}\s]+)|{WORD_BEGIN}"), "isolated"
+)
+
+
+def _normalizer(normalization: str, lowercase: bool) -> normalizers.Normalizer:
+    choice(normalization, ("nfc", "nfkc"), "data.normalization")
+    form = normalizers.NFC() if normalization == "nfc" else normalizers.NFKC()
+    # Lowercasing can leave the form: once more, so that normalizing twice changes nothing.
+    steps = [form, normalizers.Lowercase(), form] if lowercase else [form]
+    spaces = normalizers.Replace(Regex(r"[\n\r ]"), WORD_BEGIN)
+    return normalizers.Sequence([*steps, spaces, normalizers.Prepend(WORD_BEGIN)])
+
+
+def _normalization(normalizer: Mapping[str, Any] | None) -> str:
+    """The names of the steps of a normalizer in a tokenizer.json, but for those that mark spaces."""
+    steps = (normalizer or {}).get("normalizers", [normalizer] if normalizer else [])
+    names = (step["type"].lower() for step in steps if step["type"] not in ("Replace", "Prepend"))
+    return "+".join(dict.fromkeys(names))
+
+
+def _without_marks(text: str) -> str:
+    """Normalized text with spaces where words begin, but for the one before the text."""
+    return text.replace(WORD_BEGIN, " ").removeprefix(" ")
+
+
+def _with_ordinary(tokenizer: Tokenizer, special: Container[str]) -> Tokenizer:
+    """The tokenizer, its other special tokens than these, such as names of languages, being what a text may have."""
+    values = json.loads(tokenizer.to_str())
+    others = [token for token in values["added_tokens"] if token["special"] and token["content"] not in special]
+    for token in others:
+        token["special"] = False
+    return Tokenizer.from_str(json.dumps(values)) if others else tokenizer
+
+
+def _with_specials(tokenizer: Tokenizer) -> LibrarySubwords:
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIALS])
+    return LibrarySubwords(tokenizer.to_str(), "the vocabulary")
+
+
+def _special(ids: dict[str, int], where: str) -> Special:
+    """The special tokens of a vocabulary, found by their names."""
+
+    def first(names: Sequence[str]) -> int | None:
+        return next((ids[name] for name in names if name in ids), None)
+
+    pad, begin, end = first(_PADS), first(_BEGINS), first(_ENDS)
+    if pad is None:
+        raise _without(where, f"a padding token ({', '.join(_PADS)})")
+    if end is None:
+        raise _without(where, f"an end token ({', '.join(_ENDS)})")
+    return Special(pad, pad if begin is None else begin, end, first(_UNKS))
+
+
+def _without(where: str, token: str) -> UserError:
+    fix = "add the token to the vocabulary, or use another one"
+    return UserError(where, got=f"a vocabulary without {token}", expected="one made for text generation", fix=fix)
+
+
+def _library(path: Path) -> LibrarySubwords:
+    try:
+        return LibrarySubwords(_read(path).decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        got, fix = f"a byte that is not UTF-8 ({error.reason})", "copy the file again"
+        raise UserError(str(path), got=got, expected="a tokenizer.json", fix=fix) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        fix = "give a tokenizer.json, a SentencePiece model or a vocab.txt"
+        raise UserError(str(path), got=error.strerror, expected="a readable vocabulary", fix=fix) from None
+
+
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Subwords) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, by which transformers gives the ids of a source with its end."""
+    special = {"pad_token": vocabulary.pad_id, "eos_token": vocabulary.eos_id, "unk_token": vocabulary.unk_id}
+    if vocabulary.bos_id != vocabulary.pad_id:
+        special["bos_token"] = vocabulary.bos_id
+    names = {key: tokenizer.id_to_token(token) for key, token in special.items() if token is not None}
+    end = names["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=["$A", end], special_tokens=[(end, vocabulary.eos_id)]
+    )
+    # Names of special tokens in a text are ordinary text, as here.
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **names,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write(folder, _LIBRARY_FILE, tokenizer.to_str(pretty=True).encode())
+    _write(folder, "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False).encode())
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with completed(folder / name) as path:
+        path.write_bytes(content)

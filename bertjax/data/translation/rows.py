@@ -1,0 +1,192 @@
+"""Pairs of texts as pairs of token sequences, to learn from and to translate."""
+
+import dataclasses
+import functools
+import itertools
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int32
+
+from bertjax.config import choice
+from bertjax.data.readers.lines import RowError
+from bertjax.data.text.subword_vocabularies import Vocabularies
+from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig
+from bertjax.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+_ENCODED_AT_ONCE = 1024
+_SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s+|[。！？]")
+_SPACE = re.compile(r"\s+")
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana, bopomofo and Han. Hangul has spaces.
+_UNSPACED = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31bf\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+# East Asian punctuation, as wide as a character and its space; and quotation marks, which other scripts have too.
+_WIDE = "\u3000-\u3003\u3008-\u301f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
+_QUOTES = "\u2018-\u201f\u2026"
+_WITHOUT_SPACE = re.compile(
+    f"[{_WIDE}].|.[{_WIDE}]|[{_UNSPACED}{_QUOTES}][{_UNSPACED}]|[{_UNSPACED}][{_QUOTES}]", re.DOTALL
+)
+
+Row = dict[str, Int32[np.ndarray, " n"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """How pairs become rows.
+
+    Attributes:
+      seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on. Default: 128,
+        or as many as the model has positions, if fewer.
+      packing: whether short pairs share a row of `seq_len` tokens in training.
+      on_long_line: what to do with a line to translate of more tokens than the model has positions for or, where it is
+        recurrent, than `seq_len`: "split" at ends of sentences or, without any near the middle, between words; or
+        "refuse". The translations of the parts are joined, see `joined`.
+    """
+
+    seq_len: int
+    packing: bool
+    on_long_line: str
+
+    def __post_init__(self) -> None:
+        choice(self.on_long_line, ("split", "refuse"), "data.on_long_line")
+        if self.seq_len < 2:
+            raise UserError("config key data.seq_len", got=self.seq_len, expected="at least 2", fix="raise it")
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationRows:
+    """Makes rows: `input_ids` of the source and `labels` of the target, both with their end tokens.
+
+    Attributes:
+      vocabularies: of the two sides.
+      config: see there.
+      files: which prefixes texts have.
+    """
+
+    vocabularies: Vocabularies
+    config: RowsConfig
+    files: ParallelTextConfig
+
+    def encoded(self, pairs: Iterable[Pair]) -> Iterator[Row]:
+        """Each pair as a row, however long."""
+        pairs = iter(pairs)
+        while part := list(itertools.islice(pairs, _ENCODED_AT_ONCE)):
+            sides = [pair.source for pair in part], [pair.target for pair in part]
+            for row in zip(*map(self._ids, (0, 1), sides), strict=True):
+                yield dict(zip(("input_ids", "labels"), row, strict=True))
+
+    def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[Row]:
+        """The rows of a split's pairs that are not too long. Raises UserError if there are none."""
+        long = count = 0
+        for row in self.encoded(pairs):
+            if max(map(len, row.values())) > self.config.seq_len:
+                long += 1
+                continue
+            count += 1
+            yield row
+        if long:
+            what = long, long + count, split, self.config.seq_len
+            _log.warning("left out %d of %d pairs of %s: over %d tokens", *what)
+        if not count:
+            raise UserError(
+                "config key data.seq_len",
+                got=f"{self.config.seq_len}, and all {long} pairs of {split} are longer",
+                expected="pairs that fit",
+                fix="raise --config.data.seq_len",
+            )
+
+    def to_translate(self, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
+        """A text as one row, as several if it is too long for one, or as none if it is empty; each with the prefix.
+
+        Args:
+          text: without white space around it.
+          limit: tokens of a row at most.
+          where: its place, for messages.
+          refuses: whether one that is too long is an error.
+        Raises:
+          RowError: it has none of several prefixes; or it is too long, and is not to be split or cannot be.
+        """
+        if not text:
+            return []
+        prefix, text = self.files.parted_source(text, where)
+        return self._divided(prefix, text, limit, where, refuses) if text else []
+
+    def _divided(self, prefix: str, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
+        (ids,) = self._ids(0, [prefix + text])
+        if len(ids) <= limit:
+            return [_with_segments({"input_ids": ids})]
+        if refuses or len(text) == 1:
+            fix = "divide the line, or set --config.data.on_long_line=split"
+            raise _too_long(where, len(ids) - 1, limit - 1, fix)
+        cut = _middle(text)
+        halves = text[:cut].rstrip(), text[cut:].lstrip()
+        return [row for half in halves for row in self._divided(prefix, half, limit, where, refuses)]
+
+    def to_score(self, pair: Pair, limit: int) -> Row:
+        """A source and its target as one row, with their prefixes.
+
+        Args:
+          pair: the two.
+          limit: tokens of each at most.
+        Raises:
+          RowError: one is too long, or has none of several prefixes.
+        """
+        where = pair.where
+        sides = self.files.parted_source(pair.source, where), self.files.parted_target(pair.target, where)
+        (row,) = self.encoded([Pair("".join(sides[0]), "".join(sides[1]), where)])
+        longest = max(map(len, row.values()))
+        if longest > limit:
+            raise _too_long(where, longest - 1, limit - 1, "divide both")
+        return _with_segments(row)
+
+    def translation(self, ids: Int32[np.ndarray, " n"]) -> str:
+        """The text of a target, without its prefix."""
+        fitting = [len(prefix) for prefix in self._target_prefixes if np.array_equal(prefix, ids[: len(prefix)])]
+        return self.vocabularies.target.decode(ids[max(fitting, default=0) :])
+
+    @functools.cached_property
+    def _target_prefixes(self) -> list[Int32[np.ndarray, " n"]]:
+        return self.vocabularies.target.encode_batch([prefix.strip() for prefix in self.files.target_prefix])
+
+    def _ids(self, side: int, texts: list[str]) -> list[Int32[np.ndarray, " n"]]:
+        vocabulary = self.vocabularies[side]
+        return [np.append(ids, np.int32(vocabulary.eos_id)) for ids in vocabulary.encode_batch(texts)]
+
+
+def joined(parts: Sequence[str]) -> str:
+    """The translations of the parts of a text as one, with a space between them unless their script has none there.
+
+    No space is put between two characters of scripts without spaces between words, nor beside East Asian punctuation.
+
+    >>> joined(["Ein Hund.", "Eine Katze."]), joined(["犬が見る。", "猫が好き。"])
+    ('Ein Hund. Eine Katze.', '犬が見る。猫が好き。')
+    """
+    text = ""
+    for part in filter(None, parts):
+        text += part if not text or _WITHOUT_SPACE.match(text[-1] + part[0]) else f" {part}"
+    return text
+
+
+def _middle(text: str) -> int:
+    """Where to divide a text: at the end of a sentence near its middle, or else between two words, or anywhere."""
+    middle = len(text) // 2
+    for boundary, farthest in ((_SENTENCE_END, middle // 2), (_SPACE, middle)):
+        ends = [match.end() for match in boundary.finditer(text) if abs(match.end() - middle) <= farthest]
+        if ends:
+            return min(ends, key=lambda end: abs(end - middle))
+    return middle
+
+
+def _with_segments(row: Row) -> Row:
+    names = {"input_ids": "segment_ids", "labels": "target_segment_ids"}
+    return row | {names[name]: np.ones_like(ids) for name, ids in row.items()}
+
+
+def _too_long(where: str, got: int, room: int, fix: str) -> RowError:
+    return RowError(where, f"{got:,} tokens", f"at most {room:,}", fix)

@@ -1,0 +1,81 @@
+"""Protocol buffers as they lie in files, read field by field without their schemas.
+
+The encoding: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from bertjax.errors import UserError
+from bertjax.interop.formats.reading import damaged
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
+
+
+class Message:
+    """The fields of one message, by number.
+
+    >>> Message(b"\\x08\\x96\\x01", "example").integer(1)
+    150
+    """
+
+    def __init__(self, content: bytes, where: str) -> None:
+        self._where = where
+        self._fields: dict[int, list[int | bytes]] = {}
+        position = 0
+        while position < len(content):
+            tag, position = read_varint(content, position, where)
+            value, position = self._read_value(content, position, tag & 7)
+            self._fields.setdefault(tag >> 3, []).append(value)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._fields
+
+    def integer(self, number: int) -> int:
+        """Returns an int32, int64, fixed32 or enum; 0 if it is absent, as the encoding has it."""
+        value = self._fields.get(number, [0])[-1]
+        if isinstance(value, bytes):
+            raise self._mistyped(number, "an integer")
+        # Negative numbers are varints of 64 bits.
+        return value - 2**64 if value >= 2**63 else value
+
+    def messages(self, number: int) -> list["Message"]:
+        """Returns the messages of a repeated field."""
+        return [Message(content, self._where) for content in self._contents(number)]
+
+    def message(self, number: int) -> "Message":
+        """Returns the message of a field; an empty one if it is absent."""
+        return Message((self._contents(number) or [b""])[-1], self._where)
+
+    def _contents(self, number: int) -> list[bytes]:
+        values = self._fields.get(number, [])
+        contents = [value for value in values if isinstance(value, bytes)]
+        if len(contents) < len(values):
+            raise self._mistyped(number, "a message")
+        return contents
+
+    def _mistyped(self, number: int, expected: str) -> UserError:
+        return damaged(self._where, f"field {number} of another type", f"{expected} in field {number}")
+
+    def _read_value(self, content: bytes, position: int, wire_type: int) -> tuple[int | bytes, int]:
+        """Returns the value that begins at a position, and where it ends."""
+        if wire_type == _VARINT:
+            return read_varint(content, position, self._where)
+        if wire_type == _BYTES:
+            size, position = read_varint(content, position, self._where)
+        elif wire_type in _FIXED_SIZES:
+            size = _FIXED_SIZES[wire_type]
+        else:
+            raise damaged(self._where, f"wire type {wire_type}", "wire type 0, 1, 2 or 5")
+        if size > len(content) - position:
+            raise damaged(self._where, f"a field of {size} bytes", f"at most {len(content) - position}")
+        value, end = content[position : position + size], position + size
+        return (value if wire_type == _BYTES else int.from_bytes(value, "little")), end
+
+
+def read_varint(content: bytes, position: int, where: str) -> tuple[int, int]:
+    """Returns the number of up to 64 bits that begins at a position, and where it ends."""
+    value = 0
+    for index, byte in enumerate(content[position : position + 10]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value % 2**64, position + index + 1
+    raise damaged(where, f"no end of the number at byte {position}", "a varint of up to 10 bytes")

@@ -1,0 +1,251 @@
+"""Files of `torch.save` (pytorch_model.bin, *.pt), read without torch and without running what they name.
+
+Both formats: the zip archive of PyTorch 1.6 and newer, and the pickles one after another before that. Their writers are
+in torch/serialization.py.
+"""
+
+import dataclasses
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from jaxtyping import Shaped, UInt8
+
+from bertjax.errors import UserError
+from bertjax.interop.formats.reading import damaged, map_bytes, num_elements, shown
+from bertjax.interop.formats.restricted_pickle import MAX_PICKLE_BYTES, Function, InertClass, load, refusal
+from bertjax.interop.formats.stored_zip import StoredZip
+
+_MAGIC = 0x1950A86A20F9469CFC6C
+_PROTOCOL = 1001
+# A tensor may have several names, as tied embeddings do; far more would only serve to fill the reader's memory.
+_MAX_SHARING = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class _StorageType:
+    name: str
+    dtype: np.dtype[Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Storage:
+    array: Shaped[np.ndarray, " N"]
+
+
+_STORAGE_TYPES = {
+    f"torch.{name}Storage": _StorageType(f"torch.{name}Storage", np.dtype(dtype))
+    for name, dtype in {
+        "Float": np.float32,
+        "Half": np.float16,
+        "BFloat16": ml_dtypes.bfloat16,
+        "Long": np.int64,
+        "Byte": np.uint8,
+    }.items()
+}
+
+
+def read_tensors(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Reads a state dict: tensors by name, read-only, in their own types, the strides as they were.
+
+    Raises:
+      UserError: as `read`; a file that has anything but tensors by name.
+    """
+    return state_dict(read(path), Path(path), f"{path}")
+
+
+def state_dict(values: object, path: Path, where: str) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Returns a part of what `read` found in a file if it is a state dict; else raises UserError about `where`."""
+    fix = "save model.state_dict() alone with torch.save"
+    if not isinstance(values, dict):
+        raise UserError(where, got=type(values).__name__, expected="a dict of tensors", fix=fix)
+    for name, value in values.items():
+        if not isinstance(name, str) or not isinstance(value, np.ndarray):
+            got = type(value).__name__ if isinstance(name, str) else "a name that is a number"
+            raise UserError(f"{where}: {shown(name)}", got=got, expected="a tensor by name", fix=fix)
+    size, limit = sum(value.nbytes for value in values.values()), _MAX_SHARING * path.stat().st_size
+    if size > limit:
+        raise damaged(where, f"tensors of {size} bytes", f"at most {limit}, {_MAX_SHARING} times the file")
+    return values
+
+
+def read(path: str | Path, inert: Sequence[str] = ()) -> Any:
+    """Returns what was saved: numpy arrays, read-only, in nested dicts, lists and tuples of plain values.
+
+    Storages of zip archives stay in the file's memory map.
+
+    Args:
+      path: the file.
+      inert: dotted names of classes whose instances may be there as well, each as a `restricted_pickle.Inert`.
+    Raises:
+      UserError: a file that is missing or damaged; one that names anything but these classes and tensors of float32,
+        float16, bfloat16, int64 or uint8 in plain containers; one that claims more memory than it has.
+    """
+    path = Path(path)
+    content = map_bytes(path)
+    classes: dict[str, object] = {name: InertClass(name) for name in inert}
+    is_zip = content[:4].tobytes() == b"PK\3\4"
+    return _read_zip(path, content, classes) if is_zip else _read_legacy(path, content, classes)
+
+
+def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object]) -> object:
+    archive = StoredZip(path, content)
+    roots = [name.removesuffix("/data.pkl") for name in archive.names if name.endswith("/data.pkl")]
+    if len(roots) != 1 or "/" in roots[0]:
+        raise damaged(path, f"{len(roots)} entries data.pkl", "an archive of torch.save, with one in its folder")
+    root, where = roots[0], f"{path}: data.pkl"
+    if f"{root}/constants.pkl" in archive.names:
+        raise refusal(f"{path}", "a TorchScript program", "a file of torch.save")
+    order = archive.read(f"{root}/byteorder").tobytes() if f"{root}/byteorder" in archive.names else b"little"
+    if order != b"little":
+        raise damaged(path, f"byte order {order!r}", "b'little'")
+    storages: dict[tuple[str, str], _Storage] = {}
+
+    def find(key: str, kind: _StorageType, size: int) -> _Storage:
+        if (key, kind.name) not in storages:
+            entry = archive.read(f"{root}/data/{key}")
+            if entry.size != size * kind.dtype.itemsize:
+                raise damaged(where, f"storage {key} of {entry.size} bytes", f"{size} elements of {kind.dtype.name}")
+            storages[key, kind.name] = _Storage(entry.view(kind.dtype))
+        return storages[key, kind.name]
+
+    pickled = archive.read(f"{root}/data.pkl")
+    if pickled.size > MAX_PICKLE_BYTES:
+        raise damaged(where, f"{pickled.size} bytes", f"at most {MAX_PICKLE_BYTES}")
+    return _Loader(where, find, classes).load(io.BytesIO(pickled.tobytes()))
+
+
+def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object]) -> object:
+    """Reads five pickles (magic number, version, machine, object, keys of storages) and the storages after them."""
+    where = f"{path}"
+    file = io.BytesIO(content[:MAX_PICKLE_BYTES].tobytes())
+    storages: dict[str, _Storage] = {}
+    claimed = 0
+
+    def find(key: str, kind: _StorageType, size: int) -> _Storage:
+        nonlocal claimed
+        if key not in storages:
+            claimed += size * kind.dtype.itemsize
+            if claimed > content.size:
+                raise damaged(where, f"storages of {claimed} bytes", f"at most {content.size}, the file's size")
+            storages[key] = _Storage(np.zeros(size, kind.dtype))
+        if storages[key].array.dtype != kind.dtype or storages[key].array.size != size:
+            raise damaged(where, f"storage {shown(key)} with two types or sizes", "one of each")
+        return storages[key]
+
+    loader = _Loader(where, find, classes)
+    for expected in (_MAGIC, _PROTOCOL):
+        number = loader.load(file)
+        if type(number) is not int or number != expected:
+            raise damaged(where, "another kind of file", "a file of torch.save")
+    machine = loader.load(file)
+    if not isinstance(machine, dict) or machine.get("little_endian") is not True:
+        raise damaged(where, "big-endian or unknown numbers", "little-endian ones")
+    result, keys = loader.load(file), loader.load(file)
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(storages):
+        raise damaged(where, "other keys of storages than those in use", "the same")
+    _fill([storages[key].array for key in keys], content[file.tell() :], where)
+    return result
+
+
+def _fill(arrays: list[Shaped[np.ndarray, "_"]], content: UInt8[np.ndarray, " N"], where: str) -> None:
+    """Copies each storage, its number of elements before it in eight bytes."""
+    for array in arrays:
+        end = 8 + array.nbytes
+        if content.size < end or int.from_bytes(content[:8].tobytes(), "little") != array.size:
+            raise damaged(where, "a storage that is cut short or of another size", f"{array.size} elements")
+        array[:] = content[8:end].view(array.dtype)
+        content = content[end:]
+    if content.size:
+        raise damaged(where, f"{content.size} bytes after the storages", "none")
+
+
+class _Loader:
+    """Loads pickles of tensors, with `find` to give the storage of a key, a type and a number of elements.
+
+    `classes` are inert ones that may be there, by name. Everything that comes from the pickle has its type checked
+    before it is used, even in `==`, which arrays answer with arrays.
+    """
+
+    def __init__(
+        self, where: str, find: Callable[[str, _StorageType, int], _Storage], classes: Mapping[str, object]
+    ) -> None:
+        self._where = where
+        self._find = find
+        self._allowed = {
+            "collections.OrderedDict": Function(self._ordered_dict),
+            "torch._utils._rebuild_tensor": Function(self._tensor),
+            "torch._utils._rebuild_tensor_v2": Function(self._tensor_v2),
+            "torch._utils._rebuild_parameter": Function(self._parameter),
+            **_STORAGE_TYPES,
+            **classes,
+        }
+
+    def load(self, file: io.BytesIO) -> object:
+        return load(file, self._where, self._allowed, self._storage)
+
+    def _storage(self, key: object) -> _Storage:
+        match key:
+            # A sixth value tells of storages within others, of which only the oldest files have any.
+            case (str() as what, _StorageType() as kind, str() as name, str(), int() as size, *views):
+                whole = len(views) < 2 and all(view is None for view in views)
+                if what == "storage" and whole and type(size) is int and size >= 0:
+                    return self._find(name, kind, size)
+        raise self._refusal("persistent id", key, "('storage', type, key, location, size)")
+
+    def _tensor(self, *arguments: object) -> Shaped[np.ndarray, "..."]:
+        match arguments:
+            case (_Storage(array), int() as offset, tuple() as size, tuple() as stride):
+                return _view(array, offset, size, stride, self._where)
+        raise self._refusal("for a tensor", arguments, "storage, offset, size and stride")
+
+    def _tensor_v2(self, *arguments: object) -> Shaped[np.ndarray, "..."]:
+        # Then requires_grad, hooks and, since PyTorch 2, marks such as that of a lazy negation.
+        unmarked = all(marks is None or (type(marks) is dict and not marks) for marks in arguments[6:])
+        if len(arguments) not in (6, 7) or not unmarked:
+            raise self._refusal("for a tensor", arguments, "6 values, without marks")
+        return self._tensor(*arguments[:4])
+
+    def _parameter(self, *arguments: object) -> Shaped[np.ndarray, "..."]:
+        match arguments:
+            case (np.ndarray() as data, _, _):
+                return data
+        raise self._refusal("for a parameter", arguments, "a tensor, requires_grad and hooks")
+
+    def _ordered_dict(self, *arguments: object) -> dict[Any, Any]:
+        if arguments:
+            raise self._refusal("for an OrderedDict", arguments, "no values")
+        return {}
+
+    def _refusal(self, what: str, values: object, expected: str) -> UserError:
+        return refusal(self._where, f"{what} {_outline(values)}", expected)
+
+
+def _view(
+    array: Shaped[np.ndarray, " N"], offset: int, size: tuple[object, ...], stride: tuple[object, ...], where: str
+) -> Shaped[np.ndarray, "..."]:
+    """Returns the tensor in a storage, once it is sure to lie within."""
+    count = num_elements(size, where)
+    steps = [step for step in stride if type(step) is int and step >= 0]
+    sizes = [axis for axis in size if isinstance(axis, int)]
+    if offset < 0 or not len(steps) == len(stride) == len(sizes):
+        raise damaged(where, f"offset {offset} and strides {_outline(stride)}", f"{len(sizes)} strides, not negative")
+    if not count:
+        return np.zeros(sizes, array.dtype)
+    last = offset + sum((axis - 1) * step for axis, step in zip(sizes, steps, strict=True))
+    # Strides of 0 would repeat values, and make much out of little.
+    if last >= array.size or count > array.size:
+        got = f"a tensor of {count} elements up to {last}"
+        raise damaged(where, got, f"tensors within their storage, of {array.size}")
+    strides = [step * array.itemsize if axis > 1 else 0 for axis, step in zip(sizes, steps, strict=True)]
+    return np.lib.stride_tricks.as_strided(array[offset:], sizes, strides, writeable=False)
+
+
+def _outline(value: object) -> str:
+    """Describes a value that may be nested without end."""
+    if isinstance(value, tuple):
+        return "(" + ", ".join(shown(v) if type(v) in (str, int) else type(v).__name__ for v in value[:8]) + ")"
+    return type(value).__name__

@@ -1,0 +1,82 @@
+"""Prediction files with one line per record, which a process that was stopped can resume."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from bertjax import distributed, files
+from bertjax.modes import streams
+from bertjax.runs import checkpoints
+
+_OF_MODEL = (".json", ".model", ".txt")  # suffixes of a run's files that say what its parameters mean
+
+
+def fingerprint(config: Mapping[str, Any], weights: str, source: str) -> str:
+    """Identifies all that predictions depend on; "" if the input cannot be read a second time.
+
+    Args:
+      config: of the run, or of a prediction without one.
+      weights: digest of the run's parameters (`checkpoints.digest`); "" for those in `init_from`, whose files are read.
+      source: the file that is predicted on; "-" for standard input.
+    """
+    if not Path(source).is_file():
+        return ""
+    parts = [config, weights or _weights_digest(Path(config["init_from"])), files.digest(Path(source))]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _weights_digest(weights: Path) -> list[list[str]]:
+    """Digests of published weights: of all files of a folder, or of those whose names begin as a checkpoint's does.
+
+    Of a run only the parameters that are read count, and what describes them: it may still be training.
+    """
+    if checkpoints.has_checkpoint(weights):
+        paths = [path for path in weights.iterdir() if path.suffix in _OF_MODEL]
+        parameters = [["checkpoint", checkpoints.digest(weights, "final")]]
+    else:
+        paths = [*(weights.rglob("*") if weights.is_dir() else weights.parent.glob(f"{weights.name}*"))]
+        parameters = []
+    return parameters + sorted([str(path), files.digest(path)] for path in paths if path.is_file())
+
+
+@contextlib.contextmanager
+def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextIO, int]]:
+    """Opens a file for lines and yields it with the number of lines that an interrupted process has already written.
+
+    Lines go to a partial file in the same folder, which is renamed when the block ends. After an error it stays, and
+    the next call with the same `made_of` continues it.
+
+    Args:
+      name: the file; "-" and devices are written to directly.
+      is_writer: whether this process writes the file; the others get the same number.
+      made_of: a `fingerprint`; if it is "", lines do not outlive the process.
+    Raises:
+      UserError: another process is writing to the same file.
+    """
+    path = Path(name)
+    if not made_of or name == "-" or (path.exists() and not path.is_file()):
+        with streams.open_output(name, is_writer) as file:
+            yield file, 0
+        return
+    partial = path.with_name(f"{path.name}.{made_of}.partial")
+    with streams.named_errors(name), streams.alone(path) if is_writer else contextlib.nullcontext():
+        done = distributed.of_first_process(_keep_whole_lines(partial) if is_writer else 0)
+        with (partial if is_writer else Path(os.devnull)).open("a", 1, "utf-8") as file:
+            yield file, done
+        if is_writer:
+            partial.replace(path)
+
+
+def _keep_whole_lines(path: Path) -> int:
+    """Truncates a file after its last complete line; returns the number of lines."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        path.write_bytes(whole)
+    return whole.count(b"\n")

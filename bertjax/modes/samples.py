@@ -1,0 +1,65 @@
+"""What a run shows of itself, `samples.jsonl` in its folder: held-out examples with what the model made of them."""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax import distributed
+from bertjax.contract import Attended, Predicts, Shows
+from bertjax.files import completed
+from bertjax.training import inference
+from bertjax.training.config import InferenceConfig
+
+FILE = "samples.jsonl"
+_EXAMPLES = 8
+_WEIGHTS = 600_000  # of attention in all: a byte each, and a page has less than 3 MB
+
+
+def write(task: Predicts, settings: InferenceConfig, workdir: Path) -> None:
+    """Writes what a trained task shows, by the run's final checkpoint; nothing of a task that shows nothing."""
+    if not isinstance(task, Shows):
+        return
+    runner = inference.Inference(task, settings, workdir, "final")
+    made_by = {"checkpoint": runner.checkpoint}
+    lines = [json.dumps(_plain({**record, **made_by}), ensure_ascii=False) for record in _fitting(runner)]
+    distributed.on_first_process(lambda: _write(workdir, lines))
+
+
+def _write(workdir: Path, lines: list[str]) -> None:
+    with completed(workdir / FILE) as partial:
+        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def _fitting(runner: inference.Inference) -> Iterator[Mapping[str, Any]]:
+    """The records, without attention where there would be too much of it."""
+    room = _WEIGHTS
+    for record in runner.samples(_EXAMPLES):
+        size = sum(each.weights.size for each in record.get("attention", {}).values())
+        if size > room:
+            record = {key: value for key, value in record.items() if key != "attention"}
+            size = 0
+        room -= size
+        yield record
+
+
+def _plain(value: Any) -> Any:
+    """The same of what JSON has; of an array a byte for each number, from its lowest to its highest."""
+    if isinstance(value, Attended):
+        # All weights are shades between 0 and 1.
+        return {"queries": list(value.queries), "keys": list(value.keys), "weights": _bytes(value.weights, 0.0, 1.0)}
+    if isinstance(value, np.ndarray):
+        numbers = np.nan_to_num(value.astype(np.float64))
+        return _bytes(numbers, float(numbers.min(initial=0.0)), float(numbers.max(initial=0.0)))
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _bytes(values: np.ndarray, low: float, high: float) -> dict[str, Any]:
+    shades = np.round(255 * (np.nan_to_num(values) - low) / max(high - low, 1e-12)).astype(np.uint8)
+    data = base64.b64encode(shades.tobytes()).decode()
+    return {"shape": list(values.shape), "low": low, "high": high, "data": data}

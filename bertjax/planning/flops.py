@@ -1,0 +1,50 @@
+"""Operations of the matrix products in a traced function, without compiling it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from bertjax.contract import Task
+
+
+def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
+    """Operations of an update that are of use: three times those of the loss.
+
+    A backward pass has two products for each one of the forward pass. What a rematerialized step computes twice counts
+    once. For BERT that is 6P + 12 L S H + 6 m (H^2 + H V) for each token, see docs/benchmarks.md, and the small
+    products of the pooler.
+
+    Args:
+      task: what is trained.
+      spec: of the batch, see `Task.batch_specs`.
+    """
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    return 3 * matrix_flops(jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr)
+
+
+def matrix_flops(jaxpr: Any) -> float:
+    """Two for each product of two numbers in matrix products; those of a scan as often as it goes round."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            result = equation.outvars[0].aval.shape
+            total += 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+        inner = [matrix_flops(each) for each in _inner(equation.params)]
+        if equation.primitive.name == "cond":
+            total += max(inner)
+        else:
+            total += sum(inner) * equation.params.get("length", 1)
+    return total
+
+
+def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
+    """The traced functions that an equation calls."""
+    for value in params.values():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            each = getattr(each, "jaxpr", each)  # a closed one has its constants beside it
+            if hasattr(each, "eqns"):
+                yield each

@@ -1,0 +1,202 @@
+"""Looks for the mesh, the number of micro-batches and the rematerialization with which a run is fastest on a slice.
+
+All candidates keep the global batch, so with dropout off the run's updates stay the same; with it on, the masks drawn
+depend on the number of micro-batches. Rough estimates of memory and time say which to compile; the compiled ones
+decide.
+"""
+
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from bertjax.contract import Task
+from bertjax.errors import UserError
+from bertjax.planning.chips import Slice
+from bertjax.planning.flops import training_flops
+from bertjax.planning.plan import describe, plan
+from bertjax.training.config import TrainingConfig
+from bertjax.training.sharding import SPLIT_BY_TENSOR
+
+_log = logging.getLogger(__name__)
+
+Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
+NUM_COMPILED = 6
+_MOST_TENSOR, _MOST_PARTS = 8, 64
+# What is kept for the backward pass is more than the compiler keeps, which fuses: candidates are refused by estimate
+# only if they are this far over.
+_SLACK = 2.0
+
+
+class Candidate(NamedTuple):
+    """Values of the config that leave the updates as they are."""
+
+    data: int
+    fsdp: int
+    tensor: int
+    accumulation_steps: int
+    remat: bool | None  # None for a model that has no choice
+
+    def overrides(self) -> dict[str, Any]:
+        """By dotted key."""
+        values = {f"mesh.{axis}": getattr(self, axis) for axis in ("data", "fsdp", "tensor")}
+        values["accumulation_steps"] = self.accumulation_steps
+        return values if self.remat is None else {**values, "model.remat": self.remat}
+
+    def flags(self) -> str:
+        """To be typed."""
+        return " ".join(f"--config.{key}={value}" for key, value in self.overrides().items())
+
+
+class Sizes(NamedTuple):
+    """What estimates are made from, of a model with or without rematerialization."""
+
+    state_bytes: int  # parameters and optimizer state
+    parameter_bytes: int
+    row_bytes: float  # kept for the backward pass, for each row of a batch
+    flops: float  # of an update
+    exchanged_bytes: float  # activations of a row that a tensor axis sums up, in both passes
+
+
+def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, Any]:
+    """The plan of the fastest candidate that fits.
+
+    Returns:
+      its record, as `plan` gives it, with `overrides` to type, and under `search` how many `candidates` there were and
+      what came of those `compiled`. If none fits, the record is of the one that needs the least memory.
+    Raises:
+      UserError: no mesh divides the batch over the chips.
+    """
+    count = len(where.devices)
+    found = list(candidates(config, count))
+    if not found:
+        raise UserError(
+            "config key batch_size",
+            got=config["batch_size"],
+            expected=f"rows that divide over a mesh of {count} chips",
+            fix=f"make it a multiple of {count}, or choose a smaller --topology",
+        )
+    sizes = {remat: measure(config, build, remat) for remat in {candidate.remat for candidate in found}}
+    estimates = {each: estimate(each, sizes[each.remat], config["batch_size"], where) for each in found}
+    may_fit = [each for each in found if estimates[each][0] <= _SLACK * where.chip.hbm_bytes]
+    smallest = min(found, key=lambda each: estimates[each])
+    promising = sorted(may_fit or [smallest], key=lambda each: estimates[each][1])
+    _log.info("%d candidates, %d of which may fit; at most %d are compiled", len(found), len(may_fit), NUM_COMPILED)
+    records: dict[Candidate, dict[str, Any]] = {}
+    refused = math.inf  # the least estimate of memory that proved too much
+    for each in promising:
+        if estimates[each][0] >= refused or len(records) == NUM_COMPILED:
+            continue
+        records[each] = plan(*build(changed(config, each)), where)
+        _log.info("%s: %s", each.flags(), _verdict(records[each]))
+        if not records[each]["fits"]:
+            refused = min(refused, estimates[each][0])
+    return _best(records, len(found))
+
+
+def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> dict[str, Any]:
+    def order(each: Candidate) -> tuple[bool, float, int]:
+        record = records[each]
+        return not record["fits"], record["step_seconds"] or 0.0, record["bytes_per_chip"]["total"]
+
+    best = min(records, key=order)
+    for line in describe(records[best]):
+        _log.info("%s", line)
+    _log.info("%s: %s", "best" if records[best]["fits"] else "none fits; nearest is", best.flags())
+    shown = ("fits", "step_seconds", "bound")
+    compiled = [
+        {"overrides": each.flags(), "total_bytes": record["bytes_per_chip"]["total"]}
+        | {key: record[key] for key in shown}
+        for each, record in records.items()
+    ]
+    return {
+        **records[best],
+        "overrides": best.flags(),
+        "search": {"candidates": num_candidates, "compiled": compiled},
+    }
+
+
+def _verdict(record: Mapping[str, Any]) -> str:
+    memory = f"{record['bytes_per_chip']['total'] / 2**30:.2f} of {record['hbm_bytes'] / 2**30:.2f} GiB"
+    if not record["fits"]:
+        return f"does not fit, {memory}"
+    return f"fits, {memory}; {1e3 * record['step_seconds']:.1f} ms, bound by {record['bound']}"
+
+
+def candidates(config: Mapping[str, Any], count: int) -> Iterator[Candidate]:
+    """All that divide chips, rows, heads and the feed-forward layer."""
+    model, batch_size = config["model"], config["batch_size"]
+    rematerialized = (False, True) if "remat" in model else (None,)
+    divisors = [size for size in range(1, count + 1) if count % size == 0]
+    for fsdp, tensor in itertools.product(divisors, divisors):
+        splits = all((model.get(key) or tensor) % tensor == 0 for key in SPLIT_BY_TENSOR)
+        if count % (fsdp * tensor) or tensor > _MOST_TENSOR or not splits:
+            continue
+        data, parts = count // (fsdp * tensor), 1
+        while parts <= _MOST_PARTS and batch_size % (data * fsdp * parts) == 0:
+            yield from (Candidate(data, fsdp, tensor, parts, remat) for remat in rematerialized)
+            parts *= 2
+
+
+def changed(config: Mapping[str, Any], candidate: Candidate) -> dict[str, Any]:
+    """The config with a candidate's values."""
+    result = dict(config)
+    for name, value in candidate.overrides().items():
+        parent, _, key = name.rpartition(".")
+        if parent:
+            result[parent] = {**result[parent], key: value}
+        else:
+            result[key] = value
+    return result
+
+
+def measure(config: Mapping[str, Any], build: Build, remat: bool | None) -> Sizes:
+    """What a model needs, from its traced loss alone."""
+    model = dict(config["model"]) if remat is None else {**config["model"], "remat": remat}
+    task, settings = build({**config, "model": model})
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    spec = max(task.batch_specs(), key=lambda each: sum(x.size for x in each.values()))
+    rows = next(iter(spec.values())).shape[0]
+
+    def kept(params: Any, batch: Any, key: jax.Array) -> Any:
+        return jax.vjp(lambda p: sum(task.loss(p, batch, key)[0].values()), params)[1]
+
+    residuals = jax.tree.leaves(jax.eval_shape(kept, params, dict(spec), jax.random.key(0, impl=settings.rng)))
+    parameter_bytes = _bytes(jax.tree.leaves(params))
+    row_bytes = max(_bytes(residuals) - parameter_bytes, 0) / rows
+    flops = training_flops(task, spec) * (4 / 3 if remat else 1)
+    positions = max(x.size for x in spec.values() if x.ndim == 2) / rows
+    width = 2 if model.get("dtype") == "bfloat16" else 4
+    # A sum after attention and one after the feed-forward network, forward and backward.
+    exchanged = 4 * positions * (model.get("hidden_size") or 0) * (model.get("num_layers") or 0) * width
+    return Sizes(3 * parameter_bytes, parameter_bytes, row_bytes, flops, exchanged)
+
+
+def _bytes(leaves: list[Any]) -> int:
+    return sum(math.prod(x.shape) * (x.dtype.itemsize if hasattr(x.dtype, "itemsize") else 8) for x in leaves)
+
+
+def estimate(candidate: Candidate, sizes: Sizes, batch_size: int, where: Slice) -> tuple[float, float]:
+    """Bytes of a chip and seconds of a step, roughly.
+
+    Bytes: parameters, Adam's moments and gradients, and what is kept for the backward pass of a micro-batch. Seconds:
+    the longer of computing and communicating, and a tenth of the shorter one, since they overlap in part only.
+    """
+    data, fsdp, tensor, parts, _ = candidate
+    splits = fsdp * tensor
+    rows = batch_size / (data * fsdp * parts)
+    memory = (sizes.state_bytes + sizes.parameter_bytes) / splits + rows * sizes.row_bytes / tensor
+    gradients = 2 * sizes.parameter_bytes / splits * _share(data)
+    gathered = 3 * sizes.parameter_bytes / tensor * _share(fsdp)
+    summed = 2 * rows * sizes.exchanged_bytes * _share(tensor)
+    chip = where.chip
+    communicating = parts * (gradients + gathered + summed) / (chip.link_bandwidth * 2 * chip.dimensions)
+    computing = sizes.flops / (chip.peak_flops * len(where.devices))
+    return memory, max(computing, communicating) + 0.1 * min(computing, communicating)
+
+
+def _share(size: int) -> float:
+    return (size - 1) / size

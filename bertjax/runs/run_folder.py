@@ -1,0 +1,171 @@
+"""What a run keeps in its folder of its config and of where it began, and what may change when it is started again."""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import traverse_util
+
+from bertjax import distributed
+from bertjax.errors import UserError
+from bertjax.files import completed
+from bertjax.runs.checkpoints import has_checkpoint
+
+# These say where and how often, on what, with how much memory, and of what to predict; none changes what is learned.
+_MAY_CHANGE = (
+    "log_every",
+    "evaluate_every",
+    "mesh",
+    "checkpoint",
+    "model.remat",
+    "model.scan_layers",
+    "data.workers",
+    "data.prepared_dir",
+    "data.beam",
+    "selection.min_words",
+)
+# Those that figures may depend on.
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
+
+
+@contextlib.contextmanager
+def alone(workdir: Path) -> Iterator[None]:
+    """Keeps other trainings out of a folder; none of them where its file system has no locks.
+
+    Raises:
+      UserError: there is one already.
+    """
+    with contextlib.ExitStack() as held:
+        distributed.on_first_process(lambda: _lock(workdir, held))
+        yield
+
+
+def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
+    """Locks a folder for as long as its file is open, which is left to `held`."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = held.enter_context((workdir / "lock").open("w"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(
+            f"--workdir={workdir}",
+            got="a folder in which another training is going on",
+            expected="one at a time",
+            fix="wait for it or stop it, or choose another --workdir; processes that shall train together have to be "
+            "joined, by --distributed=on with the address of the first",
+        ) from error
+    except OSError:
+        pass
+
+
+def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Raises UserError if a run of another config has begun in the folder, and names the keys that differ."""
+    if (workdir / "config.json").exists() and _has_begun(workdir):
+        differing = differences(load_config(workdir), json.loads(json.dumps(config)))
+        if differing:
+            raise UserError(
+                f"--workdir={workdir}",
+                got="a run of another config: " + "; ".join(differing),
+                expected="an empty folder, or a run of the same config to go on with",
+                fix="choose another --workdir, or start with the config that the run had",
+            )
+
+
+def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a config, by dotted keys, but for those that may change in a run's folder."""
+    values = traverse_util.flatten_dict(config, sep=".")
+    return {k: v for k, v in values.items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What is different in the lasting values of two configs, in words.
+
+    A key that one of them lacks came later than that run, which did what the key does when it is off: False, 0, "", ().
+    """
+    one, two = lasting(old), lasting(new)
+    off = {key for key in one.keys() ^ two.keys() if not one.get(key) and not two.get(key)}
+    return [
+        f"{key}: {one.get(key)!r} there, {two.get(key)!r} now"
+        for key in sorted((one.keys() | two.keys()) - off)
+        if one.get(key) != two.get(key)
+    ]
+
+
+def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Writes `config.json`. Raises UserError as `check_config` does."""
+    check_config(workdir, config)
+    workdir.mkdir(parents=True, exist_ok=True)
+    with completed(workdir / "config.json") as partial:
+        partial.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
+    """Writes `environment.json`: how the run was started first, in which versions and on which devices."""
+    path = workdir / "environment.json"
+    if path.exists() and _has_begun(workdir):
+        return
+    environment = {
+        **started,
+        "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "devices": Counter(f"{device.device_kind} ({device.platform})" for device in jax.devices()),
+        "processes": jax.process_count(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "Python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+    }
+    with completed(path) as partial:
+        partial.write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def _has_begun(workdir: Path) -> bool:
+    """Whether a run has done any update; one that stopped before, over a mistake, may start anew without it."""
+    log = workdir / "metrics.jsonl"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return has_checkpoint(workdir) or any(not line.startswith('{"step": 0,') for line in lines)
+
+
+def check_text(workdir: Path, fingerprint: str) -> None:
+    """Writes down which prepared text the run has begun with, or checks that it is the same.
+
+    Raises:
+      UserError: the files of `data.source` have changed since, and with them the vocabulary and the rows.
+    """
+    path = workdir / "text_fingerprint"
+    before = path.read_text().strip() if path.exists() and _has_begun(workdir) else fingerprint
+    if before != fingerprint:
+        raise UserError(
+            f"the text of --workdir={workdir}",
+            got=f"prepared text {fingerprint}",
+            expected=f"{before}, which the run began with",
+            fix="restore the files of data.source (or the versions of Python and nltk), or choose another --workdir",
+        )
+    if not path.exists() or path.read_text().strip() != fingerprint:
+        with completed(path) as partial:
+            partial.write_text(fingerprint + "\n")
+
+
+def load_config(workdir: Path) -> dict[str, Any]:
+    """Reads a run's config. Raises UserError if the folder is not a run's."""
+    path = workdir / "config.json"
+    try:
+        config = json.loads(path.read_text())
+        if not isinstance(config, dict):
+            raise ValueError(f"a JSON {type(config).__name__}")
+        return config
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"--workdir={workdir}",
+            got=f"no readable config.json ({error})",
+            expected="the folder of a run",
+            fix="train it first, with --config=... and this --workdir, or correct the path",
+        ) from error

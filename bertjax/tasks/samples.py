@@ -1,0 +1,103 @@
+"""What a task shows of itself on a run's page: what its BERT looks at, and what it knows of places.
+
+Shapes: L layers, N heads, S tokens of a row, P positions, H hidden size.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.contract import Attended, Example, Params
+from bertjax.models.attention import make_mask
+from bertjax.models.bert import Bert, BertConfig
+
+ATTENDED = 3  # examples whose attention is shown
+_TOKENS = 64  # of the longest of them: what fits a screen, and 10 of them a page
+_POSITIONS = 128
+_SPECIAL = ("[CLS]", "[SEP]", "[PAD]")
+
+
+def is_shown(number: int, example: Example) -> bool:
+    """Whether the attention of an example is: one of the first, of a single short row, in a single process."""
+    is_short = len(example.rows) == 1 and len(example.rows[0]["input_ids"]) <= _TOKENS
+    return number < ATTENDED and is_short and jax.process_count() == 1
+
+
+def attention(
+    number: int, example: Example, params: Params, config: BertConfig, vocab: Sequence[str]
+) -> dict[str, dict[str, Attended]]:
+    """What the tokens of an example look at, as a part of its record; nothing if that `is_shown` says no.
+
+    Args:
+      number: which example it is, from 0.
+      example: with BERT's inputs.
+      params: of a model with a `bert`.
+      config: of that.
+      vocab: its tokens.
+    """
+    if not is_shown(number, example):
+        return {}
+    (row,) = example.rows
+    count = len(row["input_ids"])
+    # Padded to one length, so that one program does for all.
+    ids, types, segments = (
+        jnp.asarray(np.pad(array, (0, _TOKENS - count))[None])
+        for array in (row["input_ids"], row["token_type_ids"], np.ones(count, np.int32))
+    )
+    length = min(_TOKENS, config.max_positions)
+    weights = _weights(config, params["bert"], ids[:, :length], types[:, :length], segments[:, :length])
+    words = [vocab[token] for token in row["input_ids"].tolist()]
+    return {"attention": {"encoder": Attended(np.asarray(weights)[:, 0, :, :count, :count], words, words)}}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weights(
+    config: BertConfig, params: Params, ids: Int[Array, "1 S"], types: Int[Array, "1 S"], segments: Int[Array, "1 S"]
+) -> Float[Array, "L 1 N S S"]:
+    model = Bert(dataclasses.replace(config, attention_backend="xla"), use_pooler=False)
+    output = model.apply({"params": params}, ids, types, segments, deterministic=True, return_attention=True)
+    return output.attention  # type: ignore[union-attr]
+
+
+def positions(table: Float[Array, "P H"] | Float[np.ndarray, "P H"]) -> Iterator[dict[str, Any]]:
+    """Two pictures: the first positions' embeddings, and how alike they are; none where processes share the table."""
+    if jax.process_count() > 1:
+        return
+    values = np.asarray(table, np.float32)[:_POSITIONS]
+    yield matrix("Position embeddings", "A row for each position, a column for each number.", values[:, :_POSITIONS])
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    unit = values / np.maximum(lengths, 1e-12)
+    yield matrix("How alike positions are", "The cosine between the embeddings of two positions.", unit @ unit.T)
+
+
+def bert_positions(params: Params) -> Iterator[dict[str, Any]]:
+    """Those of a model with a `bert`."""
+    return positions(params["bert"]["embeddings"]["position_embeddings"])
+
+
+def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:
+    """A picture of which token may look at which; see `make_mask`."""
+    allowed: Bool[Array, "1 1 S S"] = make_mask(jnp.asarray(segments)[None], direction)
+    caption = "Rows may look at the columns that are dark; what is pale is another instance, padding, or yet to come."
+    return matrix("Attention mask of a row", caption, np.asarray(allowed)[0, 0])
+
+
+def matrix(title: str, caption: str, values: np.ndarray) -> dict[str, Any]:
+    """A record of a picture of numbers."""
+    return {"kind": "matrix", "title": title, "caption": caption, "values": values}
+
+
+def texts(row: Mapping[str, np.ndarray], vocab: Sequence[str]) -> list[str]:
+    """The one or two texts of a row, read back from their pieces."""
+    found = []
+    for segment in range(int(row["token_type_ids"].max(initial=0)) + 1):
+        ids = row["input_ids"][row["token_type_ids"] == segment].tolist()
+        words = " ".join(vocab[token] for token in ids if vocab[token] not in _SPECIAL)
+        found.append(words.replace(" ##", ""))
+    return found

@@ -1,0 +1,217 @@
+"""What all models of a target given a source have in common: their inputs, their loss, and how they write.
+
+Shapes: B batch, S source length, T target length, V target vocabulary, n hypotheses.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from bertjax.config import choice
+from bertjax.contract import Batch, Example, Metrics, Params
+from bertjax.decoding.beam_search import beam_search
+from bertjax.decoding.config import DecodingConfig, length_limits
+from bertjax.decoding.forced import score_targets
+from bertjax.decoding.hypotheses import Hypotheses
+from bertjax.decoding.sampling import sample
+from bertjax.errors import UserError
+from bertjax.models.decoder import Beams
+from bertjax.models.encoder_decoder import Seq2SeqOutput
+from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
+
+# What `loss` says of targets that are given.
+FIGURES = ("nll", "perplexity", "token_accuracy")
+
+
+class TargetIds(NamedTuple):
+    """Special tokens of the target's vocabulary."""
+
+    start: int  # what the decoder is fed first
+    end: int
+    pad: int
+    unk: int | None = None  # None where every text can be written
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothingConfig:
+    """How labels are smoothed; see `losses.smoothed_cross_entropy`."""
+
+    label_smoothing: float
+    smoothing_denominator: str
+
+    def __post_init__(self) -> None:
+        choice(self.smoothing_denominator, ("V", "V-1", "V-2"), "smoothing_denominator")
+        if not 0 <= self.label_smoothing < 1:
+            got = self.label_smoothing
+            fix = "use 0.1, as the paper does"
+            raise UserError("config key label_smoothing", got=got, expected="at least 0 and below 1", fix=fix)
+
+
+def count(flags: Bool[Array, "*n"]) -> Float[Array, ""]:
+    """How many are true, as a float."""
+    return jnp.sum(flags, dtype=jnp.float32)
+
+
+def decoder_inputs(labels: Int[Array, "B T"], segments: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
+    """What the decoder is fed to predict `labels`: a start token, then each label but the last, pair by pair."""
+    before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)))
+    is_first = segments != jnp.pad(segments[:, :-1], ((0, 0), (1, 0)))
+    return jnp.where(is_first, start_id, before)
+
+
+def apply(
+    model: nn.Module, params: Params, batch: Batch, start_id: int, rng: Array | None, return_attention: bool
+) -> Seq2SeqOutput:
+    """The outcome for targets that are given; without `rng`, dropout is off.
+
+    Args:
+      model: whose methods are those of `EncoderDecoder`.
+      params: its parameters.
+      batch: `input_ids`, `segment_ids` [B, S]; `labels`, `target_segment_ids` [B, T]; where rows are packed,
+        `position_ids` and `target_position_ids` too; `token_type_ids` if the model takes them.
+      start_id: what the decoder is fed first.
+      rng: for dropout.
+      return_attention: whether to return the weights.
+    """
+    output: Any = model.apply(
+        {"params": params},
+        batch["input_ids"],
+        batch["segment_ids"],
+        decoder_inputs(batch["labels"], batch["target_segment_ids"], start_id),
+        batch["target_segment_ids"],
+        source_positions=batch.get("position_ids"),
+        target_positions=batch.get("target_position_ids"),
+        **_token_types(batch),
+        deterministic=rng is None,
+        return_attention=return_attention,
+        rngs={} if rng is None else {"dropout": rng},
+    )
+    assert isinstance(output, Seq2SeqOutput)
+    return output
+
+
+def loss(
+    logits: Float[Array, "B T V"], batch: Batch, config: SmoothingConfig, pad_id: int
+) -> tuple[Float[Array, ""], Metrics]:
+    """The sum of the labels' losses, and metrics: "tokens", those of the targets, and `FIGURES`: "nll" is without
+    smoothing; of "perplexity" see `metric_log.means`.
+    """
+    labels, is_token = batch["labels"], batch["target_segment_ids"] != 0
+    each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
+    nll, number = jnp.sum(cross_entropy(logits, labels) * is_token), count(is_token)
+    metrics = {
+        "tokens": (number, jnp.ones(())),
+        "nll": (nll, number),
+        "perplexity": (nll, number),
+        "token_accuracy": (count(is_best(logits, labels) & is_token), number),
+    }
+    return jnp.sum(each * is_token), metrics
+
+
+def write(
+    model: nn.Module,
+    params: Params,
+    batch: Batch,
+    config: DecodingConfig,
+    ids: TargetIds,
+    seed: int,
+    continues: Bool[Array, " V"] | None = None,
+) -> Mapping[str, Array]:
+    """The `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n]; T follows from S.
+
+    Args:
+      model, params: as for `apply`.
+      batch: `input_ids`, `segment_ids` [B, S]; `token_type_ids` if the model takes them; `numbers` [B] of `numbered`.
+      config: how they are searched for, or drawn.
+      ids: special tokens.
+      seed: of what is drawn, which depends on it, on the source and on its number alone: neither on the batch nor on
+        the machines.
+      continues: which ids continue the word before them; see `beam_search`. Samples do not look at it.
+    """
+    variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
+    # Caches need not be longer than what the longest row may get.
+    most = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
+    config = dataclasses.replace(config, max_length=min(config.max_length, most))
+    min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
+    memory = model.apply(variables, sources, segments, **_token_types(batch), deterministic=True, method="encode")
+    cache = model.apply(variables, memory, width(config), config.max_length, method="start")
+
+    def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
+        outcome: tuple[Array, Any] = model.apply(variables, tokens, cache, beams, method="step")
+        return outcome
+
+    what: dict[str, Any] = {
+        "start_ids": jnp.full(len(sources), ids.start, jnp.int32),
+        "min_lengths": min_lengths,
+        "max_lengths": max_lengths,
+        "config": config,
+        "eos_id": ids.end,
+        "pad_id": ids.pad,
+        "unk_id": ids.unk,
+    }
+    if config.method == "sampling":
+        return _found(sample(step, cache, _keys(seed, batch), **what))
+    return _found(beam_search(step, cache, **what, continues=continues))
+
+
+def width(config: DecodingConfig) -> int:
+    """How many hypotheses of each source are followed at once."""
+    return {"sampling": config.n_best, "beam_search": config.num_beams, "forced": 1}[config.method]
+
+
+def score_given(
+    model: nn.Module, params: Params, batch: Batch, config: DecodingConfig, ids: TargetIds
+) -> Mapping[str, Array]:
+    """The targets that are given, as `write` returns those it finds: ids [B, 1, T], lengths and scores [B, 1].
+
+    Args:
+      model, params, batch: as for `apply`.
+      config: what scores are.
+      ids: special tokens.
+    """
+    logits = apply(model, params, batch, ids.start, None, return_attention=False).logits
+    lengths = jnp.sum(batch["target_segment_ids"] != 0, axis=1)
+    return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
+
+
+def check_finds(config: DecodingConfig) -> None:
+    """Raises UserError if targets are given, where some are to be found."""
+    if config.method == "forced":
+        fix = "leave it as it is here, and set it with --mode=predict"
+        expected = "beam_search or sampling, as targets are to be found"
+        raise UserError("config key decoding.method", got=config.method, expected=expected, fix=fix)
+
+
+def _found(found: Hypotheses) -> Mapping[str, Array]:
+    return {"ids": found.ids, "lengths": found.lengths, "scores": found.scores}
+
+
+def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Example]:
+    """Yields the examples, their rows with their numbers among all rows if samples are drawn by these."""
+    if config.method != "sampling" or not config.sample_by_line:
+        yield from examples
+        return
+    numbers = itertools.count()
+    for example in examples:
+        yield example._replace(rows=[{**row, "numbers": np.array(next(numbers), np.uint32)} for row in example.rows])
+
+
+def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
+    """A key for each row, by its tokens and its number: whichever rows it is among, and however far it is padded."""
+    sources, segments = batch["input_ids"], batch["segment_ids"]
+    odd = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
+    digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
+    return jax.vmap(jax.random.fold_in)(keys, batch["numbers"]) if "numbers" in batch else keys
+
+
+def _token_types(batch: Batch) -> dict[str, Any]:
+    return {"token_type_ids": batch["token_type_ids"]} if "token_type_ids" in batch else {}

@@ -1,0 +1,308 @@
+"""What a translation model begins with: its vocabularies, and what `init_from` names: a run, or a MarianMTModel."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.contract import Params
+from bertjax.data.rows.buckets import fitting_length
+from bertjax.data.text import subword_vocabularies
+from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.text.subwords import SentencePieceSubwords, Subwords
+from bertjax.data.translation.text import DATES, TranslationText
+from bertjax.errors import UserError
+from bertjax.files import completed
+from bertjax.interop import json_files, marian
+from bertjax.interop.marian_subwords import MarianSubwords, read_subwords, save_sentencepiece
+from bertjax.models.encoder_decoder import EncoderDecoderConfig
+from bertjax.models.recurrent_seq2seq import RecurrentConfig
+from bertjax.runs import checkpoints
+
+_log = logging.getLogger(__name__)
+
+_DONE = "vocabularies.json"
+_DIGEST = "vocabulary.sha256"  # of the files that vocabularies are in, beside them
+# Whatever a vocabulary may be in.
+_FILES = (
+    *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "spm.model"),
+    *("vocab.txt", "tokenizer.json", "tokenizer_config.json"),
+)
+# Of the model, what the user may choose beside published weights.
+_FREE = (
+    "attention_backend",
+    "dtype",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "initializer",
+    "initializer_range",
+    "scan_layers",
+    "remat",
+)
+_SEQ_LEN = 128  # the default
+_PREFIXES = ("source_prefix", "target_prefix")
+
+
+def open_vocabularies(folder: Path) -> Vocabularies:
+    """The vocabularies in a run's folder, or in that of a MarianMTModel.
+
+    Raises:
+      UserError: there are none, or they are not those that were saved there.
+    """
+    _check_unchanged(folder)
+    is_own = (folder / "source").is_dir() or (folder / "spm.model").exists()  # with files for transformers, perhaps
+    if is_own or not (folder / "source.spm").exists():
+        return Vocabularies.load(folder)
+    is_published = (folder / "config.json").exists() and not checkpoints.has_checkpoint(folder)
+    # A run's own config.json says nothing that the vocabularies could be compared with.
+    return Vocabularies(*(marian.open_subwords(folder) if is_published else read_subwords(folder)))
+
+
+def save_vocabularies(vocabularies: Vocabularies, folder: Path, *, for_transformers: bool = False) -> None:
+    """Writes them for `open_vocabularies`, in place of any that are there.
+
+    Args:
+      vocabularies: of both sides.
+      folder: made if needed.
+      for_transformers: whether `AutoTokenizer.from_pretrained(folder)` opens them too. It decodes translations only if
+        the sides have one vocabulary, or are SentencePiece models or Marian's. Otherwise it has the vocabulary of the
+        source, and the folder `target` that of the target.
+    """
+    (folder / _DIGEST).unlink(missing_ok=True)
+    for path in _files(folder):
+        path.unlink()
+    for place in (folder / "source", folder / "target"):
+        with contextlib.suppress(OSError):  # one that is not there, or has something else in it
+            place.rmdir()
+    if isinstance(vocabularies.source, MarianSubwords):
+        vocabularies.source.save(folder)
+        vocabularies.target.save(folder)
+    else:
+        vocabularies.save(folder)
+        if for_transformers:
+            _save_for_transformers(vocabularies, folder)
+    with completed(folder / _DIGEST) as path:
+        path.write_text(_digest(folder) + "\n")
+
+
+def _save_for_transformers(vocabularies: Vocabularies, folder: Path) -> None:
+    """Writes what `save` of vocabularies that are not Marian's leaves out."""
+    source, target = vocabularies
+    are_alike = (source.eos_id, source.unk_id) == (target.eos_id, target.unk_id)
+    if isinstance(source, SentencePieceSubwords) and isinstance(target, SentencePieceSubwords) and are_alike:
+        save_sentencepiece(source, target, folder)
+        return
+    for side, place in ((source, folder), (target, folder / "target")) if source is not target else ():
+        side.save(place)
+        if isinstance(side, SentencePieceSubwords):
+            save_sentencepiece(side, side, place)
+    if source is not target:
+        told = "AutoTokenizer of transformers encodes sources by %s, and decodes translations by %s/target"
+        _log.warning("the sides have vocabularies of their own: " + told, folder, folder)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those of the vocabularies in a folder, in a fixed order."""
+    places = (folder / "source", folder / "target", folder)
+    return [place / name for place in places for name in _FILES if (place / name).exists()]
+
+
+def _digest(folder: Path) -> str:
+    """The sha256 of all of these files and their names."""
+    files = _files(folder)
+    digests = [(str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def _check_unchanged(folder: Path) -> None:
+    """Raises UserError for other vocabularies than were saved: ids would mean other words, and nobody would notice.
+
+    Where no digest was saved, in older runs and published folders, nothing can be told.
+    """
+    path = folder / _DIGEST
+    if path.exists() and (saved := path.read_text().strip()) != (found := _digest(folder)):
+        raise UserError(
+            f"the vocabulary in {folder}",
+            got=f"files of sha256 {found[:16]}...",
+            expected=f"{saved[:16]}..., those that the model learned with",
+            fix="restore them; another vocabulary takes another run, with data.vocab_file",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """The vocabularies of a run, trained on its pairs, which are read as they stand.
+
+    Attributes:
+      folder: where the vocabularies are kept.
+      text: the pairs.
+      config: which vocabularies.
+      init_from: where they come from instead, or "".
+    """
+
+    folder: Path
+    text: TranslationText
+    config: SubwordConfig
+    init_from: str
+
+    @property
+    def fingerprint(self) -> str:
+        """What pairs and vocabularies depend on."""
+        if self.init_from:
+            vocabularies: Any = open_vocabularies(Path(self.init_from)).fingerprint
+        elif self.config.vocab_file:
+            vocabularies = subword_vocabularies.make(self.config, lambda: ()).fingerprint
+        else:
+            vocabularies = dataclasses.asdict(self.config)
+        return hashlib.sha256(json.dumps([self.text.fingerprint(), vocabularies]).encode()).hexdigest()
+
+    def run(self) -> None:
+        """Makes the vocabularies, unless that has been done."""
+        done, fingerprint = self.folder / _DONE, self.fingerprint
+        if done.exists() and json.loads(done.read_text())["fingerprint"] == fingerprint:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)  # of another kind of vocabularies, perhaps
+        self.folder.mkdir(parents=True)
+        if self.init_from:
+            vocabularies = open_vocabularies(Path(self.init_from))
+        else:
+            pairs = self.text.pairs
+            vocabularies = subword_vocabularies.make(
+                self.config, lambda: ((pair.source, pair.target) for pair in pairs("train"))
+            )
+        save_vocabularies(vocabularies, self.folder)
+        with completed(done) as path:
+            path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n")
+
+
+def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
+    """Fills in what `init_from` determines of the architecture, the model and the texts.
+
+    Args:
+      config: the whole of it.
+      reads: whether pairs are read, to train on or to be scored on.
+    Raises:
+      UserError: no model is named at all, or one that contradicts the folder.
+    """
+    model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
+    data, decoding = config["data"], dict(config["decoding"])
+    if config["init_from"]:
+        known, found, prefixes = _describe(Path(config["init_from"]))
+        wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
+        of_model = {f"model.{key}": value for key, value in found.items()}
+        for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes tell the most
+            if wanted.get(key) not in (None, value):
+                raise UserError(
+                    f"config key {key}",
+                    got=wanted[key],
+                    expected=f"{value}, as in init_from={config['init_from']}",
+                    fix="leave it out, and name no model after the config file",
+                )
+        whole, model, data = known, {**model, **found}, _read_alike(config, prefixes, reads)
+        most = found.get("max_positions", decoding["max_length"])
+        decoding["max_length"] = min(decoding["max_length"], most)
+    elif model.get("share_embeddings") and data.get("joint") is False:
+        raise UserError(
+            "config key model.share_embeddings",
+            got="True, and data.joint=False",
+            expected="one table for one vocabulary, or two for two",
+            fix="set --config.model.share_embeddings=False, or --config.data.joint=True",
+        )
+    architecture = whole["architecture"]
+    if architecture == "recurrent" and config["init_from"]:  # without a model named, the Transformer's values are there
+        own, others = ({f.name for f in dataclasses.fields(cls)} for cls in (RecurrentConfig, EncoderDecoderConfig))
+        model = {key: value for key, value in model.items() if key not in others - own}
+    if data.get("packing") is True and (architecture == "recurrent" or data.get("source") == DATES):
+        raise UserError(
+            "config key data.packing",
+            got=True,
+            expected="False for dates, which come without end, and for a recurrent model",
+            fix="set --config.data.packing=False",
+        )
+    missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
+    if missing:
+        raise UserError(
+            "--config",
+            got=f"neither a model nor init_from (model.{missing[0]} is not set)",
+            expected="a model, or a folder to take it from",
+            fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
+        )
+    if data.get("seq_len", 0) is None:
+        data = {**data, "seq_len": fitting_length(_SEQ_LEN, model.get("max_positions"))}
+    return {**config, **whole, "model": model, "data": data, "decoding": decoding}
+
+
+def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any], reads: bool) -> dict[str, Any]:
+    """The `data` of a config with `init_from`, whose texts get the prefixes that the folder's had.
+
+    They get their own where there are any: other languages, or one pair of several. Dates that are read have none.
+
+    Raises:
+      UserError: a vocabulary beside that of the folder.
+    """
+    data = dict(config["data"])
+    for key in ("vocab_file", "target_vocab_file", "lowercase"):
+        if data.get(key):
+            raise UserError(
+                f"config key data.{key}",
+                got=data[key],
+                expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
+                fix="leave it out",
+            )
+    if any(data.get(key) for key in _PREFIXES) or (reads and data.get("source") == DATES):
+        return data
+    return {**data, **prefixes}
+
+
+def _describe(folder: Path) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+    """What a folder determines: architecture and first token, the fields of the model, and the texts' prefixes."""
+    if checkpoints.has_checkpoint(folder):
+        run = json_files.read_json(folder / "config.json", dict)
+        if run["experiment"] != "translation":
+            got, fix = f"a run of {run['experiment']}", "name a folder of one"
+            raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix=fix)
+        model, whole = run["model"], {key: run[key] for key in ("architecture", "start_token")}
+        prefixes = {key: run["data"][key] for key in _PREFIXES}
+    else:
+        model, special = marian.read_config(folder), marian.read_special_ids(folder)
+        start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
+        whole, prefixes = {"architecture": "transformer", "start_token": start}, {}
+    return whole, {key: value for key, value in model.items() if key not in _FREE}, prefixes
+
+
+def warm_start(params: Params, folder: Path) -> Params:
+    """A folder's weights in place of parameters; says which it has none for.
+
+    Raises:
+      UserError: weights that are missing, damaged, or of other shapes.
+    """
+    if not checkpoints.has_checkpoint(folder):
+        return marian.load(folder, params)
+    found, missing = checkpoints.restore_shared(folder, params)
+    for name in missing:
+        _log.warning("%s has no weights of %s, which start afresh", folder, name)
+    return found
+
+
+def pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
+    """Each token as text."""
+    return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
+
+
+def target_ids(start_token: str, vocabulary: Subwords | None) -> tuple[int, int, int, int | None]:
+    """What a decoder is fed first ("begin", "pad" or "end" of its vocabulary), the end, padding and the unknown.
+
+    They stand for what is not known yet if there is no vocabulary.
+    """
+    if vocabulary is None:
+        return 0, 1, 0, None
+    ids = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}
+    return ids[start_token], vocabulary.eos_id, vocabulary.pad_id, vocabulary.unk_id

@@ -1,0 +1,146 @@
+"""Text that is read as it stands: what tells it apart, its vocabulary, and what can be wrong with the two."""
+
+import gzip
+import json
+import shutil
+
+import pytest
+
+from bertjax.data.fine_tuning.given_text import GivenText
+from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+from tests.tiny import check_told
+
+VOCABULARY = (*SPECIALS, "a", "b", "##c")
+ROWS = "sentence\tlabel\na b\t1\nb c\t0\n"
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A folder with `rows.tsv`, `more.tsv`, `vocab.txt` and a vocabulary with its casing, `uncased`."""
+    home = tmp_path / "home"
+    WordPiece(VOCABULARY, lowercase=True).save(home / "uncased")
+    shutil.copy(home / "uncased" / "vocab.txt", home)
+    (home / "rows.tsv").write_text(ROWS)
+    (home / "more.tsv").write_text("sentence\tlabel\na\t1\n")
+    return home
+
+
+def text(home, folder=None, vocab="vocab.txt", lowercase=True, **sources):
+    named = {"data.source": "rows.tsv", "data.valid_source": "", **{f"data.{k}": v for k, v in sources.items()}}
+    paths = {key: name and str(home / name) for key, name in named.items()}
+    return GivenText(folder or home / "kept", paths, VocabularyConfig(str(home / vocab) if vocab else "", lowercase))
+
+
+def told(call):
+    with pytest.raises(UserError) as error:
+        call()
+    return f"error: {error.value}"
+
+
+def test_the_fingerprint_is_of_the_content_not_of_the_place(home, tmp_path):
+    before = text(home).fingerprint
+    assert len(before) == 64
+    moved = shutil.copytree(home, tmp_path / "elsewhere")
+    assert text(moved, folder=tmp_path / "other").fingerprint == before
+    assert text(home, vocab="uncased").fingerprint == before  # the same tokens and casing, from a folder
+
+
+@pytest.mark.parametrize("what", ["row", "name", "compression", "token", "casing", "held-out rows", "their key"])
+def test_the_fingerprint_changes_with(home, what):
+    both = {"valid_source": "more.tsv"}
+    given = text(home, **both)
+    before = given.fingerprint
+    if what == "row":
+        (home / "more.tsv").write_text("sentence\tlabel\na\t0\n")
+    elif what == "name":  # it tells how fields are parted
+        (home / "rows.tsv").rename(home / "rows.csv")
+        given = text(home, source="rows.csv", **both)
+    elif what == "compression":
+        (home / "rows.tsv.gz").write_bytes(gzip.compress(ROWS.encode()))
+        given = text(home, source="rows.tsv.gz", **both)
+    elif what == "token":
+        (home / "vocab.txt").write_text("\n".join((*SPECIALS, "b", "a", "##c")) + "\n")
+    elif what == "casing":
+        given = text(home, lowercase=False, **both)
+    elif what == "held-out rows":
+        given = text(home)
+    else:
+        given = text(home, source="more.tsv", valid_source="rows.tsv")
+    assert given.fingerprint != before
+
+
+def test_the_vocabulary_is_kept_in_the_folder(home):
+    given = text(home)
+    given.run()
+    assert WordPiece.load(home / "kept").vocab == VOCABULARY
+    assert WordPiece.load(home / "kept").lowercase is True
+    before = (home / "kept" / "vocab.txt").read_bytes()
+    given.run()  # again
+    assert (home / "kept" / "vocab.txt").read_bytes() == before
+    assert {path.name for path in (home / "kept").iterdir()} == {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+
+
+def test_a_run_keeps_the_longest_word_that_it_began_with(home):
+    """Those that began before the folder's own number was read have 200."""
+    given = text(home, vocab="uncased")
+    given.run()
+    before = given.fingerprint
+    WordPiece(VOCABULARY, lowercase=True, max_word_chars=100).save(home / "uncased")
+    given.run()
+    assert given.tokenizer().max_word_chars == 100
+    assert WordPiece.load(home / "kept").max_word_chars == 200
+    assert given.fingerprint == before
+
+
+@pytest.mark.parametrize("ask", ["run", "fingerprint"])
+def test_no_source_and_no_vocabulary(home, ask):
+    def call(given):
+        return lambda: given.run() if ask == "run" else given.fingerprint
+
+    check_told(
+        told(call(text(home, source=""))),
+        what="config key data.source",
+        got="nothing",
+        expected="rows to train on",
+        fix="--config.data.source=FILE",
+    )
+    check_told(
+        told(call(text(home, vocab=""))),
+        what="config key data.vocab_file",
+        got="nothing, and no init_from",
+        expected="a vocab.txt, or a folder",
+        fix="--config.data.vocab_file, or --config.init_from",
+    )
+    assert not (home / "kept").exists()
+
+
+@pytest.mark.parametrize("key", ["source", "valid_source"])
+def test_a_source_that_is_not_there(home, key):
+    message = told(lambda: text(home, **{key: "none.tsv"}).fingerprint)
+    what = f"config key data.{key}={home}/none.tsv"
+    check_told(message, what=what, got="does not exist", expected="files", fix="correct the path")
+
+
+def test_a_folder_of_another_casing(home):
+    check_told(
+        told(lambda: given_vocabulary(home / "uncased", lowercase=False)),
+        what="config key data.lowercase",
+        got="False",
+        expected="True, as the tokenizer in",
+        fix="--config.data.lowercase=True",
+    )
+
+
+def test_a_file_and_a_folder_of_googles_take_any_casing(home):
+    (home / "bert_config.json").write_text(json.dumps({}))
+    for path in (home, home / "vocab.txt"):
+        for lowercase in (True, False):
+            assert given_vocabulary(path, lowercase).lowercase is lowercase
+
+
+def test_the_folder_inside_that_of_older_sentence_transformers(home):
+    (home / "outer").mkdir()
+    shutil.move(home / "uncased", home / "outer" / "0_Transformer")
+    assert given_vocabulary(home / "outer", lowercase=True).vocab == VOCABULARY

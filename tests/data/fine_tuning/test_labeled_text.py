@@ -1,0 +1,346 @@
+import doctest
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow_datasets as tfds
+
+from bertjax.config import build
+from bertjax.data.fine_tuning import labeled_text
+from bertjax.data.fine_tuning.labeled_text import (
+    LabeledText,
+    LabeledTextConfig,
+    check_labels,
+    label_names,
+    read_splits,
+    texts_of_line,
+)
+from bertjax.data.readers import tables
+from bertjax.data.readers.lines import RowError
+from bertjax.errors import UserError
+from configs import glue
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, content: str) -> str:
+    Path(name).write_text(content)
+    return name
+
+
+def config(**changes: object) -> LabeledTextConfig:
+    values = {
+        "source": "a.tsv",
+        "valid_source": "",
+        "valid_fraction": 0.1,
+        "header": True,
+        "separator": "",
+        "text_columns": ("text",),
+        "label_column": "label",
+        "on_bad_row": "stop",
+    }
+    return build(LabeledTextConfig, {**values, **changes}, "data")
+
+
+def read(numeric: bool = False, **changes: object) -> list[LabeledText]:
+    settings = config(**changes)
+    return labeled_text.read(settings, settings.source, "data.source", numeric)
+
+
+def labeled(*labels: str) -> list[LabeledText]:
+    return [LabeledText("text", None, label, f"a.tsv:{number}") for number, label in enumerate(labels, 1)]
+
+
+def test_single_texts():
+    write("a.tsv", 'text\tlabel\nan  inner space \t 1\n"\t0\n')
+    assert read() == [LabeledText("an  inner space", None, "1", "a.tsv:2"), LabeledText('"', None, "0", "a.tsv:3")]
+
+
+def test_pairs_in_the_order_of_the_config():
+    write("a.csv", "yes,b,a\nno,d,c\n")
+    rows = read(source="a.csv", header=False, text_columns=("2", "1"), label_column="0")
+    assert rows == [LabeledText("a", "b", "yes", "a.csv:1"), LabeledText("c", "d", "no", "a.csv:2")]
+
+
+def test_numbers():
+    write("a.tsv", "text\tlabel\nx\t5.000\ny\t-1e-3\nz\t 2 \n")
+    assert [row.label for row in read(numeric=True)] == [5.0, -0.001, 2.0]
+    write("a.jsonl", '{"text": "x", "label": 3}\n{"text": "x", "label": "2.5"}\n')
+    assert [row.label for row in read(numeric=True, source="a.jsonl")] == [3.0, 2.5]
+
+
+def test_labels_of_json_lines_are_named_as_they_stand_there():
+    write("a.jsonl", "".join(f'{{"text": "x", "label": {label}}}\n' for label in ("1", '"1"', "true", '" yes "')))
+    assert [row.label for row in read(source="a.jsonl")] == ["1", "1", "true", "yes"]
+
+
+def test_rows_without_labels_can_be_read_but_not_trained_on():
+    write("a.tsv", "text\nx\n")
+    assert read(label_column="") == [LabeledText("x", None, None, "a.tsv:2")]
+    with pytest.raises(UserError, match=r"data\.label_column: got ''; expected a column: training needs labels"):
+        read_splits(config(label_column=""), numeric=False, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"text": " ", "label": 1}', "an empty text in column 'text'; expected text. Fix: complete the row"),
+        ('{"text": 3, "label": 1}', "int in column 'text'; expected text"),
+        ('{"text": null, "label": 1}', "NoneType in column 'text'"),
+        ('{"text": "x", "label": ""}', "an empty label in column 'label'"),
+        ('{"text": "x", "label": null}', "NoneType in column 'label'; expected the name or number of a class"),
+        ('{"text": "x", "label": 0.5}', "float in column 'label'"),
+        (
+            '{"label": 1, "body": "x"}',
+            r"a row without column 'text'; its columns: 'label', 'body'; expected what "
+            r"config\.data\.text_columns names\. Fix: correct --config\.data\.text_columns",
+        ),
+        ('{"text": "x"}', r"without column 'label'; .*--config\.data\.label_column, or --config\.data\.header"),
+        ("{}", "its columns: none"),
+    ],
+)
+def test_bad_rows(row, message, caplog):
+    write("a.jsonl", f'{{"text": "x", "label": 1}}\n{row}\n')
+    with pytest.raises(UserError, match=rf"a\.jsonl:2: got .*{message}.*on_bad_row=skip"):
+        read(source="a.jsonl")
+    with caplog.at_level(logging.INFO, "bertjax"):
+        assert len(read(source="a.jsonl", on_bad_row="skip")) == 1
+    assert caplog.messages == ["read a.jsonl: 1 rows, 1 bad rows left out"]
+
+
+@pytest.mark.parametrize("value", ['"nan"', "NaN", '"-inf"', "Infinity", '"good"', '""', "null", "true", '"1,5"'])
+def test_what_is_no_number(value):
+    write("a.jsonl", f'{{"text": "x", "label": 1}}\n{{"text": "x", "label": {value}}}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl:2: got .* in column 'label'; expected a finite number"):
+        read(numeric=True, source="a.jsonl")
+    assert len(read(numeric=True, source="a.jsonl", on_bad_row="skip")) == 1
+
+
+def test_a_pair_needs_both_texts():
+    write("a.tsv", "one\ttwo\tlabel\nx\ty\t1\nx\t\t1\n")
+    with pytest.raises(UserError, match=r"a\.tsv:3: got an empty text in column 'two'"):
+        read(text_columns=("one", "two"))
+    write("a.tsv", "text\tlabel\nx\t1\n")
+    with pytest.raises(UserError, match=r"a\.tsv:2: got a row without column 'two'; its columns: 'text', 'label'"):
+        read(text_columns=("text", "two"))
+
+
+def test_bad_rows_of_the_table_are_counted_too(caplog):
+    write("a.tsv", "text\tlabel\nx\ny\t1\n\t1\n")
+    with caplog.at_level(logging.INFO, "bertjax"):
+        assert [row.first for row in read(on_bad_row="skip")] == ["y"]
+    assert caplog.messages == ["read a.tsv: 1 rows, 2 bad rows left out"]
+
+
+@pytest.mark.parametrize(("content", "left_out"), [("", 0), ("text\tlabel\n", 0), ("text\tkind\nx\t1\ny\t1\n", 2)])
+def test_no_rows(content, left_out):
+    write("a.tsv", content)
+    with pytest.raises(UserError, match=rf"data\.source=a\.tsv: got no rows at all \({left_out} bad rows left out\)"):
+        read(on_bad_row="skip")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("text_columns", (), r"data\.text_columns: got \(\); expected one column, or the two of a pair"),
+        ("text_columns", ("a", "b", "c"), r"got \('a', 'b', 'c'\)"),
+        ("valid_fraction", 0.0, r"data\.valid_fraction: got 0\.0; expected a fraction of the rows above 0 and below 1"),
+        ("valid_fraction", 1, r"got 1\.0; .*Fix: use 0\.1, or give held-out rows as data\.valid_source"),
+        ("on_bad_row", "ignore", r"data\.on_bad_row: got 'ignore'"),
+        ("text_columns", ("label",), r"got \('label',\) and 'label'; expected different columns"),
+        ("text_columns", ("text", "text"), r"got \('text', 'text'\) and 'label'; expected different columns"),
+    ],
+)
+def test_wrong_configs(key, value, message):
+    with pytest.raises(UserError, match=message):
+        config(**{key: value})
+
+
+def test_rows_with_a_source_of_their_own_are_held_out():
+    write("a.tsv", "text\tlabel\nx\t1\n")
+    write("b.tsv", "text\tlabel\ny\t0\n")
+    train, valid = read_splits(config(valid_source="b.tsv", valid_fraction=0.0), numeric=False, seed=0)
+    assert [row.first for row in train] == ["x"]
+    assert [row.first for row in valid] == ["y"]
+    with pytest.raises(UserError, match=r"data\.valid_source=c\.tsv: got a path that does not exist"):
+        read_splits(config(valid_source="c.tsv"), numeric=False, seed=0)
+
+
+def test_held_out_rows_follow_from_seed_and_number(check_rate):
+    def held_out(count: int, seed: int, mark: str, **changes: object) -> set[int]:
+        write("a.tsv", "text\tlabel\n" + "".join(f"{mark}{number}\t{number % 3}\n" for number in range(count)))
+        train, valid = read_splits(config(**changes), numeric=False, seed=seed)
+        numbers = [[int(row.first.removeprefix(mark)) for row in rows] for rows in (train, valid)]
+        assert numbers == [sorted(numbers[0]), sorted(numbers[1])]
+        assert sorted(numbers[0] + numbers[1]) == list(range(count))
+        return set(numbers[1])
+
+    many = held_out(4_000, 7, "x")
+    check_rate("held-out rows", len(many), 4_000, 0.1)
+    some = {number for number in many if number < 500}
+    assert held_out(500, 7, "another text ") == some
+    assert many < held_out(4_000, 7, "x", valid_fraction=0.2)
+    assert held_out(500, 8, "x") != some
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.999])
+def test_a_split_without_rows_is_told(fraction):
+    write("a.tsv", "text\tlabel\nx\t1\ny\t0\n")
+    with pytest.raises(UserError, match=rf"data\.valid_fraction={fraction}: got [02] of 2 rows of a\.tsv held out"):
+        read_splits(config(valid_fraction=fraction), numeric=False, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["10", "9", "0", "1", "9"], ("0", "1", "9", "10")),
+        (["-1", "0.5", "0"], ("-1", "0", "0.5")),
+        (["10", "9", "b", "B"], ("10", "9", "B", "b")),
+        (["nan", "2", "10"], ("10", "2", "nan")),
+        (["01", "1"], ("01", "1")),
+    ],
+)
+def test_classes_are_sorted(labels, names):
+    assert label_names(labeled(*labels), ()) == label_names(labeled(*reversed(labels)), ()) == names
+
+
+def test_classes_keep_the_order_of_their_source():
+    known = ("not_equivalent", "unknown", "equivalent")
+    assert label_names(labeled("equivalent", "not_equivalent"), known) == ("not_equivalent", "equivalent")
+    assert label_names(labeled("equivalent", "another"), known) == ("another", "equivalent")
+
+
+def test_one_class_is_none():
+    with pytest.raises(
+        UserError, match=r"from a\.tsv:1 on: got 'yes' in each of 2 rows; expected two or more\. Fix: .*label_column"
+    ):
+        label_names(labeled("yes", "yes"), ())
+
+
+def test_held_out_labels_are_known():
+    check_labels(labeled("b", "a", "b"), ("a", "b", "c"))
+    message = r"a\.tsv:2: got label 'd', in rows of the classes a, d; expected one of a, b, c, the model's"
+    with pytest.raises(UserError, match=message):
+        check_labels(labeled("a", "d"), ("a", "b", "c"))
+
+
+def test_lines_to_predict():
+    assert texts_of_line(" One  text. ", "line 1", ["a"]) == ["One  text."]
+    assert texts_of_line("One. \t Two.", "line 1", ["a", "b"]) == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    ("line", "columns", "message"),
+    [
+        ("One.", "ab", r"line 7: got 1 separated by tabs; expected two texts with a tab between them\. Fix: put a tab"),
+        ("a\tb\tc", "ab", "got 3 separated by tabs"),
+        ("a\tb", "a", r"one text, without a tab\. Fix: .*set --config\.data\.text_columns to 2 names instead of 1"),
+        ("a\t ", "ab", "got an empty text"),
+        (" ", "a", "got an empty text; expected one text.*Fix: complete or delete the line"),
+    ],
+)
+def test_wrong_lines_to_predict(line, columns, message):
+    with pytest.raises(RowError, match=message):
+        texts_of_line(line, "line 7", columns)
+
+
+def test_the_docstring_holds():
+    assert doctest.testmod(labeled_text) == doctest.TestResults(failed=0, attempted=2)
+
+
+@pytest.mark.parametrize("task", glue.TASKS)
+def test_glue_by_way_of_tfds(task):
+    settings = config(**glue.tfds(task))
+    with tfds.testing.mock_data(num_examples=20, policy=tfds.testing.MockPolicy.USE_CODE):
+        train, valid = read_splits(settings, numeric=task == "stsb", seed=0)
+    assert len(train) == len(valid) == 20
+    for row in train + valid:
+        assert (row.second is None) == (task in ("cola", "sst2"))
+        assert isinstance(row.label, float if task == "stsb" else str)
+
+
+# The second class of two is the one whose F1 is scored.
+CLASSES = {
+    "cola": ("unacceptable", "acceptable"),
+    "sst2": ("negative", "positive"),
+    "mrpc": ("not_equivalent", "equivalent"),
+    "stsb": (),
+    "qqp": ("not_duplicate", "duplicate"),
+    "mnli": ("entailment", "neutral", "contradiction"),
+    "qnli": ("entailment", "not_entailment"),
+    "rte": ("entailment", "not_entailment"),
+    "wnli": ("not_entailment", "entailment"),
+}
+
+
+@pytest.mark.parametrize("task", glue.TASKS)
+def test_glue_s_classes_by_way_of_tfds_are_in_its_order(task):
+    source = glue.tfds(task)["source"]
+    with tfds.testing.mock_data(num_examples=1, policy=tfds.testing.MockPolicy.USE_CODE):
+        assert tables.class_names(source, "data.source", "label") == CLASSES[task]
+
+
+HEADERS = {
+    "cola": "gj04\t1\t\tfirst",
+    "sst2": "sentence\tlabel",
+    "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+    "mnli": "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
+    "sentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label",
+    "qnli": "index\tquestion\tsentence\tlabel",
+    "rte": "index\tsentence1\tsentence2\tlabel",
+    "wnli": "index\tsentence1\tsentence2\tlabel",
+}
+
+
+@pytest.mark.parametrize("task", glue.TASKS)
+def test_glue_in_the_published_files(task):
+    number = HEADERS[task].count("\t") + 1
+    write("a.tsv", f"{HEADERS[task]}\n" + "\t".join(map(str, range(number))) + "\n")
+    row = read(**glue.tsv(task))[-1]
+    assert (row.second is None) == (task in ("cola", "sst2"))
+    assert row.label == {"cola": "1", "mrpc": "0"}.get(task, str(number - 1))
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    if "BERTJAX_DATA" not in os.environ:
+        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
+    return Path(os.environ["BERTJAX_DATA"])
+
+
+AG_NEWS = {"header": False, "text_columns": ("1", "2"), "label_column": "0"}
+TREC = {"header": False, "separator": " ", "text_columns": ("1",), "label_column": "0"}
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "keys", "rows", "classes"),
+    [
+        ("sst2/dev.tsv", "sst2/dev.tsv", glue.tsv("sst2"), (872, 872), 2),
+        ("cola/train.tsv", "cola/dev.tsv", glue.tsv("cola"), (8_551, 527), 2),
+        ("mrpc/train.tsv", "mrpc/dev.tsv", glue.tsv("mrpc"), (3_668, 408), 2),
+        ("rte/train.tsv", "rte/dev.tsv", glue.tsv("rte"), (2_490, 277), 2),
+        ("stsb/train.tsv", "stsb/dev.tsv", glue.tsv("stsb"), (5_749, 1_500), None),
+        ("ag_news_small/train.csv", "ag_news_small/dev.csv", AG_NEWS, (4_938, 800), 4),
+        ("ag_news_small/train.csv", "ag_news_small/test.csv", AG_NEWS, (4_938, 800), 4),
+        ("trec_qc/train.txt", "trec_qc/dev.txt", TREC, (4_865, 500), 50),
+    ],
+)
+def test_real_data(data, train, valid, keys, rows, classes):
+    settings = config(source=str(data / train), valid_source=str(data / valid), **keys)
+    start = time.perf_counter()
+    splits = read_splits(settings, numeric=classes is None, seed=0)
+    print(f"READ {sum(rows)} rows in {time.perf_counter() - start:.2f} s")
+    assert tuple(map(len, splits)) == rows
+    if classes is None:
+        assert all(0 <= row.label <= 5 for split in splits for row in split)
+    else:
+        names = label_names(splits[0], ())
+        assert len(names) == classes
+        check_labels(splits[1], names)

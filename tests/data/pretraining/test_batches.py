@@ -1,0 +1,306 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.pretraining import plan
+from tests.data.batches import (
+    ALL,
+    BATCH,
+    CONFIG,
+    HALVES,
+    KEPT,
+    MASKING,
+    ONE_SEGMENT,
+    PACKED,
+    PAIRS,
+    P,
+    S,
+    actual_text,
+    assert_equal,
+    expected_text,
+    instances_of,
+    joined,
+    make_batches,
+    restored,
+    rows_in,
+)
+from tests.data.folders import counts_of
+
+
+def steps_in(batches, epoch: int) -> int:
+    """Full batches of an epoch."""
+    return batches._plan.count(epoch) // batches._config.batch_size
+
+
+def shapes_of(batch) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in batch.items()}
+
+
+@pytest.mark.parametrize("masking", [MASKING, dataclasses.replace(MASKING, mode="static")])
+@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
+    batches = make_batches(corpus, masking=masking, pairs=pairs, rows=rows)
+    steps_in_epoch = steps_in(batches, 0)
+    count = 2 * steps_in_epoch + 3
+    from_start = list(itertools.islice(batches.training(0, ALL), count))
+    for step in (1, steps_in_epoch, count - 1):
+        fresh = make_batches(corpus, masking=masking, pairs=pairs, rows=rows)
+        for batch, expected in zip(fresh.training(step, ALL), from_start[step:], strict=False):
+            assert_equal(batch, expected)
+        assert_equal(fresh.training_batch(step, ALL), from_start[step])
+    # No two steps see the same, nor do two seeds.
+    assert len({batch["input_ids"].tobytes() for batch in from_start}) == count
+    other = make_batches(corpus, masking=masking, pairs=pairs, rows=rows, seed=4).training_batch(0, ALL)
+    assert other["input_ids"].tobytes() != from_start[0]["input_ids"].tobytes()
+
+
+@pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_halves_of_the_rows_make_up_the_whole(corpus, objective, rows):
+    arguments = {"objective": objective, "direction": "left_to_right", "rows": rows}
+    whole = make_batches(corpus, **arguments).training(0, ALL)
+    halves = [make_batches(corpus, **arguments).training(0, half) for half in HALVES]
+    for batch, *parts in itertools.islice(zip(whole, *halves, strict=True), 12):
+        assert [len(part["input_ids"]) for part in parts] == [BATCH // 2] * 2
+        assert_equal(joined(parts), batch)
+
+
+def test_two_readers_of_one_object_do_not_disturb_each_other(corpus):
+    batches = make_batches(corpus)
+    steps = 2 * steps_in(batches, 0) + 2
+    expected = [make_batches(corpus).training_batch(step, ALL) for step in range(steps)]
+    readers = [batches.training(0, half) for half in HALVES]
+    for batch, *parts in zip(expected, *readers, strict=False):
+        assert_equal(joined(parts), batch)
+
+
+def test_any_division_of_rows_makes_up_the_whole(corpus):
+    batches = make_batches(corpus, rows=PACKED)
+    whole = batches.training_batch(1, ALL)
+    for rows in (np.array([5]), np.array([7, 0, 3]), np.array([], np.int64), ALL[::-1]):
+        assert_equal(batches.training_batch(1, rows), {name: array[rows] for name, array in whole.items()})
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_batches_have_the_shapes_and_types_that_are_promised(corpus, split):
+    tokens, predictions = (BATCH, S), (BATCH, P)
+    names = ("input_ids", "token_type_ids", "segment_ids")
+    plain = dict.fromkeys(names, tokens) | dict.fromkeys(
+        ("masked_positions", "masked_labels", "masked_weights"), predictions
+    )
+    of_next = ("cls_positions", "next_sentence_labels", "next_sentence_weights")
+    # Packed: 1.05 * 0.15 * 32 = 5.04 predictions, an instance for each 8 tokens.
+    in_packed = plain | dict.fromkeys(("masked_positions", "masked_labels", "masked_weights"), (BATCH, 6))
+    for pairs, rows, expected in (
+        (PAIRS, CONFIG.rows, plain | dict.fromkeys(of_next, (BATCH, 1))),
+        (ONE_SEGMENT, CONFIG.rows, plain),
+        (PAIRS, PACKED, in_packed | {"position_ids": tokens} | dict.fromkeys(of_next, (BATCH, 4))),
+        (ONE_SEGMENT, PACKED, in_packed | {"position_ids": tokens}),
+    ):
+        batches = make_batches(corpus, split, pairs=pairs, rows=rows)
+        assert batches._config.shapes() == expected
+        for batch in [batches.training_batch(0, ALL), *batches.evaluation(ALL)]:
+            assert shapes_of(batch) == expected
+            assert {name: array.dtype for name, array in batch.items()} == {
+                name: np.float32 if name.endswith("weights") else np.int32 for name in expected
+            }
+
+
+@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_instances_have_the_layout_of_bert(corpus, pairs, rows):
+    tokenizer = corpus.tokenizer
+    lengths = set()
+    for step in range(8):
+        batch = make_batches(corpus, masking=KEPT, pairs=pairs, rows=rows).training_batch(step, ALL)
+        padding = batch["segment_ids"] == 0
+        assert (batch["input_ids"][padding] == tokenizer.pad_id).all()
+        assert not batch["token_type_ids"][padding].any()
+        assert (batch["segment_ids"].max(axis=1) >= 1).all()
+        if not rows.packing:
+            assert (batch["segment_ids"] <= 1).all()
+        for each in instances_of(batch):
+            ids, types = each["ids"], each["types"]
+            lengths.add(len(ids))
+            assert np.flatnonzero(ids == tokenizer.cls_id).tolist() == [0]
+            separators = np.flatnonzero(ids == tokenizer.sep_id).tolist()
+            assert separators[-1] == len(ids) - 1
+            if pairs.next_sentence:
+                middle, end = separators
+                assert 1 < middle < end - 1
+                assert types.tolist() == [0] * (middle + 1) + [1] * (end - middle)
+            else:
+                assert len(separators) == 1
+                assert not types.any()
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("whole_word", [False, True])
+@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
+def test_packed_instances_are_what_they_are_alone(corpus, pairs, whole_word):
+    masking = dataclasses.replace(MASKING, whole_word=whole_word)
+    epochs = []
+    for rows in (CONFIG.rows, PACKED):
+        batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
+        made = [batches.training_batch(step, ALL[:1]) for step in range(steps_in(batches, 0))]
+        epochs.append(
+            sorted(
+                [
+                    {name: value.tolist() for name, value in each.items()}
+                    for batch in made
+                    for each in instances_of(batch)
+                ],
+                key=repr,
+            )
+        )
+        if rows.packing:
+            assert len(made) < len(epochs[0])
+    assert epochs[0] == epochs[1]
+    assert any(each["predicted"] for each in epochs[0])
+
+
+def test_packing_leaves_few_rows_with_room(corpus):
+    for pairs in (PAIRS, ONE_SEGMENT):
+        padding = []
+        for rows in (CONFIG.rows, PACKED):
+            batches = make_batches(corpus, pairs=pairs, rows=rows)
+            made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]
+            padding.append(np.mean([(batch["segment_ids"] == 0).mean() for batch in made]))
+        assert padding[1] < 0.8 * padding[0]
+
+
+@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
+@pytest.mark.parametrize("masking", [MASKING, KEPT])
+def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
+    for rows in (CONFIG.rows, PACKED):
+        batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
+        place = 0
+        for epoch in range(2):
+            count = steps_in(batches, epoch)
+            epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
+            assert actual_text(epoch_batches) == expected_text(corpus, "train", pairs, epoch)
+            place += count
+
+
+def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
+    monkeypatch.setattr(plan, "_BLOCK", 20)
+    batches = make_batches(corpus, rows=PACKED)
+    assert batches._plan._num_blocks > 2
+    made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]
+    seen, text = actual_text(made), expected_text(corpus, "train", PAIRS)
+    left = sum(batch["next_sentence_weights"].sum() for batch in made)
+    assert len(seen) == left
+    assert not [instance for instance in seen if instance not in text]
+    assert len(text) - len(seen) <= BATCH * 4  # what the epoch's last rows hold, which make no batch
+    fresh = make_batches(corpus, rows=PACKED)
+    assert_equal(
+        fresh.training_batch(steps_in(batches, 0) + 1, ALL), batches.training_batch(steps_in(batches, 0) + 1, ALL)
+    )
+
+
+def test_texts_can_be_read_again(corpus, tiny_documents):
+    # Instances of one segment, in the order they were cut, are the documents, whose words are all in the vocabulary.
+    batches = make_batches(corpus, "valid", pairs=ONE_SEGMENT, masking=KEPT, batch_size=1)
+    planned = batches._plan.rows(0, 0, rows_in(batches, 0)).instances
+    words: dict[int, list[str]] = {}
+    for place in np.argsort(planned["start_a"], kind="stable"):
+        ids, length = batches.training_batch(int(place), ALL[:1])["input_ids"][0], planned["length_a"][place]
+        key = int(planned["document_a"][place])
+        words.setdefault(key, []).extend(corpus.tokenizer.vocab[i] for i in ids[1 : 1 + length])
+    read = {" ".join(text).replace(" ##", "") for text in words.values()}
+    assert read < {" ".join(lines) for lines in tiny_documents}
+    assert len(read) == counts_of(corpus)["valid"]["documents"]
+
+
+def test_only_text_is_predicted(corpus):
+    tokenizer = corpus.tokenizer
+    specials = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
+    for batch in itertools.islice(make_batches(corpus).training(0, ALL), 20):
+        chosen = batch["masked_labels"][batch["masked_weights"] > 0]
+        assert not np.isin(chosen, specials).any()
+        assert (batch["masked_weights"].sum(axis=1) >= 1).all()
+        length = (batch["segment_ids"] != 0).sum(axis=1)
+        expected = np.minimum(np.maximum(np.rint(length * 0.15), 1), P)
+        np.testing.assert_array_equal(batch["masked_weights"].sum(axis=1), expected)
+        assert (batch["masked_positions"] < length[:, None]).all()
+
+
+def test_whole_words_are_masked_with_the_pieces_of_the_vocabulary(corpus):
+    whole = dataclasses.replace(MASKING, whole_word=True, mask_fraction=1.0, random_fraction=0.0, keep_fraction=0.0)
+    tokenizer, pieces = corpus.tokenizer, 0
+    for batch in itertools.islice(make_batches(corpus, masking=whole).training(0, ALL), 20):
+        before, hidden = restored(batch), batch["input_ids"] == tokenizer.mask_id
+        continues = tokenizer.is_continuation[before]
+        # Text between [SEP] and the end apart, a piece is hidden if and only if the one before it is.
+        after_special = np.isin(np.roll(before, 1, axis=1), [tokenizer.cls_id, tokenizer.sep_id])
+        inside = continues & ~after_special
+        np.testing.assert_array_equal(hidden[inside], np.roll(hidden, 1, axis=1)[inside])
+        pieces += (hidden & inside).sum()
+    assert pieces > 50
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "static"])
+def test_masks_come_again_only_in_static_epochs(corpus, mode):
+    batches = make_batches(corpus, masking=dataclasses.replace(MASKING, mode=mode), batch_size=1)
+    epochs, place = [], 0
+    for epoch in range(3):
+        count = steps_in(batches, epoch)
+        epochs.append([batches.training_batch(place + i, ALL[:1])["input_ids"].tobytes() for i in range(count)])
+        place += count
+    assert set(epochs[0]).isdisjoint(epochs[1])
+    if mode == "static":
+        assert sorted(epochs[0]) == sorted(epochs[2])
+        assert epochs[0] != epochs[2]
+    else:
+        assert len(set(epochs[0]) & set(epochs[2])) < len(epochs[0]) / 10
+
+
+@pytest.mark.parametrize(("direction", "step"), [("left_to_right", 1), ("right_to_left", -1)])
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_causal_language_modeling_predicts_every_neighbor(corpus, direction, step, rows):
+    batches = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction=direction, rows=rows)
+    for number in range(4):
+        batch = batches.training_batch(number, ALL)
+        assert batch["masked_positions"].shape == (BATCH, S - 1)
+        for each in instances_of(batch):
+            length = len(each["masked"])
+            expected = range(length - 1) if step == 1 else range(1, length)
+            assert each["predicted"].tolist() == list(expected)
+            np.testing.assert_array_equal(each["labels"], each["masked"][each["predicted"] + step])
+
+
+def test_causal_rows_are_those_of_masked_language_modeling(corpus):
+    causal = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction="left_to_right")
+    masked = make_batches(corpus, pairs=ONE_SEGMENT, masking=KEPT)
+    for number in range(4):
+        batch, text = causal.training_batch(number, ALL), masked.training_batch(number, ALL)
+        for name in ("input_ids", "token_type_ids", "segment_ids"):
+            np.testing.assert_array_equal(batch[name], text[name])
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.integers(8, 600),
+    st.booleans(),
+    st.sampled_from(["masked_lm", "causal_lm"]),
+    st.floats(0.01, 1.0),
+    st.integers(1, 100),
+)
+def test_every_instance_fits_into_a_packed_row(seq_len, next_sentence, objective, rate, most):
+    config = dataclasses.replace(
+        CONFIG,
+        pairs=dataclasses.replace(PAIRS, seq_len=seq_len, next_sentence=next_sentence),
+        masking=dataclasses.replace(MASKING, rate=rate, max_predictions=most),
+        rows=PACKED,
+        objective=objective,
+    )
+    room = config.room
+    assert room.tokens == seq_len
+    assert len(room.wanted) == seq_len + 1
+    assert 1 <= max(room.wanted) <= room.predictions
+    assert room.segments >= 1

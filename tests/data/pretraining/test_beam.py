@@ -1,0 +1,80 @@
+"""What Beam prepares is what one process prepares; collected where apache_beam is installed."""
+
+import collections
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from bertjax.data.pretraining import beam
+from bertjax.data.pretraining.beam import BeamConfig
+from bertjax.data.pretraining.corpus import SPLITS, Corpus, Preparation
+from bertjax.data.readers import records, sources
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
+from tests.data.folders import TRAINED, digests, read_whole
+
+HERE = BeamConfig("DirectRunner")
+
+
+@pytest.mark.slow
+def test_beam_prepares_what_one_process_prepares(tiny_documents, make_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_SHARE_BYTES", 1)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(15):  # and so more than ten files of records
+        group = tiny_documents[2 * number : 2 * number + 2]
+        (folder / f"{number:02d}.txt").write_text("\n\n".join("\n".join(lines) for lines in group) + "\n")
+    opened = []
+    for name, config in (("local", BeamConfig()), ("beam", HERE)):
+        settings = make_config(
+            **TRAINED, source=f"{folder}/*.txt", prepared_dir=str(tmp_path / name), workers=2, beam=config
+        )
+        prepared = Preparation(settings, tmp_path)
+        prepared.run()
+        opened.append(Corpus(prepared.folder))
+    one, two = (digests(corpus.folder) for corpus in opened)
+    assert {k: v for k, v in one.items() if "records/" not in k} == {
+        k: v for k, v in two.items() if "records/" not in k
+    }
+    assert sum("train.array_record" in name for name in two) > 10
+    for split in SPLITS:
+        assert hash_of(opened[0], split) == hash_of(opened[1], split)
+    # Counted by nobody but this test: the documents of the text, each once.
+    tokenizer = WordPiece.load(opened[1].folder)
+    expected = collections.Counter(
+        tuple(np.concatenate(tokenizer.encode_batch(lines)).tolist()) for lines in tiny_documents
+    )
+    found = collections.Counter(tuple(ids.tolist()) for split in SPLITS for ids in read(opened[1], split))
+    assert found == expected
+
+
+def read(corpus, split):
+    return read_whole(corpus.splits[split])
+
+
+def hash_of(corpus, split):
+    """Of all records in order."""
+    digest = hashlib.sha256()
+    for ids in read(corpus, split):
+        digest.update(len(ids).to_bytes(4) + ids.tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.slow
+def test_files_of_records_have_their_own_lengths(tmp_path):
+    """As TFDS writes them down, the eleventh file has the length of the third."""
+    splits = {"train": [[np.full(1, 100 * n + i, np.int32) for i in range(n + 1)] for n in range(12)]}
+    records.write_tokens(tmp_path, splits, beam.pipeline_of(HERE, 2))
+    (info,) = tmp_path.glob("*/*/dataset_info.json")
+    assert json.loads(info.read_text())["splits"][0]["shardLengths"] == [str(n + 1) for n in range(12)]
+    every = np.arange(78)
+    found = records.TokenRecords(tmp_path, "train", np.ones(78, np.int32)).read(every, 0 * every, 1 + 0 * every)
+    assert [int(ids[0]) for ids in found] == [100 * n + i for n in range(12) for i in range(n + 1)]
+
+
+def test_a_runner_that_there_is_not_is_told():
+    beam.check(HERE)
+    with pytest.raises(UserError, match=r"runner=NoRunner: got a name that Beam does not know"):
+        beam.check(BeamConfig("NoRunner"))

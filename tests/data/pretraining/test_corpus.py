@@ -1,0 +1,392 @@
+import dataclasses
+import itertools
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.data.pretraining import corpus, preparation
+from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.readers import records
+from bertjax.data.readers.sources import TextSource
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
+from tests.data.folders import TRAINED, counts_of, digests, fingerprint, left_behind, read_whole, texts_of
+
+
+def test_a_prepared_folder_holds_the_documents(make_config, prepare, tiny_documents):
+    prepared = prepare(make_config())
+    train, valid = texts_of(prepared, "train"), texts_of(prepared, "valid")
+    documents = [" ".join(lines) for lines in tiny_documents]
+    # Each split in the order of the text.
+    assert train == [text for text in documents if text in set(train)]
+    assert valid == [text for text in documents if text in set(valid)]
+    assert sorted(train + valid) == sorted(documents)
+    assert len(train) > len(valid) > 3
+
+    tokenizer = prepared.tokenizer
+    for name in corpus.SPLITS:
+        split = prepared.splits[name]
+        lines = [lines for lines in tiny_documents if " ".join(lines) in set(texts_of(prepared, name))]
+        encoded = [tokenizer.encode_batch(document) for document in lines]
+        sentences = [len(ids) for document in encoded for ids in document]
+        assert split.sentences.lengths.tolist() == sentences
+        assert np.diff(split.sentences.first).tolist() == [len(document) for document in lines]
+        assert [ids.tolist() for ids in read_whole(split, [2, 0])] == [
+            list(itertools.chain(*encoded[i])) for i in (2, 0)
+        ]
+        counts = counts_of(prepared)[name]
+        assert (counts["documents"], counts["sentences"]) == (len(lines), len(sentences))
+        assert counts["tokens"] == sum(sentences)
+    tokens = np.concatenate(read_whole(prepared.splits["train"]))
+    assert prepared.unigrams.tolist() == np.bincount(tokens, minlength=tokenizer.vocab_size).tolist()
+
+
+@pytest.mark.parametrize("changes", [{}, TRAINED, {"lines": "paragraph"}])
+def test_preparing_twice_gives_the_same_bytes(changes, make_config, prepare, tmp_path):
+    first, second = (
+        digests(prepare(make_config(**changes, prepared_dir=str(tmp_path / name))).folder) for name in "ab"
+    )
+    assert first == second
+    assert {"manifest.json", "vocab.txt", "unigrams.npy", "train.sentence_lengths.int32"} < set(first)
+    assert len([name for name in first if name.startswith("records/")]) >= 2
+
+
+@pytest.mark.slow
+def test_the_number_of_workers_and_the_size_of_blocks_change_nothing(make_config, prepare, tmp_path, monkeypatch):
+    one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)
+    two = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "two"), workers=2))
+    assert one.folder.name == two.folder.name
+    assert digests(one.folder) == digests(two.folder)
+
+
+def test_prepared_text_is_found_again(make_config, monkeypatch):
+    config = make_config()
+    first = Preparation(config, Path("unused"))
+    assert not first.is_finished()
+    assert not first.folder.exists()
+    first.run()
+    assert first.is_finished()
+    before, modified = digests(first.folder), first.folder.stat().st_mtime_ns
+    monkeypatch.setattr(corpus, "_write", None)
+    again = Preparation(config, Path("unused"))
+    assert again.is_finished()
+    again.run()
+    assert again.folder == first.folder
+    assert digests(again.folder) == before
+    assert again.folder.stat().st_mtime_ns == modified
+    assert left_behind(config) == [first.fingerprint]
+
+
+def test_text_is_found_again_by_the_vocabulary_that_was_trained_on_it(make_config, prepare, tmp_path):
+    first = prepare(make_config(**TRAINED))
+    first.tokenizer.save(tmp_path / "run")
+    second = make_config(vocab_file=str(tmp_path / "run"))
+    assert Preparation(second, Path("unused")).folder == first.folder
+    assert fingerprint(second) != first.folder.name
+    again = prepare(dataclasses.replace(second, prepared_dir=str(tmp_path / "other")))
+    ours, theirs = digests(first.folder), digests(again.folder)
+    assert ours.keys() == theirs.keys()
+    assert {name for name in ours if ours[name] != theirs[name]} == {"manifest.json"}
+
+    other = [*first.tokenizer.vocab, "more"]
+    WordPiece(other, lowercase=True).save(tmp_path / "other_run")
+    for changes in ({"vocab_file": str(tmp_path / "other_run")}, {"lines": "paragraph"}):
+        config = dataclasses.replace(second, **changes)
+        assert Preparation(config, Path("unused")).folder.name == fingerprint(config)
+
+
+def test_text_is_kept_in_the_run_unless_the_config_says_where(make_config, tmp_path):
+    preparing = Preparation(make_config(prepared_dir=""), tmp_path / "run")
+    assert preparing.folder == tmp_path / "run" / preparing.fingerprint
+    preparing.run()
+    assert (tmp_path / "run" / preparing.fingerprint / "manifest.json").exists()
+    elsewhere = Preparation(make_config(), tmp_path / "run")
+    assert elsewhere.folder == tmp_path / "prepared" / preparing.fingerprint
+
+
+def test_duplicates_are_told_and_many_of_them_warned_of(make_config, tmp_path, caplog):
+    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
+    train.write_text("the cat\na dog\n\n" * 3 + "the tree\n")
+    valid.write_text("the cat\n\na dog\n")
+    preparing = Preparation(make_config(source=str(train), valid_source=str(valid)), tmp_path)
+    with caplog.at_level(logging.INFO):
+        preparing.run()
+    manifest = json.loads((preparing.folder / "manifest.json").read_text())
+    assert manifest["counts"]["train"]["duplicate_documents"] == 2
+    assert manifest["counts"]["train"]["duplicate_lines"] == 4
+    assert manifest["duplicate_fractions"] == {
+        "train": {"lines": round(4 / 7, 6), "documents": 0.5},
+        "valid": {"lines": 0, "documents": 0},
+    }
+    assert "train: 2 of its documents, 50.00 %, are duplicates" in caplog.text
+    assert "train: 4 of its lines, 57.14 %, are duplicates" in caplog.text
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert warnings[0].startswith("train: more than 5 % duplicate documents")
+    assert warnings[1].startswith("train: more than 25 % duplicate lines")
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 1000])
+def test_a_long_document_is_read_in_parts(make_config, tmp_path, monkeypatch, size):
+    monkeypatch.setattr(records, "_RECORD_TOKENS", size)
+    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
+    train.write_text("the cat sees\n" * 4 + "\nthe cat\n\na dog sees the cat\n")  # 12, 2 and 5 tokens
+    valid.write_text("the cat sees a dog .\n")
+    preparing = Preparation(make_config(source=str(train), valid_source=str(valid)), tmp_path)
+    preparing.run()
+    split = Corpus(preparing.folder).splits["train"]
+    assert len(split._records) == split._records.num_expected == sum(-(-length // size) for length in (12, 2, 5))
+    whole = read_whole(split, [0, 1, 2])
+    assert [len(tokens) for tokens in whole] == [12, 2, 5] and whole[0].tolist() == 4 * whole[0][:3].tolist()
+    every = np.array([(d, s, n) for d, t in enumerate(whole) for s in range(len(t)) for n in range(1, len(t) - s + 1)])
+    for (document, start, length), tokens in zip(every.tolist(), split.read(*every.T), strict=True):
+        np.testing.assert_array_equal(tokens, whole[document][start : start + length])
+    wanted, stored = [], split._records._records
+    watched = types.SimpleNamespace(__getitems__=lambda numbers: wanted.extend(numbers) or stored.__getitems__(numbers))
+    monkeypatch.setattr(split._records, "_records", watched)
+    split.read(np.array([0]), np.array([11]), np.array([1]))
+    assert wanted == [11 // size], "and no more than that"
+
+
+def test_a_folder_has_its_name_only_when_it_is_whole(make_config, monkeypatch):
+    config, seen = make_config(), []
+    write, preparing = corpus._write, Preparation(config, Path("unused"))
+
+    def watched(config: CorpusConfig, folder: Path) -> tuple[dict, dict]:
+        counted = write(config, folder)
+        seen.append((folder, preparing.folder.exists(), preparing.is_finished()))
+        return counted
+
+    monkeypatch.setattr(corpus, "_write", watched)
+    preparing.run()
+    assert seen == [(preparing.folder.with_suffix(".partial"), False, False)]
+
+
+def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
+    config, writes = make_config(), []
+    write = corpus._write
+
+    def slow(config: CorpusConfig, folder: Path) -> tuple[dict, dict]:
+        writes.append(folder)
+        time.sleep(0.2)
+        return write(config, folder)
+
+    monkeypatch.setattr(corpus, "_write", slow)
+    # A lock belongs to an open file, so threads are kept apart as processes are.
+    threads = [threading.Thread(target=Preparation(config, Path("unused")).run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(writes) == 1
+    assert Preparation(config, Path("unused")).is_finished()
+
+
+def test_text_of_the_splitter_before_is_found_again(make_config, prepare, monkeypatch):
+    config, (now, before) = make_config(lines="paragraph"), corpus._splitters("paragraph")
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "_splitters", lambda lines: [before])
+        earlier = prepare(config).folder
+    assert Preparation(config, Path("unused")).folder == earlier
+    monkeypatch.setattr(corpus, "_splitters", lambda lines: [now])
+    assert Preparation(config, Path("unused")).folder != earlier
+
+
+def test_the_fingerprint_is_of_the_text_and_not_of_its_place(make_config, tiny_text, vocab_file, tmp_path):
+    config = make_config()
+    elsewhere = tmp_path / "else" / "where"
+    elsewhere.mkdir(parents=True)
+    copy = Path(shutil.copy(tiny_text, elsewhere / tiny_text.name))
+    os.utime(copy, (1, 1))
+    vocabulary = Path(shutil.copy(vocab_file, elsewhere / "other_name.txt"))
+    for changes in (
+        {"source": str(copy)},
+        {"vocab_file": str(vocabulary)},
+        {"workers": 2},
+        {"workers": 0},
+        {"prepared_dir": str(elsewhere)},
+        {"prepared_dir": ""},
+        # Of no influence where a vocabulary is given, or the text has no fields.
+        {"vocab_size": 70},
+        {"text_field": "body"},
+    ):
+        assert fingerprint(dataclasses.replace(config, **changes)) == fingerprint(config), changes
+
+
+def test_the_fingerprint_changes_with_all_that_matters(make_config, tiny_text, vocab_file, tmp_path):
+    other_text = tmp_path / tiny_text.name
+    other_text.write_text(tiny_text.read_text().replace("walk", "talk", 1))
+    other_vocabulary = tmp_path / vocab_file.name
+    tokens = vocab_file.read_text().split("\n")
+    other_vocabulary.write_text("\n".join([*tokens[:5], tokens[6], tokens[5], *tokens[7:]]))
+    configs = [
+        make_config(),
+        make_config(source=str(other_text)),
+        make_config(source=f"{tiny_text},{other_text}"),
+        make_config(source=f"{other_text},{tiny_text}"),
+        make_config(vocab_file=str(other_vocabulary)),
+        make_config(lines="paragraph"),
+        make_config(lowercase=False),
+        make_config(valid_fraction=0.31),
+        make_config(valid_source=str(tiny_text)),
+        make_config(valid_source=str(other_text)),
+        make_config(on_bad_row="skip"),
+        make_config(vocab_file=""),
+        make_config(vocab_file="", vocab_size=101),
+    ]
+    assert len({fingerprint(config) for config in configs}) == len(configs)
+
+
+def test_the_fingerprint_is_in_the_manifest_with_its_parts(make_config, prepare):
+    config = make_config()
+    prepared = prepare(config)
+    manifest = json.loads((prepared.folder / "manifest.json").read_text())
+    assert manifest["fingerprint"] == prepared.folder.name == fingerprint(config)
+    assert (manifest["parts"]["lines"], manifest["parts"]["lowercase"]) == ("sentence", True)
+
+
+def test_copies_of_a_document_stay_on_one_side(make_config, prepare, tiny_documents, tmp_path):
+    path = tmp_path / "copies.txt"
+    documents = [*tiny_documents, *reversed(tiny_documents), *tiny_documents]
+    path.write_text("\n\n".join("\n".join(lines) for lines in documents))
+    prepared = prepare(make_config(source=str(path)))
+    train, valid = texts_of(prepared, "train"), texts_of(prepared, "valid")
+    assert set(train).isdisjoint(valid)
+    assert sorted(train + valid) == sorted(" ".join(lines) for lines in documents)
+    for name, texts in (("train", train), ("valid", valid)):
+        assert counts_of(prepared)[name]["duplicate_documents"] == len(texts) - len(set(texts)) > 0
+    # Documents stay where they are when others join them.
+    assert set(texts_of(prepare(make_config()), "valid")) == set(valid)
+
+
+def test_the_held_out_fraction_is_what_was_asked_for(make_config, tmp_path, check_rate):
+    path, count = tmp_path / "many.txt", 10_000
+    path.write_text("\n\n".join(f"Document {number}" for number in range(count)))
+    config = make_config(source=str(path), valid_fraction=0.1)
+    held_out = sum(1 for _ in corpus._documents(config, "valid", TextSource(str(path), "text", "stop")))
+    check_rate("held out", held_out, count, 0.1)
+
+
+def test_held_out_text_may_be_given(make_config, prepare, tiny_documents, tmp_path):
+    valid = tmp_path / "valid.txt"
+    valid.write_text("the cat\n\nthe dog .\na tree\n")
+    prepared = prepare(make_config(valid_source=str(valid)))
+    assert texts_of(prepared, "valid") == ["the cat", "the dog . a tree"]
+    assert texts_of(prepared, "train") == [" ".join(lines) for lines in tiny_documents]
+
+
+def test_what_was_odd_about_the_text_is_counted(make_config, prepare, tmp_path):
+    unseen = "\u200b"
+    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
+    train.write_bytes(
+        "\n\n".join(
+            [
+                "the cat\na dog .",
+                f"the cat\n{unseen}\nwalk",
+                "the cat\na dog .",
+                unseen,
+                " ".join(["the"] * 512) + "\n" + " ".join(["the"] * 513),
+                "the river\n",
+            ]
+        ).encode()
+        + b"\xff\n"
+    )
+    valid.write_text("the tree\n\nthe tree\n\nthe tree\nthe river")
+    prepared = prepare(make_config(source=str(train), valid_source=str(valid), on_bad_row="skip"))
+    both = {
+        "documents": (5, 3),
+        "sentences": (9, 4),
+        "tokens": (5 + 3 + 5 + 1025 + 2, 8),
+        "empty_documents": (1, 0),
+        "empty_lines": (2, 0),
+        "over_long_sentences": (1, 0),
+        "duplicate_lines": (3, 2),
+        "duplicate_documents": (1, 1),
+        "skipped_rows": (1, 0),
+    }
+    assert counts_of(prepared)["train"] == {name: counts[0] for name, counts in both.items()}
+    assert counts_of(prepared)["valid"] == {name: counts[1] for name, counts in both.items()}
+
+
+def test_the_vocabulary_is_trained_without_the_held_out_documents(make_config, prepare, tiny_documents, monkeypatch):
+    seen: list[list[str]] = []
+    count = preparation.count_words
+
+    def watched(documents: Iterator[list[str]], **named: object) -> None:
+        seen.extend(documents)
+        count(seen, **named)
+
+    monkeypatch.setattr(preparation, "count_words", watched)
+    prepared = prepare(make_config(**TRAINED))
+    assert prepared.tokenizer.vocab_size == 60
+    assert len(seen) == counts_of(prepared)["train"]["documents"] < len(tiny_documents)
+    tokens = [list(itertools.chain(*prepared.tokenizer.encode_batch(document))) for document in seen]
+    assert [ids.tolist() for ids in read_whole(prepared.splits["train"])] == tokens
+
+
+def test_a_vocabulary_may_be_a_file_or_a_folder(make_config, prepare, vocab_file, tmp_path):
+    folder = tmp_path / "folder"
+    WordPiece.from_file(vocab_file, lowercase=True).save(folder)
+    from_file, from_folder = make_config(), make_config(vocab_file=str(folder), prepared_dir=str(tmp_path / "other"))
+    assert fingerprint(from_file) == fingerprint(from_folder)
+    one, two = prepare(from_file), prepare(from_folder)
+    assert digests(one.folder) == digests(two.folder)
+    assert one.tokenizer.vocab == WordPiece.from_file(vocab_file, lowercase=True).vocab
+    assert one.tokenizer.lowercase
+
+
+def test_a_vocabulary_of_the_other_casing_is_told(make_config, vocab_file, tmp_path):
+    WordPiece.from_file(vocab_file, lowercase=True).save(tmp_path / "uncased")
+    config = make_config(vocab_file=str(tmp_path / "uncased"), lowercase=False)
+    with pytest.raises(UserError, match=r"data\.lowercase: got False; expected True.*--config\.data\.lowercase=True"):
+        Preparation(config, tmp_path)
+
+
+def raised(make: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as error:
+        make()
+    return str(error.value)
+
+
+def test_a_split_without_documents_is_told_and_leaves_nothing(make_config, tmp_path):
+    assert "the train split" in raised(Preparation(make_config(**TRAINED, valid_fraction=1 - 1e-9), tmp_path).run)
+    few = make_config(valid_fraction=1e-9)
+    message = raised(Preparation(few, tmp_path).run)
+    assert "the valid split" in message
+    assert "data.valid_source" in message
+    assert left_behind(few) == []
+    unseen = tmp_path / "unseen.txt"
+    unseen.write_text("\u200b\n")
+    assert "the train split" in raised(Preparation(make_config(source=str(unseen)), tmp_path).run)
+
+
+def test_text_that_cannot_be_read_is_told_before_anything_is_written(make_config, tmp_path):
+    assert "no.txt" in raised(lambda: Preparation(make_config(source=str(tmp_path / "no.txt")), tmp_path))
+    assert "no.txt" in raised(lambda: Preparation(make_config(valid_source=str(tmp_path / "no.txt")), tmp_path))
+    assert "no.txt" in raised(lambda: Preparation(make_config(vocab_file=str(tmp_path / "no.txt")), tmp_path))
+    assert not (tmp_path / "prepared").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"lines": "words"}, "data.lines"),
+        ({"on_bad_row": "cry"}, "data.on_bad_row"),
+        ({"valid_fraction": 0.0}, "data.valid_fraction"),
+        ({"valid_fraction": 1.0}, "data.valid_fraction"),
+        ({"vocab_file": "", "vocab_size": 9}, "data.vocab_size"),
+        ({"workers": -1}, "data.workers"),
+    ],
+)
+def test_impossible_settings_are_told(changes, key, make_config):
+    assert f"config key {key}: got" in raised(lambda: make_config(**changes))

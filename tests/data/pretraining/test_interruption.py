@@ -1,0 +1,221 @@
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.data.pretraining import corpus, preparation
+from bertjax.data.pretraining.corpus import CorpusConfig, Preparation
+from bertjax.data.readers import records
+from bertjax.data.text import word_counts
+from tests.data.folders import TRAINED, digests, fingerprint, left_behind, texts_of
+
+
+def in_small_parts(monkeypatch) -> None:
+    """Makes many blocks and parts of the tiny corpus."""
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 100)
+    monkeypatch.setattr(preparation, "_PART_TOKENS", 200)
+    monkeypatch.setattr(word_counts, "_WORDS", 100)
+
+
+@pytest.fixture(scope="module")
+def never_interrupted(tiny_values, tmp_path_factory) -> dict[str, str]:
+    """The digests of the tiny corpus with a trained vocabulary, prepared in small parts."""
+    values = {**tiny_values, **TRAINED, "prepared_dir": str(tmp_path_factory.mktemp("never"))}
+    with pytest.MonkeyPatch.context() as patch:
+        in_small_parts(patch)
+        preparing = Preparation(CorpusConfig(**values), Path("unused"))
+        preparing.run()
+    return digests(preparing.folder)
+
+
+# Places in the middle of a preparation, how often they are passed before the interruption, and what interrupts.
+INTERRUPTIONS = [
+    (word_counts, "_write", 3, RuntimeError),
+    (word_counts, "most_frequent", 0, KeyboardInterrupt),
+    (preparation, "train_vocabulary", 0, RuntimeError),
+    (corpus.Tokenized, "save", 0, RuntimeError),
+    (corpus.Tokenized, "save", 2, KeyboardInterrupt),
+    (preparation.SplitCounter, "add", 2, KeyboardInterrupt),
+    (preparation.SplitCounter, "finish", 1, RuntimeError),
+    (np, "save", 0, KeyboardInterrupt),
+    (records, "write_tokens", 0, RuntimeError),
+    (records, "_examples", 2, KeyboardInterrupt),
+    (corpus.json, "dumps", 1, RuntimeError),
+    (corpus.shutil, "rmtree", 1, KeyboardInterrupt),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "count", "error"), INTERRUPTIONS)
+def test_an_interrupted_preparation_goes_on_to_the_same_bytes(
+    owner, name, count, error, make_config, prepare, never_interrupted, tmp_path, monkeypatch
+):
+    config = make_config(**TRAINED)
+    in_small_parts(monkeypatch)
+    original, passed = getattr(owner, name), []
+
+    def interrupted(*arguments: object, **named: object) -> object:
+        passed.append(name)
+        if len(passed) > count:
+            raise error("interrupted")
+        return original(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        with pytest.raises(error):
+            Preparation(config, tmp_path).run()
+    assert len(passed) == count + 1
+    assert left_behind(config) == [f"{fingerprint(config)}.partial"]
+    assert not Preparation(config, tmp_path).is_finished()
+    again = prepare(config)
+    assert digests(again.folder) == never_interrupted
+    assert left_behind(config) == [again.folder.name]
+    assert len(list(again.folder.rglob("*-train.array_record*"))) > 3
+
+
+def test_finished_parts_are_not_made_again(make_config, tmp_path, monkeypatch):
+    config = make_config(**TRAINED)
+    in_small_parts(monkeypatch)
+    made = []
+
+    def watch(name: str) -> None:
+        work = getattr(preparation, name)
+
+        def working(block: list, **named: object) -> object:
+            made.extend((name, tuple(document)) for document in block)
+            return work(block, **named)
+
+        monkeypatch.setattr(preparation, name, working)
+
+    watch("_count_words")
+    watch("_tokenize")
+    write, writes = records.write_tokens, []
+    monkeypatch.setattr(records, "write_tokens", lambda *_: writes.append(1) or 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            Preparation(config, tmp_path).run()
+    monkeypatch.setattr(records, "write_tokens", write)
+    Preparation(config, tmp_path).run()
+    assert len(writes) == 2
+    assert len(made) == len(set(made))
+    assert {name for name, _ in made} == {"_count_words", "_tokenize"}
+
+
+# Runs a preparation, and kills it with all that it holds at a moment that it is told.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from bertjax.config import build
+from bertjax.data.pretraining import corpus, preparation
+from bertjax.data.readers import records
+from bertjax.data.text import word_counts
+
+if __name__ == "__main__":
+    preparation._BLOCK_CHARACTERS, preparation._PART_TOKENS, word_counts._WORDS = 100, 200, 100
+    module, name, count = {"words": (word_counts, "_write", 3), "tokens": (corpus.Tokenized, "save", 2),
+                           "records": (records, "_examples", 2), "nothing": (records, "_examples", -1)}[sys.argv[1]]
+    original, passed = getattr(module, name), []
+
+    def killed(*arguments):
+        passed.append(name)
+        if len(passed) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
+
+    setattr(module, name, killed)
+    corpus.Preparation(build(corpus.CorpusConfig, json.loads(sys.argv[2]), ""), Path("unused")).run()
+"""
+
+
+def start_killed(config: CorpusConfig, moment: str, script: Path) -> subprocess.Popen:
+    script.write_text(KILLED)
+    environment = os.environ | {"PYTHONPATH": str(Path(corpus.__file__).parents[3])}
+    arguments = [sys.executable, str(script), moment, json.dumps(dataclasses.asdict(config))]
+    return subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
+
+
+def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, never_interrupted, tmp_path, monkeypatch):
+    config, parts = make_config(**TRAINED), {}
+    partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
+    for moment, kind in (("words", "words/*.txt"), ("tokens", "train/*.npz"), ("records", "valid/*.npz")):
+        assert start_killed(config, moment, tmp_path / "killed.py").wait() == -signal.SIGKILL
+        parts[moment] = len(list(partial.glob(f"parts/{kind}")))
+    assert parts["words"] == 2
+    assert parts["tokens"] == 1
+    assert parts["records"] > 1
+    in_small_parts(monkeypatch)
+    again = prepare(config)
+    assert digests(again.folder) == never_interrupted
+    assert left_behind(config) == [again.folder.name]
+
+
+def count_parts(partial):
+    """How many parts there are; none if the preparation ends and takes its folder away meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return len(list(partial.glob("parts/*/*")))
+    return 0
+
+
+@pytest.mark.slow
+def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    make_config, prepare, tmp_path, tiny_documents, monkeypatch
+):
+    text, rng = tmp_path / "text.txt", random.Random(0)
+    text.write_text("\n\n".join("\n".join([*document, str(n)]) for n in range(20) for document in tiny_documents))
+    config = make_config(**TRAINED, source=str(text), workers=2, lines="paragraph")
+    script, kills = tmp_path / "killed.py", 0
+    partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
+    while not Preparation(config, tmp_path).is_finished():
+        process, more = start_killed(config, "nothing", script), rng.randrange(70)
+        parts = count_parts(partial) + more
+        while process.poll() is None and count_parts(partial) < parts:
+            time.sleep(0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert process.wait(rng.uniform(0, 0.3)) == 0
+            continue
+        process.kill()
+        process.wait()
+        kills += 1
+    print(f"{kills} kills")
+    assert kills > 2
+    in_small_parts(monkeypatch)
+    never = prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never"), workers=1))
+    assert digests(Preparation(config, tmp_path).folder) == digests(never.folder)
+    assert left_behind(config) == [never.folder.name]
+
+
+def test_what_a_process_left_that_was_killed_at_the_last_moment_is_kept(make_config, tmp_path, monkeypatch):
+    config = make_config()
+    preparing = Preparation(config, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus.Path, "rename", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            preparing.run()
+    partial = preparing.folder.with_suffix(".partial")
+    before = digests(partial)
+    assert "manifest.json" in before
+    assert not preparing.is_finished()
+    monkeypatch.setattr(preparation, "tokenize", None)
+    preparing.run()
+    assert digests(preparing.folder) == before
+    assert left_behind(config) == [preparing.fingerprint]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_parts_change_nothing_but_the_cut_of_the_records(workers, make_config, prepare, tmp_path, monkeypatch):
+    one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
+    in_small_parts(monkeypatch)
+    many = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "many"), workers=workers))
+    for name in corpus.SPLITS:
+        assert texts_of(one, name) == texts_of(many, name)
+        assert len(list(many.folder.rglob(f"*-{name}.array_record*"))) > 1
+    differ = {name for name, digest in digests(one.folder).items() if digests(many.folder).get(name) != digest}
+    assert all(name.startswith("records/") for name in differ)

@@ -1,0 +1,308 @@
+import hashlib
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.pretraining import plan
+from bertjax.data.pretraining.masking import MaskingConfig
+from bertjax.data.pretraining.plan import Plan, PlannedRows
+from bertjax.data.pretraining.sentence_pairs import INSTANCE, PairsConfig, Sentences, make_instances
+from bertjax.data.rows.packing import Packing
+from bertjax.errors import UserError
+
+PAIRS = PairsConfig(seq_len=32, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
+LENGTHS = np.tile(np.array([3, 9, 4, 12, 7, 5], np.int32), 40)
+SIZES = np.array([1, 2, 3, 4, 5, 9] * 10, np.int32)
+PACKING = Packing(32, 6, 4, tuple(np.clip(np.rint(np.arange(33) * 0.15), 1, 5).astype(int).tolist()))
+
+
+def masking(mode: str) -> MaskingConfig:
+    return MaskingConfig(
+        rate=0.15,
+        max_predictions=5,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        keep_fraction=0.1,
+        whole_word=False,
+        mode=mode,
+        dupe_factor=2,
+    )
+
+
+def make_plan(
+    folder: Path,
+    mode: str = "dynamic",
+    seed: int = 7,
+    pairs: PairsConfig = PAIRS,
+    packing: Packing | None = None,
+) -> Plan:
+    return Plan(Sentences(LENGTHS, SIZES), pairs, masking(mode), packing, seed=seed, folder=folder)
+
+
+def all_rows(made: Plan, epoch: int) -> PlannedRows:
+    return made.rows(epoch, 0, made.count(epoch))
+
+
+def content(made: Plan, epoch: int) -> bytes:
+    rows = all_rows(made, epoch)
+    return rows.instances.tobytes() + rows.first.tobytes()
+
+
+def in_order(rows: PlannedRows) -> np.ndarray:
+    """The instances in the order of the text."""
+    return np.sort(rows.instances, order=["document_a", "start_a"])
+
+
+def digest(folder: Path) -> str:
+    """Of the rows of three epochs."""
+    made = make_plan(folder)
+    return hashlib.sha256(b"".join(content(made, epoch) for epoch in range(3))).hexdigest()
+
+
+@pytest.fixture(params=[1 << 20, 120], ids=["one block", "four blocks"])
+def block(request, monkeypatch) -> int:
+    """The sentences of a block."""
+    monkeypatch.setattr(plan, "_BLOCK", request.param)
+    return request.param
+
+
+@pytest.fixture
+def made_blocks(monkeypatch) -> list[tuple[int, int]]:
+    """Fills with the epoch and number of each block that is made."""
+    made, original = [], Plan._make
+
+    def make(self: Plan, epoch: int, number: int) -> PlannedRows:
+        made.append((epoch, number))
+        return original(self, epoch, number)
+
+    monkeypatch.setattr(Plan, "_make", make)
+    return made
+
+
+@pytest.mark.parametrize("packing", [None, PACKING])
+def test_two_plans_are_equal(tmp_path, block, packing):
+    first, second = make_plan(tmp_path / "a", packing=packing), make_plan(tmp_path / "b", packing=packing)
+    # One asks for its epochs in order, the other does not.
+    ordered = [content(first, epoch) for epoch in range(4)]
+    assert [content(second, epoch) for epoch in (3, 1, 0, 2)] == [ordered[i] for i in (3, 1, 0, 2)]
+    assert len(set(ordered)) == 4
+
+
+def test_another_process_has_the_same_plan(tmp_path):
+    code = f"""
+import importlib.util, pathlib
+spec = importlib.util.spec_from_file_location("test_plan", {__file__!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module.digest(pathlib.Path({str(tmp_path / "other")!r})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == digest(tmp_path / "this")
+
+
+@pytest.mark.parametrize("packing", [None, PACKING])
+@pytest.mark.parametrize("mode", ["dynamic", "static"])
+def test_each_epoch_has_each_instance_once(mode, packing, block, tmp_path):
+    made, config = make_plan(tmp_path, mode, packing=packing), masking(mode)
+    for epoch in range(5):
+        rows = all_rows(made, epoch)
+        assert rows.instances.dtype == INSTANCE
+        documents = np.arange(len(SIZES))
+        expected = make_instances(Sentences(LENGTHS, SIZES), documents, PAIRS, 7, config.epoch_of_draws(epoch))
+        assert in_order(rows).tobytes() == expected.tobytes()
+        assert in_order(rows).tobytes() != rows.instances.tobytes()
+        if packing is None:
+            assert rows.first.tolist() == list(range(len(expected) + 1))
+        else:
+            assert len(rows) < len(expected)
+
+
+def test_packed_rows_hold_no_more_than_they_may(tmp_path, block):
+    rows = all_rows(make_plan(tmp_path, packing=PACKING), 0)
+    lengths = PAIRS.lengths(rows.instances)
+    sizes = np.diff(rows.first)
+    assert (sizes >= 1).all()
+    assert sizes.max() <= PACKING.segments
+    assert np.add.reduceat(lengths, rows.first[:-1]).max() <= PACKING.tokens
+    assert np.add.reduceat(np.array(PACKING.wanted)[lengths], rows.first[:-1]).max() <= PACKING.predictions
+
+
+def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_uniform):
+    sizes = np.ones(100_000, np.int32)
+    monkeypatch.setattr(plan, "_BLOCK", 50_000)
+    made = Plan(Sentences(sizes * 9, sizes), PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
+    first = made.rows(0, 0, 10_000).instances["document_a"]
+    check_uniform("documents of the first block", np.bincount(first // 5000, minlength=20))
+    second = made.rows(0, 10_000, 20_000).instances["document_a"]
+    other_epoch = made.rows(1, 0, 10_000).instances["document_a"]
+    assert set(first).isdisjoint(second)
+    assert 800 < len(set(first) & set(other_epoch)) < 1200
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_rows_are_the_same_asked_for_alone(tmp_path_factory, start, count):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(plan, "_BLOCK", 120)
+        made = make_plan(tmp_path_factory.getbasetemp() / "alone", packing=PACKING)
+        whole = all_rows(made, 0)
+        stop = min(start + count, len(whole))
+        if start < stop:
+            some, expected = made.rows(0, start, stop), whole.take(np.arange(start, stop))
+            assert some.instances.tobytes() == expected.instances.tobytes()
+            assert some.first.tolist() == expected.first.tolist()
+
+
+@given(st.lists(st.integers(0, 4), max_size=8), st.data())
+def test_rows_are_taken_in_any_order_and_may_be_empty(sizes, data):
+    instances = np.zeros(sum(sizes), INSTANCE)
+    instances["document_a"] = np.arange(len(instances))
+    rows = PlannedRows(instances, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
+    chosen = data.draw(st.lists(st.integers(0, len(sizes) + 2)))
+    taken = rows.take(np.array(chosen, np.int64))
+    assert len(taken) == len(chosen)
+    for place, row in enumerate(chosen):
+        expected = range(rows.first[row], rows.first[row + 1]) if row < len(sizes) else ()
+        assert taken.instances["document_a"][taken.first[place] : taken.first[place + 1]].tolist() == list(expected)
+
+
+def test_static_epochs_repeat_their_draws_but_not_their_order(tmp_path, block):
+    made = make_plan(tmp_path, "static")
+    rows = [all_rows(made, epoch) for epoch in range(5)]
+    drawn = [in_order(each).tobytes() for each in rows]
+    assert drawn[0] == drawn[2] == drawn[4]
+    assert drawn[1] == drawn[3] != drawn[0]
+    assert len({each.instances.tobytes() for each in rows}) == 5
+
+
+def test_dynamic_epochs_are_drawn_anew(tmp_path, block):
+    made = make_plan(tmp_path)
+    assert len({in_order(all_rows(made, epoch)).tobytes() for epoch in range(5)}) == 5
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=2), min_size=1, max_size=4), st.data())
+def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, data):
+    batch_size = data.draw(st.integers(1, min(map(sum, counts))))
+    made = make_plan(tmp_path_factory.mktemp("plan"))
+    made._num_blocks = 2
+    made._block = lambda epoch, number: np.empty(counts[epoch % len(counts)][number])
+    totals = [sum(counts[epoch % len(counts)]) for epoch in range(12)]
+    places = [(epoch, i * batch_size) for epoch, total in enumerate(totals) for i in range(total // batch_size)]
+    step = data.draw(st.integers(0, len(places) - 1))
+    assert made.locate(step, batch_size) == places[step]
+
+
+def test_many_epochs_cost_as_much_each_as_few(tmp_path, monkeypatch):
+    made = make_plan(tmp_path)
+    made._num_blocks, counted, written = 1, [], []
+    made._block = lambda epoch, number: np.empty(4)
+    count, write = made.count, plan._Counts._write
+    monkeypatch.setattr(made, "count", lambda *args: (counted.append(args), count(*args))[1])
+    monkeypatch.setattr(plan._Counts, "_write", lambda self: (written.append(1), write(self))[1])
+    epochs = 1000
+    assert [made.locate(step, 2) for step in range(2 * epochs)] == [
+        (step // 2, step % 2 * 2) for step in range(2 * epochs)
+    ]
+    assert len(counted) < 4 * epochs
+    assert len(written) < 16 * np.log2(epochs)
+    again = make_plan(tmp_path)
+    assert sum(map(len, again._counts._counts.values())) > 0.9 * epochs
+    assert made.locate(3, 2) == (1, 2) and made.locate(2 * epochs, 2) == (epochs, 0)
+
+
+def test_an_epoch_smaller_than_a_batch_is_told(tmp_path, block):
+    made = make_plan(tmp_path)
+    count = made.count(0)
+    assert made.locate(0, count) == (0, 0)
+    with pytest.raises(UserError, match=f"batch_size: got {count + 1} rows a step, but {count} rows in an epoch"):
+        made.locate(0, count + 1)
+
+
+def test_only_the_blocks_in_use_and_the_next_are_made(tmp_path, monkeypatch, made_blocks):
+    monkeypatch.setattr(plan, "_BLOCK", 120)
+    made = make_plan(tmp_path)
+    made.rows(*made.locate(0, 4), 4)
+    made._planner.shutdown()
+    assert made_blocks == [(0, 0), (0, 1)]
+
+
+def test_a_resumed_run_makes_the_block_it_starts_in(tmp_path, monkeypatch, made_blocks):
+    monkeypatch.setattr(plan, "_BLOCK", 120)
+    first = make_plan(tmp_path)
+    per_epoch = [first.count(epoch) // 4 for epoch in range(3)]
+    expected = first.rows(2, 4, 8).instances.tobytes()
+    first._planner.shutdown()
+    made_blocks.clear()
+    again = make_plan(tmp_path)
+    assert again.locate(per_epoch[0] + per_epoch[1] + 1, 4) == (2, 4)
+    assert not made_blocks
+    assert again.rows(2, 4, 8).instances.tobytes() == expected
+    again._planner.shutdown()
+    assert made_blocks == [(2, 0), (2, 1)]
+
+
+def test_counts_are_of_the_settings(tmp_path):
+    other_pairs = PairsConfig(16, True, False, 0.1, 0.5)
+    plans = [
+        make_plan(tmp_path),
+        make_plan(tmp_path, seed=8),
+        make_plan(tmp_path, pairs=other_pairs),
+        make_plan(tmp_path, "static"),
+        make_plan(tmp_path, packing=PACKING),
+    ]
+    counts = [[made.count(epoch) for epoch in range(3)] for made in plans]
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == len(plans)
+    assert sorted([sum(epoch) for epoch in json.loads(file.read_text()).values()] for file in files) == sorted(counts)
+
+
+@pytest.mark.parametrize("left", ["", "{", '{"0": ['])
+def test_a_lost_or_damaged_count_is_counted_again(tmp_path, left):
+    expected = [make_plan(tmp_path).count(epoch) for epoch in range(2)]
+    (path,) = tmp_path.iterdir()
+    path.write_text(left)
+    assert [make_plan(tmp_path).count(epoch) for epoch in range(2)] == expected
+    assert json.loads(path.read_text()) == {"0": [expected[0]], "1": [expected[1]]}
+
+
+def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path):
+    expected = make_plan(tmp_path / "writable").count(0)
+    (tmp_path / "file").touch()
+    made = make_plan(tmp_path / "file")
+    assert made.count(0) == expected
+    assert made.locate(1, 4) == (0, 4)
+
+
+def test_a_count_never_takes_another_back(tmp_path):
+    # Two processes: one has come further than the other.
+    slow, fast = make_plan(tmp_path), make_plan(tmp_path)
+    expected = [fast.count(epoch) for epoch in range(3)]
+    slow.count(0)
+    (path,) = tmp_path.iterdir()
+    assert [sum(counts) for counts in json.loads(path.read_text()).values()] == expected
+
+
+def test_threads_share_a_plan(tmp_path, block):
+    alone = make_plan(tmp_path / "alone")
+    expected = [content(alone, epoch) for epoch in range(5)]
+    for attempt in range(3):
+        made = make_plan(tmp_path / str(attempt))
+        with ThreadPoolExecutor(8) as pool:
+            drawn = list(pool.map(lambda epoch, made=made: content(made, epoch), [4, 3] * 4))
+        assert drawn == [expected[4], expected[3]] * 4
+        assert [content(made, epoch) for epoch in range(5)] == expected
+
+
+def test_a_mistake_in_the_planning_thread_is_told(tmp_path):
+    sentences = Sentences(np.full(3, 5, np.int32), np.array([3], np.int32))
+    made = Plan(sentences, PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
+    with pytest.raises(UserError, match="got 1 document"):
+        made.count(0)

@@ -1,0 +1,310 @@
+import collections
+import functools
+import itertools
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.parts import Parts
+from bertjax.data.pretraining import preparation
+from bertjax.data.pretraining.preparation import Block, SplitCounter, Tokenized, count_duplicates, map_blocks
+from bertjax.data.text import word_counts
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError, as_user_error
+
+WORDS = ("walk", "the", "##ing", "##s", ".")
+
+
+@pytest.fixture
+def vocab_dir(tmp_path) -> Path:
+    WordPiece([*SPECIALS, *WORDS], lowercase=True).save(tmp_path / "vocabulary")
+    return tmp_path / "vocabulary"
+
+
+class Source:
+    """Blocks of one document of one line, which say how many of them were asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.taken, self._count = 0, count
+
+    def __iter__(self) -> Iterator[Block]:
+        for number in range(self._count):
+            self.taken += 1
+            yield [[f"line {number}"]]
+
+
+def test_text_hash_is_the_same_everywhere():
+    # As `b2sum --length=64` prints them, byte by byte from the last.
+    assert preparation.text_hash("") == 0xB4B2797457A0A6E4
+    assert preparation.text_hash("Où est-ce?") == 0x8EB127FA1B209E9E
+
+
+@given(st.lists(st.lists(st.text("ab", max_size=9), max_size=4), max_size=12), st.integers(1, 20))
+def test_blocks_are_documents_in_order_up_to_a_size(documents, limit):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "_BLOCK_CHARACTERS", limit)
+        made = list(preparation.blocks(iter(documents)))
+    assert list(itertools.chain(*made)) == documents
+    for number, block in enumerate(made):
+        sizes = [sum(map(len, document)) for document in block]
+        assert block
+        assert sum(sizes[:-1]) < limit
+        assert sum(sizes) >= limit or number == len(made) - 1
+
+
+def test_blocks_are_made_as_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 2)
+    documents = iter([["ab"], ["cd"], ["ef"]])
+    assert next(preparation.blocks(documents)) == [["ab"]]
+    assert list(documents) == [["cd"], ["ef"]]
+
+
+def test_one_worker_maps_one_item_at_a_time():
+    source = Source(5)
+    results = map_blocks(len, source, 1)
+    for taken in range(1, 6):
+        assert next(results) == 1
+        assert source.taken == taken
+
+
+def test_workers_keep_the_order_and_bound_what_is_in_flight():
+    # The first item takes longest, so that the others are done before it.
+    source = Source(40)
+    first = [[[f"{number:07d}" for number in range(100_000, 0, -1)]]]
+    results = map_blocks(sorted, itertools.chain(first, source), 2)
+    assert source.taken == 0
+    assert len(next(results)[0]) == 100_000
+    assert source.taken == 2 * 2
+    for number, result in enumerate(results):
+        assert result == [[f"line {number}"]]
+        assert source.taken == min(number + 1 + 2 * 2, 40)
+    assert number == 39
+
+
+def test_a_reader_that_stops_early_stops_the_workers():
+    source = Source(1000)
+    results = map_blocks(len, source, 2)
+    next(results)
+    results.close()
+    assert source.taken == 2 * 2 + 1
+
+
+def test_all_cores_work_when_no_number_is_given(monkeypatch):
+    monkeypatch.setattr(preparation.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    source = Source(30)
+    results = map_blocks(len, source, 0)
+    assert next(results) == 1
+    assert source.taken == 2 * 3 + 1
+    assert list(results) == [1] * 29
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_user_error_in_a_worker_keeps_its_message(workers, tmp_path):
+    tokenize = functools.partial(preparation._tokenize, vocab_dir=tmp_path / "missing", lines="sentence")
+    with pytest.raises(UserError, match=r"missing: got .*tokenizer_config\.json.*\. Fix: .*\.$"):
+        list(map_blocks(tokenize, Source(3), workers))
+
+
+def test_an_error_of_the_source_reaches_the_reader():
+    def failing() -> Iterator[Block]:
+        yield [["line"]]
+        raise UserError("file.txt, line 2", got="bytes", expected="text", fix="mend it")
+
+    for workers in (1, 2):
+        with pytest.raises(UserError, match=r"file\.txt, line 2"):
+            list(map_blocks(len, failing(), workers))
+
+
+@pytest.mark.parametrize(("workers", "block_characters"), [(1, 500), (1, 1 << 18), (2, 500)])
+def test_words_are_counted_whatever_the_workers_and_blocks(
+    workers, block_characters, tiny_documents, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
+    parts = Parts(tmp_path / "words", ".txt")
+    preparation.count_words(iter(tiny_documents), True, workers, parts)
+    expected = collections.Counter(word for document in tiny_documents for line in document for word in line.split())
+    assert word_counts.most_frequent(parts.paths, tmp_path).words == expected
+    assert parts.num_documents == len(tiny_documents)
+
+
+def test_a_text_too_small_for_its_vocabulary_is_told(caplog):
+    with caplog.at_level(logging.WARNING):
+        words = {"Aa": 1, "aa": 1, "ab": 1}
+        vocab = preparation.train_vocabulary(word_counts.Frequent(words, collections.Counter("".join(words))), 100)
+    assert {"A", "##a", "a", "##b"} < set(vocab)
+    assert f"only {len(vocab)} of the 100 tokens" in caplog.text
+
+
+def test_characters_of_rare_words_are_in_the_vocabulary(monkeypatch, tmp_path):
+    monkeypatch.setattr(word_counts, "MAX_WORDS", 1)
+    parts = Parts(tmp_path / "words", ".txt")
+    preparation.count_words(iter([["the the the жук жаба", "the"]]), True, 1, parts)
+    vocab = preparation.train_vocabulary(word_counts.most_frequent(parts.paths, tmp_path), 100)
+    assert {"ж", "##ж", "the"} < set(vocab) and "ж##у" not in vocab
+    ids = WordPiece(vocab, lowercase=True).encode_batch(["жаба"])[0]
+    assert [vocab[i] for i in ids] == ["ж", "##а", "##б", "##а"]
+
+
+def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: str = "sentence") -> tuple[list, dict]:
+    parts = Parts(Path(tempfile.mkdtemp(dir=folder)), ".npz")
+    preparation.tokenize(iter(documents), vocab_dir, lines, 1, parts)
+    assert parts.num_documents == len(documents)
+    counter = SplitCounter(folder, "train", len(SPECIALS) + len(WORDS))
+    tokens = []
+    for part in map(Tokenized.load, parts.paths):
+        if counter.add(part):
+            tokens += part.documents()
+    counts, fractions = counter.finish()
+    np.testing.assert_array_equal(
+        counter.unigrams, np.bincount(np.concatenate([[], *tokens]).astype(int), minlength=10)
+    )
+    return [ids.tolist() for ids in tokens], counts | {"fractions": fractions}
+
+
+@pytest.mark.parametrize("part_tokens", [1, 7, 1 << 24])
+@pytest.mark.parametrize("block_characters", [1, 20, 1 << 18])
+def test_what_passes_is_counted(block_characters, part_tokens, vocab_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
+    monkeypatch.setattr(preparation, "_PART_TOKENS", part_tokens)
+    unseen = "\u200b"  # zero width: normalized away
+    documents = [
+        ["the walk", "walking ."],
+        ["the walk", unseen, "Walks"],
+        ["the walk", "walking ."],
+        [unseen, unseen],
+        ["the " * 512, "the " * 513],
+    ]
+    tokens, counts = counted(documents, vocab_dir, tmp_path)
+    assert tokens == [[6, 5, 5, 7, 9], [6, 5, 5, 8], [6, 5, 5, 7, 9], [6] * 1025]
+    assert counts == {
+        "documents": 4,
+        "sentences": 8,
+        "tokens": 5 + 4 + 5 + 1025,
+        "empty_documents": 1,
+        "empty_lines": 3,
+        "over_long_sentences": 1,
+        "duplicate_lines": 3,
+        "duplicate_documents": 1,
+        "fractions": {"lines": round(3 / 9, 6), "documents": 0.25},
+    }
+    assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [2, 3, 2, 2, 2, 3, 512, 513]
+    assert np.fromfile(tmp_path / "train.document_sizes.int32", np.int32).tolist() == [2, 2, 2, 2]
+    assert np.fromfile(tmp_path / "train.document_lengths.int32", np.int32).tolist() == [5, 4, 5, 1025]
+    assert sorted(path.name for path in tmp_path.glob("train.*")) == [
+        "train.document_lengths.int32",
+        "train.document_sizes.int32",
+        "train.sentence_lengths.int32",
+    ]
+
+
+def test_documents_that_differ_only_in_their_line_breaks_are_no_duplicates(vocab_dir, tmp_path):
+    _, counts = counted([["the walk"], ["the", "walk"], ["the walk"], ["walk", "the"]], vocab_dir, tmp_path)
+    assert (counts["duplicate_documents"], counts["duplicate_lines"]) == (1, 3)
+
+
+def test_paragraphs_are_split_and_sentences_are_not(vocab_dir, tmp_path):
+    paragraph = [["The walk. The walks. Walking the walk."]]
+    whole, counts = counted(paragraph, vocab_dir, tmp_path)
+    assert counts["sentences"] == 1
+    split, counts = counted(paragraph, vocab_dir, tmp_path, "paragraph")
+    assert counts["sentences"] == 3
+    assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [3, 4, 5]
+    assert split == whole
+
+
+def test_no_documents_are_counted_as_none(vocab_dir, tmp_path):
+    tokens, counts = counted([], vocab_dir, tmp_path)
+    assert tokens == []
+    assert counts.pop("fractions") == {"lines": 0, "documents": 0}
+    assert set(counts.values()) == {0}
+
+
+def test_documents_without_tokens_are_parts_too(vocab_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_PART_TOKENS", 1)
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 1)
+    tokens, counts = counted([["\u200b"], ["walk"], ["\u200b", "\u200b"]], vocab_dir, tmp_path)
+    assert tokens == [[5]]
+    assert (counts["documents"], counts["empty_documents"], counts["empty_lines"]) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("done", [1, 3, 5])
+def test_work_goes_on_after_the_finished_parts(done, tiny_documents, vocab_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 100)
+    monkeypatch.setattr(preparation, "_PART_TOKENS", 100)
+    monkeypatch.setattr(word_counts, "_WORDS", 100)
+    whole = {kind: Parts(tmp_path / f"whole-{kind}", kind) for kind in (".npz", ".txt")}
+    rest = {kind: Parts(tmp_path / f"rest-{kind}", kind) for kind in (".npz", ".txt")}
+
+    def work(parts: dict[str, Parts]) -> None:
+        preparation.tokenize(tiny_documents, vocab_dir, "sentence", 1, parts[".npz"])
+        preparation.count_words(tiny_documents, True, 1, parts[".txt"])
+
+    work(whole)
+    before = {}
+    for kind, parts in whole.items():
+        assert len(parts.paths) > 5
+        for path in parts.paths[:done]:
+            copy = tmp_path / f"rest-{kind}" / path.name
+            shutil.copy(path, copy)
+            before[copy] = copy.stat().st_mtime_ns
+        rest[kind] = Parts(tmp_path / f"rest-{kind}", kind)
+    work(rest)
+    for kind, parts in whole.items():
+        assert [path.read_bytes() for path in parts.paths] == [path.read_bytes() for path in rest[kind].paths]
+        assert [path.name for path in parts.paths] == [path.name for path in rest[kind].paths]
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+HASH = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+
+
+@settings(deadline=None)
+@given(st.lists(HASH, max_size=40), st.integers(1, 50))
+def test_duplicates_are_counted_range_by_range(tmp_path_factory, hashes, at_once):
+    path = tmp_path_factory.mktemp("hashes") / "hashes"
+    np.array(hashes, np.uint64).tofile(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "_HASHES_AT_ONCE", at_once)
+        assert count_duplicates(path) == len(hashes) - len(set(hashes))
+
+
+@pytest.mark.parametrize("same", [0, 4000])
+def test_few_hashes_are_held_at_once(same, tmp_path, monkeypatch):
+    path, held = tmp_path / "hashes", []
+    hashes = np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True)
+    hashes[3000 : 3000 + same] = 7
+    hashes.tofile(path)
+    distinct = preparation._distinct
+    monkeypatch.setattr(preparation, "_HASHES_AT_ONCE", 1000)
+    monkeypatch.setattr(preparation, "_distinct", lambda hashes: held.append(len(hashes)) or distinct(hashes))
+    assert count_duplicates(path) == max(same - 1, 0)
+    assert len(held) == 10 + 10
+    assert sum(held[10:]) >= 10_000 - same
+    assert max(held) < 1200
+    assert [file.name for file in tmp_path.iterdir()] == ["hashes"]
+
+
+def test_words_are_counted_over_all_documents():
+    counts = preparation._count_words([["The cat", "the"], ["THE dog."]], lowercase=True)
+    assert counts == (2, collections.Counter({"the": 3, "cat": 1, "dog": 1, ".": 1}))
+    assert preparation._count_words([["The the"]], lowercase=False) == (1, {"The": 1, "the": 1})
+
+
+def die(block):
+    os._exit(9)
+
+
+def test_a_worker_that_is_killed_is_told_with_what_to_do():
+    with pytest.raises(BrokenProcessPool) as told:
+        list(map_blocks(die, [[["a"]]] * 3, 2))
+    fix = "Fix: lower --config.data.workers; the same command goes on after what was finished."
+    assert str(as_user_error(told.value, "")).endswith(fix)

@@ -1,0 +1,379 @@
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from bertjax.data import random
+from bertjax.data.pretraining import sentence_pairs
+from bertjax.data.pretraining.sentence_pairs import INSTANCE, PairsConfig, Sentences, make_instances
+from bertjax.data.random import Stream
+from bertjax.errors import UserError
+from tests.data.cutting import (
+    BERT,
+    DRAWS,
+    LENGTHS,
+    MANY,
+    SETTINGS,
+    Lengths,
+    Token,
+    instances_of,
+    one_segment,
+    pairs,
+    sentences,
+    tokens,
+)
+
+
+def coins(words: list[int], first: int) -> Iterator[int]:
+    """The bits of two words of every four."""
+    for start in range(first, len(words), 4):
+        for word in words[start : start + 2]:
+            yield from (word >> bit & 1 for bit in range(32))
+
+
+class Walk:
+    """Cuts one document as google-research/bert does: chunk by chunk, and pairs token by token."""
+
+    def __init__(self, lengths: Lengths, config: PairsConfig, seed: int, epoch: int) -> None:
+        places = [itertools.count() for _ in lengths]
+        self._documents = [
+            [[(d, next(places[d])) for _ in range(length)] for length in document] for d, document in enumerate(lengths)
+        ]
+        self._config, self._seed, self._epoch = config, seed, epoch
+
+    def rows(self, document: int) -> Iterator[tuple[list[Token], list[Token], bool]]:
+        room = self._config.seq_len - 3
+        short, length, *_ = self._words(Stream.CHUNKS, document, 0)
+        target = 2 + (length * (room - 1) >> 32) if short / 2**32 < self._config.short_seq_prob else room
+        rest = list(self._documents[document])
+        while rest:
+            number = len(self._documents[document]) - len(rest)  # of the chunk's first sentence
+            chunk: list[list[Token]] = []
+            while rest and sum(map(len, chunk)) < target:
+                chunk.append(rest.pop(0))
+            split, coin, other, start, *_ = self._words(Stream.CHUNKS, document, number + 1)
+            size = 1 + (split * (len(chunk) - 1) >> 32) if len(chunk) > 1 else 1
+            a, unused = list(itertools.chain(*chunk[:size])), chunk[size:]
+            is_random = not unused or coin / 2**32 < self._config.random_next_prob
+            if is_random:
+                rest = unused + rest
+                others = [text for d, text in enumerate(self._documents) if d != document]
+                text = others[other * len(others) >> 32]
+                b = []
+                for sentence in text[start * len(text) >> 32 :]:
+                    b += sentence
+                    if len(b) >= target - len(a):
+                        break
+            else:
+                b = list(itertools.chain(*unused))
+            words = self._words(Stream.TRUNCATION, document, number + 1)
+            self._truncate(a, b, room, [coins(words, 0), coins(words, 2)])
+            yield a, b, is_random
+
+    def _words(self, stream: Stream, document: int, sub_index: int) -> list[int]:
+        return random.bits(self._seed, stream, self._epoch, np.array([document]), 32, sub_index)[0].tolist()
+
+    @staticmethod
+    def _truncate(a: list[Token], b: list[Token], room: int, coins: list[Iterator[int]]) -> None:
+        while len(a) + len(b) > room:
+            longer, coin = (a, coins[0]) if len(a) > len(b) else (b, coins[1])
+            longer.pop(0 if next(coin) else -1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(LENGTHS, SETTINGS, DRAWS)
+def test_rows_equal_a_walk_chunk_by_chunk(lengths, values, draws):
+    config = pairs(*values)
+    rows = instances_of(sentences(lengths), config, *draws)
+    assert rows.dtype == INSTANCE
+    walk = Walk(lengths, config, *draws)
+    for document in range(len(lengths)):
+        own = rows[rows["document_a"] == document]
+        assert [(tokens(row, "a"), tokens(row, "b"), bool(row["is_random_next"])) for row in own] == list(
+            walk.rows(document)
+        )
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS, SETTINGS, DRAWS)
+def test_every_row_is_two_ranges_that_fit(lengths, values, draws):
+    rows = instances_of(sentences(lengths), pairs(*values), *draws)
+    room = values[0] - 3
+    sizes = np.array([sum(document) for document in lengths])
+    assert (rows["length_a"] >= 1).all()
+    assert (rows["length_b"] >= 1).all()
+    assert (rows["length_a"].astype(int) + rows["length_b"] <= room).all()
+    for side in "ab":
+        start, stop = rows[f"start_{side}"], rows[f"start_{side}"] + rows[f"length_{side}"]
+        assert (start >= 0).all()
+        assert (stop <= sizes[rows[f"document_{side}"]]).all()
+    assert set(rows["document_a"].tolist()) == set(range(len(lengths)))
+    np.testing.assert_array_equal(rows["is_random_next"], rows["document_a"] != rows["document_b"])
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS, SETTINGS, DRAWS)
+def test_the_actual_next_follows_directly_but_for_truncation(lengths, values, draws):
+    rows = instances_of(sentences(lengths), pairs(*values), *draws)
+    for row in rows[~rows["is_random_next"]]:
+        end_a, total = row["start_a"] + row["length_a"], int(row["length_a"]) + int(row["length_b"])
+        assert row["start_b"] >= end_a
+        if total < values[0] - 3:
+            bounds = {0, *itertools.accumulate(lengths[row["document_a"]])}
+            assert row["start_b"] == end_a
+            assert {int(row["start_a"]), int(end_a), int(end_a + row["length_b"])} <= bounds
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS, SETTINGS, DRAWS)
+def test_the_rows_of_a_document_cover_it_but_for_truncation(lengths, values, draws):
+    rows = instances_of(sentences(lengths), pairs(*values), *draws)
+    for document, sizes in enumerate(lengths):
+        # The document's own ranges in order, each with whether its row is full: only those may have been cut.
+        own: list[tuple[int, int, bool]] = [(0, 0, False)]
+        for row in rows[rows["document_a"] == document]:
+            full = int(row["length_a"]) + int(row["length_b"]) == values[0] - 3
+            for side in "a" if row["is_random_next"] else "ab":
+                own.append((int(row[f"start_{side}"]), int(row[f"start_{side}"] + row[f"length_{side}"]), full))
+        own.append((sum(sizes), sum(sizes), False))
+        for (_, end, full), (start, _, next_full) in itertools.pairwise(own):
+            assert end == start or (end < start and (full or next_full))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(8, 60), st.integers(1, 56), st.integers(1, 300), DRAWS)
+def test_truncation_takes_from_the_longer_until_both_fit(seq_len, length_a, length_b, draws):
+    room = seq_len - 3
+    assume(length_a < room)
+    row = instances_of(sentences([[length_a, length_b]] * 2), pairs(seq_len, 0.0, 0.0), *draws)[0]
+    a, b = length_a, length_b
+    while a + b > room:
+        if a > b:
+            a -= 1
+        else:
+            b -= 1
+    assert (row["length_a"], row["length_b"]) == (a, b)
+    assert 0 <= row["start_a"] <= length_a - a
+    assert length_a <= row["start_b"] <= length_a + length_b - b
+
+
+def test_long_documents_in_a_worked_example():
+    # One token a sentence, twenty of them, five to a chunk, no randomness but the split: four rows a document.
+    rows = instances_of(sentences([[1] * 20] * 2), pairs(8, 0.0, 0.0), 0, 0)
+    own = rows[rows["document_a"] == 0]
+    assert own["start_a"].tolist() == [0, 5, 10, 15]
+    assert (own["length_a"] + own["length_b"]).tolist() == [5] * 4
+    assert not rows["is_random_next"].any()
+
+
+def test_sentences_are_put_back_in_a_worked_example():
+    # Always a random next sentence: every row takes its first segment only, so these are the document.
+    rows = instances_of(sentences([[2] * 9, [2] * 7]), pairs(13, 0.0, 1.0), 1, 0)
+    for document, total in ((0, 18), (1, 14)):
+        own = rows[rows["document_a"] == document]
+        assert own["start_a"].tolist() == [0, *np.cumsum(own["length_a"])[:-1].tolist()]
+        assert own["length_a"].sum() == total
+        assert (own["document_b"] == 1 - document).all()
+
+
+@settings(deadline=None)
+@given(LENGTHS, SETTINGS, st.booleans(), DRAWS)
+def test_rows_are_a_pure_function(lengths, values, next_sentence, draws):
+    config = dataclasses.replace(pairs(*values), next_sentence=next_sentence)
+    text = sentences(lengths)
+    first = instances_of(text, config, *draws)
+    instances_of(text, config, 0, 0)
+    assert first.tobytes() == instances_of(sentences(lengths), config, *draws).tobytes()
+
+
+def test_rows_differ_by_seed_and_epoch():
+    text = sentences([[3, 4, 5, 6, 7, 8]] * 50)
+    config = pairs(16, 0.1, 0.5)
+    assert len({instances_of(text, config, seed, epoch).tobytes() for seed, epoch in ((0, 0), (1, 0), (0, 1))}) == 3
+
+
+# Sentences of five tokens in rows with room for thirty: never truncated, so that every row shows its chunk.
+FIVES, SENTENCES = 30 + 3, 12
+
+
+@pytest.fixture(scope="module")
+def fives() -> np.ndarray:
+    """The rows of 40,001 documents of twelve sentences of five tokens."""
+    text = Sentences(np.full((MANY + 1) * SENTENCES, 5, np.int32), np.full(MANY + 1, SENTENCES, np.int32))
+    return instances_of(text, pairs(FIVES, 0.0, 0.5), 0, 0)
+
+
+def chunk_sizes(rows: np.ndarray) -> np.ndarray:
+    return np.minimum(30 // 5, SENTENCES - rows["start_a"] // 5)
+
+
+def test_random_next_is_half_of_chunks_and_all_of_single_sentences(fives, check_rate):
+    size = chunk_sizes(fives)
+    assert (size == 1).sum() > 500
+    assert fives["is_random_next"][size == 1].all()
+    several = fives["is_random_next"][size > 1]
+    check_rate("random next", int(several.sum()), len(several), 0.5)
+    for probability in (0.0, 0.15, 1.0):
+        text = Sentences(np.full(MANY * 2, 5, np.int32), np.full(MANY, 2, np.int32))
+        rows = instances_of(text, pairs(FIVES, 0.0, probability), 0, 0)
+        first = rows[rows["start_a"] == 0]["is_random_next"]
+        if 0 < probability < 1:
+            check_rate(f"random next at {probability}", int(first.sum()), MANY, probability)
+        else:
+            assert first.mean() == probability
+
+
+def test_random_next_is_drawn_anew_for_each_chunk_and_epoch(fives, check_rate):
+    text = Sentences(np.full((MANY + 1) * SENTENCES, 5, np.int32), np.full(MANY + 1, SENTENCES, np.int32))
+    second = instances_of(text, pairs(FIVES, 0.0, 0.5), 0, 1)
+    starts = np.flatnonzero(fives["start_a"] == 0)  # the first chunk of every document; the second follows it
+    both = fives["is_random_next"][starts] & second["is_random_next"][second["start_a"] == 0]
+    check_rate("random next in two epochs", int(both.sum()), MANY + 1, 0.25)
+    both = fives["is_random_next"][starts] & fives["is_random_next"][starts + 1]
+    several = chunk_sizes(fives[starts + 1]) > 1
+    check_rate("random next in two chunks", int(both[several].sum()), int(several.sum()), 0.25)
+
+
+def test_the_split_is_uniform(fives, check_uniform):
+    for size in (3, 6):
+        split = fives["length_a"][chunk_sizes(fives) == size] // 5
+        check_uniform(f"split of {size} sentences", np.bincount(split, minlength=size)[1:])
+    first = fives[fives["start_a"] == 0]
+    check_uniform("split of the first chunk", np.bincount(first["length_a"] // 5)[1:])
+
+
+def test_the_other_document_and_its_sentence_are_uniform(fives, check_uniform):
+    drawn = fives[fives["is_random_next"]]
+    distance = (drawn["document_b"] - drawn["document_a"]) % (MANY + 1) - 1
+    assert distance.min() >= 0
+    check_uniform("other document, from this one on", np.bincount(distance * 100 // MANY, minlength=100))
+    check_uniform("its first sentence", np.bincount(drawn["start_b"] // 5, minlength=SENTENCES))
+    rows = np.concatenate([instances_of(sentences([[1]] * 5), BERT, 0, epoch) for epoch in range(1000)])
+    counts = np.bincount(rows["document_a"] * 5 + rows["document_b"], minlength=25).reshape(5, 5)
+    assert not counts.diagonal().any()
+    check_uniform("other of five documents", counts[~np.eye(5, dtype=bool)])
+
+
+@pytest.mark.parametrize(("next_sentence", "whole", "room"), [(True, False, 13), (False, True, 14), (False, False, 14)])
+def test_short_documents_have_uniform_targets(next_sentence, whole, room, check_rate, check_uniform):
+    # Sentences of one token: a row that is not at a document's end is as long as the document's target.
+    text = Sentences(np.full(MANY * room, 1, np.int32), np.full(MANY, room, np.int32))
+    config = PairsConfig(16, next_sentence, whole, 0.1, 0.0)
+    for probability in (0.1, 1.0):
+        rows = instances_of(text, dataclasses.replace(config, short_seq_prob=probability), 0, 0)
+        target = (rows["length_a"] + rows["length_b"])[rows["start_a"] == 0]
+        assert len(target) == MANY
+        # A short document may draw the whole room as well.
+        check_rate(
+            f"below full length at {probability}, pairs {next_sentence}",
+            int((target < room).sum()),
+            MANY,
+            probability * (room - 2) / (room - 1),
+        )
+        check_uniform(
+            f"short targets at {probability}, pairs {next_sentence}",
+            np.bincount(target[target < room], minlength=room)[2:],
+        )
+    check_uniform(f"all targets, pairs {next_sentence}", np.bincount(target)[2:])
+    rows = instances_of(text, dataclasses.replace(config, short_seq_prob=0.0), 0, 0)
+    assert len(rows) == MANY
+
+
+def test_truncation_cuts_front_and_back_alike(check_rate, check_mean):
+    # Two sentences of ten tokens where thirteen fit: three of the first and four of the second are cut.
+    text = Sentences(np.full(MANY * 2, 10, np.int32), np.full(MANY, 2, np.int32))
+    rows = instances_of(text, pairs(16, 0.0, 0.0), 0, 0)
+    assert (rows["length_a"] == 7).all()
+    assert (rows["length_b"] == 6).all()
+    front = rows["start_a"], rows["start_b"] - 10
+    check_rate("cut at the front", int(front[0].sum() + front[1].sum()), 7 * MANY, 0.5)
+    for cut, counts in zip((3, 4), front, strict=True):
+        for k in range(cut + 1):
+            check_rate(f"{k} of {cut} at the front", int((counts == k).sum()), MANY, math.comb(cut, k) / 2**cut)
+    check_mean("front cuts of both segments", (front[0] - 1.5) * (front[1] - 2), 0, 3 / 4 * 4 / 4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS, st.data())
+def test_a_document_is_cut_alike_in_any_company(lengths, values, next_sentence, whole, draws, data):
+    config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
+    text = sentences(lengths)
+    some = sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1))))
+    every = instances_of(text, config, *draws)
+    few = make_instances(text, np.array(some, np.int64), config, *draws)
+    assert few.tobytes() == every[np.isin(every["document_a"], some)].tobytes()
+
+
+@settings(deadline=None, max_examples=40)
+@given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS)
+def test_no_two_instances_begin_at_the_same_token(lengths, values, next_sentence, whole, draws):
+    config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
+    rows = instances_of(sentences(lengths), config, *draws)
+    assert len({(row["document_a"], row["start_a"]) for row in rows}) == len(rows)
+
+
+def test_parts_make_up_the_whole(monkeypatch):
+    text = sentences([[3, 40, 5, 6, 7, 8]] * 50)
+    expected = instances_of(text, pairs(16, 0.1, 0.5), 0, 0).tobytes()
+    monkeypatch.setattr(sentence_pairs, "_PART", 7)
+    assert instances_of(text, pairs(16, 0.1, 0.5), 0, 0).tobytes() == expected
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=80), st.data())
+def test_tokens_are_counted_from_any_sentence(lengths, data):
+    text = sentences([lengths])
+    places = st.integers(0, len(lengths))
+    start = data.draw(st.lists(places.filter(lambda place: place < len(lengths)), min_size=1))
+    end = [data.draw(st.integers(place + 1, len(lengths))) for place in start]
+    target = [data.draw(st.integers(0, 50)) for _ in start]
+    before = text.tokens_before(np.array([*start, len(lengths)]))
+    assert before.tolist() == [sum(lengths[:place]) for place in [*start, len(lengths)]]
+    expected = []
+    for first, most, last in zip(start, target, end, strict=True):
+        sums = list(itertools.accumulate(lengths[first:last]))
+        expected.append(next((total for total in sums if total >= most), sums[-1]))
+    assert text.tokens_from(np.array(start), np.array(target), np.array(end)).tolist() == expected
+
+
+def test_a_row_may_be_as_long_as_its_type_holds():
+    rows = instances_of(sentences([[40_000], [40_000]]), pairs(2**15 - 1, 0.0, 0.5), 0, 0)
+    assert (rows["length_a"].astype(int) + rows["length_b"]).tolist() == [2**15 - 4] * 2
+    # Documents whose tokens together are more than 32 bits count.
+    text = Sentences(np.full(3, 2**30, np.int32), np.ones(3, np.int32))
+    rows = instances_of(text, one_segment(2**15 - 1, 0.0), 0, 0)
+    assert rows["length_a"].sum(dtype=np.int64) == 3 * 2**30
+
+
+def test_no_documents_give_no_rows():
+    none = np.zeros(0, np.int32)
+    assert instances_of(Sentences(none, none), one_segment(8, 0.1), 0, 0).shape == (0,)
+
+
+@pytest.mark.parametrize("lengths", [[], [[3, 4, 5]]])
+def test_a_random_next_sentence_wants_two_documents(lengths):
+    with pytest.raises(UserError, match=f"got {len(lengths)} document.*blank lines between documents"):
+        instances_of(sentences(lengths), BERT, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"seq_len": 3}, "data.seq_len"),
+        ({"seq_len": 7}, "data.seq_len"),
+        ({"seq_len": 2**15}, "data.seq_len"),
+        ({"short_seq_prob": -0.1}, "data.short_seq_prob"),
+        ({"short_seq_prob": 1.1}, "data.short_seq_prob"),
+        ({"random_next_prob": -0.1}, "data.random_next_prob"),
+        ({"random_next_prob": 1.1}, "data.random_next_prob"),
+        ({"random_next_prob": math.nan}, "data.random_next_prob"),
+    ],
+)
+def test_impossible_settings_are_told(changes, key):
+    with pytest.raises(UserError, match=f"config key {key}: got"):
+        dataclasses.replace(BERT, **changes)

@@ -1,0 +1,187 @@
+"""A source in shares: what workers make of them is what one process makes of the whole."""
+
+import functools
+import itertools
+import json
+import pickle
+import sys
+
+import pytest
+
+from bertjax.data.pretraining import beam, corpus, shares
+from bertjax.data.pretraining.beam import BeamConfig
+from bertjax.data.pretraining.corpus import Preparation
+from bertjax.data.readers import records, sources
+from bertjax.data.readers.sources import TextSource
+from bertjax.errors import UserError
+from tests.data.folders import TRAINED, digests, texts_of
+
+HERE = BeamConfig("DirectRunner")
+
+
+@pytest.fixture
+def files(tiny_documents, tmp_path):
+    """The tiny documents in many files, one of which has no text; the pattern that matches them."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(10):
+        group = tiny_documents[3 * number : 3 * number + 3]
+        (folder / f"{number:02d}.txt").write_text("\n\n".join("\n".join(lines) for lines in group) + "\n")
+    (folder / "05-empty.txt").write_text("\n\n")
+    return str(folder / "*.txt")
+
+
+@pytest.fixture
+def in_turn(monkeypatch):
+    """Does in this process, the last item first, what Beam's workers would; a share for each file."""
+
+    def for_each(config, workers, function, items):
+        for item in reversed(items):
+            pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(item)))
+
+    monkeypatch.setattr(beam, "check", lambda config: None)
+    monkeypatch.setattr(beam, "for_each", for_each)
+    monkeypatch.setattr(beam, "pipeline_of", lambda config, workers: {})
+    monkeypatch.setattr(sources, "_SHARE_BYTES", 1)
+
+
+def prepare(config, tmp_path):
+    made = Preparation(config, tmp_path)
+    made.run()
+    return made.folder
+
+
+@pytest.mark.parametrize("changes", [{}, TRAINED, {"valid_source": "here"}])
+def test_shares_give_what_the_whole_gives(changes, files, make_config, tmp_path, in_turn):
+    changes = {name: files if value == "here" else value for name, value in changes.items()}
+    folders = [
+        prepare(make_config(source=files, **changes, beam=config, prepared_dir=str(tmp_path / name)), tmp_path)
+        for name, config in (("whole", BeamConfig()), ("shares", HERE))
+    ]
+    whole, shared = ({k: v for k, v in digests(f).items() if "records/" not in k} for f in folders)
+    assert whole == shared
+    assert "manifest.json" in whole
+    for split in corpus.SPLITS:
+        one, two = (texts_of(corpus.Corpus(folder), split) for folder in folders)
+        assert one == two
+        assert len(one) > 3
+    assert json.loads((folders[1] / "manifest.json").read_text())["counts"]["train"]["empty_documents"] == 1
+
+
+def test_what_is_wrong_with_a_share_is_told_of_the_first(files, make_config, tmp_path, in_turn):
+    for name in ("02", "07"):
+        (tmp_path / "files" / f"{name}.txt").write_bytes(b"good\n\xff\n")
+    config = make_config(source=files, beam=HERE)
+    with pytest.raises(UserError, match=r"files/02\.txt:2: got byte 0xff"):
+        prepare(config, tmp_path)
+    assert not list((tmp_path / "prepared").glob("*.partial"))
+    skipping = make_config(source=files, beam=HERE, on_bad_row="skip")
+    counts = json.loads((prepare(skipping, tmp_path) / "manifest.json").read_text())["counts"]
+    assert (counts["train"]["skipped_rows"], counts["valid"]["skipped_rows"]) == (2, 0)
+
+
+def work(documents, workers, parts):
+    for _ in documents:
+        with parts.adding(1) as path:
+            path.write_text("done")
+
+
+def lines_of(source):
+    return (document.lines for document in source.documents())
+
+
+def test_finished_shares_are_not_done_again(files, tmp_path, in_turn):
+    make = functools.partial(shares.make_parts, TextSource(files, "text", "stop"), lines_of)
+    folder = tmp_path / "parts"
+    paths, counts = make(work, folder, HERE, 1)
+    assert len(paths) == counts["documents"] == 30
+    assert paths == sorted(paths)
+    (folder / "000003" / "done.json").unlink()  # as if that share were still at work
+    again, _ = make(work_on, folder, HERE, 1)
+    assert again == paths
+
+
+def work_on(documents, workers, parts):
+    """As `preparation.tokenize`: from the first document on that has no part."""
+    assert parts.num_documents == 3
+    work(itertools.islice(documents, parts.num_documents, None), workers, parts)
+
+
+def test_a_share_that_nobody_did_is_told(files, tmp_path, in_turn, monkeypatch):
+    monkeypatch.setattr(beam, "for_each", lambda *args: None)
+    with pytest.raises(UserError, match=r"share 0 of the text: got nothing from Beam's workers"):
+        shares.make_parts(TextSource(files, "text", "stop"), lines_of, work, tmp_path / "parts", HERE, 1)
+
+
+def test_lost_records_are_told(make_config, tmp_path, in_turn, monkeypatch):
+    write = records.write_tokens
+
+    def lose(folder, splits, pipeline):
+        write(folder, {**splits, "train": [list(splits["train"][0])[1:]]})
+
+    monkeypatch.setattr(beam, "pipeline_of", lambda config, workers: {"runner": "a", "options": "b"})
+    monkeypatch.setattr(records, "write_tokens", lose)
+    with pytest.raises(UserError, match=r"the train records that Beam wrote: got \d+; expected \d+, as many as"):
+        prepare(make_config(beam=HERE), tmp_path)
+
+
+def test_files_are_shared_by_their_sizes(files, monkeypatch):
+    whole = TextSource(files, "text", "stop")
+    documents = [document.lines for document in whole.documents()]
+    for size, count in ((1, 11), (1000, None), (2**30, 1)):
+        monkeypatch.setattr(sources, "_SHARE_BYTES", size)
+        found = whole.shares()
+        assert (count is None and 1 < len(found) < 11) or len(found) == count
+        assert [document.lines for share in found for document in share.documents()] == documents
+
+
+def test_records_are_shared_in_stretches(monkeypatch):
+    texts = [f"text {number}" for number in range(10)]
+
+    def open_records(source, text_field):
+        start, _, stop = sources.split_name(source, "data.source")[1].removeprefix("train").strip("[]").partition(":")
+        return texts[int(start or 0) : int(stop) if stop else None]
+
+    monkeypatch.setattr(sources, "_open_records", open_records)
+    monkeypatch.setattr(sources, "_SHARE_RECORDS", 4)
+    for split, count, total in (("train", 3, 10), ("train[0:7]", 1, 7)):  # a slice is not sliced again
+        found = TextSource(f"tfds:made:{split}", "text", "stop").shares()
+        assert len(found) == count
+        for several in (found, pickle.loads(pickle.dumps(found))):
+            assert [document.lines for share in several for document in share.documents()] == [
+                [text] for text in texts[:total]
+            ]
+
+
+def test_the_documentation_is_one_share():
+    (share,) = TextSource("documentation", "text", "stop").shares()
+    assert next(share.documents()) == next(TextSource("documentation", "text", "stop").documents())
+
+
+def test_without_the_library_it_is_told_before_anything_is_written(make_config, tmp_path, monkeypatch):
+    for name in ("apache_beam", "apache_beam.runners", "apache_beam.runners.runner"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=r"data\.beam\.runner=DirectRunner: got a library that is not there"):
+        prepare(make_config(beam=HERE), tmp_path)
+    assert not (tmp_path / "prepared").exists()
+
+
+@pytest.mark.parametrize(
+    ("runner", "options", "got"),
+    [
+        (
+            "DirectRunner",
+            ("--direct_running_mode=multi_threading",),
+            "direct_running_mode=multi_threading; expected proc",
+        ),
+        (
+            "DirectRunner",
+            ("--direct_running_mode", "multi_threading"),
+            "direct_running_mode=multi_threading; expected proc",
+        ),
+        ("", ("--direct_num_workers=2",), r".*direct_num_workers=2.*, and no runner; expected none"),
+    ],
+)
+def test_options_that_lose_records_or_do_nothing_are_refused(runner, options, got):
+    with pytest.raises(UserError, match=rf"config key data\.beam\.options: got {got}"):
+        BeamConfig(runner, options)

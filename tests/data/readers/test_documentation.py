@@ -1,0 +1,171 @@
+import itertools
+import sysconfig
+
+import pytest
+
+from bertjax.data.readers import documentation
+from bertjax.errors import UserError
+
+SOURCE = '''
+"""The module does one thing.
+
+It is described here.
+"""
+
+def first():
+    """Returns the first of all things."""
+    def inner():
+        "Helps the first function along."
+
+@decorated
+class Thing:
+    """Holds one thing for you."""
+    async def method(self):
+        r"""Waits for the thing \\d to come."""
+
+def last(): return "no docstring is here"
+'''
+
+
+# Topics and, in the order of their names, the first modules.
+FIRST = 100
+
+
+@pytest.fixture(scope="module")
+def first_documents():
+    return list(itertools.islice(documentation.documents(), FIRST))
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    (tmp_path / "pydoc_data").mkdir()
+    (tmp_path / "pydoc_data/topics.py").write_text("topics = {'with': 'Some topic text.', 'del': 'Not much.'}\n")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Wrapped lines of\na paragraph  are\njoined.", ["Wrapped lines of a paragraph are joined."]),
+        ("This is quote-\ndelimited text.", ["This is quote-delimited text."]),
+        ("It is a dash --\nnot a hyphen.", ["It is a dash -- not a hyphen."]),
+        ("The heading of it\n=================\n\nThe text of it.", ["The text of it."]),
+        (
+            "Here is text.\n>>> here is code\nand output\n\nMore text now.",
+            ["Here is text.", "More text now."],
+        ),
+        (
+            "Here we go::\n\n  some code here\n\n  more of it\n\nBack to text.",
+            ["Here we go:", "Back to text."],
+        ),
+        ("And here we go ::\n  some code here\nBack to text.", ["And here we go", "Back to text."]),
+        (
+            "It is so:\n\n   if this:\n       run(that and it)\n\nText again here.",
+            ["It is so:", "Text again here."],
+        ),
+        ("assert_stmt ::= 'assert' expression or so on", []),
+        ("====  =====\nsome table here\n====  =====\nmore of it\n\nIt has text.", ["It has text."]),
+        ("+----+\n| a table |\n+----+\n\nIt has text.", ["It has text."]),
+        ("f(x, y[, z]) -> [(int, int), ...]", []),
+        ("* one item here\n  goes on\n* the next one\n", ["* one item here goes on", "* the next one"]),
+        (
+            "There are some:\n  - one item here\nText comes last.",
+            ["There are some:", "- one item here", "Text comes last."],
+        ),
+        ("term of it\n    and the text\nnext term now", ["term of it and the text", "next term now"]),
+        ("    A first line\nis further in.", ["A first line is further in."]),
+        ("name -- what it is\nother -- what that is", ["name -- what it is", "other -- what that is"]),
+        (
+            ":param x: what it is\n:returns: what it gives",
+            [":param x: what it is", ":returns: what it gives"],
+        ),
+        ("Too short.", []),
+        ("", []),
+    ],
+)
+def test_paragraphs(text, expected):
+    assert documentation.paragraphs(text) == expected
+
+
+def test_docstrings_come_in_source_order_and_nothing_is_run(library):
+    (library / "b.py").write_text(SOURCE + "\nraise SystemExit\n")
+    (library / "a").mkdir()
+    (library / "a/z.py").write_text('"""A second module comes first."""')
+    (library / "broken.py").write_text('"""Text of a broken file."""\n(')
+    for folder in ("test", "site-packages", "a/tests"):
+        (library / folder).mkdir()
+        (library / folder / "x.py").write_text('"""This must not be read."""')
+    assert list(documentation.documents()) == [
+        ("pydoc_data/topics.py:del", []),
+        ("pydoc_data/topics.py:with", ["Some topic text."]),
+        ("a/z.py", ["A second module comes first."]),
+        (
+            "b.py",
+            [
+                "The module does one thing.",
+                "It is described here.",
+                "Returns the first of all things.",
+                "Helps the first function along.",
+                "Holds one thing for you.",
+                "Waits for the thing \\d to come.",
+            ],
+        ),
+        ("pydoc_data/topics.py", []),
+    ]
+
+
+def test_fingerprint_follows_names_and_content(library):
+    first = documentation.fingerprint()
+    (library / "a.py").write_text("x = 1")
+    second = documentation.fingerprint()
+    (library / "a.py").rename(library / "b.py")
+    third = documentation.fingerprint()
+    (library / "b.py").write_text("x = 2")
+    fourth = documentation.fingerprint()
+    (library / "b.py").write_text("x = 1")
+    assert len({entry["sha256"] for entry in (first, second, third, fourth)}) == 4
+    assert documentation.fingerprint() == third
+
+
+def test_a_python_without_sources_is_told(library):
+    (library / "pydoc_data/topics.py").unlink()
+    for use in (documentation.fingerprint, lambda: list(documentation.documents())):
+        with pytest.raises(UserError, match=r"no pydoc_data/topics\.py.*data\.source to your own files"):
+            use()
+
+
+def check_is_clean_prose(paragraphs):
+    for paragraph in paragraphs:
+        assert paragraph == " ".join(paragraph.split())
+        assert sum(map(str.isalpha, paragraph)) > len(paragraph) / 2
+    assert not any(paragraph.startswith(">>>") for paragraph in paragraphs)
+    # Terms may be joined to what follows them, but few paragraphs are lists of names.
+    ends = sum(paragraph.rstrip("\"')”").endswith((".", ":", "!", "?", ";")) for paragraph in paragraphs)
+    assert ends > 0.75 * len(paragraphs)
+
+
+@pytest.mark.slow
+def test_this_pythons_documentation_is_a_corpus_of_clean_prose():
+    corpus = list(documentation.documents())
+    names = [name for name, _ in corpus]
+    assert len(set(names)) == len(names) > 500
+    paragraphs = [paragraph for _, document in corpus for paragraph in document]
+    assert sum(map(len, paragraphs)) > 1_500_000
+    assert sum(len(document) > 0 for _, document in corpus) > 500
+    topics = dict(corpus)
+    assert any(text.startswith("Assert statements are a") for text in topics["pydoc_data/topics.py:assert"])
+    assert "Command-line parsing library" in topics["argparse.py"]
+    check_is_clean_prose(paragraphs)
+
+
+def test_this_pythons_documentation_begins_with_clean_prose(first_documents):
+    paragraphs = [paragraph for _, document in first_documents for paragraph in document]
+    assert len(paragraphs) > FIRST
+    assert first_documents[-1][0].endswith(".py")
+    check_is_clean_prose(paragraphs)
+
+
+def test_the_order_is_the_same_each_time(first_documents):
+    again = documentation.documents()
+    assert all(here == there for here, there in zip(first_documents, again, strict=False))

@@ -1,0 +1,185 @@
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.readers import lines
+from bertjax.data.readers.lines import BadRows, Line, RowError
+from bertjax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, content: bytes) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def line(content: bytes, limit: int = 100) -> Line:
+    return Line("a.txt:3", 10, content, limit)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_lines_have_their_place_and_are_cut_at_the_limit(name):
+    path = write(name, b"\xef\xbb\xbfab\r\n\n" + b"x" * 12 + b"\nlast")
+    assert list(lines.read_lines(path, 5)) == [
+        Line(f"{name}:1", 3, b"ab\r", 5),
+        Line(f"{name}:2", 7, b"", 5),
+        Line(f"{name}:3", 8, b"x" * 6, 5),
+        Line(f"{name}:4", 21, b"last", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"), [(b" a\t\r", " a\t"), ("caf\u00e9\u2028".encode(), "caf\u00e9\u2028"), (b"\r\r", "\r")]
+)
+def test_decode_takes_off_the_line_end_alone(content, text):
+    assert lines.decode(line(content)) == text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"ab\xff", r"a\.txt:3: got byte 0xff at byte offset 12, not valid UTF-8; expected UTF-8 text\. Fix: convert"),
+        (b"a\0", "got a NUL character; expected text"),
+        (b"x" * 101, "got a longer line; expected at most 100 bytes"),
+    ],
+)
+def test_bad_lines_can_be_skipped(content, message):
+    with pytest.raises(RowError, match=rf"{message}.*or set --config\.data\.on_bad_row=skip"):
+        lines.decode(line(content))
+
+
+def test_objects():
+    assert lines.decode_object(line(b'{"a": [1]}\r')) == {"a": [1]}
+    for content, message in ((b"{", "not valid JSON"), (b"[1]", "got a JSON list; expected one JSON object a line")):
+        with pytest.raises(RowError, match=message):
+            lines.decode_object(line(content))
+
+
+def test_text_that_no_file_can_hold():
+    lines.check_text("\U0001f600", "a")
+    with pytest.raises(RowError, match="a: got half of a surrogate pair"):
+        lines.check_text("\ud83d", "a")
+    with pytest.raises(RowError, match="a: got a NUL character"):
+        lines.check_text("\0", "a")
+
+
+def test_bad_rows_are_left_out_and_counted():
+    def parse(number: int) -> int:
+        if number % 2:
+            raise RowError(f"row {number}", "odd", "even")
+        return number
+
+    bad_rows = BadRows("skip")
+    assert list(bad_rows.sift(map(parse, range(6)))) == [0, 2, 4]
+    assert bad_rows.count == 3
+    with pytest.raises(RowError, match=r"row 1: got odd; expected even\. Fix: correct the row, or set"):
+        list(BadRows("stop").sift(map(parse, range(6))))
+    with pytest.raises(UserError, match=r"data\.on_bad_row: got 'ignore'; expected one of stop, skip"):
+        BadRows("ignore")
+    with pytest.raises(AssertionError, match="a generator ends where it raises"):
+        list(bad_rows.sift(parse(number) for number in range(6)))
+
+
+def test_what_is_wrong_with_a_file_is_not_skipped():
+    path = write("a.txt.gz", b"text")
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(UserError, match="damaged or truncated gzip") as error:
+        list(BadRows("skip").sift(map(lines.decode, lines.read_lines(path, 100))))
+    assert not isinstance(error.value, RowError)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_json_files(name, start):
+    value = {"data": [1, None, "caf\u00e9"]}
+    path = write(name, start + json.dumps(value, indent=1, ensure_ascii=False).encode())
+    assert lines.read_json(path) == value
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{\n "a": 1,\n "b" 2}', r"a\.json:3: got invalid JSON at column 6 \(Expecting ':' delimiter\); expected one"),
+        (b"", r"a\.json:1: got invalid JSON at column 1"),
+        (b"{}\n{}", r"a\.json:2: got invalid JSON at column 1 \(Extra data\)"),
+        (b'\xef\xbb\xbf"\xff"', r"a\.json: got byte 0xff at byte offset 4, not valid UTF-8; .*Fix: convert"),
+        (b"[" * 100_000, "got JSON that cannot be read"),
+        (b"1" * 5000, "got JSON that cannot be read"),
+        (b'"\0"', "got a binary file"),
+    ],
+)
+def test_bad_json_files(content, message):
+    with pytest.raises(UserError, match=message) as error:
+        lines.read_json(write("a.json", content))
+    assert "Fix:" in str(error.value)
+    assert "on_bad_row" not in str(error.value)
+
+
+def test_a_missing_json_file():
+    with pytest.raises(UserError, match=r"a\.json: got an unreadable file \(No such file"):
+        lines.read_json(Path("a.json"))
+
+
+def test_finding_files():
+    for name in ("b.json", "a.tsv", "c/d.tsv", "c/e.tsv.gz"):
+        write(name, b"x")
+    assert lines.find_files("b.json, a.tsv", "data.source") == [Path("b.json"), Path("a.tsv")]
+    assert lines.find_files("**/*.tsv*", "data.source") == [Path("a.tsv"), Path("c/d.tsv"), Path("c/e.tsv.gz")]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", r"data\.test: got '', with an empty name; expected paths or globs.*--config\.data\.test="),
+        ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected files seen from /"),
+        ("*.csv", r"data\.test=\*\.csv: got a pattern that matches no file"),
+        ("c", r"data\.test=c: got a folder; expected files"),
+        ("a.tsv,*.tsv", r"data\.test=.*got a\.tsv twice"),
+    ],
+)
+def test_files_that_are_not_found(source, message):
+    write("a.tsv", b"x")
+    Path("c").mkdir()
+    with pytest.raises(UserError, match=message) as error:
+        lines.find_files(source, "data.test")
+    assert "data.source" not in str(error.value)
+
+
+def test_what_else_a_key_can_name_is_told():
+    with pytest.raises(UserError, match=r"expected files seen from .*, or tfds:NAME"):
+        lines.find_files("none", "data.source", also="tfds:NAME")
+
+
+def test_fingerprint():
+    path = write("c/a.tsv", b"text")
+    digest = hashlib.sha256(b"text").hexdigest()
+    assert lines.fingerprint(path) == {"name": "a.tsv", "bytes": 4, "sha256": digest}
+
+
+@given(st.binary(max_size=60), st.booleans(), st.integers(1, 20))
+def test_any_bytes_come_back_or_are_told(tmp_path_factory, content, zipped, limit):
+    path = tmp_path_factory.mktemp("bytes") / ("a.txt.gz" if zipped else "a.txt")
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    try:
+        found = list(lines.read_lines(path, limit))
+    except UserError as error:
+        assert b"\0" in content or content.startswith(b"\x1f\x8b")
+        assert "Fix:" in str(error)
+        return
+    expected = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    assert [line.content[:limit] for line in found] == [line[:limit] for line in expected]
+    starts = [content[line.offset : line.offset + len(line.content)] for line in found]
+    assert starts == [line.content for line in found]

@@ -1,0 +1,216 @@
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from bertjax.data.readers import records
+from bertjax.data.readers.sources import TextSource
+from bertjax.errors import UserError
+
+TEXTS = ["First line.\nSecond line.", "One\u2028line.", " \n", "bad \udcff byte", "Last."]
+
+
+def _prepare(folder: Path) -> list[Path]:
+    """Writes the files of a dataset that is known by its files alone, as one from another machine is."""
+    with tfds.core.registered.skip_registration():
+
+        class TinyText(tfds.core.GeneratorBasedBuilder):
+            VERSION = tfds.core.Version("1.2.3")
+
+            def _info(self):
+                features = {"text": tfds.features.Text(), "title": tfds.features.Text(), "length": np.int32}
+                return tfds.core.DatasetInfo(
+                    builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+                )
+
+            def _split_generators(self, dl_manager):
+                return {"train": self._generate_examples(), "test": self._generate_examples()}
+
+            def _generate_examples(self):
+                for key, text in enumerate(TEXTS):
+                    data = text.encode("utf-8", "surrogateescape")
+                    yield key, {"text": data, "title": f"Title {key}", "length": len(data)}
+
+    TinyText(data_dir=folder, file_format="array_record").download_and_prepare()
+    return sorted(folder.rglob("*.array_record*"))
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    tfds.core.add_data_dir(tmp_path)
+    yield _prepare(tmp_path)
+    tfds.core.utils.file_utils.clear_registered_data_dirs()
+
+
+def test_texts_come_in_stored_order(prepared):
+    texts = records.TextRecords("tiny_text", "train", "text")
+    expected = [text.encode("utf-8", "surrogateescape") for text in TEXTS]
+    assert len(texts) == len(TEXTS)
+    assert list(texts) == list(texts) == expected
+    assert list(records.TextRecords("tiny_text", "test[1:3]", "text")) == expected[1:3]
+    assert list(records.TextRecords("tiny_text:1.2.3", "train", "title"))[-1] == b"Title 4"
+
+
+def test_a_record_is_a_document(prepared):
+    text = TextSource("tfds:tiny_text", "text", "skip")
+    documents = list(text.documents())
+    assert [document.lines for document in documents] == [
+        ["First line.", "Second line."],
+        ["One\u2028line."],
+        ["Last."],
+    ]
+    assert documents[-1].where == "tfds:tiny_text record 4"
+    assert text.counts == {"documents": 3, "lines": 4, "bad_rows": 1, "empty_documents": 1}
+    with pytest.raises(UserError, match=r"tfds:tiny_text record 3: got byte 0xff at byte offset 4"):
+        list(TextSource("tfds:tiny_text", "text", "stop").documents())
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "count"),
+    [
+        ("tfds:tiny_text", "train", 5),
+        ("tfds:tiny_text:test", "test", 5),
+        ("tfds:tiny_text:1.2.3", "train", 5),
+        ("tfds:tiny_text:1.*.*:train[:2]", "train[:2]", 2),
+        ("tfds:tiny_text:train+test[40%:60%]", "train+test[40%:60%]", 6),
+    ],
+)
+def test_name_version_and_split(prepared, source, split, count):
+    assert TextSource(source, "text", "stop").fingerprint() == {
+        "kind": "tfds",
+        "dataset": "tiny_text/1.2.3",
+        "split": split,
+        "num_examples": count,
+        "text_field": "text",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "field", "message"),
+    [
+        ("tfds:tiny_text:valid", "text", "got split 'valid' .*expected one of test, train, or a slice"),
+        ("tfds:tiny_text:train[", "text", r"got split 'train\['"),
+        ("tfds:tiny_text:train[9:]", "text", r"got split 'train\[9:\]'"),
+        ("tfds:tiny_text", "body", "text_field=body .*none of the dataset's fields; expected one of text, title"),
+        ("tfds:tiny_text", "length", "one that holds no text; expected one of text, title"),
+        ("tfds:tiny_text:9.9.9", "text", "a dataset that TFDS does not find"),
+        ("tfds:tiny_text/config", "text", "a dataset that TFDS does not find"),
+        ("tfds:nonesuch", "text", "does not find .*NAME.*of its catalog, .*TFDS_DATA_DIR"),
+        ("tfds:no such name", "text", "does not find"),
+        ("tfds:glue/nonesuch", "text", "does not find"),
+        ("tfds:imdb_reviews", "text", r"not prepared on this machine: nothing in .*imdb_reviews.*array_record"),
+        ("tfds:glue/cola:validation", "sentence", "not prepared on this machine"),
+    ],
+)
+def test_wrong_names_are_told_at_once(prepared, source, field, message, monkeypatch, tmp_path):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "elsewhere"))
+    with pytest.raises(UserError, match=message) as error:
+        TextSource(source, field, "stop")
+    assert "Fix:" in str(error.value)
+
+
+def test_another_file_format_is_told(prepared):
+    info = prepared[0].with_name("dataset_info.json")
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    with pytest.raises(UserError, match=r"prepared as .*TFRECORD.*expected array_record"):
+        TextSource("tfds:tiny_text", "text", "stop")
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "overwritten"])
+def test_damaged_files_are_told(prepared, damage):
+    train = next(path for path in prepared if "train" in path.name)
+    if damage == "missing":
+        train.unlink()
+    else:
+        data = train.read_bytes()
+        train.write_bytes(data[:1000] if damage == "truncated" else b"x" * len(data))
+    with pytest.raises(UserError, match=r"a file that cannot be read .*Fix: copy or prepare"):
+        list(TextSource("tfds:tiny_text", "text", "skip").documents())
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("wikipedia", "text"),
+        ("lm1b", "text"),
+        ("imdb_reviews", "text"),
+        ("glue/cola", "sentence"),
+        ("cnn_dailymail", "article"),
+        ("ag_news_subset", "description"),
+        ("pg19", "book_text"),
+        ("squad", "context"),
+        ("wmt14_translate/de-en", "en"),
+    ],
+)
+def test_published_datasets_are_found_and_read(name, field):
+    policy = tfds.testing.MockPolicy.USE_CODE
+    with tfds.testing.mock_data(num_examples=4, policy=policy):
+        text = TextSource(f"tfds:{name}:train", field, "stop")
+        documents = list(text.documents())
+        assert 0 < len(documents) <= 4
+        assert text.counts["documents"] + text.counts["empty_documents"] == 4
+        assert text.fingerprint()["dataset"].startswith(name.split("/")[0] + "/")
+        with pytest.raises(UserError, match=f"expected one of .*{field}"):
+            TextSource(f"tfds:{name}:train", "no_such_field", "stop")
+
+
+def test_prepared_data_is_found_by_the_environment_and_tensorflow_is_not_needed(tmp_path):
+    _prepare(tmp_path)
+    code = (
+        "import sys; from bertjax.data.readers.sources import TextSource; "
+        "print(len(list(TextSource('tfds:tiny_text', 'title', 'stop').documents()))); "
+        "print('tensorflow' in sys.modules, 'jax' in sys.modules)"
+    )
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(records.__file__).parents[3]),
+        "TFDS_DATA_DIR": str(tmp_path),
+    }
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.split() == ["5", "False", "False"]
+
+
+def test_tokens_are_written_to_the_files_they_are_given_for(tmp_path):
+    documents = [np.arange(length, dtype=np.int32) for length in (3, 1, 4, 1, 5)]
+    files = {"train": [documents[:2], iter(documents[2:4]), documents[4:]], "valid": [documents[1:]]}
+    records.write_tokens(tmp_path, files)
+    names = [path.name.split("-", 1)[1] for path in sorted(tmp_path.rglob("*.array_record*"))]
+    assert names == [
+        *(f"train.array_record-0000{number}-of-00003" for number in range(3)),
+        "valid.array_record-00000-of-00001",
+    ]
+    for name, expected in (("train", documents), ("valid", documents[1:])):
+        lengths = np.array([len(ids) for ids in expected])
+        read = records.TokenRecords(tmp_path, name, lengths)
+        assert len(read) == read.num_expected == len(expected)
+        order = np.arange(len(read))[::-1]
+        found = read.read(order, np.zeros_like(order), lengths[order])
+        assert [ids.tolist() for ids in found] == [ids.tolist() for ids in reversed(expected)]
+
+
+def test_one_file_of_tokens_is_held_in_memory_at_once(tmp_path):
+    def peak(files: int) -> int:
+        documents = (([np.full(1000, n, np.int32) for _ in range(500)]) for n in range(files))
+        lazy = [_Lazy(documents) for _ in range(files)]
+        tracemalloc.start()
+        records.write_tokens(tmp_path / str(files), {"train": lazy})
+        memory = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return memory
+
+    few, many = peak(2), peak(10)
+    print(f"MEMORY {few} bytes for 4 MB of tokens, {many} for 20 MB")
+    assert many < 1.3 * few
+
+
+class _Lazy:
+    def __init__(self, files: Iterator[list[np.ndarray]]) -> None:
+        self._files = files
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter(next(self._files))

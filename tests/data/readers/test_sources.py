@@ -1,0 +1,328 @@
+import gzip
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.readers import documentation, sources
+from bertjax.data.readers.sources import TextSource
+from bertjax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, content: str | bytes) -> str:
+    data = content.encode() if isinstance(content, str) else content
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return name
+
+
+def read(source: str, on_bad_row: str = "stop", text_field: str = "text") -> list[list[str]]:
+    return [document.lines for document in TextSource(source, text_field, on_bad_row).documents()]
+
+
+def counts(source: str, on_bad_row: str = "skip") -> tuple[int, int, int, int]:
+    text = TextSource(source, "text", on_bad_row)
+    assert [len(document.lines) for document in text.documents()].count(0) == 0
+    return tuple(text.counts[key] for key in ("documents", "lines", "bad_rows", "empty_documents"))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "no_suffix", "a.jsonl.txt"])
+def test_plain_text(name):
+    write(name, "\ufeff One. \r\nTwo.\r\n\r\n \t\n\nThree\u2028still\x0cthree\rhere.\n")
+    assert read(name) == [["One.", "Two."], ["Three\u2028still\x0cthree\rhere."]]
+    where = [document.where for document in TextSource(name, "text", "stop").documents()]
+    assert where == [f"{name}:1", f"{name}:6"]
+
+
+def test_a_file_ends_a_document_and_order_is_kept():
+    write("b.txt", "b")
+    write("a.txt.gz", "a\n\naa")
+    write("c/d/e.txt", "e\n")
+    write("c/x.jsonl", '{"text": "x\\n y \\r\\n\\nz"}\n\n{"text": " "}\n{"text": "w"}')
+    write("empty.txt", "\n \n")
+    assert read("b.txt, a.txt.gz,c/x.jsonl") == [["b"], ["a"], ["aa"], ["x", "y", "z"], ["w"]]
+    assert read("*.txt*") == [["a"], ["aa"], ["b"]]
+    assert read("c/**/*.txt,[ab].txt") == [["e"], ["b"]]
+    assert counts("b.txt,c/x.jsonl,empty.txt") == (3, 5, 0, 2)
+
+
+def test_a_name_that_looks_like_a_glob_is_a_name_first():
+    write("a[1].txt", "this one")
+    write("a1.txt", "not this one")
+    assert read("a[1].txt") == [["this one"]]
+
+
+def test_documentation():
+    documents = itertools.islice(TextSource("documentation", "text", "stop").documents(), 20)
+    expected = ((where, lines) for where, lines in documentation.documents() if lines)
+    found = [(document.where, document.lines) for document in documents]
+    assert found == list(itertools.islice(expected, 20))
+
+
+def test_reading_twice_gives_the_same_text_and_counts():
+    text = TextSource(write("a.txt", "a\n\nb\nc\n"), "text", "stop")
+    assert list(text.documents()) == list(text.documents())
+    assert text.counts == {"documents": 2, "lines": 3, "bad_rows": 0, "empty_documents": 0}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", r"data\.source: got '', with an empty name"),
+        ("a.txt,,b.txt", "with an empty name"),
+        ("nothing.txt", r"source=nothing\.txt: got a path that does not exist; expected .*files seen from /"),
+        ("a.txt/nothing", "got a path that does not exist"),
+        ("*.none", "got a pattern that matches no file"),
+        ("folder", r"got a folder; expected files\. Fix: .*folder/\*\.txt"),
+        ("a.json", r"got a \.json file; .*JSON lines in a file named \.jsonl"),
+        ("*.json", r"got a \.json file"),
+        ("a.txt,./a.txt", r"got a\.txt twice"),
+        ("a.txt,*.txt", r"got a\.txt twice"),
+        ("pipe", "not a regular file"),
+        ("x" * 5000, "unreadable file"),
+        ("a\0b", "unreadable file"),
+        ("tfds:", r"got 'tfds:'; expected tfds:NAME\[/CONFIG\]"),
+    ],
+)
+def test_wrong_sources_are_told_at_once(source, message):
+    write("a.txt", "a")
+    write("a.json", "{}")
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    with pytest.raises(UserError, match=message):
+        TextSource(source, "text", "stop")
+
+
+def test_wrong_on_bad_row():
+    with pytest.raises(UserError, match=r"data\.on_bad_row: got 'ignore'; expected one of stop, skip"):
+        TextSource("documentation", "text", "ignore")
+
+
+def gzipped(text: str) -> bytes:
+    return gzip.compress(text.encode(), mtime=0)  # the same bytes in every process that collects tests
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "message"),
+    [
+        ("a.txt", b"", "no text at all"),
+        ("a.txt", b"\n \n\xef\xbb\xbf", None),  # a byte order mark within a file is text
+        ("a.txt", b"\xef\xbb\xbf\n \n", "no text at all"),
+        ("a.txt", b"PK\x03\x04\0\0abc", r"a\.txt: got a binary file \(it has NUL bytes\)"),
+        ("a.txt", "UTF-16".encode("utf-16"), "got a binary file"),
+        ("a.txt.gz", gzipped("text\0"), "got a binary file"),
+        ("a.txt", gzipped("text"), r"gzip data in a file not named \.gz"),
+        ("a.txt.gz", b"text", r"a file named \.gz that is not gzip"),
+        ("a.txt.gz", b"", r"a file named \.gz that is not gzip"),
+        ("a.txt.gz", gzipped("some text")[:-3], "a damaged or truncated gzip file"),
+        ("a.jsonl.gz", gzipped("some text")[:12], "a damaged or truncated gzip file"),
+        ("a.txt.gz", gzipped("some text")[:-8] + b"01234567", "a damaged or truncated gzip file"),
+        ("a.txt.gz", gzipped("some text") + b"more", "a damaged or truncated gzip file"),
+    ],
+)
+@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
+def test_damaged_files_stop_in_both_ways(name, stored, message, on_bad_row):
+    Path(name).write_bytes(stored)
+    if message is None:
+        assert read(name, on_bad_row)
+        return
+    with pytest.raises(UserError, match=message):
+        read(name, on_bad_row)
+
+
+BAD_LINES = [
+    (b"caf\xe9 au lait", "got byte 0xe9 at byte offset 16, not valid UTF-8"),
+    (b"\xed\xa0\x80", "got byte 0xed at byte offset 13"),
+    (b"x" * 101, r'a longer line; expected at most 100 bytes up to its "\\n"'),
+    (b"\xc3\xa9" * 60, "a longer line"),
+    (b"x" * 1000, "a longer line"),
+]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize(("bad", "message"), BAD_LINES)
+def test_bad_lines(name, bad, message, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
+    write(name, b"First.\nOkay.\n" + bad + b"\nLast." + b"y" * 95)
+    with pytest.raises(UserError, match=message) as error:
+        read(name)
+    assert f"{name}:3: got" in str(error.value)
+    assert "on_bad_row=skip" in str(error.value)
+    assert read(name, "skip") == [["First.", "Okay.", "Last." + "y" * 95]]
+    assert counts(name) == (1, 3, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_late_nul_byte_is_a_bad_line(name):
+    write(name, (b"Okay" * 250 + b"\n") * 200 + b"a\0b\nLast.")  # beyond what is looked at for binary files
+    with pytest.raises(UserError, match=r"a\.txt(\.gz)?:201: got a NUL character"):
+        read(name)
+    assert counts(name) == (1, 201, 1, 0)
+
+
+def test_offsets_count_the_byte_order_mark():
+    write("a.txt", b"\xef\xbb\xbfab\xff")
+    with pytest.raises(UserError, match=r"a\.txt:1: got byte 0xff at byte offset 5"):
+        read("a.txt")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", r"a\.jsonl:2: got a row that is not valid JSON \(Expecting"),
+        ("{'text': 'x'}", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[1]", "got a JSON list; expected one JSON object a line"),
+        ("null", "got a JSON NoneType"),
+        ('{"a": 1, "body": "x"}', r"without field 'text'; its fields: 'a', 'body'; .*--config\.data\.text_field"),
+        ("{}", "its fields: none"),
+        ('{"text": null}', "got NoneType in field 'text'; expected a string"),
+        ('{"text": ["x"]}', "got list in field 'text'"),
+        ('{"text": "\\ud800 x"}', "half of a surrogate pair"),
+        ('{"text": "\\u0000"}', "a NUL character"),
+        (json.dumps({"text": "y\n" + "x" * 1001}), "a longer line; expected at most 1,000 bytes"),
+        (json.dumps({"text": "xy\n" * 70_000}), "a longer line; expected at most 200,000 bytes"),
+    ],
+)
+def test_bad_rows(row, message, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 200_000)
+    write("a.jsonl", f'{{"text": "one"}}\n{row}\n{{"text": "\\ud83d\\ude00", "more": 1}}\n')
+    with pytest.raises(UserError, match=message) as error:
+        read("a.jsonl")
+    assert "a.jsonl:2" in str(error.value)
+    assert "on_bad_row=skip" in str(error.value)
+    assert read("a.jsonl", "skip") == [["one"], ["😀"]]
+    assert counts("a.jsonl") == (2, 2, 1, 0)
+
+
+def test_only_bad_rows_are_no_text():
+    write("a.jsonl", "1\n2\n")
+    with pytest.raises(UserError, match=r"no text at all \(2 bad rows left out\)"):
+        read("a.jsonl", "skip")
+
+
+def test_the_text_field_is_the_callers():
+    write("a.jsonl", '{"text": "no", "body": "yes"}\n')
+    assert read("a.jsonl", text_field="body") == [["yes"]]
+
+
+def test_a_document_without_end_stops(monkeypatch):
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 100)
+    write("a.txt", "short\n\n" + "long enough\n" * 100)
+    with pytest.raises(UserError, match=r"a\.txt:3: got a document of more than 100 bytes .*blank lines"):
+        read("a.txt", "skip")
+
+
+@pytest.mark.slow
+def test_memory_is_bounded():
+    with Path("a.txt").open("wb") as stream:
+        for _ in range(30):
+            stream.write(b"x" * 2**20)  # one line of 30 MB
+        stream.write(b"\nshort\n")
+        for _ in range(5_000):
+            stream.write(b"A line of an ordinary document.\n\n")
+    tracemalloc.start()
+    number = sum(1 for _ in TextSource("a.txt", "text", "skip").documents())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert number == 5_000
+    assert peak < 8 * 2**20
+
+
+def test_an_unreadable_file_is_told(monkeypatch):
+    write("a.txt", "a")
+    text = TextSource("a.txt", "text", "stop")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    for use in (text.fingerprint, lambda: list(text.documents())):
+        with pytest.raises(UserError, match=r"a\.txt: got an unreadable file \(Permission denied\)"):
+            use()
+
+
+def test_fingerprint_is_that_of_the_content(monkeypatch):
+    write("one/a.txt", "text")
+    write("one/b.jsonl.gz", '{"text": "x"}')
+    first = TextSource("one/*", "text", "stop").fingerprint()
+    assert json.loads(json.dumps(first)) == first
+    assert [entry["name"] for entry in first["files"]] == ["a.txt", "b.jsonl.gz"]
+    assert first["files"][0] == {
+        "name": "a.txt",
+        "bytes": 4,
+        "sha256": "982d9e3eb996f559e633f4d194def3761d909f5a3b647d1a851fead67c32c9d1",
+    }
+    shutil.copytree("one", "two/three")
+    os.utime("two/three/a.txt", (0, 0))
+    assert TextSource(str(Path("two/three/*").absolute()), "text", "skip").fingerprint() == first
+    assert TextSource("one/*", "body", "stop").fingerprint() != first
+    assert TextSource("one/b.jsonl.gz,one/a.txt", "text", "stop").fingerprint() != first
+    write("one/a.txt", "Text")
+    assert TextSource("one/*", "text", "stop").fingerprint() != first
+    monkeypatch.setattr(documentation, "fingerprint", lambda: {"kind": "documentation"})
+    assert TextSource("documentation", "text", "stop").fingerprint() == {"kind": "documentation"}
+
+
+def test_only_tfds_sources_import_tfds():
+    write("a.txt", "text")
+    code = (
+        "import sys; from bertjax.data.readers.sources import TextSource; "
+        "list(TextSource('a.txt', 'text', 'stop').documents()); "
+        "print(*{'tensorflow_datasets', 'jax', 'nltk'} & {*sys.modules})"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(sources.__file__).parents[3])}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.split() == []
+
+
+lines = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\0"), max_size=8)
+
+
+@given(st.lists(st.lists(lines, max_size=4), max_size=4), st.booleans(), st.booleans())
+def test_any_text_comes_back(tmp_path_factory, documents, zipped, windows):
+    expected = [[line.strip() for line in document if line.strip()] for document in documents]
+    expected = [document for document in expected if document]
+    end = "\r\n" if windows else "\n"
+    kept = [[line for line in document if line.strip()] for document in documents]
+    content = "".join(f"{line}{end}" for document in kept for line in [*document, ""]).encode()
+    # A byte order mark at the start of a file is none of its text.
+    content = b"\xef\xbb\xbf" + content
+    folder = tmp_path_factory.mktemp("any")
+    plain = folder / ("a.txt.gz" if zipped else "a.txt")
+    plain.write_bytes(gzip.compress(content) if zipped else content)
+    rows = folder / "a.jsonl"
+    rows.write_text("".join(json.dumps({"text": end.join(document)}) + "\n" for document in documents))
+    if not expected:
+        for path in (plain, rows):
+            with pytest.raises(UserError, match="no text at all"):
+                read(str(path))
+        return
+    assert read(str(plain)) == read(str(rows)) == expected
+
+
+@given(st.binary(max_size=60), st.sampled_from(["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz"]), st.booleans())
+def test_any_bytes_are_read_or_told(tmp_path_factory, content, name, zipped):
+    path = tmp_path_factory.mktemp("bytes") / name
+    path.write_bytes(gzip.compress(content)[: -len(content) % 7 or None] if zipped else content)
+    for on_bad_row in ("stop", "skip"):
+        try:
+            documents = read(str(path), on_bad_row)
+        except UserError as error:
+            assert "Fix:" in str(error)
+        else:
+            assert all(line == line.strip() != "" for document in documents for line in document)

@@ -1,0 +1,305 @@
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.readers import tables
+from bertjax.data.readers.lines import BadRows
+from bertjax.data.readers.tables import Row
+from bertjax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, content: str | bytes) -> str:
+    data = content.encode() if isinstance(content, str) else content
+    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return name
+
+
+def read(source: str, header: bool = True, separator: str = "", on_bad_row: str = "stop") -> list[Row]:
+    return list(tables.read_rows(source, "data.source", header, separator, BadRows(on_bad_row)))
+
+
+def skipping(source: str, header: bool = True, separator: str = "") -> tuple[list[dict[str, object]], int]:
+    bad_rows = BadRows("skip")
+    rows = tables.read_rows(source, "data.source", header, separator, bad_rows)
+    return [dict(row.values) for row in rows], bad_rows.count
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_tsv_quotes_nothing(name):
+    write(name, '\ufeffQuality\t#1 String\r\n1\t"so he said\r\n\r\n0\t say "no"\t\r\n'.replace("\t\r", "\r"))
+    assert read(name) == [
+        Row({"Quality": "1", "#1 String": '"so he said'}, f"{name}:2"),
+        Row({"Quality": "0", "#1 String": ' say "no"'}, f"{name}:4"),
+    ]
+
+
+def test_columns_without_a_header_are_numbered():
+    write("a.tsv", "gj04\t1\t\tThe sailors rode.\ncj99\t0\t*\tThe more.\n")
+    assert read("a.tsv", header=False) == [
+        Row({"0": "gj04", "1": "1", "2": "", "3": "The sailors rode."}, "a.tsv:1"),
+        Row({"0": "cj99", "1": "0", "2": "*", "3": "The more."}, "a.tsv:2"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_csv_is_quoted(name):
+    write(name, '"3","Say ""no"", he said","one\\\r\n\r\ntwo"\r\n\r\n4,plain,"last"\r\n5,,\r\n')
+    assert read(name, header=False) == [
+        Row({"0": "3", "1": 'Say "no", he said', "2": "one\\\n\ntwo"}, f"{name}:1"),
+        Row({"0": "4", "1": "plain", "2": "last"}, f"{name}:5"),
+        Row({"0": "5", "1": "", "2": ""}, f"{name}:6"),
+    ]
+    write("b.csv", 'label,"the text"\n1,"a\nb"\n')
+    assert read("b.csv") == [Row({"label": "1", "the text": "a\nb"}, "b.csv:2")]
+
+
+def test_a_separator_of_ones_own_leaves_the_rest_to_the_last_column():
+    write("a.txt", "ENTY:other What is it ?\nHUM:ind  Who ?\n")
+    assert read("a.txt", header=False, separator=" ") == [
+        Row({"0": "ENTY:other", "1": "What is it ?"}, "a.txt:1"),
+        Row({"0": "HUM:ind", "1": " Who ?"}, "a.txt:2"),
+    ]
+    write("b.txt", "label || source || text\n1 || web || a || b\n")
+    assert read("b.txt", separator=" || ") == [Row({"label": "1", "source": "web", "text": "a || b"}, "b.txt:2")]
+
+
+def test_a_separator_goes_before_the_files_name():
+    write("a.txt", 'a\tb\n"x\ty\n')
+    assert read("a.txt", separator="\t") == [Row({"a": '"x', "b": "y"}, "a.txt:2")]
+    write("a.tsv", 'a,b\n"x,1",y\n')
+    assert read("a.tsv", separator=",") == [Row({"a": "x,1", "b": "y"}, "a.tsv:2")]
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_json_lines_name_their_values(header):
+    write("a.jsonl.gz", '{"text": "x", "label": 1}\n\n{"label": null, "more": [1.5]}\n')
+    assert read("a.jsonl.gz", header) == [
+        Row({"text": "x", "label": 1}, "a.jsonl.gz:1"),
+        Row({"label": None, "more": [1.5]}, "a.jsonl.gz:3"),
+    ]
+
+
+def test_each_file_has_its_own_header():
+    write("a.tsv", "text\tlabel\nx\t1\n")
+    write("b.csv", "label,text\n2,y\n")
+    write("c.tsv", "")
+    write("d.jsonl", '{"text": "z", "label": "3"}\n')
+    assert [dict(row.values) for row in read("*.tsv,b.csv,d.jsonl")] == [
+        {"text": "x", "label": "1"},
+        {"text": "y", "label": "2"},
+        {"text": "z", "label": "3"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("a.tsv", "1", "one field; expected 2, the columns label, text"),
+        ("a.tsv", "1\tx\ty", r"3 fields; expected 2, .*Fix: correct the row, or config\.data\.header or config"),
+        ("a.tsv", "1\tcaf\udce9", r"byte 0xe9 at byte offset 20, not valid UTF-8"),
+        ("a.tsv", "1\t\0", "a NUL character"),
+        ("a.csv", "1,x,y", "3 fields; expected 2"),
+        ("a.csv", '1,"x"y', r"a row that is not valid CSV \(',' expected after '\"'\); expected fields quoted"),
+        ("a.csv", "1,caf\udce9", "not valid UTF-8"),
+        ("a.jsonl", "[1]", "a JSON list"),
+        ("a.jsonl", '{"text": "\\ud800"}', "half of a surrogate pair"),
+        ("a.jsonl", '{"text": ', "not valid JSON"),
+    ],
+)
+def test_bad_rows(name, row, message):
+    good = {"a.tsv": "1\tx", "a.csv": "1,x", "a.jsonl": '{"label": "1", "text": "x"}'}[name]
+    header = {"a.tsv": "label\ttext\n", "a.csv": "label,text\n", "a.jsonl": "\n"}[name]
+    # The NUL must come late: a file that begins with one is binary.
+    rows = [good] * (40_000 if "\0" in row else 1)
+    write(name, (header + "\n".join([*rows, row, good]) + "\n").encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=rf"{name}:{len(rows) + 2}: got .*{message}") as error:
+        read(name)
+    assert "on_bad_row=skip" in str(error.value)
+    assert skipping(name) == ([{"label": "1", "text": "x"}] * (len(rows) + 1), 1)
+
+
+def test_fields_are_as_long_as_lines_may_be():
+    text = "x" * 300_000
+    write("a.csv", f'label,text\n1,{text}\n2,"{text}\n{text}"\n')
+    assert [row.values["text"] for row in read("a.csv")] == [text, f"{text}\n{text}"]
+
+
+@pytest.mark.parametrize("row", ["x" * 2**20, '"' + ("some, text" * 9_000 + "\n") * 20 + '"'])
+@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
+def test_a_row_that_is_too_long_is_not_read_on_in(row, on_bad_row):
+    write("a.csv", f"label,text\n1,x\n2,{row}\n3,y\n")
+    message = r"a\.csv:3: got a row of more than 1,048,576 bytes; expected shorter ones.* Fix: close the quote"
+    with pytest.raises(UserError, match=message):
+        read("a.csv", on_bad_row=on_bad_row)
+
+
+def test_an_open_quote_is_told_where_it_begins():
+    write("a.csv", 'label,text\n1,x\n2,"y\n3,z\n')
+    with pytest.raises(UserError, match=r"a\.csv:3: got a row that is not valid CSV \(unexpected end of data\)"):
+        read("a.csv")
+    assert skipping("a.csv") == ([{"label": "1", "text": "x"}], 1)
+
+
+def test_a_line_without_a_separator_of_ones_own():
+    write("a.txt", "LOC:city Where ?\nwhere\n")
+    with pytest.raises(UserError, match=r"a\.txt:2: got one field; expected 2, the columns 0, 1"):
+        read("a.txt", header=False, separator=" ")
+
+
+def test_a_bad_header_is_not_skipped():
+    write("a.tsv", b"label\ttext\xff\n1\tx\n")
+    with pytest.raises(UserError, match=r"a\.tsv:1: got byte 0xff"):
+        skipping("a.tsv")
+    write("a.tsv", "x\ty\tx\n1\t2\t3\n")
+    with pytest.raises(UserError, match=r"a\.tsv:1: got a header with 'x' twice; .*--config\.data\.header=False"):
+        skipping("a.tsv")
+
+
+def test_a_bad_first_row_without_a_header_names_no_columns():
+    write("a.tsv", b"\xff\n1\tx\n")
+    assert skipping("a.tsv", header=False) == ([{"0": "1", "1": "x"}], 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("a.txt", r"data\.test=a\.txt: got a file whose name does not tell .*\.csv or \.jsonl.*data\.separator"),
+        ("a.json.gz", "does not tell how its fields are parted"),
+        ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected .*or tfds:NAME"),
+        ("tfds:", r"data\.test: got 'tfds:'; expected tfds:NAME"),
+        ("tfds:nonesuch", r"data\.test=tfds:nonesuch: got a dataset that TFDS does not find"),
+    ],
+)
+def test_wrong_sources(source, message):
+    write("a.txt", "a\n")
+    write("a.json.gz", "{}")
+    with pytest.raises(UserError, match=message):
+        next(tables.read_rows(source, "data.test", True, "", BadRows("stop")))
+
+
+ROWS = [("good \u2028 text", 1, 4.5, True), (" ", 0, -1.0, False), ("bad \udcff byte", 1, 0.0, True)]
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """A dataset on disk with a field of each kind; record 1 has no label."""
+    with tfds.core.registered.skip_registration():
+
+        class TinyTable(tfds.core.GeneratorBasedBuilder):
+            VERSION = tfds.core.Version("1.0.0")
+
+            def _info(self):
+                features = {
+                    "text": tfds.features.Text(),
+                    "label": tfds.features.ClassLabel(names=["bad", "good"]),
+                    "score": np.float64,
+                    "number": np.int32,
+                    "flag": np.bool_,
+                    "tokens": tfds.features.Sequence(tfds.features.Text()),
+                }
+                return tfds.core.DatasetInfo(
+                    builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+                )
+
+            def _split_generators(self, dl_manager):
+                return {"train": self._generate_examples()}
+
+            def _generate_examples(self):
+                for key, (text, label, score, flag) in enumerate(ROWS):
+                    data = text.encode("utf-8", "surrogateescape")
+                    label = label if key != 1 else -1
+                    values = {"text": data, "label": label, "score": score, "number": key, "flag": flag}
+                    yield key, {**values, "tokens": ["a"]}
+
+    TinyTable(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    tfds.core.add_data_dir(tmp_path)
+    yield
+    tfds.core.utils.file_utils.clear_registered_data_dirs()
+
+
+def test_records_are_rows_of_their_single_values(prepared):
+    expected = [
+        {"text": "good \u2028 text", "label": "good", "score": 4.5, "number": 0, "flag": True},
+        {"text": " ", "label": None, "score": -1.0, "number": 1, "flag": False},
+    ]
+    rows = read("tfds:tiny_table:train[:2]")
+    assert rows == [Row(values, f"tfds:tiny_table:train[:2] record {n}") for n, values in enumerate(expected)]
+    assert [{type(value) for value in row.values.values()} for row in rows] == [
+        {str, float, int, bool},
+        {str, type(None), float, int, bool},
+    ]
+    assert skipping("tfds:tiny_table") == (expected, 1)
+    with pytest.raises(UserError, match="tfds:tiny_table record 2: got byte 0xff at byte offset 4"):
+        read("tfds:tiny_table")
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "labels"),
+    [
+        ("glue/sst2", {"sentence": str, "label": str, "idx": int}, {"negative", "positive"}),
+        ("glue/stsb", {"sentence1": str, "sentence2": str, "label": float, "idx": int}, None),
+        ("glue/mnli", {"premise": str, "hypothesis": str, "label": str, "idx": int}, None),
+        (
+            "ag_news_subset",
+            {"title": str, "description": str, "label": str},
+            {"World", "Sports", "Business", "Sci/Tech"},
+        ),
+    ],
+)
+def test_published_datasets(name, types, labels):
+    with tfds.testing.mock_data(num_examples=4, policy=tfds.testing.MockPolicy.USE_CODE):
+        rows = read(f"tfds:{name}:train")
+    assert len(rows) == 4
+    for row in rows:
+        assert {column: type(value) for column, value in row.values.items()} == types
+        assert labels is None or row.values["label"] in labels
+
+
+def test_only_tfds_sources_import_tfds():
+    write("a.tsv", "a\nb\n")
+    code = (
+        "import sys; from bertjax.data.readers import lines, tables; "
+        "list(tables.read_rows('a.tsv', 'data.source', True, '', lines.BadRows('stop'))); "
+        "print(*{'tensorflow_datasets', 'jax', 'nltk'} & {*sys.modules})"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(tables.__file__).parents[3])}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.split() == []
+
+
+field = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\r\0"), max_size=5)
+table = st.integers(2, 4).flatmap(lambda n: st.lists(st.lists(field, min_size=n, max_size=n), min_size=1, max_size=5))
+
+
+@given(table)
+def test_any_table_comes_back(tmp_path_factory, rows):
+    rows[0] = [f"{number}{name}" for number, name in enumerate(rows[0])]
+    names, *values = [[text.replace("\t", " ") for text in row] for row in rows]
+    expected = [dict(zip(names, row, strict=True)) for row in values]
+    quoted = io.StringIO()
+    csv.writer(quoted).writerows([names, *values])
+    contents = {
+        "a.tsv": "".join("\t".join(row) + "\n" for row in (names, *values)),
+        "a.csv": quoted.getvalue(),
+        "a.jsonl": "".join(json.dumps(row) + "\n" for row in expected),
+    }
+    folder = tmp_path_factory.mktemp("any")
+    for name, content in contents.items():
+        (folder / name).write_bytes(content.encode())
+        assert [dict(row.values) for row in read(str(folder / name))] == expected

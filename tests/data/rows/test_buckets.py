@@ -1,0 +1,166 @@
+"""Rows of many lengths come in few shapes, each once an epoch, in an order that is a function of (seed, step)."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len, examples_in
+from bertjax.data.rows.packed_rows import count_rows, training_batches
+from bertjax.errors import UserError
+
+
+def row(number, length):
+    """A row that can be told by its first token."""
+    ids = np.arange(length, dtype=np.int32) + 1000 * (number + 1)
+    return {"input_ids": ids, "token_type_ids": np.ones(length, np.int32), "labels": np.array(number, np.int32)}
+
+
+def batches_of(lengths, batch_size=4, seed=3, limit=40, budget=False):
+    rows = Rows(row(i, n) for i, n in enumerate(lengths))
+    padded = bucket_lengths(limit)
+    sizes = budget_sizes(padded, batch_size) if budget else [batch_size] * len(padded)
+    return BucketedBatches(rows, padded, sizes, seed)
+
+
+def take(batches, start, count, rows=None):
+    rows = np.arange(batches.sizes[-1]) if rows is None else rows
+    return list(itertools.islice(batches.training(start, rows), count))
+
+
+def test_a_worked_example():
+    rows = Rows([row(0, 2), row(1, 3)])
+    assert rows.lengths.tolist() == [2, 3]
+    assert rows.fields == ("input_ids", "token_type_ids", "labels")
+    batch = rows.padded(np.array([1, -1, 0]), 4)
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "segment_ids": [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]],
+        "weights": [1.0, 0.0, 1.0],
+        "input_ids": [[2000, 2001, 2002, 0], [0, 0, 0, 0], [1000, 1001, 0, 0]],
+        "token_type_ids": [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]],
+        "labels": [1, 0, 0],
+    }
+    assert batch["weights"].dtype == np.float32 and batch["input_ids"].dtype == np.int32
+
+
+def test_every_row_keeps_its_own_label():
+    rows = Rows(row(number + 5, 2) for number in range(3))
+    assert rows.padded(np.array([2, 0, -1, 1, 0]), 2)["labels"].tolist() == [7, 5, 0, 6, 5]
+
+
+def test_a_worked_example_of_packing():
+    rows = Rows([row(0, 2), row(1, 3), row(2, 4)])
+    batch = rows.packed(np.array([1, 0, 2]), np.array([2, 0, 1]), 6)
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "segment_ids": [[1, 1, 1, 2, 2, 0], [0] * 6, [1, 1, 1, 1, 0, 0]],
+        "position_ids": [[0, 1, 2, 0, 1, 0], [0] * 6, [0, 1, 2, 3, 0, 0]],
+        "input_ids": [[2000, 2001, 2002, 1000, 1001, 0], [0] * 6, [3000, 3001, 3002, 3003, 0, 0]],
+        "token_type_ids": [[1, 1, 1, 1, 1, 0], [0] * 6, [1, 1, 1, 1, 0, 0]],
+        "labels": [[1, 0], [0, 0], [2, 0]],
+        "cls_positions": [[0, 3], [0, 0], [0, 0]],
+        "weights": [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]],
+    }
+    assert batch["weights"].dtype == np.float32
+    assert {array.dtype.name for name, array in batch.items() if name != "weights"} == {"int32"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, seed):
+    batches = training_batches(Rows(row(i, n) for i, n in enumerate(lengths)), 40, True, batch_size, seed)
+    assert batches.steps_per_epoch == -(-count_rows(np.array(lengths), 40, True) // batch_size)
+    labels = []
+    for batch in itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch):
+        assert batch["weights"].shape == (batch_size, examples_in(40))
+        for place in zip(*np.nonzero(batch["weights"]), strict=True):
+            ids = batch["input_ids"][place[0]][batch["segment_ids"][place[0]] == 1 + place[1]]
+            labels.append(int(batch["labels"][place]))
+            assert ids.tolist() == row(labels[-1], lengths[labels[-1]])["input_ids"].tolist()
+            assert ids[0] == batch["input_ids"][place[0], batch["cls_positions"][place]]
+    assert sorted(labels) == list(range(len(lengths)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 2**32 - 1), st.booleans()
+)
+def test_every_row_comes_once_in_an_epoch(lengths, batch_size, seed, budget):
+    batches = batches_of(lengths, batch_size, seed, budget=budget)
+    epoch = take(batches, 0, batches.steps_per_epoch)
+    labels = np.concatenate([batch["labels"][batch["weights"] > 0] for batch in epoch])
+    assert sorted(labels.tolist()) == list(range(len(lengths)))
+    assert {batch["input_ids"].shape for batch in epoch} <= set(zip(batches.sizes, batches.lengths, strict=True))
+    for batch in epoch:
+        for label, ids, tokens in zip(batch["labels"], batch["input_ids"], batch["segment_ids"], strict=True):
+            if tokens.any():
+                assert ids[tokens > 0].tolist() == row(label, lengths[label])["input_ids"].tolist()
+    assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "one batch at most is not full"
+
+
+def test_short_rows_are_not_padded_to_the_longest():
+    batches = batches_of([10] * 40 + [40] * 8)
+    shapes = [batch["input_ids"].shape[1] for batch in take(batches, 0, batches.steps_per_epoch)]
+    assert sorted(shapes) == [12] * 10 + [40] * 2
+    assert shapes != sorted(shapes) and shapes != sorted(shapes, reverse=True), "batches are shuffled"
+
+
+def test_the_last_batch_is_as_long_as_it_must_be():
+    (batch,) = take(batches_of([10, 16], batch_size=4), 0, 1)
+    assert batch["input_ids"].shape == (4, 16)
+    assert batch["weights"].tolist().count(0.0) == 2
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+    batches = batches_of(range(2, 41))
+    whole = take(batches, 0, 25)
+    for start in (1, 9, 10, 23):  # 10 batches an epoch
+        for batch, again in zip(whole[start:], take(batches, start, 25 - start), strict=True):
+            np.testing.assert_equal(batch, again)
+    assert any(not np.array_equal(a["labels"], b["labels"]) for a, b in zip(whole[:10], whole[10:20], strict=True)), (
+        "another epoch has another order"
+    )
+    others = take(batches_of(range(2, 41), seed=4), 0, 10)
+    assert any(not np.array_equal(a["labels"], b["labels"]) for a, b in zip(whole, others, strict=False))
+
+
+def test_processes_have_the_rows_of_one_batch():
+    batches = batches_of(range(2, 41))
+    parts = [take(batches, 5, 12, np.array(rows)) for rows in ([2, 0], [1, 3])]
+    for whole, one, two in zip(take(batches, 5, 12), *parts, strict=True):
+        for name in whole:
+            np.testing.assert_array_equal(one[name], whole[name][[2, 0]])
+            np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
+
+
+def test_short_rows_are_more_where_tokens_count():
+    batches = batches_of([10] * 40 + [20] * 4 + [40] * 9, budget=True)
+    shapes = list(zip(batches.sizes, batches.lengths, strict=True))
+    assert shapes == [(20, 8), (12, 12), (8, 16), (4, 24), (4, 32), (4, 40)]
+    shapes = [batch["input_ids"].shape for batch in take(batches, 0, batches.steps_per_epoch)]
+    assert sorted(shapes) == [(4, 24)] * 2 + [(4, 40)] * 3 + [(12, 12)] * 3
+
+
+def test_processes_have_the_rows_of_one_batch_of_any_size():
+    batches = batches_of([10] * 40 + [40] * 9, budget=True)
+    parts = [take(batches, 0, 8, np.array(rows)) for rows in ([2, 0], [1, 3])]
+    for whole, one, two in zip(take(batches, 0, 8), *parts, strict=True):
+        factor = len(whole["labels"]) // 4
+        assert len(one["labels"]) == len(two["labels"]) == 2 * factor
+        for part, rows in ((one, [2, 0]), (two, [1, 3])):
+            places = [row * factor + i for row in rows for i in range(factor)]
+            np.testing.assert_array_equal(part["labels"], whole["labels"][places])
+
+
+def test_lengths():
+    assert bucket_lengths(16) == (8, 12, 16)
+    assert bucket_lengths(512)[-2:] == (384, 512)
+    assert bucket_lengths(9) == (8, 9)
+
+
+@pytest.mark.parametrize("seq_len", [7, 65])
+def test_a_length_that_cannot_be(seq_len):
+    with pytest.raises(UserError, match=rf"data.seq_len: got {seq_len}; expected 8 to model.max_positions=64"):
+        check_seq_len(seq_len, 64)
+    check_seq_len(64, 64)

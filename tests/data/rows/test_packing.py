@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.rows.packing import Packing, make_recipes, pack
+
+WORD = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def problems(draw) -> tuple[list[int], tuple[int, int, int, tuple[int, ...]]]:
+    """Lengths of instances, and rows in which each of them fits.
+
+    Plain values: the type checker's own random draws have no place in a strategy.
+    """
+    tokens = draw(st.integers(3, 40))
+    wanted = draw(st.lists(st.integers(1, 6), min_size=tokens + 1, max_size=tokens + 1))
+    room = tokens, draw(st.integers(max(wanted), 12)), draw(st.integers(1, tokens)), tuple(wanted)
+    return draw(st.lists(st.integers(1, tokens), max_size=60)), room
+
+
+@settings(deadline=None, max_examples=80)
+@given(problems(), WORD, WORD)
+def test_every_instance_has_a_row_and_no_row_is_too_full(problem, seed, epoch):
+    lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
+    rows = pack(lengths, packing, seed, epoch, 0)
+    assert len(rows) == len(lengths)
+    used = np.bincount(rows)
+    assert (used > 0).all()
+    assert (used <= packing.segments).all()
+    assert (np.bincount(rows, lengths) <= packing.tokens).all()
+    assert (np.bincount(rows, np.array(packing.wanted)[lengths]) <= packing.predictions).all()
+    np.testing.assert_array_equal(rows, pack(lengths, packing, seed, epoch, 0))
+
+
+@settings(deadline=None, max_examples=80)
+@given(problems())
+def test_recipes_take_each_instance_once_and_say_what_room_is_left(problem):
+    lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
+    counts = np.bincount(lengths, minlength=packing.tokens + 1)
+    taken = np.zeros_like(counts)
+    for recipe in make_recipes(counts, packing):
+        assert recipe.rows >= 1
+        np.add.at(taken, list(recipe.lengths), recipe.rows)
+        assert recipe.tokens == packing.tokens - sum(recipe.lengths)
+        assert recipe.predictions == packing.predictions - sum(packing.wanted[length] for length in recipe.lengths)
+        assert recipe.segments == packing.segments - len(recipe.lengths)
+    assert taken.tolist() == counts.tolist()
+
+
+@settings(deadline=None, max_examples=80)
+@given(problems())
+def test_no_instance_fits_into_a_fuller_row(problem):
+    # What best fit promises: of two rows, the one with fewer instances never has room for all of the other's.
+    lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
+    recipes = [
+        recipe._replace(rows=1) for recipe in make_recipes(np.bincount(lengths, minlength=packing.tokens + 1), packing)
+    ]
+    for i, a in enumerate(recipes):
+        for b in recipes[i + 1 :]:
+            is_merged = (
+                packing.tokens - a.tokens <= b.tokens
+                and packing.predictions - a.predictions <= b.predictions
+                and packing.segments - a.segments <= b.segments
+            )
+            assert not is_merged
+
+
+def test_worked_example():
+    # Two rows of 10: 7 + 3 and 5 + 4 + 1; a third for the 6 that fits nowhere.
+    packing = Packing(10, 10, 10, tuple([1] * 11))
+    recipes = make_recipes(np.bincount([7, 3, 5, 4, 1, 6], minlength=11), packing)
+    assert sorted(recipe.lengths for recipe in recipes) == [(5, 1), (6, 4), (7, 3)]
+    # Three predictions a row: of six instances of 2 tokens, three go together.
+    packing = Packing(12, 3, 10, tuple([1] * 13))
+    assert [(r.rows, r.lengths) for r in make_recipes(np.bincount([2] * 6, minlength=13), packing)] == [(2, (2, 2, 2))]
+    # Two instances a row.
+    packing = Packing(12, 12, 2, tuple([1] * 13))
+    assert [(r.rows, r.lengths) for r in make_recipes(np.bincount([2] * 6, minlength=13), packing)] == [(3, (2, 2))]
+
+
+def test_company_is_random_and_differs_by_seed_epoch_and_part(check_uniform):
+    # A thousand instances of 60 and a thousand of 40 tokens: which 40 goes with which 60?
+    lengths = np.repeat([60, 40], 1000)
+    packing = Packing(100, 20, 8, tuple([1] * 101))
+    draws = [pack(lengths, packing, *draw) for draw in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    assert len({rows.tobytes() for rows in draws}) == 4
+    partners = []
+    for rows in draws:
+        order = np.argsort(rows, kind="stable").reshape(-1, 2)
+        assert (np.sort(lengths[order], axis=1) == [40, 60]).all()
+        order = np.sort(order, axis=1)
+        partners.append((order[:, 0] // 100) * 10 + (order[:, 1] - 1000) // 100)
+    counts = np.bincount(np.concatenate(partners), minlength=100)
+    # Both margins are fixed: the 81 free counts of the table vary a tenth less than independent ones would.
+    check_uniform("which tenth goes with which", (counts - 40) / 0.9 + 40)
+
+
+@pytest.mark.parametrize("tokens", [128, 512])
+def test_little_is_left_of_lengths_of_any_kind(tokens):
+    rng = np.random.default_rng(0)
+    for lengths in (
+        rng.integers(5, tokens + 1, 20_000),
+        np.clip(rng.lognormal(3, 0.6, 20_000), 5, tokens).astype(int),
+        np.where(rng.random(20_000) < 0.8, tokens, rng.integers(5, tokens + 1, 20_000)),
+    ):
+        wanted = np.clip(np.rint(np.arange(tokens + 1) * 0.15), 1, None).astype(int)
+        packing = Packing(tokens, int(np.ceil(tokens * 0.1575)), tokens // 8, tuple(wanted.tolist()))
+        rows = pack(lengths, packing, 0, 0, 0)
+        assert lengths.sum() / (rows.max() + 1) / tokens > 0.98

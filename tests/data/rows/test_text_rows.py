@@ -1,0 +1,70 @@
+"""One text or two between their special tokens, cut as Google's code cuts them."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+
+TOKENIZER = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
+
+
+def one_by_one(segments, seq_len):
+    """The published procedure: a token at a time from the longer one, of equals from the second."""
+    first, second = map(list, segments)
+    while len(first) + len(second) > seq_len - 3:
+        (first if len(first) > len(second) else second).pop()
+    return [first, second]
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(4, 40))
+def test_pairs_are_cut_as_published(first, second, seq_len):
+    segments = [list(range(first)), list(range(100, 100 + second))]
+    assert truncate(segments, seq_len) == one_by_one(segments, seq_len)
+
+
+def test_one_text_is_cut_at_its_end():
+    assert truncate([[1, 2, 3, 4]], 5) == [[1, 2, 3]]
+    assert truncate([[1, 2]], 5) == [[1, 2]]
+
+
+def test_rows():
+    cls, sep = TOKENIZER.cls_id, TOKENIZER.sep_id
+    row = text_row([[5, 6], [6]], TOKENIZER)
+    assert row["input_ids"].tolist() == [cls, 5, 6, sep, 6, sep]
+    assert row["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1]
+    assert text_row([[5]], TOKENIZER)["token_type_ids"].tolist() == [0, 0, 0]
+
+
+def test_units_of_a_pair():
+    """[CLS] 10 11 | 12 [SEP] 20 [SEP], then what follows with the last that came before."""
+    cls, sep = TOKENIZER.cls_id, TOKENIZER.sep_id
+    (row,) = unit_rows([[[10, 11], [12]], [[20]]], TOKENIZER, 8)
+    assert row["input_ids"].tolist() == [cls, 10, 11, 12, sep, 20, sep]
+    assert row["token_type_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1]
+    assert (row["unit_starts"].tolist(), row["unit_lengths"].tolist()) == ([1, 3, 5], [2, 1, 1])
+    first, second = unit_rows([[[10, 11], [12]], [[20], [21]]], TOKENIZER, 7)
+    assert first["input_ids"].tolist() == [cls, 10, 11, 12, sep, 20, sep]
+    assert second["input_ids"].tolist() == [cls, 12, sep, 20, 21, sep]
+    assert (first["unit_starts"].tolist(), second["unit_starts"].tolist()) == ([1, 3], [3, 4])
+
+
+def test_a_text_without_units_has_no_rows():
+    assert list(unit_rows([[]], TOKENIZER, 8)) == list(unit_rows([[], []], TOKENIZER, 8)) == []
+
+
+@given(st.lists(st.lists(st.integers(1, 7), max_size=30), min_size=1, max_size=2), st.integers(8, 20))
+def test_each_unit_is_owned_once_and_in_order(counts, seq_len):
+    number, texts = iter(range(100, 1000)), []
+    for of_text in counts:
+        texts.append([[next(number) for _ in range(count)] for count in of_text])
+    found = []
+    for row in unit_rows(texts, TOKENIZER, seq_len):
+        assert len(row["input_ids"]) == len(row["token_type_ids"]) <= seq_len
+        assert np.sum(row["input_ids"] == TOKENIZER.sep_id) == len(texts)
+        for start, length in zip(row["unit_starts"], row["unit_lengths"], strict=True):
+            (kind,) = set(row["token_type_ids"][start : start + length].tolist())
+            found.append((kind, row["input_ids"][start : start + length].tolist()))
+    limit = seq_len - 1 - len(texts)
+    assert found == [(kind, unit[:limit]) for kind, text in enumerate(texts) for unit in text]

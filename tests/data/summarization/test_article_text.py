@@ -1,0 +1,143 @@
+"""What is learned of a run's articles, and the vocabulary that they are encoded with."""
+
+import json
+
+import pytest
+
+from bertjax.data.summarization import article_rows, article_text
+from bertjax.data.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig, read, splits
+from bertjax.data.summarization.articles import ArticlesConfig
+from bertjax.data.summarization.limits import ArticleLimits
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+from tests.data.summarization.test_oracle import config as oracle_config
+
+LABELS = LabelsConfig(ArticleLimits(2, 100, 1, 200, 2, 500), oracle_config())
+SENTENCES = ["the cat sat", "a dog ran off", "no", "it rained all day"]
+
+
+def articles(folder, count=20, **changes):
+    """Articles whose summary is their second sentence, but for the last, which is too short to be learned from."""
+    rows = [{"article": [*SENTENCES, f"{i} times again"], "summary": SENTENCES[1:2]} for i in range(count)]
+    path = folder / "articles.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"article": ["too short"], "summary": ["a b"]}]))
+    values = {
+        "layout": "file",
+        "article_field": "article",
+        "summary_field": "summary",
+        "gold_field": "",
+        "gold_as": "numbers",
+        "source": str(path),
+        "valid_source": str(path),
+        "test_source": "",
+        "valid_fraction": 0.5,
+        "splitter": "lines",
+        "on_bad_row": "stop",
+    }
+    return ArticlesConfig(**{**values, **changes})
+
+
+def text(folder, vocab_size=30, vocab_file="", lowercase=True, words="bert", **changes):
+    vocabulary = TrainedVocabularyConfig(vocab_file, lowercase, vocab_size)
+    return ArticleText(folder / "data", articles(folder, **changes), vocabulary, words, ())
+
+
+def vocabulary(prepared):
+    prepared.run()
+    return WordPiece.load(prepared.folder).vocab
+
+
+def test_what_is_taken_of_articles(tmp_path):
+    found = read(articles(tmp_path), LABELS, "train")
+    assert len(found) == 20
+    assert found[0].numbers == (0, 1, 3, 4) and found[0].labels == (0, 1, 0, 0)
+    held_out = read(articles(tmp_path), LABELS, "valid")
+    assert len(held_out) == 21 and held_out[-1].sentences == ("too short",)  # of which none is left out
+
+
+def test_sentences_that_the_source_names_come_before_the_oracle_s(tmp_path):
+    path = tmp_path / "named.jsonl"
+    path.write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[1:2], "ids": [2, 3]}) + "\n")
+    named = articles(tmp_path, source=str(path), gold_field="ids")
+    assert read(named, LABELS, "train")[0].labels == (0, 0, 1)
+
+
+def test_a_field_of_chosen_sentences_that_is_missing(tmp_path, caplog):
+    named = [{"article": SENTENCES, "summary": SENTENCES[1:2], **more} for more in ({}, {"ids": [2, 3]}, {})]
+    path = tmp_path / "named.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in named))
+    config = articles(tmp_path, source=str(path), gold_field="ids")
+    assert [article.labels for article in read(config, LABELS, "train")] == [(0, 1, 0), (0, 0, 1), (0, 1, 0)]
+    assert caplog.messages == ["train: 2 articles without field 'ids', where the oracle chooses"]
+    assert len(read(config, LABELS, "valid")) == 21  # held-out articles may have none
+    with pytest.raises(
+        UserError, match=r"gold_field=id: got a field that no row of .* has; their fields: 'article', 'summary', 'ids'"
+    ):
+        read(articles(tmp_path, source=str(path), gold_field="id"), LABELS, "train")
+
+
+def test_limits_that_leave_nothing(tmp_path):
+    with pytest.raises(
+        UserError, match=r"data\.limits: got limits that leave nothing of the split train; .*lower data"
+    ):
+        read(articles(tmp_path), LabelsConfig(ArticleLimits(9, 100, 1, 200, 2, 500), LABELS.oracle), "train")
+
+
+def test_the_splits(tmp_path):
+    assert splits(articles(tmp_path)) == ("train", "valid")
+    assert splits(articles(tmp_path, test_source="a.jsonl")) == ("train", "valid", "test")
+
+
+def test_a_vocabulary_is_trained_once_for_what_it_depends_on(tmp_path, monkeypatch):
+    first = vocabulary(text(tmp_path))
+    assert len(first) == 30 and first[:5] == tuple(SPECIALS)
+    with monkeypatch.context() as patch:
+        patch.setattr(ArticleText, "_trained", lambda self: pytest.fail("trained again"))
+        assert vocabulary(text(tmp_path)) == first
+    assert len(vocabulary(text(tmp_path, vocab_size=40))) == 40  # what a run left that did not begin is made anew
+    other = text(tmp_path, vocab_size=40, count=9)
+    assert vocabulary(other) != first
+
+
+def test_a_vocabulary_that_is_given(tmp_path):
+    given = tmp_path / "vocab.txt"
+    given.write_text("\n".join([*SPECIALS, "a", "the"]) + "\n")
+    assert vocabulary(text(tmp_path, vocab_file=str(given))) == (*SPECIALS, "a", "the")
+    given.write_text("\n".join([*SPECIALS, "a", "cat"]) + "\n")
+    assert vocabulary(text(tmp_path, vocab_file=str(given))) == (*SPECIALS, "a", "cat")
+    with pytest.raises(UserError, match=r"none\.txt"):
+        text(tmp_path, vocab_file=str(tmp_path / "none.txt")).run()
+
+
+@pytest.mark.parametrize("words", ["bert", "spaces"])
+def test_a_vocabulary_is_trained_on_the_words_that_are_encoded(tmp_path, words):
+    sentences = ["(the dog ran home.", "He barked, didn't he?)"]
+    (tmp_path / "own.jsonl").write_text(
+        "".join(json.dumps({"article": sentences * 2, "summary": sentences[:1], "n": n}) + "\n" for n in range(4))
+    )
+    prepared = text(tmp_path, vocab_size=200, words=words, source=str(tmp_path / "own.jsonl"), valid_source="")
+    prepared.run()
+    tokenizer = WordPiece.load(prepared.folder)
+    assert all(tokenizer.unk_id not in ids for ids in article_rows.encode(sentences, tokenizer, words))
+
+
+def test_the_fingerprint_tells_what_rows_depend_on(tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[:1]}) + "\n")
+    before = text(tmp_path).fingerprint
+    assert text(tmp_path).fingerprint == before
+    changed = [
+        text(tmp_path, vocab_size=31),
+        text(tmp_path, lowercase=False),
+        text(tmp_path, words="spaces"),
+        text(tmp_path, splitter="punkt"),
+        text(tmp_path, valid_source=""),
+        text(tmp_path, test_source=str(tmp_path / "test.jsonl")),
+    ]
+    found = {before, *(each.fingerprint for each in changed)}
+    assert len(found) == 7
+    assert text(tmp_path, count=3).fingerprint not in found
+
+
+@pytest.fixture(autouse=True)
+def _read_anew():
+    article_text.read.cache_clear()

@@ -1,0 +1,499 @@
+"""Articles from every kind of source, and all that can be wrong with them."""
+
+import gzip
+import itertools
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tensorflow_datasets as tfds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.readers import documentation
+from bertjax.data.readers.lines import BadRows, RowError
+from bertjax.data.summarization import articles
+from bertjax.data.summarization.articles import Article, Articles, ArticlesConfig
+from bertjax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name, content):
+    data = content if isinstance(content, bytes) else content.encode()
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return name
+
+
+def rows(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def open_(test_source="a.jsonl", split="test", seed=0, needs_summary=True, **changes):
+    """By default, the rows of `a.jsonl` as test data."""
+    return Articles(config(test_source=test_source, **changes), split, seed, needs_summary)
+
+
+def config(**changes):
+    values = {
+        "layout": "file",
+        "article_field": "article",
+        "summary_field": "summary",
+        "gold_field": "",
+        "gold_as": "numbers",
+        "source": "a.jsonl",
+        "valid_source": "",
+        "test_source": "a.jsonl",
+        "valid_fraction": 0.5,
+        "splitter": "punkt",
+        "on_bad_row": "stop",
+    }
+    return ArticlesConfig(**{**values, **changes})
+
+
+def parse(texts, config):
+    return articles.parse(texts, config, BadRows(config.on_bad_row))
+
+
+def read_files(source, key, config):
+    return articles.read(source, key, config, BadRows(config.on_bad_row))
+
+
+def read(*args, **changes):
+    return list(open_(*args, **changes).articles())
+
+
+def texts(*args, **changes):
+    return [(article.sentences, article.summary) for article in read(*args, **changes)]
+
+
+PLAIN = "Dr. No left. She stayed.\r\n\n  It rained \n"
+PLAIN_SENTENCES = ("Dr. No left.", "She stayed.", "It rained")
+ROW = {"id": 7, "article": PLAIN, "summary": "He left.\nIt rained."}
+
+
+def test_json_lines():
+    write("a.jsonl.gz", rows(ROW, {"article": ["One. Two.", " ", "Th\nree"], "summary": ["A. B.", ""]}))
+    assert read("a.jsonl.gz") == [
+        Article("7", PLAIN_SENTENCES, ("He left.", "It rained."), None, "a.jsonl.gz:1"),
+        Article("a.jsonl.gz:2", ("One. Two.", "Th ree"), ("A. B.",), None, "a.jsonl.gz:2"),
+    ]
+    assert texts("a.jsonl.gz", splitter="lines")[0][0] == ("Dr. No left. She stayed.", "It rained")
+
+
+def test_other_fields():
+    write("a.jsonl", rows({"text": "One. Two.", "title": "Both."}))
+    assert texts(article_field="text", summary_field="title") == [(("One.", "Two."), ("Both.",))]
+    assert texts(article_field="text", summary_field="", needs_summary=False) == [(("One.", "Two."), None)]
+
+
+def test_sentences_that_someone_chose():
+    write("a.jsonl", rows({"article": ["a", "b", "c"], "gold": [2, 0]}, {"article": ["a", "b"]}))
+    with_gold = {"gold_field": "gold", "needs_summary": False}
+    assert [article.gold for article in read(**with_gold)] == [(0, 2), None]
+    write("a.jsonl", rows({"article": ["a", "b", "c"], "gold": [0, 1, 0]}))
+    assert [article.gold for article in read(**with_gold, gold_as="labels")] == [(1,)]
+    write("a.jsonl", rows({"article": "One. Two.\nThree", "gold": [0, 1]}))
+    assert [article.gold for article in read(**with_gold, splitter="lines")] == [(0, 1)]
+    with pytest.raises(UserError, match=r"a\.jsonl:1: got numbers of sentences of an article that is still to be sp"):
+        read(**with_gold)
+
+
+@pytest.mark.parametrize(
+    ("gold", "gold_as", "message"),
+    [
+        ([0, 3], "numbers", r"a\.jsonl:2: got \[0, 3\] in field 'gold'; expected numbers of sentences, 0 to 2\. Fix"),
+        ([True], "numbers", r"got \[True\] in field 'gold'"),
+        ("0", "numbers", r"got '0' in field 'gold'"),
+        ([0, 1], "labels", r"got \[0, 1\] in field 'gold'; expected 0 or 1 for each of 3 sentences"),
+        ([0, 1, 2], "labels", r"got \[0, 1, 2\]"),
+    ],
+)
+def test_wrong_gold(gold, gold_as, message):
+    write("a.jsonl", rows({"article": ["a", "b"], "gold": []}, {"article": ["a", "b", "c"], "gold": gold}))
+    changes = {"gold_field": "gold", "gold_as": gold_as, "needs_summary": False}
+    if gold_as == "labels":
+        write("a.jsonl", rows({"article": ["a"], "gold": [1]}, {"article": ["a", "b", "c"], "gold": gold}))
+    with pytest.raises(UserError, match=message):
+        read(**changes)
+
+
+def test_gold_counts_no_empty_sentence():
+    write("a.jsonl", rows({"article": ["a", " ", "c"], "gold": [2]}))
+    with pytest.raises(UserError, match=r"a\.jsonl:1: got an empty sentence in an article that field 'gold' counts"):
+        read(gold_field="gold", needs_summary=False)
+
+
+def test_bertsums_json():
+    entries = [
+        {"src": [["the", "cat", "."], ["it", "sat"]], "tgt": [["a", "cat"], ["sat"]]},
+        {"src": [["x"]], "tgt": [["y"]]},
+    ]
+    expected = [(("the cat .", "it sat"), ("a cat", "sat")), (("x",), ("y",))]
+    write("a.json", "\n" + json.dumps(entries, indent=1))
+    write("b.json.gz", rows(*entries))  # rows by another name
+    write("c.jsonl", rows(*entries))
+    for name in ("a.json", "b.json.gz", "c.jsonl"):
+        assert texts(name) == expected
+    assert read("a.json")[1].where == "a.json article 2"
+
+
+def test_rows_with_a_text():
+    write("a.jsonl", rows({"text": "One. Two.", "summary": "x"}, {"article": "Three.", "text": "No.", "summary": "y"}))
+    assert texts("a.jsonl") == [(("One.", "Two."), ("x",)), (("Three.",), ("y",))]
+    write("b.jsonl", rows({"text": "x", "body": "One."}))
+    assert texts("b.jsonl", article_field="body", summary_field="text") == [(("One.",), ("x",))]
+    with pytest.raises(UserError, match=r"a row without field 'article'"):
+        read("b.jsonl", summary_field="text")
+
+
+def test_stories():
+    write("s/b.story", "One. Two.\n\nThree\n\n@highlight\n\nFirst point\n\n@highlight\n\nSecond\npoint\n\n@highlight\n")
+    write("s/a.story.gz", "Four.\n@highlight\nLast\n")
+    assert read("s") == [
+        Article("a.story.gz", ("Four.",), ("Last",), None, "s/a.story.gz:1"),
+        Article("b.story", ("One.", "Two.", "Three"), ("First point", "Second point"), None, "s/b.story:1"),
+    ]
+    write("c.story", "No highlight. None at all.\n")
+    assert texts("c.story", needs_summary=False) == [(("No highlight.", "None at all."), None)]
+
+
+def test_plain_text():
+    write("t/a.txt", "\ufeff" + PLAIN)
+    write("t/b.txt.gz", "One. Two.\nThree.\n")
+    write("t/c", "Four.")
+    assert texts("t", needs_summary=False) == [
+        (PLAIN_SENTENCES, None),
+        (("One.", "Two.", "Three."), None),
+        (("Four.",), None),
+    ]
+    by_line = read("t/b*", needs_summary=False, layout="line")
+    assert [(article.id, article.sentences) for article in by_line] == [
+        ("t/b.txt.gz:1", ("One.", "Two.")),
+        ("t/b.txt.gz:2", ("Three.",)),
+    ]
+
+
+WRAPPED = ["The rain that fell on", "the old town was", "warm. Nobody went", "out.", "", "It ended at", "night."]
+
+
+def test_wrapped_text_has_sentences_over_line_ends():
+    expected = ("The rain that fell on the old town was warm.", "Nobody went out.", "It ended at night.")
+    text = "\n".join(WRAPPED)
+    write("a.txt", text)
+    write("a.story", text + "\n@highlight\nno end\nof it\n\nat all")
+    write("a.jsonl", rows({"article": text}))
+    write("b.jsonl", rows({"article": WRAPPED}))
+    for name in ("a.txt", "a.story", "a.jsonl"):
+        assert texts(name, needs_summary=False)[0][0] == expected
+    assert next(parse(WRAPPED, config())).sentences == expected
+    pieces = [
+        "METHODS",
+        "a long sentence ends here.",
+        "RESULTS",
+        "another one has no mark at its end",
+        "three were found.",
+    ]
+    assert next(parse(pieces, config())).sentences == tuple(pieces)
+    lines = tuple(filter(None, WRAPPED))
+    assert texts("a.txt", needs_summary=False, splitter="lines")[0][0] == lines
+    assert texts("b.jsonl", needs_summary=False)[0][0] == lines
+
+
+def test_a_megabyte_in_one_line_is_an_article():
+    sentence = "This is some text of no great interest to anyone. "
+    write("a.jsonl", rows({"article": sentence * 21_000, "summary": "x"}))
+    write("a.txt", sentence * 21_000)
+    assert len(read("a.jsonl", splitter="lines")[0].sentences[0]) > 2**20
+    (article,) = read("a.txt", needs_summary=False)
+    assert article.sentences == (sentence.strip(),) * 21_000
+    (article,) = read("a.txt", needs_summary=False, layout="line", splitter="lines")
+    assert article.sentences == ((sentence * 21_000).strip(),)
+
+
+@pytest.mark.parametrize("text", ["One sentence.", "no end of a sentence", "- Table 1 2 3 a", "x" * 40_000])
+def test_odd_articles_are_articles(text):
+    write("a.jsonl", rows({"article": text, "summary": "x"}))
+    assert texts() == [((text,), ("x",))]
+
+
+@pytest.mark.parametrize(
+    ("name", "article", "summary", "has_names"),
+    [("cnn_dailymail", "article", "highlights", True), ("xsum", "document", "summary", False)],
+)
+def test_tfds(name, article, summary, has_names):
+    source = f"tfds:{name}:test"
+    style = {"article_field": article, "summary_field": summary, "on_bad_row": "skip"}
+    with tfds.testing.mock_data(num_examples=3, policy=tfds.testing.MockPolicy.USE_CODE):
+        found = read(source, **style)
+        prints = open_(source, **style).fingerprint()
+        with pytest.raises(UserError, match=rf"record 0: got a row without field 'text'; its fields: .*'{summary}'"):
+            read(source, **{**style, "summary_field": "text", "on_bad_row": "stop"})
+    assert [each.where for each in found] == [f"{source} record {n}" for n in range(3)]
+    assert all(each.id.startswith("tfds:") != has_names for each in found)
+    assert all(each.sentences and each.summary for each in found)
+    assert prints["text"]["num_examples"] == 3
+
+
+@pytest.mark.slow
+def test_the_embedded_articles():
+    train, valid = (read(split=split, source="documentation", valid_fraction=0.1) for split in ("train", "valid"))
+    modules = [{article.where.partition("#")[0] for article in side} for side in (train, valid)]
+    assert not modules[0] & modules[1]
+    assert 20 < len(valid) < len(train)
+    assert all(len(article.sentences) >= 3 and len(article.summary) == 1 for article in [*train, *valid])
+
+
+def test_held_out_articles():
+    write("a.jsonl", rows(*({"id": i, "article": f"Text {i % 300}.", "summary": "x"} for i in range(600))))
+    train, valid = (read(split=split, valid_fraction=0.1) for split in ("train", "valid"))
+    assert sorted(int(article.id) for article in train + valid) == list(range(600))
+    assert not {article.sentences for article in train} & {article.sentences for article in valid}
+    assert 20 < len(valid) < 120
+    assert read(split="valid", valid_fraction=0.1, seed=1) != valid
+    write("v.jsonl", rows(ROW))
+    assert len(read(split="valid", valid_source="v.jsonl")) == 1
+    assert len(read(split="train", valid_source="v.jsonl", valid_fraction=0.0)) == 600
+
+
+def test_reading_is_lazy_and_can_be_repeated():
+    write("a.jsonl", rows(ROW) * 3 + "bad\n")
+    articles = open_()
+    assert list(itertools.islice(articles.articles(), 2)) == list(itertools.islice(articles.articles(), 2))
+
+
+@pytest.mark.parametrize(
+    ("row", "got"),
+    [
+        (
+            '{"body": "x", "id": 1}',
+            r"a row without field 'article'; its fields: 'body', 'id'; .* --config\.data\.article_field",
+        ),
+        (
+            '{"article": "x."}',
+            r"a row without field 'summary'; its fields: 'article'; expected .*data\.summary_field names",
+        ),
+        ('{"article": " \\n ", "summary": "x"}', "an empty article in field 'article'; expected text"),
+        ('{"article": [], "summary": "x"}', "an empty article in field 'article'"),
+        ('{"article": "1 2 3\\n| 4 |", "summary": "x"}', "an article without a letter; expected a text with letters"),
+        (
+            '{"article": "x", "summary": "\\n"}',
+            "an empty summary in field 'summary'; expected text",
+        ),
+        ('{"article": 3, "summary": "x"}', "int in field 'article'; expected a text, or a list of sentences"),
+        ('{"article": ["x", 3], "summary": "x"}', "a list in field 'article' of what is no text"),
+        ('{"article": [["x", 3]], "summary": "x"}', "a list in field 'article' of what is no text"),
+        ('{"article": "\\ud800", "summary": "x"}', "half of a surrogate pair"),
+        ('{"id": "\\ud800", "article": "x", "summary": "x"}', "half of a surrogate pair"),
+        ("[]", "a JSON list"),
+        ("{", "a row that is not valid JSON"),
+        (b"caf\xe9", r"byte 0xe9 at byte offset \d+, not valid UTF-8"),
+    ],
+)
+def test_bad_rows(row, got):
+    good = rows(ROW).encode()
+    write("a.jsonl", good + (row if isinstance(row, bytes) else row.encode()) + b"\n" + good)
+    with pytest.raises(UserError, match=rf"a\.jsonl:2: got {got}.*on_bad_row=skip"):
+        read()
+    assert len(read(on_bad_row="skip")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("b.story", "Some text.\n", r"b\.story:2: got a story without @highlight; expected a summary: @highlight and"),
+        ("b.story", "Some text.\n@highlight\n\n", r"b\.story:2: got @highlight without text after it"),
+        ("b.story", "\n@highlight\n\nx", r"b\.story:2: got @highlight before any text; expected an article before"),
+        ("b.story", " \n", r"b\.story:1: got a file without text; expected an article"),
+        ("b.story", b"x\n\xff\n", r"b\.story:2: got byte 0xff at byte offset 2, not valid UTF-8"),
+        ("b.json", '[{"article": "x."}]', r"b\.json article 1: got a row without field 'summary'"),
+        ("b.json", "[3]", r"b\.json article 1: got a JSON int; expected an object with the fields of an article"),
+    ],
+)
+def test_bad_files_that_can_be_left_out(name, content, message):
+    write("a.jsonl", rows(ROW))
+    write(name, content)
+    with pytest.raises(UserError, match=rf"{message}.*on_bad_row=skip"):
+        read(f"{name},a.jsonl")
+    assert len(read(f"{name},a.jsonl", on_bad_row="skip")) == 1
+
+
+@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("b.jsonl", b"\0\1\n" * 9, r"b\.jsonl: got a binary file"),
+        ("b.story", b"\0\1\n" * 9, r"b\.story: got a binary file"),
+        ("b.jsonl.gz", None, r"b\.jsonl\.gz: got a damaged or truncated gzip file"),
+        ("b.json", "[3,\n", r"b\.json:2: got invalid JSON at column"),
+        ("b.bert.pt", "x", r"data\.test_source=b\.bert\.pt: got a file of tensors, or an archive; expected text"),
+        ("b.txt", "Some text.", r"data\.test_source=b\.txt: got plain text, which has no summaries; .*Fix: give such"),
+    ],
+)
+def test_bad_files(name, content, message, on_bad_row):
+    write(name, content or "")
+    if content is None:
+        Path(name).write_bytes(gzip.compress(rows(ROW).encode() * 99)[:-9])
+    with pytest.raises(UserError, match=message):
+        read(name, on_bad_row=on_bad_row)
+
+
+def test_bad_plain_text():
+    write("t/a.txt", "")
+    write("t/b.txt", "Good text.")
+    write("t/c.txt", "4 5\n")
+    with pytest.raises(UserError, match=r"t/a\.txt:1: got a file without text"):
+        read("t", needs_summary=False)
+    with pytest.raises(UserError, match=r"t/c\.txt:1: got an article without a letter"):
+        read("t/b.txt,t/c.txt", needs_summary=False)
+    assert len(read("t", needs_summary=False, on_bad_row="skip")) == 1
+
+
+def test_a_whole_corpus_is_no_article(monkeypatch):
+    monkeypatch.setattr("bertjax.data.summarization.article_formats.MAX_DOCUMENT_BYTES", 50)
+    write("a.txt", "Some text.\n" * 9)
+    with pytest.raises(UserError, match=r"a\.txt:6: got a file of more than 50 bytes; .*data\.layout=line"):
+        read("a.txt", needs_summary=False)
+
+
+def test_no_articles():
+    write("a.jsonl", "\n")
+    with pytest.raises(UserError, match=r"data\.test_source=a\.jsonl: got no articles for the split test \(0 bad ones"):
+        read()
+    write("a.jsonl", rows(ROW))
+    with pytest.raises(UserError, match=r"no articles for the split (train|valid) \(0 bad"):
+        read(split="train"), read(split="valid")  # one article: all on one side
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"test_source": ""},
+            r"data\.test_source: got nothing; expected articles to read\. Fix: set --conf",
+        ),
+        (
+            {"test_source": "none.jsonl"},
+            r"data\.test_source=none\.jsonl: got a path that does not.*or documentation",
+        ),
+        ({"test_source": "a.jsonl,"}, r"data\.test_source: got 'a\.jsonl,', with an empty name"),
+        ({"test_source": "a.jsonl,a.*"}, r"got a\.jsonl twice; expected each file once"),
+        ({"split": "train", "valid_fraction": 0.0}, r"data\.valid_fraction: got 0\.0; expected a fraction"),
+        ({"layout": "page"}, r"data\.layout: got 'page'; expected one of file, line"),
+        ({"splitter": "regex"}, r"data\.splitter: got 'regex'; expected one of punkt, lines"),
+        ({"gold_as": "names"}, r"data\.gold_as: got 'names'"),
+        ({"on_bad_row": "ignore"}, r"data\.on_bad_row: got 'ignore'"),
+        (
+            {"article_field": ""},
+            r"data\.\{article_field,summary_field,gold_field\}: got '', 'summary', ''; exp",
+        ),
+        ({"gold_field": "article"}, r"got 'article', 'summary', 'article'"),
+    ],
+)
+def test_wrong_configs(changes, message):
+    write("a.jsonl", rows(ROW))
+    with pytest.raises(UserError, match=message):
+        read(**changes)
+
+
+def test_fingerprints_tell_texts_apart(monkeypatch):
+    monkeypatch.setattr(documentation, "fingerprint", lambda: {"kind": "documentation"})
+    write("a.jsonl", rows(ROW))
+    before = open_().fingerprint()
+    assert before == open_(valid_fraction=0.1).fingerprint()
+    prints = [
+        before,
+        open_(split="train").fingerprint(),
+        open_(split="valid").fingerprint(),
+        open_(split="train", seed=1).fingerprint(),
+        open_(splitter="lines").fingerprint(),
+        open_(summary_field="x").fingerprint(),
+        open_("documentation").fingerprint(),
+    ]
+    write("a.jsonl", rows(ROW, ROW))
+    prints.append(open_().fingerprint())
+    assert len(set(map(json.dumps, prints))) == len(prints)
+
+
+def test_text_to_summarize():
+    (whole,) = parse(PLAIN.splitlines(keepends=True), config())
+    assert whole == Article("1", PLAIN_SENTENCES, None, None, "input line 1")
+    by_line = list(parse(["One. Two.\n", "Three"], config(layout="line")))
+    assert [article.sentences for article in by_line] == [("One.", "Two."), ("Three",)]
+    assert [article.where for article in by_line] == ["input line 1", "input line 2"]
+    assert next(parse(["One. Two."], config(layout="line", splitter="lines"))).sentences == ("One. Two.",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "layout", "message"),
+    [
+        ([], "file", r"input line 1: got an empty article; expected a text with letters"),
+        ([], "line", r"input: got no articles; expected at least one"),
+        (["\n", " "], "file", r"input line 1: got an empty article"),
+        (
+            ["x", "\n"],
+            "line",
+            r"input line 2: got an empty article; expected a text.*Fix: complete or delete.*skip",
+        ),
+        (["1 2", "3"], "file", r"input line 1: got an article without a letter"),
+    ],
+)
+def test_no_text_to_summarize(lines, layout, message):
+    with pytest.raises(UserError, match=message):
+        list(parse(lines, config(layout=layout)))
+
+
+def test_a_flag_is_called_a_flag():
+    with pytest.raises(UserError, match=r"^--input: got 'tfds:'"):
+        list(read_files("tfds:", "--input", config()))
+    with pytest.raises(UserError, match=r"^--input=tfds:nothing"):
+        list(read_files("tfds:nothing_of_that_name", "--input", config()))
+    with pytest.raises(UserError, match=r"^--input=none\.txt: .* or tfds:NAME\[:SPLIT\]\. Fix"):
+        list(read_files("none.txt", "--input", config()))
+
+
+def test_bad_text_is_marked_wherever_it_comes_from():
+    texts = ["One. Two.", "", "4 5", "Three."]
+    for number, text in enumerate(texts):
+        write(f"f/{number}.txt", text)
+    write("t/a.txt", "\n".join(texts))
+    by_line, by_file = (config(layout=layout, on_bad_row="skip") for layout in ("line", "file"))
+    for read_with in (
+        partial(articles.read, "f", "--input", by_file),
+        partial(articles.read, "t/a.txt", "--input", by_line),
+        partial(articles.parse, texts, by_line),
+    ):
+        bad_rows = BadRows("skip")
+        first, *bad, last = bad_rows.marked(read_with(bad_rows=bad_rows))
+        assert [article.sentences for article in (first, last)] == [("One.", "Two."), ("Three.",)]
+        assert [type(each) for each in bad] == [RowError] * 2
+    with pytest.raises(UserError, match=r"t/a\.txt:1: got an empty article; expected a text with letters"):
+        write("t/a.txt", "\nOne.\n")
+        list(read_files("t/a.txt", "--input", config(layout="line")))
+    write("t/a.txt", "1\n")
+    assert list(read_files("t/a.txt", "--input", by_file)) == []
+
+
+@given(st.binary(max_size=60), st.sampled_from([".txt", ".story", ".jsonl", ".json"]), st.booleans())
+def test_any_bytes_give_articles_or_an_error(tmp_path_factory, content, ending, needs_summary):
+    path = tmp_path_factory.mktemp("text") / f"a{ending}"
+    path.write_bytes(content)
+    try:
+        found = read(str(path), needs_summary=needs_summary, on_bad_row="skip")
+    except UserError:
+        return
+    assert all(sentence == sentence.strip() != "" for article in found for sentence in article.sentences)
+
+
+def test_published_samples(data_folder):
+    folder = data_folder / "cnn_dailymail_small"
+    found = read(str(folder / "bertsum_format_sample.json"))
+    assert len(found) == 6
+    assert all(len(article.sentences) > 3 and article.summary for article in found)
+    fields = {"article_field": "article_sentences", "summary_field": "summary_sentences", "gold_field": "oracle_ids"}
+    assert all(article.gold for article in read(str(folder / "oracle_sample.jsonl.gz"), **fields))

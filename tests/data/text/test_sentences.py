@@ -1,0 +1,142 @@
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bertjax.data.text import sentences
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["One ends here.", "Another ends here!", "Does a third?", "Yes."],
+        ["Mr. and Mrs. Smith met Dr. J. R. Jones on Jan. 5.", "They spoke."],
+        ["The U.S. Army left.", "It was in the U.S.", "The war was over."],
+        ["See Fig. 3, No. 5 and pp. 12 to 14, e.g. the first, i.e. this one.", "Is it clear?"],
+        ["She said no.", "Then she left."],
+        ["Version 3.11.2 costs $3.5 million.", "In 1990 it was 2.", "The rest is free."],
+        ['"It works."', "He left.", "(So did I.)", "[Really?]", "“Stop!”", "She did."],
+        ["Wait...", "Then go.", "What?!", "No!!!"],
+        ["He left.", "!?"],
+        ["It closed at 5 p.m. on Friday.", "Acme Inc. lost 3 pct."],
+        ['"Why?" and left.', "“No!” she said.", "(Really?) he asked.", '"No."', '"Why?"', '"Iron?" it read.'],
+    ],
+)
+def test_worked_examples(expected):
+    assert sentences.split(" ".join(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["他说：“你好。”", "真的吗？！", "是的……", "（对。）", "AI很好。"],
+        ["これはペンです。", "「はい。」", "OK。"],
+        ["यह एक किताब है।", "क्या यह सच है?", "हाँ।"],
+        ["هل هذا صحيح؟", "نعم."],
+        ["Это он. Она ушла!", "Да."],
+    ],
+)
+def test_marks_of_other_scripts(expected):
+    expected = [sentence for text in expected for sentence in re.split(r"(?<=[.!]) ", text)]
+    spaced = " " if expected[0].isascii() or " " in expected[0] else ""
+    joined = spaced.join(expected).replace("……", "……\n" if not spaced else "……")
+    found = sentences.split(joined)
+    assert [part for sentence in found for part in sentence.split("\n")] == expected
+
+
+@pytest.mark.parametrize("paragraph", ["", " ", "\n\t\u00a0 "])
+def test_no_text_has_no_sentences(paragraph):
+    assert sentences.split(paragraph) == []
+
+
+def test_a_line_break_is_a_space():
+    assert sentences.split("One goes\non. Two.\nThree.") == ["One goes\non.", "Two.", "Three."]
+
+
+def _visible(text: str) -> str:
+    return "".join(text.split())
+
+
+punctuated = st.text(st.sampled_from("aAbB1 .!?\"')([]”“’,;:-\n\u00a0\x1c")) | st.text()
+
+
+@given(punctuated, st.sampled_from([5, 50_000]))
+@example("a.) b", 5)
+@example("x. ) ) y", 5)
+def test_nothing_visible_is_lost_whatever_the_window(paragraph, window):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences, "_WINDOW", window)
+        found = sentences.split(paragraph)
+    assert _visible("".join(found)) == _visible(paragraph)
+    assert all(sentence and sentence == sentence.strip() for sentence in found)
+
+
+@given(st.lists(st.sampled_from(["Dr. No ran.", "In the U.S. The end?", '"Why?"', "It is 5 p.m. Also, go."])))
+def test_windows_give_what_the_whole_gives(parts):
+    paragraph = " ".join(parts)
+    whole = sentences.split(paragraph)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences, "_WINDOW", 30)
+        assert sentences.split(paragraph) == whole
+
+
+@pytest.mark.slow
+def test_much_punctuation_is_split_in_the_end():
+    # Without windows NLTK raises TimeoutError on this.
+    assert len(sentences.split(". " * 60_000)) == 60_000
+
+
+def test_the_import_pulls_in_no_machine_learning():
+    heavy = "{'jax', 'torch', 'sklearn', 'pandas', 'tensorflow_datasets'}"
+    code = f"import sys; import bertjax.data.text.sentences; print(*{heavy} & {{*sys.modules}})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    folder = os.environ.get("BERTJAX_DATA")
+    if not folder:
+        pytest.skip("BERTJAX_DATA is not set")
+    return Path(folder)
+
+
+def test_news_articles_fall_into_the_sentences_of_their_summaries(data):
+    # A summary here is a choice of the article's sentences, one a line.
+    found, wanted = 0, 0
+    with gzip.open(data / "bbc_news_summary" / "test.jsonl.gz", "rt", encoding="utf-8") as rows:
+        for row in map(json.loads, rows):
+            lines = row["article"].split("\n")
+            split = {sentence.replace(" ", "") for line in lines for sentence in sentences.split(line)}
+            gold = [sentence.replace(" ", "") for sentence in row["summary"].split("\n")]
+            wanted += len(gold)
+            found += sum(sentence in split for sentence in gold)
+    assert found > 0.99 * wanted
+
+
+def test_web_text_falls_into_the_treebanks_sentences(data):
+    hits, predicted, gold = 0, 0, 0
+    with gzip.open(data / "ud_english_ewt" / "dev.conllu.gz", "rt", encoding="utf-8") as lines:
+        documents = re.split(r"^# newdoc .*$", lines.read(), flags=re.MULTILINE)
+    for document in documents[1:]:
+        expected = re.findall(r"^# text = (.*)$", document, flags=re.MULTILINE)
+        here, there = _boundaries(sentences.split(" ".join(expected))), _boundaries(expected)
+        hits, predicted, gold = hits + len(here & there), predicted + len(here), gold + len(there)
+    f1 = 2 * hits / (predicted + gold)
+    assert f1 > 0.84  # other splitters reach 0.79 to 0.84: the text has sentences without any punctuation
+
+
+def _boundaries(split: list[str]) -> set[int]:
+    """Numbers of visible characters before each boundary inside the text."""
+    ends, seen = set(), 0
+    for sentence in split[:-1]:
+        seen += len(_visible(sentence))
+        ends.add(seen)
+    return ends

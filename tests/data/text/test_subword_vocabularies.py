@@ -1,0 +1,133 @@
+"""The vocabularies of two languages: given or trained, one for both or one for each."""
+
+import itertools
+
+import pytest
+
+from bertjax.data.text import subword_vocabularies, subwords, word_counts
+from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.text.subwords import SPECIALS, Splitter
+from bertjax.errors import UserError
+from tests.data.text.test_bpe_trainer import train
+
+PAIRS = [("the new cat", "die neue Katze"), ("the newest cat.", "die neueste Katze.")]
+
+
+def config(**changes):
+    values = {
+        "subwords": "bpe",
+        "joint": True,
+        "vocab_file": "",
+        "target_vocab_file": "",
+        "vocab_size": 40,
+        "lowercase": False,
+        "normalization": "nfc",
+        "character_coverage": 1.0,
+    }
+    return SubwordConfig(**{**values, **changes})
+
+
+def made(**changes):
+    return subword_vocabularies.make(config(**changes), lambda: iter(PAIRS))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "characters"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_trained_saved_and_loaded(tmp_path, kind, joint):
+    both = made(subwords=kind, joint=joint)
+    assert (both.source is both.target) == joint
+    both.save(tmp_path)
+    loaded = Vocabularies.load(tmp_path)
+    assert (loaded.source is loaded.target) == joint
+    assert loaded.fingerprint == both.fingerprint
+    for side, texts in zip(loaded, zip(*PAIRS, strict=True), strict=True):
+        assert [side.decode(ids) for ids in side.encode_batch(texts)] == [
+            text.replace(".", " .") if kind == "wordpiece" else text for text in texts
+        ]
+    knows = loaded.source.unk_id not in loaded.source.encode_batch(["Katze"])[0]
+    assert knows == joint, "K and z are in German alone"
+
+
+def test_fingerprints_tell_joint_from_separate():
+    assert made().fingerprint == made().fingerprint
+    assert len({made().fingerprint, made(joint=False).fingerprint, made(lowercase=True).fingerprint}) == 3
+
+
+def test_training_in_blocks_gives_the_same(monkeypatch):
+    texts = list(itertools.chain.from_iterable(PAIRS))
+    counts = Splitter("nfc", lowercase=False).count_words(texts)
+    whole = subwords.byte_pair(train(counts, 40, SPECIALS), "nfc", False)
+    monkeypatch.setattr(subword_vocabularies, "_BLOCK", 1)
+    for order in (texts, texts[::-1]):
+        assert subword_vocabularies.train(config(), order).fingerprint == whole.fingerprint
+
+
+def test_words_that_take_no_part_give_their_characters(monkeypatch):
+    """Text without spaces: each clause a word that comes once."""
+    clauses = ["".join(map(chr, range(start, start + 5))) for start in range(0x4E00, 0x4E00 + 500, 5)]
+    monkeypatch.setattr(word_counts, "MAX_WORDS", 10)
+    trained = subword_vocabularies.train(config(vocab_size=1000), clauses)
+    assert all(trained.unk_id not in ids for ids in trained.encode_batch(clauses))
+
+
+def test_given(tmp_path):
+    one, other = made(joint=False)
+    one.save(tmp_path / "one")
+    other.save(tmp_path / "other")
+    paths = {"vocab_file": str(tmp_path / "one"), "target_vocab_file": str(tmp_path / "other")}
+    both = made(joint=False, **paths)
+    assert (both.source.fingerprint, both.target.fingerprint) == (one.fingerprint, other.fingerprint)
+    joint = made(vocab_file=paths["vocab_file"])
+    assert joint.source is joint.target and joint.source.fingerprint == one.fingerprint
+
+
+def test_too_little_text_is_told(caplog):
+    with caplog.at_level("INFO", "bertjax"):
+        size = made(vocab_size=500).source.vocab_size
+    assert caplog.messages == [
+        f"trained a vocabulary of {size} tokens on 9 different words",
+        f"the text gives only {size} of the 500 tokens asked for",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"subwords": "bytes"}, r"data\.subwords: got 'bytes'; expected one of bpe, wordpiece, characters"),
+        ({"normalization": "nfd"}, r"data\.normalization: got 'nfd'; expected one of nfc, nfkc"),
+        (
+            {"character_coverage": 0.0},
+            r"character_coverage: got 0\.0; expected a fraction above 0, at most 1\. Fix: use",
+        ),
+        ({"character_coverage": 1.5}, r"character_coverage: got 1\.5"),
+        (
+            {"vocab_file": "a", "joint": False},
+            r"data\.\{vocab_file,target_vocab_file,joint\}: got 'a', '' and False; expected no file, one for joint=True"
+            r", or two for joint=False\. Fix: give both files, or set --config\.data\.joint=True",
+        ),
+        ({"vocab_file": "a", "target_vocab_file": "b"}, r"got 'a', 'b' and True"),
+        ({"target_vocab_file": "b", "joint": False}, r"got '', 'b' and False"),
+        (
+            {"subwords": "characters", "lowercase": True},
+            r"data\.lowercase: got True; expected False with data\.subwords",
+        ),
+        (
+            {"vocab_size": 10},
+            r"vocabulary size: got 10; expected at least \d+: 4 special tokens and the \d+ characters",
+        ),
+    ],
+)
+def test_wrong_configs(changes, message):
+    with pytest.raises(UserError, match=message):
+        made(**changes)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "characters"])
+def test_no_text(kind):
+    with pytest.raises(UserError, match="got no words; expected text"):
+        subword_vocabularies.make(config(subwords=kind), lambda: iter(()))
+
+
+def test_nothing_to_load(tmp_path):
+    with pytest.raises(UserError, match=r"tokenizer\.json: got No such file"):
+        Vocabularies.load(tmp_path)

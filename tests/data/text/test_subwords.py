@@ -1,0 +1,330 @@
+"""Texts as tokens and back, for every kind of vocabulary."""
+
+import gzip
+import io
+import pickle
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+
+from bertjax.data.text import subwords
+from bertjax.data.text.subwords import SPECIALS, LibrarySubwords, Splitter
+from bertjax.data.text.tokenizers import SPECIALS as BERT_SPECIALS
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
+from tests.data.text.test_bpe_trainer import train
+
+# Of languages and kinds of marks whose normalization no newer Unicode changes.
+RANGES = [(0x20, 0x24F), (0x300, 0x36F), (0x370, 0x377), (0x400, 0x45F), (0x1E00, 0x1EFF), (0x2000, 0x206F)]
+RANGES += [(0x2580, 0x2590), (0x3000, 0x30FE), (0x4E00, 0x4E20), (0xAC00, 0xAC40), (0xFF01, 0xFF20), (0x1F600, 0x1F610)]
+CHARS = st.one_of(*(st.characters(min_codepoint=low, max_codepoint=high) for low, high in RANGES))
+TEXTS = st.lists(st.one_of(CHARS, st.sampled_from(" \t\n\rab.'")), max_size=30).map("".join)
+
+TEXT = 'The cat, the new cat and the newest hat: "that\'s it" - 3,50 € für die Katze! the hat, the cat?'
+
+
+def bpe_of(texts, vocab_size=400, normalization="nfc", lowercase=False, coverage=1.0):
+    counts = Splitter(normalization, lowercase).count_words(texts)
+    trained = train(counts, vocab_size, SPECIALS, coverage)
+    return subwords.byte_pair(trained, normalization, lowercase)
+
+
+def spaced(text):
+    """Line breaks, and the mark itself, come back as spaces."""
+    return text.replace("\n", " ").replace("\r", " ").replace("▁", " ")
+
+
+def back(vocabulary, text):
+    (ids,) = vocabulary.encode_batch([text])
+    assert ids.dtype == np.int32
+    return vocabulary.decode(ids)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return bpe_of([TEXT], 40)
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    vocab = (*BERT_SPECIALS, "the", "cat", "new", "##est", "##s", ",", "'", "#", "a", "[", "]", "mask")
+    return subwords.WordPieceSubwords(WordPiece(vocab, lowercase=True))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model():
+    trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
+    model = io.BytesIO()
+    trainer.train(sentence_iterator=iter([TEXT] * 5), model_writer=model, vocab_size=36, minloglevel=2)
+    return model.getvalue()
+
+
+@pytest.fixture
+def sentencepiece_file(sentencepiece_model, tmp_path):
+    path = tmp_path / "source.spm"
+    path.write_bytes(sentencepiece_model)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A new day", ["▁A", "▁new", "▁day"]),
+        ('He said:  "no"', ["▁He", "▁said", ":", "▁", '▁"', "no", '"']),
+        ("it's 3,50€", ["▁it", "'", "s", "▁3", ",", "50", "€"]),
+        ("a\u00a0b\tc", ["▁a", "\u00a0", "b", "\t", "c"]),
+        ("e\u0301t\u00e9 <s>", ["▁été", "▁<", "s", ">"]),
+        ("東京。Ab", ["▁東京", "。", "Ab"]),
+        (" ", ["▁", "▁"]),
+        ("", []),
+    ],
+)
+def test_words(text, words):
+    assert Splitter("nfc", lowercase=False).words(text) == words
+
+
+def test_words_in_other_forms():
+    assert Splitter("nfkc", lowercase=False).words("ﬁne\u00a0Ａ ½") == ["▁fine", "▁A", "▁1", "⁄", "2"]
+    assert Splitter("nfkc", lowercase=True).words("ÉTÉ ℡") == ["▁été", "▁tel"]
+    assert Splitter("nfc", lowercase=True).words("ÉTÉ ﬁ") == ["▁été", "▁ﬁ"]
+    with pytest.raises(UserError, match=r"data\.normalization: got 'nfd'; expected one of nfc, nfkc"):
+        Splitter("nfd", lowercase=False)
+
+
+def test_byte_pairs(bpe):
+    assert (bpe.pad_id, bpe.unk_id, bpe.bos_id, bpe.eos_id) == (0, 1, 2, 3)
+    assert bpe.vocab_size == 40
+    (the, cat), comma = bpe.encode_batch(["the cat", ","])[0], bpe.encode_batch([","])[0]
+    assert bpe.decode(np.array([the, cat, cat])) == "the cat cat"
+    assert comma.tolist() != bpe.encode_batch(["the,"])[0][1:].tolist(), "with a space before it"
+    assert bpe.decode(bpe.encode_batch(["the,"])[0]) == "the,"
+
+
+def test_special_tokens_are_not_decoded_and_not_read(bpe):
+    ids = bpe.encode_batch(["the cat"])[0]
+    assert bpe.decode(np.array([bpe.bos_id, *ids, bpe.eos_id, bpe.pad_id, bpe.pad_id])) == "the cat"
+    vocabulary = bpe_of(["the cat <s> </s> <pad> <unk>"])
+    for text in ("<s>", "the</s> cat", "<pad><unk>"):
+        (ids,) = vocabulary.encode_batch([text])
+        assert min(ids) > 3
+        assert vocabulary.decode(ids) == text
+
+
+def test_unknown_characters(bpe):
+    (ids,) = bpe.encode_batch(["the 東cat東"])
+    assert ids.tolist().count(bpe.unk_id) == 2
+    assert bpe.decode(ids) == "the <unk>cat<unk>"
+    rare = bpe_of(["aaaaaaaaa b"], coverage=0.9)
+    assert rare.encode_batch(["b"])[0].tolist().count(rare.unk_id) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(TEXTS, st.booleans())
+def test_byte_pairs_give_every_text_back(text, compatible):
+    form = "nfkc" if compatible else "nfc"
+    vocabulary = bpe_of([text, "a b"], 100, form)
+    assert back(vocabulary, text) == spaced(unicodedata.normalize(form.upper(), text)) == vocabulary.normalized(text)
+
+
+@settings(deadline=None, max_examples=60)
+@given(TEXTS, st.booleans())
+def test_what_came_back_comes_back_again(text, compatible):
+    vocabulary = bpe_of([text, "a b"], 150, "nfkc" if compatible else "nfc", lowercase=True)
+    assert back(vocabulary, back(vocabulary, text)) == back(vocabulary, text) == vocabulary.normalized(text)
+
+
+@settings(deadline=None, max_examples=60)
+@given(TEXTS)
+def test_characters_give_every_text_back(text):
+    vocabulary = subwords.characters(sorted(set(text)))
+    assert back(vocabulary, text) == text == vocabulary.normalized(text)
+    assert len(vocabulary.encode_batch([text])[0]) == len(text)
+    assert vocabulary.vocab_size == 4 + len(set(text))
+
+
+def test_unknown_code_points():
+    vocabulary = subwords.characters("19. ")
+    assert vocabulary.encode_batch(["9.년1"])[0].tolist() == [5, 6, 1, 4]
+    assert back(vocabulary, "9.년1") == "9.<unk>1"
+
+
+def test_wordpiece(wordpiece):
+    assert (wordpiece.pad_id, wordpiece.unk_id, wordpiece.bos_id, wordpiece.eos_id) == (0, 1, 2, 3)
+    assert back(wordpiece, "The newest cats' # ##a") == "the newest cats ' # # # a"
+    assert back(wordpiece, "the [MASK] dog") == "the [ mask ] [UNK]"
+
+
+@given(st.lists(st.sampled_from(["the", "cats", "newest", ",", "'", "#", "a"]), max_size=9))
+def test_wordpiece_gives_its_words_back(wordpiece, words):
+    assert back(wordpiece, "".join(word + " " for word in words)) == " ".join(words)
+
+
+def test_text_is_normalized_whether_it_is_known_or_not(bpe, wordpiece, sentencepiece_model):
+    """Korean in decomposed form comes out composed, as from most vocabularies."""
+    decomposed = unicodedata.normalize("NFD", "한국어")
+    sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
+    compatible = bpe_of([TEXT], 40, "nfkc", lowercase=True)
+    for vocabulary, text, expected, name in (
+        (bpe, f"The {decomposed}", "The 한국어", "nfc"),
+        (compatible, f"Ｔhe {decomposed}", "the 한국어", "nfkc+lowercase"),
+        (wordpiece, "The cat's Öl", "the cat ' s ol", "wordpiece+lowercase"),
+        (sentencepiece, f"Ｔhe  {decomposed}", "The 한국어", "sentencepiece"),
+        (subwords.characters("abc"), decomposed, decomposed, ""),
+    ):
+        assert (vocabulary.normalized(text), vocabulary.normalization) == (expected, name)
+
+
+def test_a_given_sentencepiece_model(sentencepiece_model):
+    vocabulary = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
+    assert (vocabulary.unk_id, vocabulary.bos_id, vocabulary.eos_id) == (0, 1, 2)
+    assert (vocabulary.pad_id, vocabulary.vocab_size) == (36, 37), "it has none of its own"
+    assert back(vocabulary, TEXT) == TEXT
+    ids = vocabulary.encode_batch(["the cat"])[0]
+    assert vocabulary.decode(np.array([1, *ids, 2, 36])) == "the cat"
+    assert back(vocabulary, "the 東") == "the  \u2047 "
+
+
+def test_a_given_tokenizer():
+    tokenizer = Tokenizer(models.WordLevel({"[PAD]": 3, "a": 0, "b": 1, "<eos>": 2, "[UNK]": 4}, unk_token="[UNK]"))
+    tokenizer.enable_padding(length=9)
+    tokenizer.enable_truncation(1)
+    vocabulary = LibrarySubwords(tokenizer.to_str(), "tokenizer.json")
+    assert (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id, vocabulary.unk_id) == (3, 3, 2, 4)
+    assert [ids.tolist() for ids in vocabulary.encode_batch(["a", "c", ""])] == [[0], [4], []]
+
+
+def test_names_of_languages_are_tokens_of_a_text(bpe):
+    """But for padding, begin, end and the unknown, whose names are text."""
+    tokenizer = Tokenizer.from_str(bpe._content().decode())
+    tokenizer.add_special_tokens(["<2de>"])
+    vocabulary = LibrarySubwords(tokenizer.to_str(), "tokenizer.json")
+    ids = vocabulary.encode_batch(["<2de> the cat"])[0].tolist()
+    assert ids == tokenizer.encode("<2de> the cat").ids and ids[0] == tokenizer.token_to_id("<2de>")
+    padding = vocabulary.encode_batch(["<pad>"])[0].tolist()
+    assert padding == bpe.encode_batch(["<pad>"])[0].tolist() and vocabulary.pad_id not in padding
+    (again,) = pickle.loads(pickle.dumps(vocabulary)).encode_batch(["<2de> the cat"])
+    assert again.tolist() == ids
+
+
+def kinds(bpe, wordpiece, sentencepiece_model):
+    return {
+        "bpe": bpe,
+        "characters": subwords.characters("ab "),
+        "wordpiece": wordpiece,
+        "sentencepiece": subwords.SentencePieceSubwords(sentencepiece_model, "source.spm"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "wordpiece", "sentencepiece"])
+def test_saved_loaded_and_sent_to_other_processes(bpe, wordpiece, sentencepiece_model, tmp_path, kind):
+    every = kinds(bpe, wordpiece, sentencepiece_model)
+    vocabulary = every.pop(kind)
+    vocabulary.save(tmp_path / "new" / "folder")
+    if (library := tmp_path / "new" / "folder" / "tokenizer.json").exists():  # as transformers opens it
+        ids = Tokenizer.from_file(str(library)).encode("the cat").ids
+        assert ids == [*vocabulary.encode_batch(["the cat"])[0].tolist(), vocabulary.eos_id]
+    for other in (subwords.load(tmp_path / "new" / "folder"), pickle.loads(pickle.dumps(vocabulary))):
+        assert type(other) is type(vocabulary)
+        assert other.fingerprint == vocabulary.fingerprint
+        assert (other.vocab_size, other.pad_id, other.eos_id) == (
+            vocabulary.vocab_size,
+            vocabulary.pad_id,
+            vocabulary.eos_id,
+        )
+        for text in ("the newest cat <s>", "ab", ""):
+            assert other.encode_batch([text])[0].tolist() == vocabulary.encode_batch([text])[0].tolist()
+    assert vocabulary.fingerprint not in {other.fingerprint for other in every.values()}
+
+
+def test_fingerprints_tell_vocabularies_apart(wordpiece):
+    texts = ["ab ab cd"]
+    same = {bpe_of(texts).fingerprint for _ in range(3)}
+    assert len(same) == 1
+    others = (bpe_of(["ab ab ce"]), bpe_of(texts, normalization="nfkc"), bpe_of(texts, lowercase=True))
+    assert len(same | {other.fingerprint for other in others}) == 4
+
+
+def test_what_is_given_is_told_by_what_it_is(bpe, wordpiece, sentencepiece_file, tmp_path):
+    bpe.save(tmp_path / "bpe")
+    wordpiece.save(tmp_path / "bert")
+    for path, kind in {
+        tmp_path / "bpe": subwords.LibrarySubwords,
+        tmp_path / "bpe" / "tokenizer.json": subwords.LibrarySubwords,
+        tmp_path / "bert": subwords.WordPieceSubwords,
+        tmp_path / "bert" / "vocab.txt": subwords.WordPieceSubwords,
+        sentencepiece_file: subwords.SentencePieceSubwords,
+    }.items():
+        is_bert = kind is subwords.WordPieceSubwords
+        assert type(subwords.given(path, lowercase=is_bert)) is kind
+        if not is_bert:
+            with pytest.raises(UserError, match=rf"data.lowercase: got True; expected False, as {path} says itself"):
+                subwords.given(path, lowercase=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", None, r"a\.json: got No such file.*; expected a readable vocabulary\. Fix: give a tokenizer\.json,"),
+        ("a.json", b"{", r"a\.json: got EOF while parsing.*; expected a tokenizer\.json\. Fix: copy the file again"),
+        ("a.json", b"\xff", r"a\.json: got a byte that is not UTF-8"),
+        ("a.model", b"nothing", r"a\.model: got no SentencePiece model \(.*; expected one\. Fix: copy the file again"),
+        ("a.txt", None, r"a\.txt: got No such file"),
+        ("a/b", b"", r"a/tokenizer\.json: got No such file"),
+    ],
+)
+def test_unreadable_files(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        subwords.given(path.parent if name == "a/b" else path, lowercase=False)
+
+
+@pytest.mark.parametrize(("vocab", "missing"), [(["<pad>", "a"], "an end token"), (["a", "</s>"], "a padding token")])
+def test_a_vocabulary_without_special_tokens(vocab, missing):
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocab)}, unk_token="a"))
+    with pytest.raises(UserError, match=rf"a\.json: got a vocabulary without {missing} \(.*; expected one made for"):
+        LibrarySubwords(tokenizer.to_str(), "a.json")
+
+
+def test_the_package_for_a_sentencepiece_model_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(
+        UserError,
+        match=r"a\.model: got a SentencePiece model, but no package to read it with; "
+        r"expected the package sentencepiece\. Fix: pip install sentencepiece==0\.2\.3",
+    ):
+        subwords.SentencePieceSubwords(b"", "a.model")
+
+
+def lines_of(path: Path) -> list[str]:
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    return text.removesuffix("\n").split("\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["multi30k", "tatoeba_en_de", "wmt_newstest"])
+def test_lines_of_real_text_come_back(data_folder, name):
+    paths = [path for path in sorted((data_folder / name).iterdir()) if path.name != "about-original.txt"]
+    texts = [line for path in paths for line in lines_of(path)[::8]][:6_000]
+    assert len(texts) > 2_000
+    vocabulary = bpe_of(texts, 10_000)
+    for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
+        assert vocabulary.unk_id not in ids
+        assert vocabulary.decode(ids) == unicodedata.normalize("NFC", text)
+
+
+def test_unknown_characters_are_named(bpe, wordpiece, sentencepiece_model):
+    sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
+    for vocabulary in (bpe, sentencepiece, subwords.characters("the ca")):
+        assert vocabulary.unknown("the 東東 cat ж") == ["東", "東", "ж"]
+        assert vocabulary.unknown("the cat") == []
+    assert wordpiece.unknown("the 東 cats' aa") == ["東", "aa"], "words without pieces are named whole"

@@ -1,0 +1,466 @@
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.text.given_vocabulary import given_vocabulary
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece, normalize, separate_punctuation
+from bertjax.errors import UserError
+
+WORDS = ["un", "##want", "##aff", "##able", "want", "##ed", ",", "running", "a", "##a", "é", "e"]
+VOCAB = [*SPECIALS, *WORDS, "[", "]", "mask"]
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return json.loads(gzip.decompress((Path(__file__).parents[1] / "golden" / "tokenizer.json.gz").read_bytes()))
+
+
+@pytest.fixture(scope="module")
+def published():
+    if "BERTJAX_DATA" not in os.environ:
+        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
+    return Path(os.environ["BERTJAX_DATA"]) / "vocab"
+
+
+def make(lowercase=True):
+    return WordPiece(VOCAB, lowercase)
+
+
+def pieces(ids):
+    return [VOCAB[i] for i in ids]
+
+
+def test_longest_piece_first():
+    first, second = make().encode_batch(["UNwantéd, running", "unaffable wantedly"])
+    assert pieces(first) == ["un", "##want", "##ed", ",", "running"]
+    assert pieces(second) == ["un", "##aff", "##able", "[UNK]"]
+
+
+def test_casing():
+    assert normalize("HeLLo, Éva!", lowercase=True).split() == ["hello", ",", "eva", "!"]
+    assert normalize("HeLLo, Éva!", lowercase=False).split() == ["HeLLo", ",", "Éva", "!"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"]),
+        ("한국어 カタカナ", ["한국어", "カタカナ"]),
+        ("a\u200bb\x00c\ufffdd\x85e", ["abcde"]),
+        ("a\u2028b\u3000c\td", ["a", "b", "c", "d"]),
+        ("$5+x", ["$", "5", "+", "x"]),
+        ("§5€", ["§", "5€"]),
+        ("ΟΔΟΣ ΟΔΟΣΑ", ["οδος", "οδοσα"]),
+        ("\ue000x", ["\ue000x"]),
+        ("\U0002b91f\U0002b920", ["\U0002b91f", "\U0002b920"]),
+        ("", []),
+    ],
+)
+def test_words(text, words):
+    decomposed = [unicodedata.normalize("NFD", word) for word in words]
+    assert make(lowercase=True).words(text) == decomposed
+
+
+def test_punctuation_is_separated_and_all_else_stays():
+    text = "It's  Où\u200d\tU.S.,東京 €5"
+    assert separate_punctuation(text).split() == ["It", "'", "s", "Où\u200d", "U", ".", "S", ".", ",", "東京", "€5"]
+    assert separate_punctuation(text).replace(" ", "") == text.replace(" ", "")
+
+
+def test_golden_small_vocabulary(golden):
+    for casing in ("uncased", "cased"):
+        got = WordPiece(golden["vocab"], casing == "uncased").encode_batch(golden["texts"])
+        for text, ids, expected in zip(golden["texts"], got, golden[casing], strict=True):
+            assert ids == expected, ascii(text)
+
+
+@pytest.mark.parametrize("casing", ["uncased", "cased"])
+def test_golden_published_vocabulary(golden, published, casing):
+    tokenizer = WordPiece.from_file(published / f"bert-base-{casing}-vocab.txt", casing == "uncased")
+    assert tokenizer.vocab_size == {"uncased": 30522, "cased": 28996}[casing]
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (
+        0, 100, 101, 102, 103
+    )  # fmt: skip
+    ids = tokenizer.encode_batch(golden["texts"])
+    size = len(ids) // len(golden["published"][casing])
+    blocks = [json.dumps(ids[start : start + size]).encode() for start in range(0, len(ids), size)]
+    assert [hashlib.sha256(block).hexdigest()[:16] for block in blocks] == golden["published"][casing]
+
+
+@given(st.text(st.characters(codec="utf-8")) | st.text("aΣσς\u0301é中 .\x00\u200b한"), st.booleans())
+def test_agrees_with_the_algorithm_step_by_step(text, lowercase):
+    assert normalize(text, lowercase).split() == step_by_step(text, lowercase)
+
+
+def step_by_step(text, lowercase):
+    """The published procedure, a character and a step at a time."""
+    kept = []
+    for char in text:
+        category = unicodedata.category(char)
+        if char in " \t\n\r" or category == "Zs":
+            kept.append(" ")
+        elif char not in "\0\ufffd" and category not in ("Cc", "Cf"):
+            chinese = any(
+                low <= ord(char) <= high
+                for low, high in [
+                    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+                    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+                ]
+            )  # fmt: skip
+            kept.append(f" {char} " if chinese else char)
+    words = []
+    for token in "".join(kept).split():
+        if lowercase:
+            decomposed = unicodedata.normalize("NFD", token.lower())
+            token = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
+        word = ""
+        for char in token:
+            ascii_symbol = 33 <= ord(char) <= 126 and not char.isalnum()
+            if ascii_symbol or unicodedata.category(char)[0] == "P":
+                words += [word, char]
+                word = ""
+            else:
+                word += char
+        words.append(word)
+    return [word for word in words if word]
+
+
+def ranges(text, lowercase=True, tokenizer=None):
+    encoded = (tokenizer or make(lowercase)).encode_with_offsets(text)
+    return [text[start:end] for start, end in zip(encoded.starts, encoded.ends, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \x00\u200b ", []),
+        (" UNwantéd,\t running", ["UN", "want", "éd", ",", "running"]),
+        ("unwante\u0301d want\u0323\u0307, \u0301a", ["un", "want", "e\u0301d", "want\u0323\u0307", ",", "a"]),
+        ("u\u200bn\u200bwant\u200bed\u200b", ["u\u200bn", "want", "ed"]),
+        ("aİa ß", ["aİa", "ß"]),
+        ("a東京a", ["a", "東", "京", "a"]),
+        ("e👩\u200d👩\ufe0f!", ["e👩\u200d👩\ufe0f", "!"]),
+        (f"a {'x' * 201}, want", ["a", "x" * 201, ",", "want"]),
+        ("[MASK]", ["[", "MASK", "]"]),
+        ("a\ud800 a", ["a\ud800", "a"]),
+    ],
+)
+def test_offsets(text, expected):
+    assert ranges(text) == expected
+
+
+def test_offsets_of_a_character_in_two_pieces():
+    jamo = unicodedata.normalize("NFD", "각")
+    tokenizer = WordPiece([*SPECIALS, jamo[:1], "##" + jamo[1:], "##" + jamo], lowercase=True)
+    assert ranges("각각", tokenizer=tokenizer) == ["각", "각", "각"]
+
+
+def test_offsets_of_a_cased_model_keep_marks_apart():
+    assert ranges("e\u0301 É", lowercase=False) == ["e\u0301", "É"]
+    tokenizer = WordPiece([*SPECIALS, "e", "##\u0301"], lowercase=False)
+    assert ranges("e\u0301", tokenizer=tokenizer) == ["e", "\u0301"]
+
+
+TRICKY = "aİßﬁΣσς\u0301\u0323\u302e\u302f\U0001d165é中한 .,\x00\u200b\u200d\ufe0f\u0344👩\ufffd\u3000\tun"
+
+
+@given(st.text(st.characters()) | st.text(TRICKY), st.booleans())
+def test_offsets_agree_with_encode_batch_and_with_the_text(text, lowercase):
+    letters = {"##" + char for char in "aunt"} | set("aunt")
+    tokenizer = WordPiece([*SPECIALS, *sorted(letters), "i", "##i", "中", ".", "한"], lowercase)
+    ids, starts, ends = tokenizer.encode_with_offsets(text)
+    assert [ids.tolist()] == tokenizer.encode_batch([text])
+    assert (np.diff(starts) >= 0).all()
+    assert (np.diff(ends) >= 0).all()
+    assert ((starts >= 0) & (starts < ends) & (ends <= len(text))).all()
+    for token, start, end in zip(ids.tolist(), starts, ends, strict=True):
+        own = normalize(text[start:end], lowercase).strip()
+        assert token == tokenizer.unk_id or tokenizer.vocab[token].removeprefix("##") in own
+    covered = {index for start, end in zip(starts, ends, strict=True) for index in range(start, end)}
+    for index, char in enumerate(text):
+        assert index in covered or not normalize(char, lowercase).strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_how_many_characters_each_gives_is_its_own_affair(lowercase):
+    # Of ideographs and syllables a few, and none of what is beyond: more ideographs, tags and private use.
+    chars = list(map(chr, [*range(0x3400), *range(0x3400, 0xD800, 50), *range(0xF900, 0x20000)]))
+    widths = {char: len(normalize(char, lowercase).replace(" ", "")) for char in chars}
+    for first in range(0, len(chars), 256):
+        text = " ".join(f"Α{char}\u0315\u302e\u0300b" for char in chars[first : first + 256])
+        assert len(normalize(text, lowercase).replace(" ", "")) == sum(map(widths.__getitem__, text)), first
+
+
+def test_words_given_one_by_one():
+    ids = make().encode_batch(["unwanted", ",", "\u200b", "a-a", "é"])
+    assert list(map(pieces, ids)) == [["un", "##want", "##ed"], [","], [], ["a", "[UNK]", "a"], ["e"]]
+
+
+def test_special_tokens_in_text_are_ordinary_text():
+    assert list(map(pieces, make().encode_batch(["[MASK]", "[SEP]"]))) == [
+        ["[", "mask", "]"],
+        ["[", "[UNK]", "]"],
+    ]
+
+
+def test_encode_with_masks():
+    tokenizer = make()
+    ids = tokenizer.encode_with_masks("a [MASK], un[MASK]a [mask]")
+    assert pieces(ids) == ["a", "[MASK]", ",", "un", "[MASK]", "a", "[", "mask", "]"]
+    assert pieces(tokenizer.encode_with_masks("[MASK][MASK]")) == ["[MASK]", "[MASK]"]
+    assert pieces(tokenizer.encode_with_masks("a")) == ["a"]
+    assert tokenizer.encode_with_masks("") == []
+
+
+def test_words_over_200_characters_are_unknown():
+    first, second = make().encode_batch(["a" * 200, "a" * 201])
+    assert pieces(first) == ["a"] + ["##a"] * 199
+    assert pieces(second) == ["[UNK]"]
+
+
+def test_lone_surrogates_are_unknown():
+    (ids,) = make().encode_batch(["a a\ud800 \udfff a"])
+    assert pieces(ids) == ["a", "[UNK]", "[UNK]", "a"]
+
+
+def test_attributes_and_pickle():
+    tokenizer = pickle.loads(pickle.dumps(make(lowercase=False)))
+    assert tokenizer.vocab == tuple(VOCAB)
+    assert tokenizer.lowercase is False
+    assert tokenizer.vocab_size == len(VOCAB)
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
+    assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
+    assert [token for token in VOCAB if token[:2] == "##"] == list(np.array(VOCAB)[tokenizer.is_continuation])
+    assert list(map(pieces, tokenizer.encode_batch(["A é"]))) == [["[UNK]", "é"]]
+    assert tokenizer.encode_batch([]) == []
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_vocab_file_endings(tmp_path, ending, last):
+    vocab = [*VOCAB, "\u2028", "\x85x", "\x1d"]
+    text = ending.join(vocab) + (ending if last else "")
+    (tmp_path / "vocab.txt").write_bytes(text.encode())
+    assert WordPiece.from_file(tmp_path / "vocab.txt", lowercase=True).vocab == tuple(vocab)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"0 tokens without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"5 tokens without \[MASK\]; expected"),
+        ("\n".join([*VOCAB, "a", "un", "a"]).encode(), r"'un' on lines 6, 22 \(2 duplicated"),
+        (b"[PAD]\n[UNK]\ncaf\xe9\n", r"vocab.txt, line 3: got the byte 0xe9"),
+        (
+            b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n[unused0]\n",
+            r"got 6 special tokens, and no other; expected a BERT voc",
+        ),
+    ],
+)
+def test_bad_vocab_file(tmp_path, content, message):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        WordPiece.from_file(path, lowercase=True)
+    assert str(path) in str(error.value)
+
+
+def test_no_vocab_file(tmp_path):
+    with pytest.raises(UserError, match=r"nothing.txt: got No such file"):
+        WordPiece.from_file(tmp_path / "nothing.txt", lowercase=True)
+    with pytest.raises(UserError, match="Is a directory"):
+        WordPiece.from_file(tmp_path, lowercase=True)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_saved_folder_opens_in_transformers(tmp_path, golden, lowercase):
+    transformers = pytest.importorskip("transformers")
+    ours = WordPiece(golden["vocab"], lowercase)
+    ours.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    first, second = "Être OU ne pas être", "x" * 90 + ", 東京!"
+    a, b = ours.encode_batch([first, second])
+    assert ours.unk_id not in a
+    assert theirs(first)["input_ids"] == [ours.cls_id, *a, ours.sep_id]
+    pair = theirs(first, second)
+    assert pair["input_ids"] == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
+    assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert theirs("[MASK]", add_special_tokens=False)["input_ids"] == [ours.mask_id]
+    assert (theirs.pad_token_id, theirs.unk_token_id) == (ours.pad_id, ours.unk_id)
+    assert len(theirs) == ours.vocab_size
+
+
+def test_a_saved_folder_says_how_much_a_model_takes(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = make()
+    ours.save(tmp_path, 6)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs("want " * 9, truncation=True)["input_ids"] == [ours.cls_id, *[VOCAB.index("want")] * 4, ours.sep_id]
+
+
+def test_saved_tokenizer_json_keeps_long_words(tmp_path):
+    make().save(tmp_path)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert pieces(library.encode("a" * 200).ids) == ["[CLS]", "a", *["##a"] * 199, "[SEP]"]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("absent", [(), ("vocab.txt",), ("tokenizer.json",), ("vocab.txt", "tokenizer_config.json")])
+def test_load_needs_only_part_of_a_folder(tmp_path, lowercase, absent):
+    make(lowercase).save(tmp_path)
+    for name in absent:
+        (tmp_path / name).unlink()
+    loaded = WordPiece.load(tmp_path)
+    assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), lowercase)
+
+
+WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case": True}}
+
+
+def write(folder, name, value):
+    (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("files", "longest"),
+    [
+        ({}, 100),
+        ({"tokenizer.json": {"model": {"max_input_chars_per_word": 5}}}, 5),
+        ({"tokenizer_config.json": {"do_lower_case": True, "max_input_chars_per_word": 6}}, 6),
+    ],
+)
+def test_the_longest_word_is_that_of_the_folder(tmp_path, files, longest):
+    for name, value in {**WHOLE, **files}.items():
+        write(tmp_path, name, value)
+    loaded = WordPiece.load(tmp_path)
+    loaded.save(tmp_path / "again")
+    for tokenizer in (loaded, WordPiece.load(tmp_path / "again"), pickle.loads(pickle.dumps(loaded))):
+        fits, long = tokenizer.encode_batch(["a" * longest, "a" * (longest + 1)])
+        assert len(fits) == longest
+        assert long == [tokenizer.unk_id]
+
+
+def test_the_longest_word_of_googles_code(tmp_path):
+    write(tmp_path, "vocab.txt", WHOLE["vocab.txt"])
+    write(tmp_path, "bert_config.json", {})
+    for path in (tmp_path, tmp_path / "vocab.txt"):
+        assert [len(ids) for ids in given_vocabulary(path, True).encode_batch(["a" * 200, "a" * 201])] == [200, 1]
+
+
+def test_tokenizers_that_encode_alike_are_equal():
+    assert make() == make()
+    assert len({make(), make(), make(lowercase=False), WordPiece(VOCAB, True, 100), WordPiece(VOCAB[:-1], True)}) == 4
+
+
+def test_load_of_what_transformers_saves(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    make(lowercase=False).save(tmp_path / "ours")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    loaded = WordPiece.load(tmp_path / "theirs")
+    assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), False)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "nothing that tells the casing"),
+        ({"vocab.txt": "\n".join(VOCAB)}, "nothing that tells the casing"),
+        ({"tokenizer_config.json": {"do_lower_case": True}}, "no vocab.txt, no tokenizer.json"),
+        ({"tokenizer_config.json": {"do_lower_case": "yes"}}, "do_lower_case yes"),
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json: got Expecting property name"),
+        ({"tokenizer_config.json": "[]"}, "a JSON list"),
+        ({"tokenizer_config.json": "[" * 10**5}, "tokenizer_config.json: got maximum recursion depth"),
+        *(
+            ({"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": library}, message)
+            for library, message in (
+                ({"normalizer": "BertNormalizer"}, "tokenizer.json: normalizer: got a JSON str; expected a JSON dict"),
+                ({"model": [1]}, "tokenizer.json: model: got a JSON list"),
+                ({"model": {"type": "WordPiece"}}, "got no ids; expected the tokens with their ids"),
+                ({"model": {"type": "WordPiece", "vocab": ["[PAD]"]}}, "got no ids"),
+                ({"model": {"type": "WordPiece", "vocab": {"a": "0", "b": 1}}}, "ids with gaps or repeats"),
+                ({"added_tokens": "[UNK]"}, "tokenizer.json: added_tokens: got a JSON str"),
+                ({"added_tokens": [{"content": 1}]}, "added_tokens: got {'content': 1}; expected an object with"),
+            )
+        ),
+        (
+            {**WHOLE, "tokenizer.json": {"model": {"max_input_chars_per_word": "many"}}},
+            "max_input_chars_per_word many",
+        ),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True, "strip_accents": False}},
+            "'strip_accents': False",
+        ),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True, "tokenize_chinese_chars": False}},
+            "'chinese': False",
+        ),
+        (
+            {"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": {"model": {"type": "BPE"}}},
+            "a tokenizer.json of type BPE",
+        ),
+        (
+            {
+                "tokenizer_config.json": {"do_lower_case": True},
+                "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(SPECIALS)}}},
+            },
+            "got 5 special tokens, and no other",
+        ),
+        (
+            {
+                "tokenizer_config.json": {"do_lower_case": True},
+                "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "[UNK]": 2}}},
+            },
+            "ids with gaps or repeats",
+        ),
+        ({**WHOLE, "added_tokens.json": {"[ENT]": 99, "a": 13}}, "does not have: '[ENT]'; expected no tokens but"),
+        (
+            {**WHOLE, "tokenizer.json": {"added_tokens": [{"content": token} for token in ("[ENT]", "[MASK]", "x y")]}},
+            "does not have: '[ENT]', 'x y'; expected no tokens but",
+        ),
+        (
+            {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertJapaneseTokenizer"}},
+            "got tokenizer_class BertJapaneseTokenizer; expected BERT's own",
+        ),
+        (
+            {**WHOLE, "tokenizer_config.json": {"do_lower_case": False, "word_tokenizer_type": "mecab"}},
+            "got word_tokenizer_type mecab",
+        ),
+        (
+            {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "do_basic_tokenize": False}},
+            "got do_basic_tokenize false",
+        ),
+        ({**WHOLE, "tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "got pre_tokenizer Whitespace"),
+        ({**WHOLE, "tokenizer.json": {"normalizer": {"type": "NFKC"}}}, "got normalizer NFKC"),
+        (
+            {
+                **WHOLE,
+                "tokenizer_config.json": {"do_lower_case": False},
+                "sentence_bert_config.json": {"do_lower_case": True},
+            },
+            "got do_lower_case true for sentences",
+        ),
+    ],
+)
+def test_bad_folder(tmp_path, files, message):
+    for name, value in files.items():
+        write(tmp_path, name, value)
+    with pytest.raises(UserError) as error:
+        WordPiece.load(tmp_path)
+    assert message in str(error.value)
+
+
+def test_load_missing_folder(tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        WordPiece.load(tmp_path / "nowhere")

@@ -1,0 +1,173 @@
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece_trainer import ALPHABET_LIMIT, count_words, train
+from bertjax.errors import UserError
+
+PLENTY = 1000
+COUNTS = st.dictionaries(st.text("abcd", min_size=1, max_size=8), st.integers(1, 9), min_size=1, max_size=12)
+
+
+def trained(counts, vocab_size=PLENTY):
+    vocab = train(counts, vocab_size)
+    assert vocab[:5] == list(SPECIALS)
+    return vocab[5:]
+
+
+def test_worked_example():
+    # Pairs: ##u ##g 20, p ##u 17, ##u ##n 16, h ##u 15, ##g ##s 5, b ##u 4. After ##u ##g: ##u ##n 16, then
+    # h ##ug 15, p ##un 12, and of the two pairs seen 5 times "hug ##s" before "p ##ug"; last b ##un 4.
+    counts = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
+    assert trained(counts) == [
+        *"bghnpsu",
+        *["##g", "##n", "##s", "##u"],
+        *["##ug", "##un", "hug", "pun", "hugs", "pug", "bun"],
+    ]
+
+
+def test_ties_go_to_the_pair_first_in_code_point_order():
+    assert trained({"zy": 2, "ab": 2, "ba": 2})[-3:] == ["ab", "ba", "zy"]
+    assert trained({"aaaa": 2, "b": 1}) == ["a", "b", "##a", "##aa", "##aaa", "aaaa"]
+
+
+def test_pairs_seen_once_are_not_merged():
+    assert trained({"ab": 1, "cd": 2}) == ["a", "b", "c", "d", "##b", "##d", "cd"]
+
+
+def test_a_piece_made_in_two_ways_is_there_once():
+    counts = {"abc": 5, "ab": 30, "xbc": 40, "abcd": 3}
+    vocab = trained(counts)
+    assert len(vocab) == len(set(vocab))
+    assert vocab == naive(counts, PLENTY)[5:]
+
+
+def test_a_small_vocabulary_keeps_the_most_frequent_characters():
+    assert trained({"ab": 5, "ba": 4, "z": 1, "c": 2}, 10) == ["a", "b", "c", "##a", "##b"]
+    assert trained({"abcdefgh": 1}, 10) == ["a", "b", "c", "##b", "##c"]
+
+
+def test_characters_beyond_the_limit_are_left_out():
+    chars = [chr(0x4E00 + i) for i in range(ALPHABET_LIMIT + 5)]
+    counts = dict.fromkeys(chars, 2) | {chars[-1] + chars[0]: 9, chars[-2] + chars[0]: 1}
+    vocab = trained(counts, 5000)
+    plain = [token for token in vocab if len(token) == 1]
+    assert sorted(plain) == plain
+    assert set(plain) == {*chars[: ALPHABET_LIMIT - 2], *chars[-2:]}
+    assert chars[-1] + chars[0] in vocab
+
+
+def test_count_words():
+    assert count_words(["The cat, the CAT", "", "été\u0301 the"], lowercase=True) == {
+        "the": 3, "cat": 2, ",": 1, "ete": 1
+    }  # fmt: skip
+    assert count_words(["The the"], lowercase=False) == {"The": 1, "the": 1}
+
+
+def test_counts_of_blocks_add_up():
+    texts = ["a b, c", "B a", "c d'e", "a"]
+    assert count_words(texts[:2], lowercase=True) + count_words(texts[2:], lowercase=True) == count_words(
+        texts, lowercase=True
+    )
+
+
+@given(COUNTS, st.integers(10, 60))
+def test_equals_the_naive_trainer(counts, vocab_size):
+    assert train(counts, vocab_size) == naive(counts, vocab_size)
+
+
+def naive(counts, vocab_size):
+    """All pairs counted anew for every merge."""
+    frequency = Counter("".join(word * count for word, count in counts.items()))
+    inside = {char for word in counts for char in word[1:]}
+    kept = set()
+    for char, _ in sorted(frequency.items(), key=lambda item: (-item[1], item[0])):
+        if 5 + len(kept) + len(kept & inside) + 1 + (char in inside) > vocab_size:
+            break
+        kept.add(char)
+    vocab = [*SPECIALS, *sorted(kept), *(f"##{char}" for char in sorted(kept & inside))]
+    words = [([word[0], *(f"##{char}" for char in word[1:])], n) for word, n in counts.items() if set(word) <= kept]
+    while len(vocab) < vocab_size:
+        pairs = Counter()
+        for pieces, n in words:
+            for i in range(len(pieces) - 1):
+                pairs[pieces[i], pieces[i + 1]] += n
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair), default=None)
+        if best is None or pairs[best] < 2:
+            break
+        new = best[0] + best[1][2:]
+        for pieces, _ in words:
+            for i in range(len(pieces)):
+                if tuple(pieces[i : i + 2]) == best:
+                    pieces[i : i + 2] = [new]
+        if new not in vocab:
+            vocab.append(new)
+    return vocab
+
+
+@given(COUNTS, st.integers(10, 60), st.integers(0, 20))
+def test_vocabulary_is_unique_and_a_prefix_of_a_larger_one(counts, vocab_size, more):
+    small, large = train(counts, vocab_size), train(counts, vocab_size + more)
+    assert len(small) == len(set(small)) <= vocab_size
+    if set("abcd") & set("".join(counts)) <= set(small):  # else the larger one has more characters
+        assert large[: len(small)] == small
+
+
+@given(COUNTS, st.integers(10, 60))
+def test_no_training_word_is_unknown_unless_a_character_is(counts, vocab_size):
+    tokenizer = WordPiece(train(counts, vocab_size), lowercase=False)
+    for word, ids in zip(counts, tokenizer.encode_batch(list(counts)), strict=True):
+        assert (tokenizer.unk_id in ids) == (not set(word) <= set(tokenizer.vocab))
+
+
+def test_words_too_long_to_encode_take_no_part():
+    assert trained({"ab" * 101: 50, "ba": 2}) == ["a", "b", "##a", "##b", "ba"]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    rng = random.Random(0)
+    syllables = [a + b for a in "bdkmst" for b in "aeiou"]
+    return ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(3000)]
+
+
+def test_order_of_the_counts_has_no_influence(corpus):
+    items = list(Counter(corpus).items())
+    first = train(dict(items), 300)
+    assert len(first) == 300
+    for seed in range(3):
+        random.Random(seed).shuffle(items)
+        assert train(dict(items), 300) == first
+
+
+def test_hash_seed_has_no_influence(corpus, tmp_path):
+    (tmp_path / "corpus.txt").write_text(" ".join(corpus))
+    program = (
+        "import pathlib, sys\n"
+        "from bertjax.data.text.wordpiece_trainer import count_words, train\n"
+        "text = pathlib.Path(sys.argv[1]).read_text()\n"
+        "print(*train(count_words([text], lowercase=True), 300), sep='\\n')\n"
+    )
+    digests = set()
+    for seed in ("0", "12345"):
+        command = [sys.executable, "-c", program, str(tmp_path / "corpus.txt")]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+        assert output.count(b"\n") == 300
+        digests.add(hashlib.sha256(output).hexdigest())
+    assert len(digests) == 1
+
+
+def test_user_errors():
+    with pytest.raises(UserError, match="got 9; expected at least 10"):
+        train({"a": 1}, 9)
+    with pytest.raises(UserError, match="got no words"):
+        train({}, 100)

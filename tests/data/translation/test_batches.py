@@ -1,0 +1,187 @@
+"""Pairs as rows, one to a row or several: nothing is lost or mixed, and a batch is a function of (seed, step)."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths
+from bertjax.data.rows.packed_rows import Packable, PackedBatches, PackedRows, row_of
+from bertjax.data.translation.batches import PairRows, StreamBatches
+from bertjax.errors import UserError
+
+SIZES = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=40)
+
+
+def pair(number, source, target):
+    """A pair that can be told by its tokens."""
+    first = 100 * (number + 1)
+    return {
+        "input_ids": np.arange(first, first + source, dtype=np.int32),
+        "labels": np.arange(first + 50, first + 50 + target, dtype=np.int32),
+    }
+
+
+def test_a_pair_without_end_that_is_too_long_is_told():
+    def stream(start):
+        return (pair(number, 2 + number, 1) for number in itertools.count(start))
+
+    batches = StreamBatches(stream, length=4, batch_size=2).training(0, np.arange(2))
+    assert next(batches)["input_ids"].shape == (2, 4)
+    with pytest.raises(UserError, match=r"data\.seq_len: got 4; expected at least 5"):
+        next(batches)
+
+
+def pairs_of(sizes):
+    return PairRows(pair(number, *size) for number, size in enumerate(sizes))
+
+
+def found(batch):
+    """The number, source and target of each pair in a batch, as its segments have them."""
+    for row in range(len(batch["weights"])):
+        for segment in range(1, batch["segment_ids"][row].max() + 1):
+            source = batch["input_ids"][row][batch["segment_ids"][row] == segment]
+            target = batch["labels"][row][batch["target_segment_ids"][row] == segment]
+            yield source[0] // 100 - 1, source.tolist(), target.tolist()
+
+
+def check_all_there(batches, sizes):
+    """Every pair comes once, whole, and nothing stands outside the segments."""
+    seen = {}
+    for batch in batches:
+        assert not batch["input_ids"][batch["segment_ids"] == 0].any()
+        assert not batch["labels"][batch["target_segment_ids"] == 0].any()
+        for number, *sides in found(batch):
+            assert number not in seen
+            seen[number] = sides
+    expected = {n: [ids.tolist() for ids in pair(n, *size).values()] for n, size in enumerate(sizes)}
+    assert seen == expected
+
+
+def test_a_worked_example():
+    rows = pairs_of([(2, 3), (4, 1)])
+    assert isinstance(rows, Padded) and isinstance(rows, Packable)
+    assert rows.lengths.tolist() == [3, 4]
+    batch = rows.padded(np.array([1, -1, 0]), 5)
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "input_ids": [[200, 201, 202, 203, 0], [0] * 5, [100, 101, 0, 0, 0]],
+        "segment_ids": [[1, 1, 1, 1, 0], [0] * 5, [1, 1, 0, 0, 0]],
+        "labels": [[250, 0, 0, 0, 0], [0] * 5, [150, 151, 152, 0, 0]],
+        "target_segment_ids": [[1, 0, 0, 0, 0], [0] * 5, [1, 1, 1, 0, 0]],
+        "weights": [1.0, 0.0, 1.0],
+    }
+    assert {array.dtype.name for array in batch.values()} == {"int32", "float32"}
+
+
+def test_a_worked_example_of_packing():
+    rows = PackedRows(pairs_of([(2, 3), (4, 1), (7, 7)]), row_of(8, 4), seed=0, epoch=0)
+    assert isinstance(rows, Padded)
+    assert sorted(rows.lengths.tolist()) == [7, 7]
+    both = int(rows.padded(np.array([0]), 8)["segment_ids"].max() == 1)
+    batch = rows.padded(np.array([both, -1]), 8)
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "input_ids": [[100, 101, 200, 201, 202, 203, 0, 0], [0] * 8],
+        "segment_ids": [[1, 1, 2, 2, 2, 2, 0, 0], [0] * 8],
+        "position_ids": [[0, 1, 0, 1, 2, 3, 0, 0], [0] * 8],
+        "labels": [[150, 151, 152, 250, 0, 0, 0, 0], [0] * 8],
+        "target_segment_ids": [[1, 1, 1, 2, 0, 0, 0, 0], [0] * 8],
+        "target_position_ids": [[0, 1, 2, 0, 0, 0, 0, 0], [0] * 8],
+        "weights": [1.0, 0.0],
+    }
+    assert {array.dtype.name for array in batch.values()} == {"int32", "float32"}
+
+
+def test_no_more_pairs_in_a_row_than_said():
+    rows = PackedRows(pairs_of([(1, 1)] * 7), row_of(8, 3), 0, 0)
+    assert sorted(rows.lengths.tolist()) == [1, 3, 3]
+
+
+@settings(max_examples=25, deadline=None)
+@given(SIZES, st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_buckets_have_every_pair_once_an_epoch(sizes, batch_size, seed):
+    lengths = bucket_lengths(20)
+    batches = BucketedBatches(pairs_of(sizes), lengths, [batch_size] * len(lengths), seed)
+    check_all_there(itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch), sizes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SIZES, st.integers(20, 50), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch_size, seed):
+    batches = PackedBatches(pairs_of(sizes), row_of(length, most), batch_size, seed)
+    steps = batches.steps_per_epoch
+    epochs = list(itertools.islice(batches.training(0, np.arange(batch_size)), 2 * steps))
+    for epoch in (epochs[:steps], epochs[steps:]):
+        check_all_there(epoch, sizes)
+        assert max(batch["segment_ids"].max() for batch in epoch) <= most
+        assert {batch["input_ids"].shape for batch in epoch} == {(batch_size, length)}
+        assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "one batch at most is not full"
+
+
+@pytest.fixture(scope="module")
+def packed():
+    sizes = np.random.default_rng(0).integers(3, 20, (300, 2)).tolist()
+    return lambda seed: PackedBatches(pairs_of(sizes), row_of(40, 8), 4, seed)
+
+
+def take(batches, start, count, rows=(0, 1, 2, 3)):
+    return list(itertools.islice(batches.training(start, np.array(rows)), count))
+
+
+def test_a_packed_batch_is_a_function_of_seed_and_step(packed):
+    batches = packed(3)
+    steps = batches.steps_per_epoch
+    whole = take(batches, 0, 2 * steps + 2)
+    for start in (1, steps - 1, steps, 2 * steps - 1):
+        for batch, again in zip(whole[start:], take(packed(3), start, len(whole) - start), strict=True):
+            np.testing.assert_equal(batch, again)
+
+    def company(epoch):
+        """The sets of pairs that share a row."""
+        pairs = [(batch, row) for batch in epoch for row in range(4)]
+        numbers = [batch["input_ids"][row][batch["segment_ids"][row] > 0] // 100 for batch, row in pairs]
+        return {frozenset(row.tolist()) for row in numbers}
+
+    others = company(take(packed(4), 0, steps))
+    assert len(company(whole[:steps]) & company(whole[steps : 2 * steps])) < 10, "each epoch packs anew"
+    assert len(company(whole[:steps]) & others) < 10
+
+
+def test_processes_have_the_rows_of_one_packed_batch(packed):
+    batches = packed(3)
+    for whole, one, two in zip(
+        take(batches, 5, 9), take(batches, 5, 9, (2, 0)), take(batches, 5, 9, (1, 3)), strict=True
+    ):
+        for name in whole:
+            np.testing.assert_array_equal(one[name], whole[name][[2, 0]])
+            np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
+
+
+def test_little_is_padding(packed):
+    epoch = take(packed(0), 0, packed(0).steps_per_epoch)
+    longer = sum(np.maximum((b["input_ids"] > 0).sum(1), (b["labels"] > 0).sum(1)).sum() for b in epoch)
+    assert longer > 0.85 * sum(batch["input_ids"].size for batch in epoch)
+
+
+@pytest.mark.parametrize("empty", ["input_ids", "labels"])
+def test_a_side_without_tokens_is_a_bug(empty):
+    with pytest.raises(AssertionError, match="without tokens"):
+        PairRows([{**pair(0, 2, 2), empty: np.zeros(0, np.int32)}])
+
+
+def test_a_pair_longer_than_a_row_is_a_bug():
+    with pytest.raises(AssertionError):
+        PackedRows(pairs_of([(2, 9)]), row_of(8, 2), 0, 0)
+
+
+@pytest.mark.slow
+def test_many_pairs_take_little_time():
+    sizes = np.random.default_rng(0).integers(5, 60, (200_000, 2))
+    tokens = np.arange(60, dtype=np.int32)
+    pairs = PairRows({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
+    begin = time.process_time()
+    rows = PackedRows(pairs, row_of(256, 16), 0, 0)
+    assert time.process_time() - begin < 2  # 0.1 seen
+    assert pairs.lengths.sum() / (256 * len(rows.lengths)) > 0.99

@@ -1,0 +1,335 @@
+"""Pairs of texts from files and tables, and all that can be wrong with them."""
+
+import gzip
+import itertools
+from pathlib import Path
+
+import pytest
+import tensorflow_datasets as tfds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
+from bertjax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, content: str | bytes) -> str:
+    data = content.encode() if isinstance(content, str) else content
+    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return name
+
+
+def text(split="test", seed=0, **changes):
+    """By default, the pairs of `a.en` and `a.de` as test data."""
+    values = {
+        "source": "a.en",
+        "target": "a.de",
+        "valid_source": "",
+        "valid_target": "",
+        "test_source": "a.en",
+        "test_target": "a.de",
+        "source_column": "",
+        "target_column": "",
+        "header": True,
+        "separator": "",
+        "valid_fraction": 0.5,
+        "source_prefix": (),
+        "target_prefix": (),
+        "on_bad_row": "stop",
+    }
+    return ParallelText(ParallelTextConfig(**{**values, **changes}), split, seed)
+
+
+def table(source, **changes):
+    columns = {"source_column": "en", "target_column": "de"}
+    return text(test_source=source, test_target="", **{**columns, **changes})
+
+
+def texts(parallel):
+    return [(pair.source, pair.target) for pair in parallel.pairs()]
+
+
+@pytest.fixture
+def files():
+    write("a.en", "\ufeffa cat\n two cats \r\nthe \u2028 end\n")
+    write("a.de", "eine Katze\nzwei Katzen\nda\u0308s Ende")
+
+
+def test_files_aligned_by_line(files):
+    assert list(text().pairs()) == [
+        Pair("a cat", "eine Katze", "a.en:1 and a.de:1"),
+        Pair("two cats", "zwei Katzen", "a.en:2 and a.de:2"),
+        Pair("the \u2028 end", "da\u0308s Ende", "a.en:3 and a.de:3"),
+    ]
+
+
+def test_globs_lists_and_gzip_in_order(files):
+    write("b1.en.gz", "one\n")
+    write("b2.en", "two\n")
+    write("b1.de", "eins\n")
+    write("b2.de.gz", "zwei\n")
+    expected = [("one", "eins"), ("two", "zwei"), ("a cat", "eine Katze")]
+    assert texts(text(test_source="b*.en*, a.en", test_target="b*.de*,a.de"))[:3] == expected
+
+
+def test_a_table():
+    write("a.tsv", 'en\tid\tde\n "a cat\t1\teine Katze"\n')
+    assert list(table("a.tsv").pairs()) == [Pair('"a cat', 'eine Katze"', "a.tsv:2")]
+    write("a.csv", 'de,en\n"ja, ja",yes\n')
+    write("a.jsonl.gz", '{"en": "no", "de": "nein", "n": 1}\n')
+    assert texts(table("a.csv,a.jsonl.gz")) == [("yes", "ja, ja"), ("no", "nein")]
+    write("a.txt", "a ||| b\n")
+    without = {"header": False, "separator": " ||| ", "source_column": "0", "target_column": "1"}
+    assert texts(table("a.txt", **without)) == [("a", "b")]
+
+
+def test_tfds():
+    with tfds.testing.mock_data(num_examples=3, policy=tfds.testing.MockPolicy.USE_CODE):
+        pairs = list(table("tfds:wmt14_translate/de-en:train").pairs())
+    assert [pair.where for pair in pairs] == [f"tfds:wmt14_translate/de-en:train record {n}" for n in range(3)]
+    assert all(isinstance(pair.source, str) and pair.target for pair in pairs)
+
+
+def test_prefixes(files):
+    write("a.fr", "un chat\ndeux chats\nfin\n")
+    many = text(
+        test_source="a.en,a.en", test_target="a.de,a.fr", source_prefix=("<de> ", "<fr> "), target_prefix=("> ",)
+    )
+    assert texts(many)[::3] == [("<de> a cat", "> eine Katze"), ("<fr> a cat", "> un chat")]
+    assert texts(text(source_prefix=("to German: ",)))[0] == ("to German: a cat", "eine Katze")
+    write("a.tsv", "en\tde\nx\ty\n")
+    write("b.tsv", "en\tde\nv\tw\n")
+    assert texts(table("a.tsv,b.tsv", target_prefix=("1", "2"), source_prefix=("",))) == [("x", "1y"), ("v", "2w")]
+
+
+def test_reading_is_lazy_and_can_be_repeated():
+    write("a.en", "one\n" * 5000)
+    write("a.de", "eins\n" * 5000 + "\n" * 5000)  # bad from there on
+    parallel = text()
+    assert list(itertools.islice(parallel.pairs(), 2)) == list(itertools.islice(parallel.pairs(), 2))
+
+
+def test_held_out_pairs_have_no_source_of_the_others():
+    write("a.en", "".join(f"s{i % 300}\n" for i in range(900)))
+    write("a.de", "".join(f"t{i}\n" for i in range(900)))
+    train, valid = (texts(text(split, valid_fraction=0.1, source_prefix=("p ",))) for split in ("train", "valid"))
+    assert sorted(train + valid, key=lambda pair: int(pair[1][1:])) == [(f"p s{i % 300}", f"t{i}") for i in range(900)]
+    assert not {source for source, _ in train} & {source for source, _ in valid}
+    assert 40 < len(valid) < 150
+    assert texts(text("valid", valid_fraction=0.1, seed=1)) != texts(text("valid", valid_fraction=0.1))
+    # More pairs change nothing for those that were there.
+    write("a.en", "".join(f"s{i % 300}\n" for i in range(1200)))
+    write("a.de", "".join(f"t{i}\n" for i in range(1200)))
+    assert texts(text("valid", valid_fraction=0.1, source_prefix=("p ",)))[: len(valid)] == valid
+
+
+def test_held_out_pairs_are_not_trained_on_the_other_way_round():
+    write("a.en", "".join(f"s{i}\n" for i in range(900)))
+    write("a.de", "".join(f"t{i}\n" for i in range(900)))
+    both = {"source": "a.en,a.de", "target": "a.de,a.en", "source_prefix": ("<de> ", "<en> "), "valid_fraction": 0.1}
+    train, valid = ([pair[0][5:] for pair in texts(text(split, **both))] for split in ("train", "valid"))
+    assert 100 < len(valid) < 300 and len(train) > 1200
+    turned = {one: other for i in range(900) for one, other in ((f"s{i}", f"t{i}"), (f"t{i}", f"s{i}"))}
+    assert not {turned[source] for source in valid} & {*train}
+
+
+def test_given_held_out_pairs(files):
+    write("v.en", "x\n")
+    write("v.de", "y\n")
+    given_ = {"valid_source": "v.en", "valid_target": "v.de", "valid_fraction": 0.0}
+    assert texts(text("valid", **given_)) == [("x", "y")]
+    assert len(texts(text("train", **given_))) == 3
+
+
+@pytest.mark.parametrize(
+    ("english", "german", "got"),
+    [
+        (3, 5, r"3 and 5 lines; the first without a partner is a\.de:4"),
+        (1200, 2, r"1,200 and 2 lines; the first without a partner is a\.en:3"),
+        (0, 1, r"0 and 1 lines; the first without a partner is a\.de:1"),
+    ],
+)
+@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
+def test_files_of_different_length(english, german, got, on_bad_row):
+    write("a.en", "x\n" * english)
+    write("a.de", "y\n" * german)
+    expected = "expected as many lines in both, each the translation of the other's. Fix: find where they part"
+    with pytest.raises(UserError, match=rf"a\.en and a\.de: got {got}; {expected}"):
+        texts(text(on_bad_row=on_bad_row))
+
+
+@pytest.mark.parametrize(
+    ("bad", "got"),
+    [
+        (b" \t", r"a\.de:2: got a line without text; expected a text, the translation of a\.en:2\. Fix: complete or"),
+        (b"caf\xe9", r"a\.de:2: got byte 0xe9 at byte offset 5, not valid UTF-8"),
+        (b"x" * (2**20 + 1), r"a\.de:2: got a longer line; expected at most 1,048,576 bytes"),
+    ],
+)
+def test_bad_lines(bad, got, caplog):
+    write("a.en", b"a\nb\nc\n")
+    write("a.de", b"A\n" + bad + b"\nC\n")
+    with pytest.raises(UserError, match=rf"{got}.*on_bad_row=skip"):
+        texts(text())
+    with caplog.at_level("INFO", "bertjax"):
+        assert texts(text(on_bad_row="skip")) == [("a", "A"), ("c", "C")]
+    assert "2 pairs, 1 bad ones left out" in caplog.text
+    flipped = {"test_source": "a.de", "test_target": "a.en"}
+    with pytest.raises(UserError, match=r"a\.de:2: got "):
+        texts(text(**flipped))
+    assert texts(text(on_bad_row="skip", **flipped)) == [("A", "a"), ("C", "c")]
+
+
+@pytest.mark.parametrize(
+    ("row", "got"),
+    [
+        (
+            '{"en": "x"}',
+            r"a row without column 'de'; its columns: 'en'; expected what config\.data\.target_column names",
+        ),
+        ('{"en": "x", "de": 3}', "int in column 'de'; expected text"),
+        ('{"en": " ", "de": "y"}', "an empty text in column 'en'; expected text. Fix: complete the row"),
+        ('{"en": "x", "de": "\\ud800"}', "half of a surrogate pair"),
+        ("[]", "a JSON list"),
+    ],
+)
+def test_bad_rows(row, got):
+    write("a.jsonl", f'{{"en": "x", "de": "y"}}\n{row}\n')
+    with pytest.raises(UserError, match=rf"a\.jsonl:2: got {got}.*on_bad_row=skip"):
+        texts(table("a.jsonl"))
+    assert texts(table("a.jsonl", on_bad_row="skip")) == [("x", "y")]
+
+
+@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
+def test_bad_files(files, on_bad_row):
+    write("b.en", b"\x00\x01\n" * 3)
+    with pytest.raises(UserError, match=r"b\.en: got a binary file"):
+        texts(text(test_source="b.en", on_bad_row=on_bad_row))
+    Path("c.en.gz").write_bytes(gzip.compress(b"a\nb\nc\n" * 999)[:-9])
+    with pytest.raises(UserError, match=r"c\.en\.gz: got a damaged or truncated gzip file"):
+        texts(text(test_source="c.en.gz", on_bad_row=on_bad_row))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"test_source": "", "test_target": ""},
+            r"data\.test_source: got nothing; expected pairs.*--config\.data\.test_s",
+        ),
+        ({"test_source": ""}, r"data\.test_source: got nothing"),
+        (
+            {"test_target": ""},
+            r"data\.test_source and data\.test_target: got 'a\.en' and '', with the columns '' and ''; expected a "
+            r"table with .*, or two files aligned by line\. Fix: set data\.test_target, or name the columns",
+        ),
+        (
+            {"source_column": "en", "target_column": "de"},
+            r"got 'a\.en' and 'a\.de', with the columns 'en' and 'de'; .*Fix: empty data\.test_target or the columns",
+        ),
+        ({"source_column": "en"}, r"data\.\{source_column,target_column\}: got 'en' and ''; expected two different"),
+        ({"source_column": "en", "target_column": "en"}, r"got 'en' and 'en'"),
+        ({"test_source": "none.en"}, r"data\.test_source=none\.en: got a path that does not exist"),
+        ({"test_target": "none.*"}, r"data\.test_target=none\.\*: got a pattern that matches no file"),
+        ({"test_source": "a.en,"}, r"data\.test_source and data\.test_target: got 2 and 1 names separated by commas"),
+        (
+            {"test_source": "a.*"},
+            r"data\.test_source=a\.\* and data\.test_target=a\.de: got 2 and 1 files; expected as m",
+        ),
+        (
+            {"test_source": "a.en,*.en", "test_target": "a.de,a.de"},
+            r"data\.test_source=a\.en,\*\.en: got a\.en with a\.de twice; expected each pair of files once",
+        ),
+        (
+            {"source_prefix": ("a", "b")},
+            r"data\.source_prefix: got 2 texts for 1 names in data\.test_source; expected none",
+        ),
+        ({"target_prefix": ("a", "b", "c")}, r"data\.target_prefix: got 3 texts"),
+        (
+            {"test_source": "a.en,a.en", "test_target": "a.de,a.de", "target_prefix": ("a", "b")},
+            r"data\.target_prefix: got 2 texts, and no data\.source_prefix; expected sources that say which",
+        ),
+        (
+            {"test_source": "tfds:a", "test_target": "tfds:b"},
+            r"data\.test_source: got tfds:a; expected its columns\. Fix",
+        ),
+        ({"on_bad_row": "ignore"}, r"data\.on_bad_row: got 'ignore'"),
+        ({"split": "valid", "valid_fraction": 0.0}, r"data\.valid_fraction: got 0\.0; expected a fraction"),
+        ({"split": "train", "valid_fraction": 1.0}, r"data\.valid_fraction: got 1\.0; expected a fraction"),
+        ({"valid_target": "a.de"}, r"data\.valid_source: got nothing, beside data\.valid_target=a\.de; expected what"),
+        ({"split": "valid", "valid_source": "a.en"}, r"data\.valid_source and data\.valid_target: got 'a\.en' and ''"),
+    ],
+)
+def test_wrong_configs(files, changes, message):
+    with pytest.raises(UserError, match=message):
+        text(**changes)
+
+
+def test_no_pairs():
+    write("a.en", "\n\n")
+    write("a.de", "\n\n")
+    with pytest.raises(
+        UserError, match=r"data\.test_source=a\.en: got no pairs for the split test \(2 bad ones left out\)"
+    ):
+        texts(text(on_bad_row="skip"))
+    write("a.en", "x\nx\n")
+    write("a.de", "y\nz\n")
+    with pytest.raises(UserError, match=r"no pairs for the split (train|valid) \(0 bad"):
+        texts(text("train")), texts(text("valid"))  # one source: all on one side
+
+
+def test_fingerprints_tell_texts_apart(files):
+    before = text().fingerprint()
+    assert before == text(valid_fraction=0.1).fingerprint()
+    write("a.fr", "un\ndeux\ntrois\n")
+    prints = [
+        before,
+        text("train").fingerprint(),
+        text("valid").fingerprint(),
+        text("valid", seed=1).fingerprint(),
+        text("valid", valid_fraction=0.1).fingerprint(),
+        text(source_prefix=("x",)).fingerprint(),
+        text(test_source="a.en,a.en", test_target="a.de,a.fr").fingerprint(),
+    ]
+    write("a.de", "eine Katze\nzwei\ndrei\n")
+    prints.append(text().fingerprint())
+    assert len(set(map(str, prints))) == len(prints)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_any_bytes_give_pairs_or_an_error(tmp_path_factory, english, german):
+    folder = tmp_path_factory.mktemp("text")
+    names = [str(folder / "a.en"), str(folder / "a.de")]
+    for name, content in zip(names, (english, german), strict=True):
+        Path(name).write_bytes(content)
+    try:
+        pairs = texts(text(test_source=names[0], test_target=names[1], on_bad_row="skip"))
+    except UserError:
+        return
+    assert all(side == side.strip() != "" for pair in pairs for side in pair)
+
+
+REAL = {
+    "multi30k train": ("multi30k/train.en.gz", "multi30k/train.de.gz", 29_000),
+    "multi30k": (
+        "multi30k/val.en,multi30k/test_2016_flickr.en,multi30k/test_2017_mscoco.en",
+        "multi30k/val.de,multi30k/test_2016_flickr.de,multi30k/test_2017_mscoco.de",
+        2_475,
+    ),
+    "newstest": ("wmt_newstest/*.en-de.src.en", "wmt_newstest/*.en-de.ref.A.de", 3_039),
+    "newstest reversed": ("wmt_newstest/*.de-en.src.de", "wmt_newstest/*.de-en.ref.B.en", 2_984),
+    "tatoeba": ("tatoeba_en_de/te*.tsv*,tatoeba_en_de/valid.tsv", "", 4_000),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_text(data_folder, monkeypatch, name):
+    monkeypatch.chdir(data_folder)
+    source, target, count = REAL[name]
+    columns = {} if target else {"header": False, "source_column": "0", "target_column": "1"}
+    assert len(texts(text(test_source=source, test_target=target, **columns))) == count

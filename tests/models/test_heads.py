@@ -1,0 +1,354 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from bertjax.errors import UserError
+from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.heads import (
+    BertFeatureTagger,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    FeatureTagger,
+)
+from tests.random_params import random_params
+
+CONFIG = BertConfig(
+    hidden_size=12,
+    num_layers=2,
+    num_heads=3,
+    intermediate_size=20,
+    dropout=0.0,
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+    attention_backend="xla",
+    activation="gelu",
+    norm="post",
+    norm_eps=1e-12,
+    initializer="truncated_normal",
+    initializer_range=0.3,
+    dtype="float32",
+    scan_layers=True,
+    remat=False,
+    vocab_size=31,
+    max_positions=10,
+    type_vocab_size=2,
+    direction="both",
+    next_sentence=False,
+)
+LENGTH = 8
+REAL = np.arange(LENGTH) < np.array([[8], [5], [7]])
+KINDS = ("sequence", "token", "question")
+CALLS = [(kind, lstm_size) for kind in KINDS for lstm_size in (0, 5)]
+
+
+def batch(padding=0):
+    """Three rows of falling length, with some token in the padding's place."""
+    ids = np.random.RandomState(0).randint(1, 31, (3, LENGTH))
+    return {
+        "input_ids": np.where(REAL, ids, padding),
+        "token_type_ids": np.array([[0] * 4 + [1] * 4, [0] * 8, [0] * 2 + [1] * 6]),
+        "segment_ids": REAL.astype(np.int32),
+    }
+
+
+def make(kind, lstm_size=0, config=CONFIG, dropout=0.1):
+    if kind == "sequence":
+        return BertForSequenceClassification(config, 4, dropout, lstm_size)
+    if kind == "token":
+        return BertForTokenClassification(config, 4, dropout, lstm_size)
+    return BertForQuestionAnswering(config, lstm_size)
+
+
+@functools.cache
+def init(model):
+    return random_params(functools.partial(model.init, **inputs_of(model), deterministic=True), scale=0.3)
+
+
+def inputs_of(model):
+    return features() if isinstance(model, FeatureTagger) else batch()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, variables, inputs, key):
+    rngs = {} if key is None else {"dropout": key}
+    return model.apply(variables, **inputs, deterministic=key is None, rngs=rngs)
+
+
+def run(model, variables, inputs, seed=None):
+    """The outputs, with dropout if there is a seed. Keys of rbg compile faster than those of threefry."""
+    key = None if seed is None else jax.random.key(seed, impl="rbg")
+    return jax.tree.map(np.asarray, apply(model, variables, inputs, key))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run_with_gradient(model, variables, inputs):
+    """The outputs, and the gradient of the sum of their squares."""
+
+    def loss(variables):
+        outputs = apply(model, variables, inputs, None)
+        return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(outputs)), outputs
+
+    gradient, outputs = jax.grad(loss, has_aux=True)(variables)
+    return outputs, gradient
+
+
+def abstract(model):
+    init = functools.partial(model.init, **inputs_of(model), deterministic=True)
+    return jax.eval_shape(init, jax.random.key(0))["params"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lstm_size", "bert", "head"),
+    [
+        ("sequence", 0, {"embeddings", "encoder", "pooler"}, {"classifier": (12, 4)}),
+        ("sequence", 5, {"embeddings", "encoder"}, {"lstm": (12, 2, 4, 5), "classifier": (10, 4)}),
+        ("token", 0, {"embeddings", "encoder"}, {"classifier": (12, 4)}),
+        ("token", 5, {"embeddings", "encoder"}, {"lstm": (12, 2, 4, 5), "classifier": (10, 4)}),
+        ("question", 0, {"embeddings", "encoder"}, {"qa_outputs": (12, 2)}),
+        ("question", 5, {"embeddings", "encoder"}, {"lstm": (12, 2, 4, 5), "qa_outputs": (10, 2)}),
+    ],
+)
+def test_parameters(kind, lstm_size, bert, head):
+    params = abstract(make(kind, lstm_size))
+    assert params["bert"].keys() == bert
+    kernels = {name: leaf.get("kernel", leaf.get("input_kernel")) for name, leaf in params.items() if name != "bert"}
+    assert {name: kernel.shape for name, kernel in kernels.items()} == head
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
+
+
+def test_heads_begin_as_truncated_normals():
+    model = BertForSequenceClassification(dataclasses.replace(CONFIG, hidden_size=300), 200, 0.1, 0)
+    init = functools.partial(model.init, **batch(), deterministic=True)
+    head = jax.jit(lambda key: init(key)["params"]["classifier"])(jax.random.key(0))
+    head = jax.tree.map(np.asarray, head)
+    assert not head["bias"].any()
+    assert 0.59 < np.abs(head["kernel"]).max() <= 0.6
+    np.testing.assert_allclose(np.std(head["kernel"]), 0.88 * 0.3, rtol=0.01)
+
+
+@pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_shapes_and_dtypes(kind, lstm_size, dtype):
+    model = make(kind, lstm_size, dataclasses.replace(CONFIG, dtype=dtype))
+    output = jax.eval_shape(functools.partial(apply, model), {"params": abstract(model)}, batch(), None)
+    shapes = {"sequence": [(3, 4)], "token": [(3, LENGTH, 4)], "question": [(3, LENGTH)] * 2}
+    assert [leaf.shape for leaf in jax.tree.leaves(output)] == shapes[kind]
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(output)} == {"float32"}
+
+
+def test_heads_are_affine_maps_of_bert():
+    bert = init(make("sequence"))["params"]["bert"]
+    apply = functools.partial(Bert(CONFIG, use_pooler=True).apply, deterministic=True, return_attention=False)
+    output = jax.tree.map(np.asarray, jax.jit(apply)({"params": bert}, **batch()))
+    without_pooler = {name: leaf for name, leaf in bert.items() if name != "pooler"}
+    for kind in KINDS:
+        params = init(make(kind))["params"] | {"bert": bert if kind == "sequence" else without_pooler}
+        head = params["qa_outputs" if kind == "question" else "classifier"]
+        expected = (output.pooled[:, 0] if kind == "sequence" else output.hidden) @ head["kernel"] + head["bias"]
+        logits, _ = run_with_gradient(make(kind), {"params": params}, batch())
+        logits = np.stack(logits, axis=-1) if kind == "question" else logits
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
+def test_padding_changes_nothing(kind, lstm_size):
+    model = make(kind, lstm_size)
+    outputs = [run_with_gradient(model, init(model), batch(padding))[0] for padding in (0, 7)]
+    if kind != "sequence":
+        outputs = [jax.tree.map(lambda leaf: np.asarray(leaf)[REAL], output) for output in outputs]
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *outputs)
+
+
+def other_word(rows, position):
+    """The batch with another word at one position of some rows."""
+    inputs = batch()
+    inputs["input_ids"][rows, position] = (inputs["input_ids"][rows, position] + 1) % 31
+    return inputs
+
+
+def moved(model, position):
+    """Which rows' outputs, at any position, another word at a position changes."""
+    outputs = [jax.tree.leaves(run(model, init(model), each))[0] for each in (batch(), other_word(slice(3), position))]
+    return (np.abs(outputs[0] - outputs[1]).reshape(3, -1).max(-1) > 1e-6).tolist()
+
+
+@pytest.mark.parametrize(
+    ("direction", "lstm_size"), [("both", 0), ("left_to_right", 0), ("left_to_right", 5), ("right_to_left", 0)]
+)
+def test_every_token_counts_in_every_direction(direction, lstm_size):
+    """From left to right the first token sees no other: what is classified has to be the last."""
+    model = make("sequence", lstm_size, dataclasses.replace(CONFIG, direction=direction))
+    for position in (0, 3, 6, 7):
+        assert moved(model, position) == REAL[:, position].tolist()
+
+
+def test_a_bilstm_looks_both_ways_where_the_encoder_does_not():
+    config = dataclasses.replace(CONFIG, direction="left_to_right")
+    for lstm_size, expected in ((0, [LENGTH - 1]), (5, list(range(LENGTH)))):
+        model = make("token", lstm_size, config)
+        change = np.abs(run(model, init(model), other_word(0, -1)) - run(model, init(model), batch()))[0].max(-1)
+        assert np.flatnonzero(change > 1e-7).tolist() == expected
+
+
+@pytest.mark.parametrize(("kind", "lstm_size"), [("sequence", 0), ("token", 5)])
+def test_dropout_falls_on_what_goes_into_the_head(kind, lstm_size):
+    """BERT has none here, so that only the head's is left."""
+    model = make(kind, lstm_size, dropout=0.5)
+    outputs = [run(model, init(model), batch(), seed) for seed in (None, 0, 0, 1)]
+    np.testing.assert_array_equal(outputs[1], outputs[2])
+    for a, b in ((0, 1), (1, 3)):
+        assert not np.allclose(outputs[a], outputs[b], atol=1e-3)
+    plain = make(kind, lstm_size, dropout=0.0)
+    np.testing.assert_allclose(run(plain, init(model), batch(), seed=0), outputs[0], atol=1e-6)
+
+
+def test_questions_have_no_dropout_before_the_head():
+    model = make("question")
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=1e-6),
+        run(model, init(model), batch(), seed=0),
+        run(model, init(model), batch()),
+    )
+
+
+@pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
+def test_every_parameter_that_can_matter_has_a_gradient(kind, lstm_size):
+    model = make(kind, lstm_size)
+    _, gradients = run_with_gradient(model, init(model), batch())
+    gradients = traverse_util.flatten_dict(gradients["params"], sep="/")
+    # A constant added to all keys changes no softmax.
+    without = {path for path, leaf in gradients.items() if np.abs(leaf).max() < 1e-6 and "key/bias" not in path}
+    assert without == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_labels": 0}, r"model\.num_labels: got 0; expected at least 1\. Fix: change --config\.model\.num_labels"),
+        ({"classifier_dropout": 1.0}, r"model\.classifier_dropout: got 1\.0; expected at least 0 and below 1"),
+        ({"lstm_size": -1}, r"model\.lstm_size: got -1; expected at least 0"),
+    ],
+)
+def test_bad_values_are_user_errors(change, message):
+    for cls in (BertForSequenceClassification, BertForTokenClassification):
+        values = {"num_labels": 2, "classifier_dropout": 0.1, "lstm_size": 0, **change}
+        with pytest.raises(UserError, match=message):
+            abstract(cls(CONFIG, **values))
+
+
+def tagger(mixing="concatenation", **changes):
+    values = {"num_layers": 2, "lstm_size": 5, "dropout": 0.0, "initializer_range": 0.3, **changes}
+    return FeatureTagger(num_labels=4, mixing=mixing, **values)
+
+
+def features():
+    x = np.random.default_rng(0).standard_normal((3, LENGTH, 2, 6)).astype(np.float32)
+    return {"features": x, "segment_ids": REAL.astype(np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("mixing", "size", "mix"),
+    [("concatenation", 12, None), ("sum", 6, None), ("weighted", 6, {"weights": (2,), "gamma": ()})],
+)
+def test_feature_tagger(mixing, size, mix):
+    model = tagger(mixing)
+    params = abstract(model)
+    logits = jax.eval_shape(functools.partial(apply, model), {"params": params}, features(), None)
+    assert (logits.shape, logits.dtype) == ((3, LENGTH, 4), jnp.float32)
+    shapes = jax.tree.map(jnp.shape, params)
+    assert shapes.pop("mix", None) == mix
+    assert {name: leaves.get("input_kernel") for name, leaves in shapes.items()} == {
+        "lstm_0": (size, 2, 4, 5),
+        "lstm_1": (10, 2, 4, 5),
+        "classifier": None,
+    }
+
+
+def test_feature_tagger_leaves_padding_out():
+    model, inputs = tagger("weighted"), features()
+    other = {**inputs, "features": np.where(REAL[..., None, None], inputs["features"], np.float32(9))}
+    logits = [run(model, init(model), each)[REAL] for each in (inputs, other)]
+    np.testing.assert_array_equal(*logits)
+
+
+def test_feature_tagger_drops_out():
+    model, dropping = tagger("weighted"), tagger("weighted", dropout=0.5)
+    logits = run(model, init(model), features())
+    np.testing.assert_array_equal(run(dropping, init(model), features()), logits)
+    assert not np.allclose(run(dropping, init(model), features(), seed=1), logits, atol=1e-3)
+
+
+def test_feature_tagger_needs_an_lstm():
+    with pytest.raises(UserError, match=r"model\.lstm_size: got 0; expected at least 1"):
+        abstract(tagger(lstm_size=0))
+
+
+def bert_tagger(layers=(0, -2), **changes):
+    values = {"config": CONFIG, "mixing": "weighted", "num_lstm_layers": 2, "lstm_size": 5, "dropout": 0.0, **changes}
+    return BertFeatureTagger(num_labels=4, layers=layers, **values)
+
+
+def test_bert_feature_tagger_is_bert_below_a_tagger():
+    params = init(bert_tagger())["params"]
+    logits, _ = run_with_gradient(bert_tagger(), {"params": params}, batch())
+    options = {"deterministic": True, "return_attention": False, "return_layers": True}
+    apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, **options))
+    layers = np.asarray(apply({"params": params["bert"]}, **batch()).layers)
+    x = {**features(), "features": np.stack([layers[0], layers[1]], axis=2)}
+    expected = run(tagger("weighted"), {"params": params["tagger"]}, x)
+    np.testing.assert_allclose(np.asarray(logits)[REAL], expected[REAL], atol=1e-5)
+
+
+def test_no_gradient_reaches_the_bert_below_a_tagger():
+    _, gradients = run_with_gradient(bert_tagger(), init(bert_tagger()), batch())
+    assert all(not leaf.any() for leaf in jax.tree.leaves(gradients["params"]["bert"]))
+    assert all(leaf.any() for leaf in jax.tree.leaves(gradients["params"]["tagger"]))
+
+
+def test_a_tagger_uses_the_chosen_layers_alone():
+    """The second layer of two makes no difference to the layers 0 and -2, and the first does."""
+    variables = init(bert_tagger())
+    logits, _ = run_with_gradient(bert_tagger(), variables, batch())
+    for layer, matters in ((0, True), (1, False)):
+        other = jax.tree.map(np.copy, variables)
+        other["params"]["bert"]["encoder"]["layers"]["intermediate"]["kernel"][layer] += 1
+        found, _ = run_with_gradient(bert_tagger(), other, batch())
+        assert np.array_equal(found, logits) is not matters
+
+
+def test_a_tagger_drops_out_but_not_the_bert_below():
+    variables, config = init(bert_tagger()), dataclasses.replace(CONFIG, dropout=0.5)
+    logits, _ = run_with_gradient(bert_tagger(), variables, batch())
+    still, dropped = (run(bert_tagger(config=config, dropout=rate), variables, batch(), seed=1) for rate in (0.0, 0.5))
+    np.testing.assert_allclose(still, logits, atol=1e-6)
+    assert not np.allclose(dropped, logits, atol=1e-3)
+
+
+def test_a_tagger_checks_its_layers():
+    with pytest.raises(UserError, match=r"model\.feature_layers: got \(3,\); expected one or more of 0"):
+        abstract(bert_tagger(layers=(3,)))
+
+
+@pytest.mark.parametrize("direction", ["both", "left_to_right"])
+def test_packed_instances_are_classified_as_alone(direction):
+    model = make("sequence", config=dataclasses.replace(CONFIG, direction=direction))
+    variables, alone = init(model), batch()
+    alone["segment_ids"][2, 5:] = 0
+    expected = run(model, variables, alone)
+    lengths = alone["segment_ids"].sum(axis=1)[1:]  # the second and the third row share one of ten positions
+    packed = {name: np.zeros((1, lengths.sum()), np.int32) for name in (*alone, "position_ids")}
+    starts = np.cumsum(lengths) - lengths
+    for number, (start, length) in enumerate(zip(starts, lengths, strict=True), start=1):
+        place = slice(start, start + length)
+        for name in ("input_ids", "token_type_ids"):
+            packed[name][0, place] = alone[name][number, :length]
+        packed["segment_ids"][0, place] = number
+        packed["position_ids"][0, place] = np.arange(length)
+    found = run(model, variables, {**packed, "cls_positions": starts[None].astype(np.int32)})
+    np.testing.assert_allclose(found[0], expected[1:], atol=1e-5)

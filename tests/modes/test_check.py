@@ -1,0 +1,125 @@
+"""A configuration that can learn overfits one batch; a broken one is found out, and what is wrong with it told."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.modes import check
+from tests import tiny
+
+GOOD = {
+    "batch_size": 8,
+    "model__num_layers": 1,
+    "model__hidden_size": 64,
+    "model__num_heads": 4,
+    "optimizer__learning_rate": 3e-3,
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return tiny.write_text(tmp_path_factory.mktemp("check") / "text.txt")
+
+
+def overfit(text, change=None, devices=1, **overrides):
+    task, settings = tiny.task_and_settings(tiny.config(text, **{**GOOD, **overrides}))
+    if change:
+        change(task)
+    with tiny.few_devices(devices):
+        return check.overfit_one_batch(task, settings)
+
+
+def test_a_configuration_that_learns(text, tmp_path):
+    output = tmp_path / "verdict.json"
+    arguments = tiny.arguments(text, tmp_path / "run", **GOOD, optimizer__warmup_steps=5, num_steps=8)
+    outcome = tiny.run_on_one("--mode=check", f"--output={output}", *arguments)
+    assert outcome.status is None, outcome.stderr
+    record = json.loads(output.read_text())
+    assert record.keys() == {"can_learn", "verdict", "updates", "seconds", "first", "last", "baselines"}
+    assert record["can_learn"] is True
+    assert record["verdict"].startswith("can learn")
+    assert 10 < record["updates"] < 1000, "the steps of the config do not limit it"
+    assert record["first"]["train/masked_lm_loss"] > 3.5 > 0.5 > record["last"]["train/masked_lm_loss"]
+    assert record["last"]["train/next_sentence_accuracy"] > 0.9
+    assert record["baselines"]["valid/masked_lm_unigram_loss"] > 1
+    assert "train/masked_lm_loss" in outcome.stderr and "valid/masked_lm_unigram_loss" in outcome.stderr
+    # It has not begun a run.
+    assert not (tmp_path / "run" / "config.json").exists() and not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "_UPDATES", 20)
+    arguments = tiny.arguments(text, tmp_path / "run", **{**GOOD, "optimizer__learning_rate": 0.0})
+    outcome = tiny.run_on_one("--mode=check", *arguments)
+    assert outcome.status == 1
+    record = json.loads(outcome.stdout)
+    assert record["can_learn"] is False
+    assert record["verdict"].startswith("no progress")
+    assert record["updates"] == 20
+    assert record["first"] == record["last"], "dropout is off"
+
+
+@pytest.mark.slow
+def test_labels_that_do_not_follow_from_the_inputs(text, monkeypatch):
+    """All rows look the same, and each wants something else: their frequencies are all there is to learn."""
+
+    def change(task):
+        def batches(split, start, rows):
+            for batch in original(split, start, rows):
+                same = {name: np.repeat(value[:1], len(value), 0) for name, value in batch.items()}
+                labels = np.arange(batch["masked_labels"].size).reshape(batch["masked_labels"].shape)
+                yield same | {"masked_labels": labels.astype(np.int32), "next_sentence_labels": labels[:, :1] % 4 // 2}
+
+        original, task.batches = task.batches, batches
+
+    monkeypatch.setattr(check, "_UPDATES", 150)
+    record = overfit(text, change)
+    assert record["can_learn"] is False
+    assert record["verdict"].startswith("too little progress: ")
+    assert "train/masked_lm_accuracy is" in record["verdict"]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite(text):
+    groups = ((".", {"learning_rate": 1e30}),)
+    record = overfit(text, optimizer__clip_norm=0.0, optimizer__groups=groups)
+    assert record["can_learn"] is False
+    assert record["verdict"].startswith("not finite: step ")
+
+
+def test_all_accuracies_and_losses_count():
+    first = {"train/loss": 9.0, "train/a_loss": 8.0, "train/a_accuracy": 0.0, "train/b_loss": 0.7}
+    learned = {"train/loss": 0.6, "train/a_loss": 0.5, "train/a_accuracy": 0.9, "train/b_loss": 0.1}
+    assert check.missed(first, learned) == []
+    spoiled = {"train/a_accuracy": 0.89, "train/b_loss": 0.11, "train/a_loss": 0.81, "train/loss": np.nan}
+    for name, value in spoiled.items():
+        assert len(check.missed(first, learned | {name: value})) == 1
+
+
+@pytest.mark.parametrize(
+    ("loss", "updates", "is_out_of_time", "told"),
+    [
+        (0.1, 5, True, ""),
+        (8.0, 5, True, "undecided: time for 5 updates"),
+        (12.0, 500, False, "exploding"),
+        (9.9, 500, True, "no progress"),
+        (10.5, 500, False, "no progress"),
+        (5.0, 500, True, "too little progress: train/loss is 5, not at most 1; .* time ran out"),
+        (5.0, 1000, False, "too little progress: .* labels that contradict"),
+    ],
+)
+def test_what_looks_wrong(loss, updates, is_out_of_time, told):
+    found = check.diagnosis({"train/loss": 10.0}, {"train/loss": loss}, updates, is_out_of_time)
+    assert re.match(told, found) and bool(found) == bool(told)
+
+
+@pytest.mark.slow
+def test_the_update_is_that_of_training(text):
+    """Over all devices and in micro-batches too."""
+    assert jax.device_count() == 8
+    record = overfit(text, devices=8, batch_size=16, accumulation_steps=2, mesh__data=8)
+    assert record["can_learn"] is True

@@ -1,0 +1,140 @@
+"""What is wrong with an input file ends a prediction before it begins, or is written in place of a prediction."""
+
+import contextlib
+import json
+import logging
+from unittest import mock
+
+import pytest
+
+from bertjax import modes
+from bertjax.contract import BadInput, Example
+from bertjax.errors import UserError
+from bertjax.modes import streams
+from bertjax.reporting import summaries
+from bertjax.training import inference
+
+
+class Task:
+    """Predicts on lines, none of which may be empty."""
+
+    def record(self, example, outputs):
+        return {"text": example.source}
+
+    def examples(self, lines):
+        for number, line in enumerate(lines, start=1):
+            if not line:
+                raise UserError(f"input line {number}", got="nothing", expected="a text", fix="delete it")
+            logging.getLogger("bertjax").warning("read %s", line)
+            yield Example([], line)
+
+
+class Runner:
+    def records(self, examples, done=0):
+        return ({"text": example.source} for example in list(examples)[done:])
+
+
+def infer(tmp_path, name, content, task=None, runner=None, **flags):
+    (tmp_path / "in.txt").write_text(content)
+    names = ("format", "checkpoint", "topology", "profile")
+    request = mock.Mock(**dict.fromkeys(names, ""), input=str(tmp_path / "in.txt"), workdir="")
+    request.configure_mock(**{"draw": None, "render": summaries.page, **flags})
+    request.mode, request.output = "predict", f"{tmp_path}/{name}"
+    (tmp_path / "weights").mkdir(exist_ok=True)
+    modes._infer(request, {"init_from": str(tmp_path / "weights")}, task or Task(), runner or Runner())
+    return (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.html"])
+def test_a_bad_last_line_is_found_before_anything_is_predicted(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(Runner, "records", lambda *_: pytest.fail("predicts already"))
+    with pytest.raises(UserError, match="input line 3: got nothing"):
+        infer(tmp_path, name, "one\ntwo\n\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "weights"]
+
+
+def test_what_is_said_of_an_input_is_said_once(tmp_path, caplog):
+    assert infer(tmp_path, "out.jsonl", "one\ntwo\n") == '{"text": "one"}\n{"text": "two"}\n'
+    assert caplog.messages == ["read one", "read two"]
+
+
+class Skipping(Task):
+    """Skips empty lines; writes text, the field's form and folders, and tells what words looked at."""
+
+    def examples(self, lines):
+        return (Example([], line or BadInput("nothing")) for line in lines)
+
+    def line(self, record):
+        return record["text"]
+
+    def official(self, records):
+        return {record["text"]: 1 for record in records}
+
+    @contextlib.contextmanager
+    def open_folder(self, folder):
+        folder.mkdir()
+        records = []
+        yield records.append
+        (folder / "all").write_text(json.dumps(records))
+
+    def attention(self, params, example, outputs):
+        return {"kind": example.source}
+
+
+@pytest.fixture
+def runner():
+    """An inference whose outputs are those of one row for each good example."""
+    runner = inference.Inference.__new__(inference.Inference)
+    runner._task, runner._params = Skipping(), None
+    runner._predictor = lambda _, examples, done=0: ((each, [{}] * isinstance(each.source, str)) for each in examples)
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("out.jsonl", '{"text": "one"}\n{"error": "nothing"}\n{"text": "two"}\n{"error": "nothing"}\n'),
+        ("out.txt", "one\n\ntwo\n\n"),
+        ("out.json", '{"one": 1, "two": 1}\n'),
+    ],
+)
+def test_a_bad_input_has_an_error_in_place_of_a_prediction(tmp_path, caplog, runner, name, expected):
+    assert infer(tmp_path, name, "one\n\ntwo\n\n", Skipping(), runner) == expected
+    assert caplog.messages == ["2 of 4 inputs are bad: their records have an error instead of a prediction"]
+
+
+def test_one_process_writes_a_folder(tmp_path, runner):
+    with streams.alone(tmp_path / "out"), pytest.raises(UserError, match="another process is writing"):
+        infer(tmp_path, "out/", "one\n", Skipping(), runner)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_has_all_inputs(tmp_path, runner):
+    with pytest.raises(IsADirectoryError):
+        infer(tmp_path, "out/", "one\n\n", Skipping(), runner)
+    assert json.loads((tmp_path / "out" / "all").read_text()) == [{"text": "one"}, {"error": "nothing"}]
+
+
+def test_a_page_names_bad_inputs(tmp_path, runner):
+    page = infer(tmp_path, "out.html", "\n\n", Skipping(), runner)
+    assert page.count("<p>nothing</p>") == 2 and page.endswith("</html>\n")
+
+
+def test_there_is_no_picture_of_a_bad_input(tmp_path, runner):
+    draw = mock.Mock()
+    infer(tmp_path, "out.txt", "one\n\ntwo\n", Skipping(), runner, draw=draw)
+    assert draw.call_args_list == [mock.call(1, {"kind": "one"}), mock.call(3, {"kind": "two"})]
+
+
+class Writes:
+    """Writes text, for want of an official form."""
+
+    examples, record, line = Skipping.examples, Task.record, Skipping.line
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "is_json"), [("out.json", "", True), ("out.json", "text", False), ("out.de", "", False)]
+)
+def test_a_name_in_json_asks_for_lines_of_json(tmp_path, runner, name, form, is_json):
+    expected = '{"text": "one"}\n' if is_json else "one\n"
+    assert infer(tmp_path, name, "one\n", Writes(), runner, format=form) == expected

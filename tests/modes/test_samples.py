@@ -1,0 +1,68 @@
+"""The file of what a run shows: numbers as bytes, and no more of them than a page has room for."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import modes
+from bertjax.contract import Attended
+from bertjax.modes import samples
+from bertjax.training import inference
+
+
+class Runner(inference.Inference):
+    """Has these records to show, and no model."""
+
+    def __init__(self, records):
+        self._records = records
+
+    def samples(self, count):
+        return iter(self._records[:count])
+
+
+def read(array):
+    shades = np.frombuffer(base64.b64decode(array["data"]), np.uint8).reshape(array["shape"])
+    return array["low"] + shades / 255 * (array["high"] - array["low"])
+
+
+def test_numbers_come_back():
+    values = np.random.default_rng(0).normal(size=(3, 4))
+    found = samples._plain({"a": [values], "b": (1, "x")})
+    assert np.abs(read(found["a"][0]) - values).max() <= (values.max() - values.min()) / 510 + 1e-9
+    assert found["b"] == [1, "x"] and json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 2)), np.array([[np.nan, 1.0]]), np.zeros((0, 3))])
+def test_odd_numbers_do_no_harm(values):
+    found = read(samples._plain(values))
+    assert found.shape == values.shape and np.isfinite(found).all()
+
+
+def test_weights_are_shades_between_0_and_1():
+    found = samples._plain(Attended(np.full((1, 1, 1, 2), 0.5, np.float32), ["a"], ["b", "c"]))
+    assert (found["queries"], found["keys"]) == (["a"], ["b", "c"])
+    assert (found["weights"]["low"], found["weights"]["high"]) == (0.0, 1.0)
+    assert read(found["weights"]) == pytest.approx(np.full((1, 1, 1, 2), 0.5), abs=1 / 255)
+
+
+def test_there_is_no_more_attention_than_a_page_has_room_for():
+    def record(side):
+        return {
+            "kind": "x",
+            "attention": {"encoder": Attended(np.zeros((12, 12, side, side)), [""] * side, [""] * side)},
+        }
+
+    fitting = list(samples._fitting(Runner([record(60), record(60), record(8)])))
+    assert ["attention" in each for each in fitting] == [True, False, True]
+    size = len(json.dumps(samples._plain(fitting)))
+    assert size < 1_000_000
+
+
+def test_what_cannot_be_shown_spoils_nothing(caplog):
+    def fail():
+        raise OSError(28, "No space left on device", "samples.jsonl")
+
+    modes._show(fail)
+    assert "no samples: " in caplog.text and "samples.jsonl" in caplog.text

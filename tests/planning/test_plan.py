@@ -1,0 +1,385 @@
+"""Plans: of a slice of eight devices of this machine, and, where libtpu is installed, of a slice of TPUs."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import jax
+import pytest
+
+from benchmarks.common import flops_per_token
+from bertjax.config import build_all
+from bertjax.errors import UserError
+from bertjax.planning import chips, plan, planner, search
+from bertjax.training.config import TrainingConfig
+from configs import bert_pretraining as config_file
+from experiments import bert_pretraining
+from tests import tiny
+
+ROOT = Path(__file__).parents[2]
+CHIP = chips.Chip(
+    peak_flops=1e9,
+    hbm_bytes=2**30,
+    hbm_bandwidth=1e9,
+    link_bandwidth=1e7,
+    dimensions=2,
+    clock=0.0,
+    ring=4,
+    largest=8,
+    options=(),
+    source="nowhere",
+)
+LAYERS, HIDDEN, LENGTH, VOCAB, ROWS, PREDICTED = 2, 128, 32, 1000, 16, 6
+VALUES = {
+    "batch_size": ROWS,
+    "num_steps": 1000,
+    "model.hidden_size": HIDDEN,
+    "model.intermediate_size": 4 * HIDDEN,
+    "model.max_positions": 48,
+    "model.scan_layers": True,
+    "data.source": "/there/is/no/such/file",
+    "data.seq_len": LENGTH,
+    "data.vocab_size": VOCAB,
+    "masking.max_predictions": PREDICTED,
+}
+
+
+WHERE = chips.Slice("here", CHIP, jax.devices())
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """A slice of this machine's devices under any name."""
+    monkeypatch.setattr(chips, "find_slice", lambda topology: WHERE)
+
+
+@pytest.fixture
+def too_small(monkeypatch):
+    """The same with chips of too little memory."""
+    small = WHERE._replace(chip=dataclasses.replace(CHIP, hbm_bytes=2**16))
+    monkeypatch.setattr(chips, "find_slice", lambda topology: small)
+
+
+def config(**values):
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict({**VALUES, **{key.replace("__", "."): value for key, value in values.items()}})
+    return json.loads(tree.to_json())
+
+
+def build(tree):
+    settings, experiment = build_all((TrainingConfig, bert_pretraining.Config), tree, "")
+    return bert_pretraining.make(experiment, None, None), settings
+
+
+@functools.cache
+def planned(**values):
+    """The plan of a config, compiled once."""
+    with mock.patch.object(chips, "find_slice", lambda topology: WHERE):
+        return planner.run("here", False, config(**values), build)
+
+
+def size_of_model():
+    """Parameters of the encoder with its pooler, of the masked-LM head and of the next-sentence head."""
+    norm, square = 2 * HIDDEN, HIDDEN**2 + HIDDEN  # a square kernel, with its bias
+    layer = 4 * square + (8 * HIDDEN**2 + 5 * HIDDEN) + 2 * norm
+    bert = (VOCAB + 48 + 2) * HIDDEN + norm + LAYERS * layer + square
+    return bert + (square + norm + VOCAB) + (2 * HIDDEN + 2)
+
+
+def test_the_plan_of_a_data_parallel_run():
+    record = planned()
+    assert record["fits"] and record["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
+    count = size_of_model()
+    sizes = record["bytes_per_chip"]
+    assert record["parameters"] == count
+    assert sizes["parameters"] == 4 * count
+    assert sizes["optimizer"] == 2 * 4 * count + 2 * 4  # and two counters
+    assert sizes["batch"] == (3 * LENGTH + 3 * PREDICTED + 3) * 4 * ROWS // 8
+    assert sizes["total"] == sum(size for part, size in sizes.items() if part != "total")
+    # Gradients are summed once: those of positions that are used, and of the word embeddings as input and as output.
+    reduced = record["collectives"]["all-reduce"]
+    summed = count - (48 - LENGTH) * HIDDEN + VOCAB * HIDDEN
+    assert 4 * summed <= reduced["bytes"] < 4 * summed + 2000
+    assert reduced["sent_bytes"] == pytest.approx(reduced["bytes"] * 2 * 7 / 8)
+    assert record["tokens_per_step"] == ROWS * LENGTH
+    pooler = 6 * ROWS * (HIDDEN**2 + 2 * HIDDEN)
+    formula = ROWS * LENGTH * flops_per_token(LAYERS, HIDDEN, VOCAB, LENGTH, PREDICTED / LENGTH) + pooler
+    assert record["flops_per_step"] == pytest.approx(formula, rel=1e-9)
+    assert record["per_chip"]["flops"] * 8 == pytest.approx(formula, rel=1e-6)
+
+
+def test_times_follow_from_the_costs():
+    record = planned()
+    done, seconds = record["per_chip"], record["seconds"]
+    assert seconds["compute"] == done["flops"] / CHIP.peak_flops
+    assert seconds["memory"] == done["hbm_bytes"] / CHIP.hbm_bandwidth
+    sent = record["collectives"]["all-reduce"]["sent_bytes"]
+    assert seconds["interconnect"] == pytest.approx(sent / CHIP.link_bandwidth)
+    assert record["step_seconds"] == max(seconds.values()) == seconds[record["bound"]]
+    assert record["bound"] == "interconnect"
+    assert record["step_seconds_in_turn"] == seconds["interconnect"] + max(seconds["compute"], seconds["memory"])
+    assert record["days"] == pytest.approx(1000 * record["step_seconds"] / 86400)
+    assert record["chip_hours"] == pytest.approx(record["days"] * 24 * 8)
+    assert record["tokens_per_second"] == ROWS * LENGTH / record["step_seconds"]
+    assert json.loads(json.dumps(record)) == record
+    lines = "\n".join(plan.describe(record))
+    assert "bound by interconnect" in lines and "all-reduce" in lines and "fits" in lines
+
+
+@pytest.mark.slow
+def test_split_parameters_take_their_share():
+    record = planned(mesh__data=2, mesh__fsdp=4)
+    # Matrices of 128x128 and up, and the word embeddings, are split; vectors and the small tables are not.
+    split = 12 * LAYERS * HIDDEN**2 + 2 * HIDDEN**2 + VOCAB * HIDDEN
+    rest = size_of_model() - split
+    assert record["bytes_per_chip"]["parameters"] == 4 * (split // 4 + rest)
+    assert record["bytes_per_chip"]["optimizer"] == 2 * 4 * (split // 4 + rest) + 8
+    # Parameters come from the others of four, forward and backward.
+    assert record["collectives"]["all-gather"]["bytes"] >= 2 * 4 * 12 * LAYERS * HIDDEN**2
+
+
+@pytest.mark.slow
+def test_loops_count_as_often_as_they_run():
+    scanned, unrolled = planned(), planned(model__scan_layers=False)
+    assert scanned["collectives"]["all-reduce"]["bytes"] == unrolled["collectives"]["all-reduce"]["bytes"]
+    assert scanned["per_chip"]["flops"] == pytest.approx(unrolled["per_chip"]["flops"], rel=1e-9)
+    assert scanned["per_chip"]["uncounted_loops"] == 0
+
+
+@pytest.mark.slow
+def test_what_is_computed_twice_is_work_of_the_chip_only():
+    plain, twice = planned(), planned(model__remat=True)
+    forward = 2 * (12 * LAYERS * HIDDEN**2 + 2 * LAYERS * LENGTH * HIDDEN) * ROWS * LENGTH / 8
+    assert twice["flops_per_step"] == plain["flops_per_step"]
+    # The layer's last product is not needed again.
+    assert 0.6 * forward < twice["per_chip"]["flops"] - plain["per_chip"]["flops"] <= forward
+
+
+def test_a_refused_program(here, monkeypatch):
+    def refuse(*args):
+        raise jax.errors.JaxRuntimeError(
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (25.50G) "
+            "exceeds available HBM (15.75G)."
+        )
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
+    record = planner.run("here", False, config(), build)
+    assert (record["fits"], record["step_seconds"], record["days"]) == (False, None, None)
+    assert record["bytes_per_chip"]["temporary"] == int(25.5 * 2**30)
+    assert json.loads(json.dumps(record)) == record
+    assert any("does not fit" in line for line in plan.describe(record))
+
+
+@pytest.mark.parametrize(
+    ("message", "temporary"),
+    [
+        ("HLO temporaries (1.75T) exceeds available HBM (95.74G)", int(1.75 * 2**40)),
+        ("Ran out of memory in memory space hbm. Used 17.5G of 15.75G hbm.", int(17.5 * 2**30) - 1000),
+        ("something else", None),
+    ],
+)
+def test_what_a_refusal_says(message, temporary):
+    assert plan._temporary(message, known=1000) == temporary
+
+
+# The search.
+
+
+def test_candidates_divide_everything():
+    tree = planner.complete(config())
+    found = list(search.candidates(tree, 8))
+    assert len(set(found)) == len(found)
+    for each in found:
+        assert each.data * each.fsdp * each.tensor == 8
+        assert ROWS % (each.data * each.fsdp * each.accumulation_steps) == 0
+        assert tree["model"]["num_heads"] % each.tensor == 0
+    assert search.Candidate(8, 1, 1, 2, False) in found
+    assert search.Candidate(2, 2, 2, 4, True) in found
+    assert not [each for each in found if each.tensor > 2]  # two heads
+    assert found[0].overrides().keys() <= {f"mesh.{a}" for a in ("data", "fsdp", "tensor")} | {
+        "accumulation_steps",
+        "model.remat",
+    }
+
+
+@pytest.mark.slow
+def test_the_search_gives_the_fastest_that_fits(here, monkeypatch, caplog):
+    monkeypatch.setattr(search, "NUM_COMPILED", 2)
+    with caplog.at_level("INFO", "bertjax.planning"):
+        record = planner.run("here", True, config(), build)
+    compiled = record["search"]["compiled"]
+    assert record["fits"] and len(compiled) == 2 < record["search"]["candidates"]
+    assert record["step_seconds"] == min(each["step_seconds"] for each in compiled)
+    assert record["overrides"] in [each["overrides"] for each in compiled]
+    assert record["batch_size"] == ROWS
+    assert f"best: {record['overrides']}" in caplog.text and "at most 2 are compiled" in caplog.text
+    values = dict(flag.removeprefix("--config.").split("=") for flag in record["overrides"].split())
+    assert {axis: int(values[f"mesh.{axis}"]) for axis in record["mesh"]} == record["mesh"]
+    assert int(values["accumulation_steps"]) == record["accumulation_steps"]
+
+
+@pytest.mark.slow
+def test_a_search_where_nothing_fits(too_small):
+    outcome = tiny.run(*command("--topology=here", "--plan_search"))
+    record = json.loads(outcome.stdout)
+    assert outcome.status == 1
+    assert not record["fits"] and len(record["search"]["compiled"]) == 1
+    assert "none fits; nearest is: --config.mesh.data=" in outcome.stderr
+
+
+def test_estimates_follow_the_mesh():
+    sizes = search.Sizes(state_bytes=1200, parameter_bytes=400, row_bytes=10.0, flops=8e9, exchanged_bytes=2.0)
+    where = chips.Slice("here", CHIP, [None] * 8)
+    memory, seconds = search.estimate(search.Candidate(8, 1, 1, 2, False), sizes, 16, where)
+    assert memory == 1600 + 10.0
+    communicating = 2 * 2 * 400 * 7 / 8 / (4 * 1e7)
+    assert seconds == pytest.approx(1.0 + 0.1 * communicating)
+    split, _ = search.estimate(search.Candidate(2, 2, 2, 1, False), sizes, 16, where)
+    assert split == 400 + 4 * 10.0 / 2
+
+
+def test_rematerialization_keeps_less():
+    tree = planner.complete(config())
+    plain, remat = (search.measure(tree, build, each) for each in (False, True))
+    assert remat.row_bytes < plain.row_bytes / 2
+    assert plain.parameter_bytes == 4 * size_of_model()
+    assert remat.flops == pytest.approx(plain.flops * 4 / 3)
+
+
+# What the user can mend.
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mesh__fsdp": 3, "mesh__data": 1}, r"mesh.*got \(1, 3, 1\) for 8 device\(s\).*--config.mesh.data=8"),
+        ({"mesh__tensor": 4}, r"config key mesh.tensor: got 4 for model.num_heads=2; expected a divisor of 2"),
+        ({"batch_size": 20}, r"config key batch_size .*: got 20; expected a multiple of 8"),
+        ({"accumulation_steps": 4}, r"config key batch_size \(divided by accumulation_steps\): got 4"),
+        ({"parallel": "pmap"}, r"config key parallel: got pmap.*--config.parallel=jit"),
+    ],
+)
+def test_what_does_not_go_with_the_slice(values, message):
+    with pytest.raises(UserError, match=message):
+        planned(**values)
+
+
+def test_a_batch_that_no_mesh_divides(here):
+    with pytest.raises(UserError, match=r"config key batch_size: got 1; expected rows that divide over a mesh of 8"):
+        planner.run("here", True, config(batch_size=1, model__num_heads=1), build)
+
+
+@pytest.mark.parametrize(
+    ("topology", "why"),
+    [
+        ("", "got none; expected a chip (v4, v5e, v5p, v6e)"),
+        ("v5e", "not CHIP:AxB"),
+        ("v9z:4x4", "no chip of that name"),
+        ("v5e:4x4x4", "3 dimension(s), where a slice of v5e has 2"),
+        ("v5p:4x4", "2 dimension(s), where a slice of v5p has 3"),
+        ("v6e:32x32", "1024 chips, where a slice of v6e has at most 256"),
+        ("v5e:0x4", "0 chips"),
+    ],
+)
+def test_unknown_slices(topology, why):
+    with pytest.raises(UserError) as caught:
+        chips.find_slice(topology)
+    assert why in str(caught.value) and "--topology" in str(caught.value)
+
+
+def test_without_libtpu(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"--mode=plan: got no libtpu.*pip install -e '.\[plan\]'"):
+        chips.find_slice("v5e:4x4")
+
+
+def test_with_another_libtpu(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ['libtpu==0.0.42.*; extra == "tpu"'])
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.51")
+    with pytest.raises(UserError, match=r"libtpu: got version 0.0.51; expected 0.0.42, which jax\[tpu\] .* pins"):
+        chips.find_slice("v5e:4x4")
+
+
+def test_the_pinned_version():
+    assert chips.pinned_libtpu(["numpy>=2", 'libtpu==0.0.42.*; extra == "tpu"']) == "0.0.42"
+    assert chips.pinned_libtpu(["numpy>=2"]) == ""
+    assert chips.pinned_libtpu(importlib.metadata.requires("jax")).startswith("0.0.")
+
+
+def test_published_figures_agree_with_each_other():
+    for chip in chips.CHIPS.values():
+        assert 0.9 < chip.hbm_bytes / 2**30 / round(chip.hbm_bytes / 2**30) <= 1.02
+        assert 150 < chip.peak_flops / chip.hbm_bandwidth < 600
+        assert chip.source.startswith("https://cloud.google.com/tpu/docs/")
+    assert chips.CHIPS["v5e"].clock == pytest.approx(1.5e9, rel=0.01)
+
+
+# The command.
+
+
+def command(*extra):
+    flags = {**VALUES, "batch_size": 16}
+    values = [f"--config.{key}={value}" for key, value in flags.items()]
+    return ["--mode=plan", "--config=configs/bert_pretraining.py:tiny", *values, *extra]
+
+
+def test_the_command(here, tmp_path):
+    outcome = tiny.run(*command("--topology=here", f"--output={tmp_path}/plan.json", f"--plot={tmp_path}/plan.svg"))
+    assert outcome.status is None
+    record = json.loads((tmp_path / "plan.json").read_text())
+    assert record["fits"] and record["chips"] == 8
+    assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
+    assert "a step takes at least" in outcome.stderr and outcome.stdout == ""
+
+
+def test_the_command_without_a_topology():
+    tiny.check_told(tiny.run(*command()).error, what="--topology", got="none", expected="v5e:16x16", fix="shape")
+
+
+def test_what_is_not_known_yet():
+    tree = config_file.get_config("tiny,phase2")
+    tree.update_from_flattened_dict({**VALUES, "data.seq_len": 48})
+    resolved = bert_pretraining.resolve(json.loads(tree.to_json()))
+    assert (resolved["init_from"], resolved["model"]["vocab_size"]) == (None, None)
+    completed = planner.complete(resolved)
+    assert (completed["init_from"], completed["model"]["vocab_size"]) == ("", VOCAB)
+    (spec,) = build(completed)[0].batch_specs()
+    assert spec["input_ids"].shape == (ROWS, 48)
+    given = planner.complete({**resolved, "model": {**resolved["model"], "vocab_size": 7}})
+    assert given["model"]["vocab_size"] == 7
+
+
+if importlib.util.find_spec("libtpu"):  # else there are no such tests, so that none is missed
+
+    @pytest.fixture(scope="module")
+    def on_tpus(tmp_path_factory):
+        """The same, of four TPUs; in a process of its own, which has libtpu's settings."""
+        path = tmp_path_factory.mktemp("plan") / "plan.json"
+        environment = {key: value for key, value in os.environ.items() if key != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+        arguments = [sys.executable, "launch.py", *command("--topology=v5e:2x2", f"--output={path}")]
+        done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
+        assert done.returncode == 0, done.stderr
+        return json.loads(path.read_text())
+
+    def test_a_slice_of_tpus(on_tpus):
+        count = size_of_model()
+        assert on_tpus["fits"] and on_tpus["hbm_bytes"] == int(15.75 * 2**30)
+        assert on_tpus["bytes_per_chip"]["parameters"] == 4 * count
+        assert on_tpus["per_chip"]["uncounted_loops"] == 0
+        assert on_tpus["per_chip"]["flops"] * 4 == pytest.approx(on_tpus["flops_per_step"], rel=0.01)
+        assert 4 * count < on_tpus["collectives"]["all-reduce"]["bytes"] < 8 * count
+        assert all(math.isfinite(value) and value > 0 for value in on_tpus["seconds"].values())
+        assert on_tpus["compiler_seconds"] > on_tpus["seconds"]["compute"]
+
+    def test_a_shape_that_libtpu_does_not_know():
+        with pytest.raises(UserError, match=r"--topology: got 'v5e:3x5' \(.*\); expected a chip"):
+            chips.find_slice("v5e:3x5")

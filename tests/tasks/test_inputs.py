@@ -1,0 +1,273 @@
+"""Inputs of all tasks that predict: lines, tables, and what is bad in them, up to the rows that a model gets."""
+
+import csv
+import gzip
+import importlib
+import io
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.config import build_all
+from bertjax.contract import BadInput
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+from bertjax.training.config import InferenceConfig, TrainingConfig
+from tests import published
+
+NOT_UTF8 = "a cat \udcff ."  # as `streams.read_lines` decodes the byte 0xff
+SIZES = {
+    "model.num_layers": 1,
+    "model.hidden_size": 16,
+    "model.num_heads": 2,
+    "model.intermediate_size": 16,
+    "model.max_positions": 32,
+    "data.seq_len": 32,
+}
+ARTICLES = {"data.layout": "line", "data.window_overlap": 8}
+# For each task: the values of its config, two good lines, a bad one, and what is wrong with that.
+TASKS = {
+    "masks": ("bert_pretraining", {}, ["a [MASK] .", "the [MASK]\tdog ."], "a cat .", "0 [MASK]"),
+    "classes": ("classification", {}, ["a cat .", "the dog ."], "", "an empty text"),
+    "pairs": ("classification", {"data.text_columns": ("a", "b")}, ["a\tcat", "b\tdog"], "a", "1 separated by tabs"),
+    "tags": ("tagging", {}, ["a cat .", "the dog ."], " ", "an empty line"),
+    "features": ("features", {"pooling": "word"}, ["a cat .", "the\tdog ."], "a\tcat\t.", "3 separated by tabs"),
+    "extracts": ("bertsum_ext", ARTICLES, ["A cat.", "The dog."], "..", "an article without a letter"),
+    "summaries": ("bertsum_abs", ARTICLES, ["A cat.", "The dog."], "", "an empty article"),
+    "translations": ("translation", {"data.on_long_line": "refuse"}, ["cat", "dog"], "cat " * 40, "tokens"),
+    "scores": ("translation", {"decoding.method": "forced"}, ["cat\tKatze", "dog\tHund"], "cat", "cat"),
+}
+# How tables of these tasks name their columns.
+COLUMNS = {
+    "masks": {"data.text_field": "a"},
+    "classes": {"data.text_columns": ("a",)},
+    "pairs": {},
+    "tags": {"data.text_field": "a"},
+    "features": {"data.text_columns": ("a",)},
+    "extracts": {"data.article_field": "a"},
+    "summaries": {"data.article_field": "a"},
+    "translations": {"data.source_column": "a", "data.target_column": "b"},
+    "scores": {"data.source_column": "a", "data.target_column": "b"},
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A vocabulary for texts, a translator's vocabularies, and a published BERT."""
+    home = tmp_path_factory.mktemp("inputs")
+    words = ["a", "the", "cat", "dog", ".", "[unused0]", "[unused1]", "[unused2]"]
+    WordPiece([*SPECIALS, *words], lowercase=True).save(home / "vocabulary")
+    published.write_huggingface(home / "bert")
+    for side, lines in (("en", ["cat", "dog", "a cat"]), ("de", ["Katze", "Hund", "ein Katze"])):
+        (home / f"pairs.{side}").write_text("\n".join(lines * 20) + "\n")
+    config, module = settings(home, "translations", {})
+    module.preparation(config, home).run()
+    return home
+
+
+def settings(home, name, values):
+    """The config of a task, and its experiment."""
+    experiment, of_task, *_ = TASKS[name]
+    module = importlib.import_module(f"experiments.{experiment}")
+    is_feature, is_translation = experiment == "features", experiment == "translation"
+    tree = importlib.import_module(f"configs.{experiment}").get_config("" if is_feature else "tiny")
+    own = {"init_from": str(home / "bert")} if is_feature else {**SIZES, "num_steps": 2}
+    if is_translation:
+        sides = {f"data.{side}": str(home / f"pairs.{end}") for side, end in (("source", "en"), ("target", "de"))}
+        own |= {**sides, "data.vocab_size": 40, "decoding.max_length": 16, "model.num_decoder_layers": 1}
+    elif not is_feature and experiment != "bert_pretraining":
+        own["data.vocab_file"] = str(home / "vocabulary")
+    own |= {"data.labels": ("O", "I-PER")} if experiment in ("classification", "tagging") else {}
+    own |= {"data.lowercase": True} if experiment == "tagging" else {}
+    tree.update_from_flattened_dict({**own, **of_task, **values})
+    resolved = module.resolve(json.loads(tree.to_json_best_effort()), reads=False)
+    return build_all((InferenceConfig if is_feature else TrainingConfig, module.Config), resolved, "")[1], module
+
+
+def make(home, name, **values):
+    config, module = settings(home, name, values)
+    folder = {"features": "bert", "translations": "data", "scores": "data"}.get(name, "vocabulary")
+    return module.make(config, home / folder, None)
+
+
+def same(found, expected):
+    """Whether examples have the same rows."""
+    pairs = list(zip(found, expected, strict=True))
+    assert all(len(one.rows) == len(other.rows) for one, other in pairs)
+    for one, other in ((a, b) for x, y in pairs for a, b in zip(x.rows, y.rows, strict=True)):
+        assert one.keys() == other.keys()
+        for field in one:
+            np.testing.assert_array_equal(one[field], other[field])
+    return True
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_bad_line_is_an_example_that_says_what_is_wrong(home, name):
+    _, _, (first, last), bad, got = TASKS[name]
+    task = make(home, name, **{"data.on_bad_row": "skip"})
+    found = list(task.examples(iter([first, bad, NOT_UTF8, last, bad])))
+    assert [isinstance(example.source, BadInput) for example in found] == [False, True, True, False, True]
+    assert not any(found[number].rows for number in (1, 2, 4))
+    assert found[1].source.error.startswith("input line 2: got ") and got in found[1].source.error
+    assert "expected" in found[1].source.error and "Fix" not in found[1].source.error
+    assert found[2].source.error == "input line 3: got byte 0xff, not valid UTF-8; expected UTF-8 text"
+    assert same([found[0], found[3]], make(home, name).examples(iter([first, last])))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_bad_line_stops_unless_it_is_to_be_skipped(home, name):
+    _, _, (first, _), bad, _ = TASKS[name]
+    with pytest.raises(UserError, match=r"^input line 2: got .*or set --config\.data\.on_bad_row=skip"):
+        list(make(home, name).examples(iter([first, bad])))
+
+
+QUESTION = {"id": "q", "question": "a cat ?"}
+PARAGRAPH = {"context": "the dog .", "qas": [QUESTION]}
+
+
+@pytest.mark.parametrize(
+    ("paragraphs", "got"),
+    [
+        ([PARAGRAPH, {**PARAGRAPH, "qas": [{"id": "r"}, {**QUESTION, "id": "s"}]}], "no 'question'"),
+        ([PARAGRAPH, {"qas": [QUESTION]}, {**PARAGRAPH, "qas": [{**QUESTION, "id": "s"}]}], "no 'context'"),
+        ([PARAGRAPH, PARAGRAPH, {**PARAGRAPH, "qas": [{**QUESTION, "id": "s"}]}], "the id of .* again"),
+    ],
+)
+def test_a_bad_question_is_an_example_that_says_what_is_wrong(home, monkeypatch, paragraphs, got):
+    monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
+    lines = json.dumps({"data": [{"paragraphs": paragraphs}]}, indent=1).splitlines()
+    found = list(make(home, "questions", **{"data.on_bad_row": "skip"}).examples(iter(lines)))
+    assert [bool(example.rows) for example in found] == [True, False, True]
+    assert got.split()[0] in found[1].source.error
+    with pytest.raises(UserError, match=rf"input: data\[0\]\.paragraphs\[1\].*got {got}.*on_bad_row=skip"):
+        list(make(home, "questions").examples(iter(lines)))
+
+
+def test_each_question_of_a_bad_paragraph_is_an_example(home, monkeypatch):
+    monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
+    bad = {"context": " ", "qas": [{**QUESTION, "id": "r"}, {**QUESTION, "id": "s"}]}
+    line = json.dumps({"data": [{"paragraphs": [bad, PARAGRAPH]}]})
+    found = list(make(home, "questions", **{"data.on_bad_row": "skip"}).examples(iter([line])))
+    assert [bool(example.rows) for example in found] == [False, False, True]
+    assert "paragraphs[0]: got an empty 'context'" in found[1].source.error
+
+
+def write_table(path, rows):
+    """Writes rows of texts as a table whose columns are "id", "a", "b", and returns its path."""
+    named = [{"id": f"r{number}", **dict(zip("ab", row, strict=False))} for number, row in enumerate(rows)]
+    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    if kind == "jsonl":
+        content = "".join(json.dumps(row) + "\n" for row in named)
+    else:
+        file = io.StringIO()
+        names = list(dict.fromkeys(name for row in named for name in row))
+        writer = csv.DictWriter(file, names, delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(named)
+        content = file.getvalue()
+    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("file", ["in.jsonl.gz", "in.csv", "in.tsv"])
+def test_a_table_is_read_by_its_columns(home, tmp_path, name, file):
+    is_pair = name in ("pairs", "scores")
+    lines = [line for line in TASKS[name][2] if is_pair or "\t" not in line]
+    rows = [line.split("\t") for line in lines]
+    task = make(home, name, **COLUMNS[name], **{"data.on_bad_row": "skip"})
+    path = write_table(tmp_path / file, [*rows, ["", ""], rows[0]])
+    found = list(task.examples_of(path))
+    assert isinstance(found.pop(len(rows)).source, BadInput)
+    assert same(found, task.examples(iter([*lines, lines[0]])))
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("file", ["in.jsonl", "in.csv"])
+def test_a_table_without_the_column_is_refused_by_the_name_of_the_key(home, tmp_path, name, file):
+    key, value = next(iter((COLUMNS[name] or {"data.text_columns": ("a", "b")}).items()))
+    other = ("x", "b") if name == "pairs" else ("x",) if isinstance(value, tuple) else "x"
+    task = make(home, name, **{**COLUMNS[name], key: other})
+    path = write_table(tmp_path / file, [["a cat .", "the dog ."]])
+    key = {"scores": "data.{source_column,target_column}"}.get(name, key)
+    with pytest.raises(UserError) as told:
+        list(task.examples_of(path))
+    message = str(told.value)
+    assert "in." in message.partition(": got ")[0] and "its columns: 'id', 'a', 'b'" in message.replace(
+        "fields", "columns"
+    )
+    assert f"--config.{key}" in message
+
+
+@pytest.mark.parametrize(("name", "key"), [("tags", "data.text_field"), ("translations", "data.source_column")])
+def test_a_table_whose_column_the_config_leaves_open_is_refused(home, tmp_path, name, key):
+    path = write_table(tmp_path / "in.jsonl", [["a cat"]])
+    with pytest.raises(
+        UserError, match=rf"its columns: 'id', 'a'; expected what config\.{key} names\. Fix: set --conf"
+    ):
+        list(make(home, name, **{"data.on_bad_row": "skip"}).examples_of(path))
+
+
+@pytest.mark.parametrize("name", sorted({*TASKS} - {"extracts", "summaries"}))
+def test_other_files_have_lines(home, tmp_path, name):
+    (tmp_path / "in.tsv").write_text("\n".join(TASKS[name][2]) + "\n")
+    task = make(home, name, **COLUMNS[name])
+    assert task.examples_of(str(tmp_path / "in.tsv")) is None
+    assert task.examples_of(str(tmp_path / "in.txt")) is None
+
+
+@pytest.mark.parametrize("file", ["in.csv", "in.tsv"])
+def test_a_header_that_cannot_be_read_is_not_skipped(home, tmp_path, file):
+    """Or the first row would be taken for it, or a TSV file for lines of text."""
+    separator = b"," if file == "in.csv" else b"\t"
+    (tmp_path / file).write_bytes(separator.join([b"sentence", b"l\xff\na cat .", b"x\nthe dog .", b"y\n"]))
+    with pytest.raises(UserError, match=r"in\..sv:1: got byte 0xff.*Fix: correct the first line"):
+        list(make(home, "classes", **{"data.on_bad_row": "skip"}).examples_of(str(tmp_path / file)))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"a": "A cat.", "summary": None},
+        {"a": "A cat."},
+        {"a": "A cat.", "summary": ""},
+        {"src": [["A", "cat."]]},
+        {"src": [["A", "cat."]], "tgt": None},
+        {"a": "A cat.", "gold": None},
+    ],
+)
+def test_an_article_without_a_summary_is_summarized(home, tmp_path, row):
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    task = make(home, "extracts", **{"data.article_field": "a", "data.gold_field": "gold"})
+    (example,) = task.examples_of(str(tmp_path / "in.jsonl"))
+    assert example.source.article.article.sentences == ("A cat.",)
+
+
+def test_all_articles_are_bad(home, tmp_path, caplog):
+    task = make(home, "extracts", **{"data.on_bad_row": "skip", "data.layout": "file"})
+    for name in ("1.txt", "2.txt"):
+        (tmp_path / name).write_text("\n")
+    with caplog.at_level(logging.WARNING):
+        found = [example.source.error for example in task.examples_of(str(tmp_path))]
+    assert found == [f"{tmp_path}/{n}.txt:1: got a file without text; expected an article" for n in (1, 2)]
+    (tmp_path / "none").mkdir()
+    Path(tmp_path / "none" / "in.jsonl").write_text("\n")
+    with pytest.raises(UserError, match="got no articles; expected at least one"):
+        list(task.examples_of(str(tmp_path / "none")))
+
+
+def test_of_several_prefixes_each_line_needs_one(home):
+    values = {"data.source_prefix": ("A: ", "B: "), "data.on_bad_row": "skip"}
+    task = make(home, "translations", **values)
+    good, bad, empty = task.examples(iter(["B: cat", "cat", ""]))
+    assert good.rows and not empty.rows and not isinstance(empty.source, BadInput)
+    expected = "expected one that begins with a prefix of data.source_prefix: 'A: ', 'B: '"
+    assert bad.source.error == f"input line 2: got 'cat', a text without a prefix; {expected}"
+    scores = make(home, "scores", **values, **{"data.target_prefix": ("C: ", "D: ")})
+    good, bad = scores.examples(iter(["B: cat\tC: Katze", "B: cat\tKatze"]))
+    assert good.rows and "data.target_prefix: 'C: ', 'D: '" in bad.source.error
+    chosen = make(home, "translations", **{"data.source_prefix": ("", "B: ")})
+    assert [bool(example.rows) for example in chosen.examples(iter(["cat"]))] == [True]

@@ -1,0 +1,265 @@
+"""Each kind of folder that `init_from` may name: what it says of its model, and what a model gets from it."""
+
+import dataclasses
+import functools
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.data.text.given_vocabulary import given_vocabulary
+from bertjax.errors import UserError
+from bertjax.interop import google
+from bertjax.models.bert import BertForPreTraining
+from bertjax.models.heads import BertForSequenceClassification
+from bertjax.runs import checkpoints
+from bertjax.tasks import pretrained
+from tests import published, tiny
+from tests.random_params import random_params
+
+SIZES = {
+    "num_layers": 4,
+    "hidden_size": 16,
+    "num_heads": 2,
+    "intermediate_size": 24,
+    "max_positions": 32,
+    "type_vocab_size": 2,
+    "activation": "gelu",
+    "norm_eps": 1e-12,
+    "norm": "post",
+    "direction": "both",
+}
+
+
+@pytest.fixture(scope="module")
+def huggingface_folder(tmp_path_factory):
+    return published.write_huggingface(tmp_path_factory.mktemp("huggingface"))
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """Trains a classifier a step, from a checkpoint of Google's in a folder whose name says nothing of its casing."""
+    folder = tmp_path_factory.mktemp("runs")
+    values = {**tiny.write_table(folder / "rows"), "data.seq_len": 10, "num_steps": 1, "batch_size": 8}
+    values |= {"init_from": shutil.copytree(published.GOOGLE, folder / "mine") / "bert_model.ckpt"}
+    del values["data.vocab_file"]  # the folder has its own
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
+    return ["--config=configs/classification.py", f"--workdir={folder / 'run'}", *flags]
+
+
+@pytest.fixture(scope="module")
+def trained(command):
+    """The outcome of that, with the casing."""
+    return tiny.run_on_one(*command, "--config.data.lowercase=True")
+
+
+@pytest.fixture(scope="module")
+def run(command, trained):
+    """The folder of the run."""
+    assert trained.status is None, trained.status
+    return Path(command[1].removeprefix("--workdir="))
+
+
+def config(folder, model=None, **data):
+    """What `resolve` looks at, with nothing set but what is given."""
+    sizes = {**dict.fromkeys((*SIZES, "vocab_size")), **(model or {})}
+    data = {"vocab_file": "", "lowercase": None, **data}
+    return {"experiment": "classification", "init_from": str(folder), "model": sizes, "data": data}
+
+
+def init(model, num_inputs, **options):
+    """Fresh parameters of a model."""
+    ids = (np.zeros((1, 1), np.int32),) * num_inputs
+    params = random_params(functools.partial(model.init, deterministic=True, **options), *ids, seed=1)["params"]
+    return jax.device_put(params)
+
+
+@functools.cache
+def classifier():
+    return init(BertForSequenceClassification(published.CONFIG, 3, 0.0, 0), 3)
+
+
+def classifier_of(run, lstm_size=0):
+    """Fresh parameters of a classifier of that run's sizes."""
+    sizes = dataclasses.replace(published.CONFIG, **pretrained.describe(run).model)
+    return init(BertForSequenceClassification(sizes, 2, 0.0, lstm_size), 3)
+
+
+def equal(tree, other):
+    jax.tree.map(np.testing.assert_array_equal, tree, other)
+
+
+def test_a_hugging_face_folder(huggingface_folder):
+    found = pretrained.describe(huggingface_folder)
+    assert found == ({**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, {}, 0, "", False)
+    resolved = pretrained.resolve(config(huggingface_folder))
+    assert resolved["model"] == found.model
+    assert resolved["data"] == {"vocab_file": str(huggingface_folder), "lowercase": True}
+
+
+def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
+    folder = Path(shutil.copytree(huggingface_folder, tmp_path / "bert"))
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "id2label": {"0": "no", "1": "yes"}}))
+    assert pretrained.describe(folder).labels == ("no", "yes")
+    assert pretrained.has_classes(folder, ("no", "yes"))
+    for labels in (("yes", "no"), ("no", "yes", "maybe"), ()):
+        assert not pretrained.has_classes(folder, labels)
+    values |= {"id2label": {"0": "no", "1": "yes"}}
+    for kind, is_of_texts in (("BertForSequenceClassification", True), ("BertForTokenClassification", False)):
+        (folder / "config.json").write_text(json.dumps({**values, "architectures": [kind]}))
+        assert pretrained.has_classes(folder, ("no", "yes")) == is_of_texts
+    values["problem_type"] = "multi_label_classification"
+    (folder / "config.json").write_text(json.dumps(values))
+    assert pretrained.describe(folder).tells_several and not pretrained.has_classes(folder, ("no", "yes"))
+
+
+@pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
+def test_a_folder_of_google_s(name):
+    found = pretrained.describe(published.GOOGLE / name)
+    assert found.model == {key: google.read_config(published.GOOGLE)[key] for key in (*SIZES, "vocab_size")}
+    assert found[1:] == (True, (), {}, {}, 0, "", False)
+
+
+def test_a_folder_of_sentence_transformers(tmp_path):
+    folder = published.write_sentence_transformers(tmp_path, "mean_tokens", normalize=True, max_seq_length=9)
+    assert pretrained.describe(folder).model["hidden_size"] == 16
+    inside = tmp_path / "0_Transformer"  # as older versions have it
+    inside.mkdir()
+    for path in folder.glob("*"):
+        if path.is_file() and path.name != "modules.json":
+            path.rename(inside / path.name)
+    expected = {**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, {}, 0, "", False
+    assert pretrained.describe(folder) == expected
+    equal(pretrained.warm_start(classifier(), folder, ("classifier",))["bert"], published.params())
+
+
+def test_a_run_of_ours(run):
+    found = pretrained.describe(run)
+    assert (found.lowercase, found.labels) == (True, ("no", "yes"))
+    assert (found.model["hidden_size"], found.model["vocab_size"]) == (8, 30)
+    assert found.config == json.loads((run / "config.json").read_text())
+    assert pretrained.resolve(config(run))["data"]["vocab_file"] == str(run)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (
+            {"num_layers": 2},
+            {},
+            r"model\.num_layers: got 2; expected 4, as in init_from=.* Fix: leave it out, and name no",
+        ),
+        ({"activation": "relu"}, {}, r"model\.activation: got relu; expected gelu"),
+        ({"vocab_size": 99}, {}, r"model\.vocab_size: got 99; expected 14"),
+        ({}, {"lowercase": False}, r"data\.lowercase: got False; expected True"),
+        ({}, {"vocab_file": "other.txt"}, r"data\.vocab_file: got other\.txt; expected .*, as in init_from"),
+    ],
+)
+def test_contradictions_are_told(huggingface_folder, model, data, message):
+    with pytest.raises(UserError, match=message):
+        pretrained.resolve(config(huggingface_folder, model, **data))
+
+
+def test_what_agrees_is_no_contradiction(huggingface_folder):
+    given = config(huggingface_folder, {"num_layers": 4}, lowercase=True, vocab_file=str(huggingface_folder))
+    assert pretrained.resolve(given) == pretrained.resolve(config(huggingface_folder))
+
+
+def test_a_size_must_come_from_somewhere():
+    with pytest.raises(UserError, match=r"neither a size nor init_from \(model\.num_layers is not set\).* Fix: append"):
+        pretrained.resolve(config(""))
+    sizes = pretrained.resolve({**config("", SIZES, lowercase=True)})
+    assert sizes["model"] == {**SIZES, "vocab_size": None}  # follows from the vocabulary
+
+
+def test_a_casing_that_nothing_tells(command):
+    told = {"what": "data.lowercase", "got": "nothing in init_from that tells the casing"}
+    tiny.check_told(
+        tiny.run_on_one(*command).error, **told, expected="True for an uncased", fix="lowercase=True or False"
+    )
+
+
+@pytest.mark.parametrize(("is_there", "got"), [(False, "no such folder"), (True, "no checkpoint, config.json or")])
+def test_folders_that_hold_nothing(tmp_path, is_there, got):
+    folder = tmp_path if is_there else tmp_path / "none"
+    with pytest.raises(
+        UserError, match=rf"init_from={folder}: got {got}.*; expected a run of ours.* Fix: correct the path"
+    ):
+        pretrained.describe(folder)
+
+
+def test_weights_of_hugging_face(huggingface_folder, caplog):
+    with caplog.at_level(logging.WARNING):
+        params = pretrained.warm_start(classifier(), huggingface_folder)
+    equal(params["bert"], published.params())
+    equal(params["classifier"], classifier()["classifier"])
+    assert caplog.messages == [f"{huggingface_folder} has no weights of classifier for this task, which starts afresh"]
+
+
+def test_weights_that_fit_no_model(huggingface_folder):
+    params = {**classifier(), "bert": jax.tree.map(lambda x: x[..., :1], classifier()["bert"])}
+    with pytest.raises(UserError, match=r"expected .*shape"):
+        pretrained.warm_start(params, huggingface_folder)
+
+
+@pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
+def test_weights_of_google_s(caplog, name):
+    """As `google.read_tensors` has them, kernels transposed back."""
+    tensors = google.read_tensors(published.GOOGLE)
+    sizes = {**pretrained.describe(published.GOOGLE).model, "next_sentence": True}
+    whole = BertForPreTraining(dataclasses.replace(published.CONFIG, **sizes))
+    fresh = init(whole, 4, return_attention=False)
+    with caplog.at_level(logging.WARNING):
+        params = pretrained.warm_start(fresh, published.GOOGLE / name)
+    assert caplog.messages == []
+    words = params["bert"]["embeddings"]["word_embeddings"]
+    np.testing.assert_array_equal(words, tensors["bert.embeddings.word_embeddings.weight"])
+    pooler = params["bert"]["pooler"]["kernel"]
+    np.testing.assert_array_equal(pooler, tensors["bert.pooler.dense.weight"].T)
+    # What TensorFlow computed with them.
+    expected = np.load(published.GOOGLE / "outputs.npz")
+    ids, types = expected["ids"].astype(np.int32), expected["types"].astype(np.int32)
+    places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    apply = jax.jit(functools.partial(whole.apply, deterministic=True, return_attention=False))
+    output = apply({"params": params}, ids, types, np.ones_like(ids), places)
+    np.testing.assert_allclose(output.masked_lm_logits, expected["logits"], atol=2e-5)
+    np.testing.assert_allclose(output.next_sentence_logits[:, 0], expected["relationship"], atol=2e-5)
+
+
+def test_weights_of_a_run(run, caplog):
+    fresh = classifier_of(run, lstm_size=3)
+    with caplog.at_level(logging.WARNING, "bertjax"):
+        params = pretrained.warm_start(fresh, run, ("classifier",))
+    told = [message.split("weights of ")[1] for message in caplog.messages if "weights of" in message]
+    assert told == [f"{name} for this task, which starts afresh" for name in ("lstm", "classifier")]
+    for head in ("lstm", "classifier"):
+        equal(params[head], fresh[head])
+    equal(params["bert"], checkpoints.restore_shared(run, {"bert": fresh["bert"]})[0]["bert"])
+
+
+def test_a_classifier_learns_from_a_folder_of_google_s(trained, run):
+    assert "has no weights of classifier for this task, which starts afresh" in trained.stderr
+    resolved = json.loads((run / "config.json").read_text())
+    assert (resolved["model"]["hidden_size"], resolved["data"]["lowercase"]) == (8, True)
+    before = google.read_tensors(published.GOOGLE)["bert.embeddings.word_embeddings.weight"]
+    params = pretrained.warm_start(classifier_of(run), run)
+    words = params["bert"]["embeddings"]["word_embeddings"]
+    assert 0 < np.abs(words - before).max() < 1e-3  # one step at 5e-5
+    outcome = tiny.run_on_one("--mode=predict", f"--workdir={run}", stdin=b"the cat\n")
+    assert json.loads(outcome.stdout)["label"] in ("no", "yes")
+
+
+def test_the_config_tells_the_casing_where_the_folder_does_not(tmp_path):
+    folder = published.write_huggingface(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(UserError, match=r"data\.lowercase: got no value"):
+        pretrained.resolve(config(folder))
+    for lowercase in (True, False):
+        assert pretrained.resolve(config(folder, lowercase=lowercase))["data"]["lowercase"] is lowercase
+        assert given_vocabulary(folder, lowercase).lowercase is lowercase
