@@ -12,12 +12,16 @@ import itertools
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from bertjax import distributed
 from bertjax.contract import Task
+from bertjax.modes import text
+from bertjax.modes.resolved import Resolved
+from bertjax.training import loop
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.health import NotFiniteError
@@ -34,6 +38,12 @@ _SOME_PROGRESS, _WORSE = 0.95, 1.1
 _FEW = 30  # updates from which nothing can be told
 
 Figures = Mapping[str, float]
+
+
+def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
+    """Prepares the text in `workdir` and returns the record of `overfit_one_batch`."""
+    loop.check(resolved.module.make(resolved.experiment, None, None), resolved.settings, resolved.config)
+    return overfit_one_batch(text.prepared_task(resolved, workdir, is_of_run=False), resolved.settings)
 
 
 def overfit_one_batch(task: Task, config: TrainingConfig) -> dict[str, Any]:

@@ -26,14 +26,13 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
     Args:
       topology: the slice.
       is_search: whether to change mesh, micro-batches and rematerialization, see `search`.
-      config: of the run, resolved; see `complete`.
+      config: of the run, resolved and completed; see `complete`.
       build: the task and the settings of a config.
     Raises:
       UserError: the slice is unknown, libtpu is missing, or the config does not go with the slice.
     """
     jax.config.update("jax_platforms", "cpu")  # no hardware is looked for
     where = chips.find_slice(topology)
-    config = complete(config)
     if is_search:
         return search.search(config, build, where)
     check_split(config, len(where.devices))

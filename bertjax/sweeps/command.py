@@ -15,6 +15,7 @@ from bertjax.config import choice
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.modes import streams
+from bertjax.modes.report import write_page
 from bertjax.progress import track
 from bertjax.sweeps import checking, definition, expansion, folder, processes, results, running, tables
 from bertjax.sweeps.definition import Sweep
@@ -167,7 +168,8 @@ def _conclude(
     failed = frozenset(one.run.folder for one in ended if one.error)
     found = results.collect(sweep, runs, seeds, failed)
     distributed.on_first_process(lambda: _write(request, sweep, found))
-    modes.write_page(request)
+    if request.report:
+        write_page(Path(request.workdir), request.report)
     went_wrong = running.tell_failures(ended)
     running.tell_problems(found.problems)
     return modes.Outcome.FAILED if went_wrong or found.problems else modes.Outcome.DONE

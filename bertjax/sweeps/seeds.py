@@ -11,6 +11,7 @@ from bertjax import distributed, modes
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.modes import streams
+from bertjax.modes.report import write_page
 from bertjax.progress import track
 from bertjax.reporting.runs import read_run
 from bertjax.sweeps import running
@@ -73,7 +74,8 @@ def train_seeds(
     done = {seed: folder for seed, folder in folders.items() if folder not in failed}
     if done:
         distributed.on_first_process(lambda: _sum_up(request, done))
-        modes.write_page(request)
+        if request.report:
+            write_page(Path(request.workdir), request.report)
     return modes.Outcome.FAILED if running.tell_failures(ended) else modes.Outcome.DONE
 
 

@@ -7,10 +7,10 @@ from unittest import mock
 
 import pytest
 
-from bertjax import modes
 from bertjax.contract import BadInput, Example
 from bertjax.errors import UserError
 from bertjax.modes import streams
+from bertjax.modes.predict import predict
 from bertjax.reporting import summaries
 from bertjax.training import inference
 
@@ -34,14 +34,11 @@ class Runner:
         return ({"text": example.source} for example in list(examples)[done:])
 
 
-def infer(tmp_path, name, content, task=None, runner=None, **flags):
-    (tmp_path / "in.txt").write_text(content)
-    names = ("format", "checkpoint", "topology", "profile")
-    request = mock.Mock(**dict.fromkeys(names, ""), input=str(tmp_path / "in.txt"), workdir="")
-    request.configure_mock(**{"draw": None, "render": summaries.page, **flags})
-    request.mode, request.output = "predict", f"{tmp_path}/{name}"
-    (tmp_path / "weights").mkdir(exist_ok=True)
-    modes._infer(request, {"init_from": str(tmp_path / "weights")}, task or Task(), runner or Runner())
+def infer(tmp_path, name, content, task=None, runner=None, form="", draw=None):
+    source = tmp_path / "in.txt"
+    source.write_text(content)
+    outputs = str(source), f"{tmp_path}/{name}", form
+    predict(task or Task(), runner or Runner(), *outputs, lambda form: f"made of {form}", summaries.page, draw)
     return (tmp_path / name).read_text()
 
 
@@ -50,7 +47,7 @@ def test_a_bad_last_line_is_found_before_anything_is_predicted(tmp_path, monkeyp
     monkeypatch.setattr(Runner, "records", lambda *_: pytest.fail("predicts already"))
     with pytest.raises(UserError, match="input line 3: got nothing"):
         infer(tmp_path, name, "one\ntwo\n\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "weights"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
 
 
 def test_what_is_said_of_an_input_is_said_once(tmp_path, caplog):
@@ -137,4 +134,4 @@ class Writes:
 )
 def test_a_name_in_json_asks_for_lines_of_json(tmp_path, runner, name, form, is_json):
     expected = '{"text": "one"}\n' if is_json else "one\n"
-    assert infer(tmp_path, name, "one\n", Writes(), runner, format=form) == expected
+    assert infer(tmp_path, name, "one\n", Writes(), runner, form) == expected

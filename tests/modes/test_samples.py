@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from bertjax import modes
 from bertjax.contract import Attended
-from bertjax.modes import samples
+from bertjax.modes import report, samples
 from bertjax.training import inference
 
 
@@ -60,9 +59,9 @@ def test_there_is_no_more_attention_than_a_page_has_room_for():
     assert size < 1_000_000
 
 
-def test_what_cannot_be_shown_spoils_nothing(caplog):
+def test_what_cannot_be_shown_spoils_nothing(caplog, tmp_path):
     def fail():
         raise OSError(28, "No space left on device", "samples.jsonl")
 
-    modes._show(fail)
+    report.write_samples(tmp_path, fail)
     assert "no samples: " in caplog.text and "samples.jsonl" in caplog.text

@@ -71,7 +71,7 @@ def too_small(monkeypatch):
 def config(**values):
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict({**VALUES, **{key.replace("__", "."): value for key, value in values.items()}})
-    return json.loads(tree.to_json())
+    return planner.complete(json.loads(tree.to_json()))
 
 
 def build(tree):
@@ -194,7 +194,7 @@ def test_what_a_refusal_says(message, temporary):
 
 
 def test_candidates_divide_everything():
-    tree = planner.complete(config())
+    tree = config()
     found = list(search.candidates(tree, 8))
     assert len(set(found)) == len(found)
     for each in found:
@@ -247,7 +247,7 @@ def test_estimates_follow_the_mesh():
 
 
 def test_rematerialization_keeps_less():
-    tree = planner.complete(config())
+    tree = config()
     plain, remat = (search.measure(tree, build, each) for each in (False, True))
     assert remat.row_bytes < plain.row_bytes / 2
     assert plain.parameter_bytes == 4 * size_of_model()

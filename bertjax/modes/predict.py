@@ -1,0 +1,144 @@
+"""`--mode=predict`."""
+
+import collections
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax import distributed
+from bertjax.contract import (
+    Attends,
+    BadInput,
+    Example,
+    OfficialPredictions,
+    Predicts,
+    ReadsFiles,
+    WritesFolder,
+    WritesText,
+)
+from bertjax.errors import UserError
+from bertjax.modes import predictions, streams
+from bertjax.progress import track
+from bertjax.training import inference
+
+_log = logging.getLogger(__name__)
+
+_FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html"}  # of predictions, by their file's suffix
+
+
+def predict(
+    task: Predicts,
+    runner: inference.Inference,
+    source: str,
+    output: str,
+    form: str,
+    fingerprint: Callable[[str], str],
+    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]],
+    draw: Callable[..., None] | None,
+) -> None:
+    """Writes a record for each input.
+
+    Args:
+      task: the task.
+      runner: the task with its parameters.
+      source: a file, a folder or "-"; see `Request.input`.
+      output: see `Request`.
+      form: see `Request.format`.
+      fingerprint: identifies what lines of a form depend on; "" for lines that cannot be resumed.
+      render: makes the parts of a page of records.
+      draw: draws what the parts of each example attend to; None for no pictures.
+    Raises:
+      UserError: bad input, or an output or a form that the task does not have.
+    """
+    if draw and not isinstance(task, Attends):
+        got, expected = "a task without pictures of attention", "one that has them, such as translation"
+        raise UserError("--plot", got=got, expected=expected, fix="leave it out")
+    _check_input(task, source)
+    examples, is_writer = _examples(task, runner, source, draw), distributed.is_first_process()
+    if isinstance(task, OfficialPredictions) and output.endswith(".json"):
+        good = (record for record in runner.records(examples) if "error" not in record)
+        with streams.open_output(output, is_writer) as file:
+            file.write(streams.json_line(task.official(good)))
+        return
+    if isinstance(task, WritesFolder) and (output.endswith("/") or Path(output).is_dir()):
+        with _open_folder(task, Path(output)) as take:
+            for record in runner.records(examples):
+                take(record)
+        return
+    form = form or _FORMS.get(Path(output).suffix, "")
+    if form == "html":
+        with streams.open_output(output, is_writer) as file:
+            file.writelines(render(runner.records(examples)))
+        return
+    write_line = _line_writer(task, form)
+    with predictions.open_lines(output, is_writer, fingerprint(form)) as (file, done):
+        for record in runner.records(examples, done):
+            file.write(write_line(record))
+
+
+@contextlib.contextmanager
+def _open_folder(task: WritesFolder, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    """Gives what takes each record; only the first process writes. Raises UserError if another command writes there."""
+    if not distributed.is_first_process():
+        yield lambda record: None
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with streams.alone(folder), task.open_folder(folder) as take:
+        yield take
+
+
+def _check_input(task: Predicts, source: str) -> None:
+    """Raises UserError for a bad line or row of a file before any work is done, not when its turn comes."""
+    if not Path(source).is_file() and not Path(source).is_dir():
+        return  # a pipe can be read once
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # what is said of the input is said when it is predicted on
+    try:
+        collections.deque(track(_found(task, source), "checking", "examples"), maxlen=0)
+    finally:
+        logging.disable(before)
+
+
+def _found(task: Predicts, source: str) -> Iterator[Example]:
+    """The examples in the input."""
+    of_files = task if isinstance(task, ReadsFiles) and source != "-" else None
+    return (of_files and of_files.examples_of(source)) or task.examples(streams.read_lines(source))
+
+
+def _examples(
+    task: Predicts, runner: inference.Inference, source: str, draw: Callable[..., None] | None
+) -> Iterator[Example]:
+    """Yields the examples in the input with progress, and logs how many are bad; with --plot, draws each first."""
+    count = bad = 0
+    for example in track(_found(task, source), "predicting", "examples"):
+        count += 1
+        bad += isinstance(example.source, BadInput)
+        if draw:
+            _draw(draw, runner, count, example)
+        yield example
+    if bad:
+        _log.warning("%d of %d inputs are bad: their records have an error instead of a prediction", bad, count)
+
+
+def _draw(draw: Callable[..., None], runner: inference.Inference, number: int, example: Example) -> None:
+    """Draws what the words of an example looked at, if it has one row."""
+    kinds = runner.attention(example)
+    if kinds is not None and not kinds:
+        got, expected = "a model without attention", "one that has it"
+        fix = "leave it out, or train one with it: a recurrent one by --config.model.attention=additive"
+        raise UserError("--plot", got=got, expected=expected, fix=fix)
+    if kinds and distributed.is_first_process():
+        draw(number, kinds)
+
+
+def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str]:
+    """What makes a line of a record: text, if that is what the task makes and nothing else is asked for, or JSON."""
+    if form == "text" and not isinstance(task, WritesText):
+        fix = "leave out --format, or set it to jsonl"
+        raise UserError("--format=text", got="a task whose records are no texts", expected="one that writes", fix=fix)
+    if isinstance(task, WritesText) and form != "jsonl":
+        # One line for each record, whatever it holds; an empty one for a bad input.
+        return lambda record: "\n" if "error" in record else task.line(record).replace("\n", " ") + "\n"
+    return streams.json_line

@@ -1,0 +1,69 @@
+"""`--mode=report`, and the page at the end of a training."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from bertjax import distributed
+from bertjax.contract import Task
+from bertjax.errors import UserError
+from bertjax.modes import samples, streams, text
+from bertjax.modes.resolved import Resolved
+from bertjax.runs.checkpoints import has_checkpoint
+from bertjax.training.config import TrainingConfig
+
+_log = logging.getLogger(__name__)
+
+
+def report(workdir: Path, output: str, render_page: Callable[[Path], Path], resolve: Callable[[], Resolved]) -> None:
+    """Writes the page of a run or a sweep, and its path to `output`.
+
+    Args:
+      workdir: the folder of the run or the sweep.
+      output: a file, or "-".
+      render_page: writes the page of a folder and returns its path.
+      resolve: the run's experiment, which makes its samples if the folder has none.
+    """
+
+    def trained() -> tuple[Task, TrainingConfig]:
+        resolved = resolve()
+        return text.prepared_task(resolved, workdir, is_of_run=True), resolved.settings
+
+    if has_checkpoint(workdir):
+        write_samples(workdir, trained)
+
+    def write() -> None:
+        path = render_page(workdir)
+        with streams.open_output(output, is_writer=True) as file:
+            file.write(f"{path}\n")
+
+    distributed.on_first_process(write)
+
+
+def write_samples(workdir: Path, trained: Callable[[], tuple[Task, TrainingConfig]]) -> None:
+    """Writes the samples that a run's page shows, unless the folder has them.
+
+    A page can do without: missing text or outputs that are not finite are logged.
+
+    Args:
+      workdir: the run's folder.
+      trained: gives the task and its settings.
+    """
+    if (workdir / samples.FILE).exists():
+        return
+    try:
+        samples.write(*trained(), workdir)
+    except (UserError, OSError) as error:
+        _log.warning("no samples: %s", error)
+
+
+def write_page(workdir: Path, render_page: Callable[[Path], Path]) -> None:
+    """Writes the page of a finished run or sweep; an error is logged."""
+
+    def write() -> None:
+        try:
+            _log.info("%s", render_page(workdir))
+        except (UserError, OSError) as error:
+            _log.warning("no page: %s", error)
+
+    distributed.on_first_process(write)

@@ -1,0 +1,56 @@
+"""`--mode=train`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax import distributed
+from bertjax.contract import HasTest, Task
+from bertjax.modes import report, text
+from bertjax.modes.request import Outcome
+from bertjax.modes.resolved import Resolved
+from bertjax.runs import run_folder
+from bertjax.training import inference, loop, metric_log
+from bertjax.training.config import TrainingConfig
+
+
+def train(
+    resolved: Resolved,
+    workdir: Path,
+    started: Mapping[str, Any],
+    profile: range,
+    render_page: Callable[[Path], Path] | None,
+) -> Outcome:
+    """Trains a run, or resumes it; then tests it and writes its page.
+
+    Args:
+      resolved: the experiment.
+      workdir: the run's folder.
+      started: see `Request`.
+      profile: the updates to trace.
+      render_page: writes the page of a folder and returns its path; None for no page.
+    Raises:
+      UserError: a config, text or folder that is wrong.
+    """
+    loop.check(resolved.module.make(resolved.experiment, None, None), resolved.settings, resolved.config)
+    with run_folder.alone(workdir):
+        distributed.on_first_process(lambda: run_folder.save_config(workdir, resolved.config))
+        distributed.on_first_process(lambda: run_folder.save_environment(workdir, started))
+        task = text.prepared_task(resolved, workdir, is_of_run=True)
+        distributed.on_first_process(lambda: task.save_vocabulary(workdir))
+        if loop.train(task, resolved.settings, workdir, profile):
+            return Outcome.STOPPED
+        _test(task, resolved.settings, workdir)
+        if render_page:
+            report.write_samples(workdir, lambda: (task, resolved.settings))
+            report.write_page(workdir, render_page)
+    return Outcome.DONE
+
+
+def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
+    """Adds a trained run's metrics on the test split, if there is one, beside the split's baselines of step 0; once."""
+    if isinstance(task, HasTest):
+        with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
+            if not log.has_scores(settings.num_steps, "test/"):
+                scores = inference.Inference(task, settings, workdir, "final").test()
+                log.write(settings.num_steps, {**log.scores(0, "test/"), **scores} if scores else {})
