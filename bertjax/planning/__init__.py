@@ -1,0 +1,1 @@
+"""Cost of a run on hardware that is not here."""
