@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
+_LONGEST = 2**20
 _TOLERANCE = 2e-3  # of numbers: rows are padded otherwise in other company
 
 
@@ -61,6 +62,11 @@ def _lines(content: bytes) -> list[bytes]:
     """The lines of a file, without their ends."""
     found = content.removeprefix(_BOM).split(b"\n")
     return [line.removesuffix(b"\r") for line in (found if found[-1] else found[:-1])]
+
+
+def _is_cut(content: bytes) -> bool:
+    """Whether a line is so long that it is bad whatever it has, a blank one too."""
+    return max(map(len, content.split(b"\n"))) > _LONGEST
 
 
 def only(files: Mapping[str, bytes]) -> bytes:
@@ -143,8 +149,10 @@ def _closing_quote(text: str, start: int) -> int:
     return at
 
 
-def groups(files: Mapping[str, bytes]) -> list[Part]:
+def groups(files: Mapping[str, bytes]) -> list[Part] | None:
     """Of sentences in columns: runs of lines with blank lines between them. Those of comments alone are none."""
+    if _is_cut(only(files)):
+        return None
     found: list[list[bytes]] = [[]]
     for line in _lines(only(files)):
         if line.strip() and not line.startswith(b"-DOCSTART-"):
@@ -160,6 +168,8 @@ def _may_be_no_word(line: bytes) -> bool:
 
 def documents(files: Mapping[str, bytes]) -> list[Part] | None:
     """Of texts with blank lines between them."""
+    if _is_cut(only(files)):
+        return None
     try:
         text = [line.decode().strip() for line in _lines(only(files))]
     except UnicodeDecodeError:

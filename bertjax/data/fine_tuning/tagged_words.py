@@ -148,7 +148,7 @@ def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:
     """Yields the rows of each sentence."""
     group: list[Line] = []
     for line in read_lines(path, MAX_LINE_BYTES):
-        if not line.content.strip() or line.content.startswith(_DOCUMENT_START):
+        if line.is_blank or line.content.startswith(_DOCUMENT_START):
             if group:
                 yield group
             group = []

@@ -99,6 +99,11 @@ class Line(NamedTuple):
     content: bytes  # without its line end
     limit: int  # content is cut one byte after it
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether it is white space alone. That cannot be known of a longer line, which `decode` refuses."""
+        return len(self.content) <= self.limit and not self.content.strip()
+
 
 def read_lines(path: Path, limit: int) -> Iterator[Line]:
     """Yields the lines of a file, `.gz` or not, holding no more than `limit` bytes of any.

@@ -160,7 +160,7 @@ class TextSource:
             yield Document([], f"{path}:1")
 
     def _row_documents(self, path: Path) -> Iterator[Document]:
-        rows = (line for line in lines.read_lines(path, MAX_DOCUMENT_BYTES) if line.content.strip())
+        rows = (line for line in lines.read_lines(path, MAX_DOCUMENT_BYTES) if not line.is_blank)
         return self._bad_rows.sift(map(partial(_row_document, text_field=self._text_field), rows))
 
     def _record_documents(self, records: "TextRecords") -> Iterator[Document]:

@@ -188,7 +188,7 @@ def _record(index: int, values: Mapping[str, object], source: str) -> Row:
 
 
 def _objects(path: Path, bad_rows: BadRows) -> Iterator[Row]:
-    found = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content.strip())
+    found = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if not line.is_blank)
     return bad_rows.sift(map(_object, found))
 
 

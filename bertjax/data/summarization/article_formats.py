@@ -165,7 +165,7 @@ def _kind(path: Path) -> str:
 
 
 def _lines_with_text(path: Path) -> Iterator[Line]:
-    return (line for line in lines.read_lines(path, MAX_DOCUMENT_BYTES) if line.content.strip())
+    return (line for line in lines.read_lines(path, MAX_DOCUMENT_BYTES) if not line.is_blank)
 
 
 def _texts(path: Path) -> list[str]:

@@ -128,6 +128,7 @@ def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
         ("a\tO\nb\t\n", ENTITIES, ":2: got an empty tag in 'b | '; expected a word and a tag"),
         (b"a O\n\nb\xff O\n", ENTITIES, ":3: got byte 0xff"),
         (f"a O\n{'b' * 2**20} O\n", ENTITIES, ":2: got a longer line"),
+        (f"a O\n{' ' * 2**20} b O\n", ENTITIES, ":2: got a longer line"),
         ("\n-DOCSTART- O\n\n", ENTITIES, "text.conll: got no sentences (0 with bad rows left out); expected a word"),
         ("", ENTITIES, "Fix: leave the file out of data.source, or restore it"),
     ],

@@ -46,6 +46,11 @@ def test_decode_takes_off_the_line_end_alone(content, text):
     assert lines.decode(line(content)) == text
 
 
+@pytest.mark.parametrize(("content", "is_blank"), [(b"", True), (b" \t\r", True), (b" a", False), (b" " * 101, False)])
+def test_a_line_that_is_cut_is_not_blank(content, is_blank):
+    assert line(content).is_blank == is_blank
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
