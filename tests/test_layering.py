@@ -2,6 +2,9 @@
 
 import ast
 import functools
+import importlib
+import operator
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,3 +272,10 @@ def test_what_is_oversized_is_found():
     long = "def f():\n" + "    pass\n" * 60
     assert oversized("bertjax/a.py", long) == ["bertjax/a.py: f has 61 lines"]
     assert oversized("configs/a.py", long) == []
+
+
+def test_the_walks_name_what_exists():
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    assert len(rows) == 16
+    for module, function in rows:
+        operator.attrgetter(function)(importlib.import_module(module))
