@@ -166,7 +166,8 @@ class Trainer:
             for index in track(indices, "training", "steps", len(indices)):
                 batch, waited = prefetch.take(self._last and self._last[1])
                 if self._recompilations.expects(batch):
-                    self.settle(state)  # so that the devices are idle while the program is compiled
+                    if self._last:
+                        self.settle(state)  # so that the devices are idle while the program is compiled
                     _log.info("compiling step %d: the first batch of %s", index + 1, size_of(batch))
                 before, began = len(compiled.programs), time.perf_counter()
                 state, report = self._step(state, batch, np.int32(index))
