@@ -174,7 +174,7 @@ def _told() -> Iterator[None]:
             expected, got = "a config file, such as configs/classification.py", got.rpartition("] ")[2]
             raise UserError("--config", got=got, expected=expected, fix="correct the path") from error
         expected = "flags of launch.py (--help), with values of the types in the config file"
-        raise UserError("flags", got=got, expected=expected, fix="correct it; --config.KEY takes --config") from error
+        raise UserError("flags", got=got, expected=expected, fix="correct it; write --config.KEY=VALUE") from error
 
 
 if __name__ == "__main__":
