@@ -202,12 +202,19 @@ def questions(files: Mapping[str, bytes]) -> list[Part] | None:
     try:
         return [
             Part(json.dumps([paragraph["context"], row]), 1, 1)
-            for article in _parsed(only(files))["data"]
-            for paragraph in article["paragraphs"]
-            for row in paragraph["qas"]
+            for article in _list(_parsed(only(files)), "data")
+            for paragraph in _list(article, "paragraphs")
+            for row in _list(paragraph, "qas")
         ]
     except (KeyError, TypeError):
         return None
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value[name], list):
+        raise TypeError(name)
+    found: list[Any] = value[name]
+    return found
 
 
 def _parsed(content: bytes) -> Any:

@@ -1,5 +1,6 @@
 """Fuzzing: damaged files of every reader, and what counts as a wrong success."""
 
+import json
 import random
 from collections import Counter
 from unittest import mock
@@ -28,6 +29,13 @@ def test_rows_of_csv_are_counted_apart_from_the_reader():
     assert [part.key[1] for part in fuzz_checks.csv({"in.csv": content})] == ['"x, ""y""\nz",1', "w,2"]
     for content in (b'a,b\n"x,1\n', b'a,b\nx"y,1\n', b'a,b\n"x"y,1\n', b"a,b\nx\ry,1\n"):
         assert fuzz_checks.csv({"in.csv": content}) is None
+
+
+def test_questions_are_counted_where_all_of_them_are_in_lists():
+    whole = {"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "0"}, None]}, {"context": 1, "qas": []}]}]}
+    assert len(fuzz_checks.questions({"in.json": json.dumps(whole).encode()})) == 2
+    for value in ({"data": ""}, {"data": [{"paragraphs": {}}]}, {"data": [{"paragraphs": [{"context": ""}]}]}, []):
+        assert fuzz_checks.questions({"in.json": json.dumps(value).encode()}) is None
 
 
 @pytest.fixture
