@@ -37,7 +37,7 @@ _MOST = 3  # of one prediction
 _RETRAINED = 0.4  # how often a run is trained again between two starts
 _STARTING = 0.25  # how often a disturbance comes before there is a line
 _LOOK_EVERY = 0.005  # seconds
-_COLUMNS = (*_DISTURBANCES, "continued", "trained again", "refused", "files", "different")
+_COLUMNS = (*_DISTURBANCES, "lines kept", "trained again", "refused", "files", "different")
 
 
 @dataclasses.dataclass
@@ -105,7 +105,7 @@ class Prediction:
             told.append(f"{kind} {self._wait(process, rng, rng.random() < _STARTING or kind == 'double start')}")
             if self._start_twice(process) if kind == "double start" else self._kill(process, kind):
                 break
-            self.counts["continued"] += self.kept() > 0
+            self.counts["lines kept"] += self.kept() > 0
             if rng.random() < _RETRAINED:
                 seed = next(other for other in _SEEDS if other != seed)
                 small_runs.train(self.name, self.folder, seed)
