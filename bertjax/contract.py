@@ -1,5 +1,6 @@
 """The contract between an experiment and the packages that run it, which know no task, as tasks know no mesh."""
 
+import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -41,19 +42,51 @@ class Example(NamedTuple):
     source: Any
 
 
-@runtime_checkable
-class Predicts(Protocol):
-    """A task that predicts."""
+class Attended(NamedTuple):
+    """Attention weights between words.
 
+    Attributes:
+      weights: float32 [L, N, T, S].
+      queries: the T words.
+      keys: the S words that they attend to.
+    """
+
+    weights: np.ndarray
+    queries: Sequence[str]
+    keys: Sequence[str]
+
+
+Infer = Callable[[Iterable[Example]], Iterator[tuple[Example, Sequence[Output]]]]
+
+
+class Predicts(abc.ABC):
+    """A task that predicts. Methods that are not abstract are for tasks that need them.
+
+    Attributes:
+      attends: whether the task has `attention`.
+      writes_text: whether it has `line`.
+      writes_folder: whether it has `open_folder`.
+      has_official_form: whether it has `official`.
+    """
+
+    attends: bool = False
+    writes_text: bool = False
+    writes_folder: bool = False
+    has_official_form: bool = False
+
+    @abc.abstractmethod
     def init(self, rng: jax.Array) -> Params:
-        """Fresh parameters. Pure and reads no file, so that it works under `jax.eval_shape` and `jit`."""
+        """Returns fresh parameters. Pure and reads no file, so that it works under `jax.eval_shape` and `jit`."""
 
     def warm_start(self, params: Params) -> Params:
-        """Published weights in place of fresh ones, where `init_from` says so; else `params` as they are."""
+        """Returns the weights that `init_from` names in place of fresh ones; `params` if it names none."""
+        return params
 
+    @abc.abstractmethod
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """For parameter paths that match a pattern: which mesh axis each dimension is split over, if it divides."""
 
+    @abc.abstractmethod
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """Yields what `--mode=predict` reads; see `bertjax.tasks.inputs` for bad lines.
 
@@ -63,145 +96,118 @@ class Predicts(Protocol):
           UserError: a bad line, with its number, unless `data.on_bad_row=skip`.
         """
 
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """Yields what is in a table, a file of another format or a folder; None for a file of lines for `examples`."""
+        return None
+
+    @abc.abstractmethod
     def predict_lengths(self) -> Sequence[int]:
         """The lengths that rows are padded to, ascending: a compiled program each."""
 
-    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """Outputs for a padded batch of rows, each with the batch as its first axis."""
-
-    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """One record of an example and the (still padded) outputs of its rows: JSON-able, or with arrays of numbers."""
-
-
-@runtime_checkable
-class HasWidth(Protocol):
-    """What a task has besides that follows several hypotheses of each row at once."""
-
     def width(self) -> int:
-        """How many: the more, the fewer rows are inferred from together."""
+        """How many beams or samples a row has: the more, the fewer rows are inferred from together."""
+        return 1
 
+    @abc.abstractmethod
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """Returns outputs for a padded batch of rows, each with the batch as its first axis."""
 
-@runtime_checkable
-class WritesFolder(Protocol):
-    """What a task has whose records may go to a folder, for want of a file of lines that could hold them."""
+    @abc.abstractmethod
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """Returns the record of an example, JSON-able or with arrays of numbers.
+
+        Args:
+          example: an example.
+          outputs: of its rows, still padded.
+        """
+
+    def line(self, record: Mapping[str, Any]) -> str:
+        """Returns the line of text that stands for a record, without its end."""
+        raise NotImplementedError
+
+    def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Returns the JSON object that the field's scripts read, of all records but those of bad inputs."""
+        raise NotImplementedError
 
     def open_folder(self, folder: Path) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
-        """Gives what takes each record, those of bad inputs too; the folder appears when it has all."""
+        """Opens a folder for records that no file of lines could hold.
+
+        Gives a function that takes each record, those of bad inputs too. The folder appears when it has all.
+        """
+        raise NotImplementedError
+
+    def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
+        """Returns the attention, by kind, of an example of one row with these outputs."""
+        raise NotImplementedError
 
 
-@runtime_checkable  # so that a test run checks that an experiment has all of it
-class Task(Predicts, Protocol):
+class Task(Predicts):
     """A task that also trains, evaluates and exports."""
 
+    @abc.abstractmethod
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """Shape and type of each field of a global training batch, for every shape that one may have. Reads no data."""
 
+    @abc.abstractmethod
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """Rows `rows`, numbers below `batch_size`, of each global batch from batch `start` on.
+        """Yields rows `rows`, numbers below `batch_size`, of each global batch from batch `start` on.
 
         A batch may have m times as many rows where they are short; then each of these stands for m.
 
         The "train" split never ends; the "valid" split ends after each of its rows has come once, the last
-        batch filled up with rows of weight 0. It has none where `held_out` examples say all that there is to say.
+        batch filled up with rows of weight 0. It is empty where `score` gives all validation metrics.
         """
 
+    @abc.abstractmethod
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """What each term of the loss is divided by, from a whole global batch alone."""
 
+    @abc.abstractmethod
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """Sums over the rows of a micro-batch; without `rng`, dropout is off.
+        """Returns sums over the rows of a micro-batch; without `rng`, dropout is off.
 
         The metric "tokens" is the number of tokens that are not padding; of models of a target given a source, of those
         of the targets.
         """
 
     def baselines(self) -> Mapping[str, float]:
-        """Figures known before training, to be logged once: what a model that has learned nothing scores."""
+        """Metrics known before training, to be logged once: what a model that has learned nothing scores."""
+        return {}
 
     def held_out(self) -> Iterator[Example]:
-        """Examples for `score`; none where the means of the metrics of `loss` are all that there is to say."""
-
-    def score_names(self) -> Sequence[str]:
-        """The names of all held-out figures, those that `score` gives among them."""
-
-    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """The figures of the field for all held-out examples and the outputs of their rows."""
-
-    def save_vocabulary(self, folder: Path) -> None:
-        """Writes what `predict` needs beside parameters, into the run's folder."""
-
-    def export(self, params: Params, folder: Path) -> None:
-        """Writes a folder that the published systems open."""
-
-
-@runtime_checkable
-class HasTest(Protocol):
-    """What a task has besides if it may have a test split."""
+        """Yields validation examples for `score`; none where the means of the metrics of `loss` are all metrics."""
+        return iter(())
 
     def tested(self) -> Iterator[Example]:
-        """Examples of it for `score`; none where there is no test split."""
+        """Yields test examples for `score`; none without a test split."""
+        return iter(())
 
+    def score_names(self) -> Sequence[str]:
+        """The names of all validation metrics; none where these are the means of the metrics of `loss`."""
+        return ()
 
-class Attended(NamedTuple):
-    """What some words looked at.
-
-    Attributes:
-      weights: float32 [L, N, T, S].
-      queries: the T words.
-      keys: the S words that they looked at.
-    """
-
-    weights: np.ndarray
-    queries: Sequence[str]
-    keys: Sequence[str]
-
-
-@runtime_checkable
-class Attends(Protocol):
-    """What a task has besides if it can tell what words looked at."""
-
-    def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
-        """By the kind of attention, for an example of one row and its outputs."""
-
-
-Infer = Callable[[Iterable[Example]], Iterator[tuple[Example, Sequence[Output]]]]
-
-
-@runtime_checkable
-class Shows(Protocol):
-    """What a task has besides if it shows on its run's page what it makes of held-out examples."""
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """Returns the metrics of the field for all examples of a split and the outputs of their rows."""
+        return {}
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Records of a kind, "kind", that `bertjax.reporting.samples` lists, which may hold arrays and `Attended`.
+        """Yields records for the run's page, which may hold arrays and `Attended`.
+
+        Their "kind" is one that `bertjax.reporting.samples` lists.
 
         Args:
-          params: what to show.
-          infer: gives the first few examples, whatever their number, and the outputs of their rows.
+          params: the parameters.
+          infer: yields the first few examples, however many are given, and the outputs of their rows.
         """
+        return iter(())
 
+    @abc.abstractmethod
+    def save_vocabulary(self, folder: Path) -> None:
+        """Writes what prediction needs besides parameters into the run's folder."""
 
-@runtime_checkable
-class WritesText(Protocol):
-    """What a task has besides whose records are, in short, a line of text each."""
-
-    def line(self, record: Mapping[str, Any]) -> str:
-        """That line, without its end."""
-
-
-@runtime_checkable
-class ReadsFiles(Protocol):
-    """Implemented by tasks that predict on tables, on files of other kinds, or on folders."""
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """Yields what is in them; None for a file whose lines `examples` reads, as it does those of standard input."""
-
-
-@runtime_checkable
-class OfficialPredictions(Protocol):
-    """What a task has besides if its field's scripts read predictions from one JSON object."""
-
-    def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """That object, of all records; it is not given those of bad inputs."""
+    @abc.abstractmethod
+    def export(self, params: Params, folder: Path) -> None:
+        """Writes a folder that the published systems open."""
 
 
 @runtime_checkable

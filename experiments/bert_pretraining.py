@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build, build_all, choice
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
@@ -105,7 +105,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Bert
     return BertPretraining(config, tokenizer, Corpus(prepared) if prepared else None)
 
 
-class BertPretraining:
+class BertPretraining(Task):
     """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, corpus: Corpus | None) -> None:
@@ -192,24 +192,12 @@ class BertPretraining:
             count += float(batch["masked_weights"].sum())
         return {f"valid/{self._config.objective}_unigram_loss": total / count}
 
-    def held_out(self) -> Iterator[Example]:
-        """None: the metrics of `loss` say it all."""
-        return iter(())
-
-    def score_names(self) -> Sequence[str]:
-        """See `held_out`."""
-        return ()
-
-    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `held_out`."""
-        return {}
-
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text with one or more [MASK] in each line, or two texts with a tab between them."""
         return inputs.of_lines(lines, self._example, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_field` of a table, such as `examples` reads; see `ReadsFiles`."""
+        """The texts in `data.text_field` of a table, such as `examples` reads; see `Task.examples_of`."""
         columns, on_bad_row = (self._text.text_field,), self._text.on_bad_row
         return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
 
@@ -247,7 +235,7 @@ class BertPretraining:
         return {"text": text, "masks": masks, "is_next_probability": is_next}
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Short held-out instances with their masks filled, a row's mask, and the positions; see `Shows`."""
+        """Short held-out instances with their masks filled, a row's mask, and the positions; see `Task.samples`."""
         batch = next(self._split("valid").evaluation(np.arange(self._config.batch_size)))
         vocab = self._tokenizer.vocab
         for number, (example, outputs) in enumerate(infer(self._shown(batch))):

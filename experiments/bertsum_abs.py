@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build, choice
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes, check_seq_len
 from bertjax.data.summarization import article_rows, summary_rows
 from bertjax.data.summarization.article_rows import ArticleRow
@@ -120,8 +120,10 @@ class _Source(NamedTuple):
     is_cut: bool  # whether the article is longer than the row
 
 
-class Summarization:
+class Summarization(Task):
     """See `bertjax.contract.Task`."""
+
+    writes_text = True
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
@@ -260,7 +262,7 @@ class Summarization:
         return self._lengths
 
     def width(self) -> int:
-        """See `HasWidth.width`."""
+        """See `Task.width`."""
         return seq2seq.width(self._decoding)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -283,7 +285,7 @@ class Summarization:
         return record if article.summary is None else {**record, "reference": list(article.summary)}
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out articles with what is written of them, and the reference; see `Shows`."""
+        """Held-out articles with what is written of them, and the reference; see `Task.samples`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             sentences = list(example.source.article.article.sentences)
             seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)

@@ -14,7 +14,7 @@ import optax
 from jaxtyping import Array, Float
 
 from bertjax.config import build, choice
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
 from bertjax.data.summarization import article_rows, article_text
 from bertjax.data.summarization.article_rows import ArticleRow, with_labels
@@ -171,8 +171,10 @@ class _Source(NamedTuple):
     rows: Sequence[ArticleRow]
 
 
-class Summarization:
+class Summarization(Task):
     """See `bertjax.contract.Task`."""
+
+    writes_text = True
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
@@ -262,7 +264,7 @@ class Summarization:
         return map(self._example, self._scored["valid"])
 
     def tested(self) -> Iterator[Example]:
-        """See `HasTest.tested`."""
+        """See `Task.tested`."""
         return map(self._example, self._scored.get("test", ()))
 
     def score_names(self) -> Sequence[str]:
@@ -329,7 +331,7 @@ class Summarization:
         return record if article.summary is None else {**record, "reference": list(article.article.summary or ())}
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out articles with their sentences' scores, the reference and the oracle's choice; see `Shows`."""
+        """Held-out articles with their sentences' scores, the reference and the oracle's choice; see `Task.samples`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             article = example.source.article
             oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build_all, choice
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
@@ -170,7 +170,7 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Clas
     return Classification(config, tokenizer, reads=prepared is not None)
 
 
-class Classification:
+class Classification(Task):
     """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
@@ -303,7 +303,7 @@ class Classification:
         return inputs.of_lines(lines, make, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_columns` of a table; see `ReadsFiles`."""
+        """The texts in `data.text_columns` of a table; see `Task.examples_of`."""
         text, key = self._text, "data.text_columns"
         return inputs.of_table(path, key, text.text_columns, self._example, text.on_bad_row, text.header)
 
@@ -329,7 +329,7 @@ class Classification:
         return {"label": self._labels[int(probabilities.argmax())], "probabilities": each}
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out rows with what is predicted and what is right; see `Shows`."""
+        """Held-out rows with what is predicted and what is right; see `Task.samples`."""
         vocab = self._tokenizer.vocab
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             first, *second = samples.texts(example.rows[0], vocab)

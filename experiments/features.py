@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build_all, choice
-from bertjax.contract import Batch, Example, Output, Params
+from bertjax.contract import Batch, Example, Output, Params, Predicts
 from bertjax.data.fine_tuning.labeled_text import check_text_columns, split_pair
 from bertjax.data.readers import feature_files
 from bertjax.data.rows.buckets import bucket_lengths, check_seq_len
@@ -147,8 +147,10 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Feat
     return Features(config, given_vocabulary(vocab_dir, vocabulary.lowercase))
 
 
-class Features:
-    """See `bertjax.contract.Predicts` and `bertjax.contract.WritesFolder`."""
+class Features(Predicts):
+    """See `bertjax.contract.Predicts`."""
+
+    writes_folder = True
 
     def __init__(self, config: Config, tokenizer: WordPiece) -> None:
         """Args: settings; the vocabulary. Raises UserError if they do not fit together."""
@@ -184,7 +186,7 @@ class Features:
         return self._logged(inputs.of_lines(lines, make, self._rows.on_bad_row))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_columns` of a table; see `ReadsFiles`."""
+        """The texts in `data.text_columns` of a table; see `Predicts.examples_of`."""
         columns, on_bad_row = self._rows.text_columns, self._rows.on_bad_row
         found = inputs.of_table(path, "data.text_columns", columns, self._example, on_bad_row)
         return found and self._logged(found)
@@ -254,7 +256,7 @@ class Features:
 
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """See `WritesFolder.open_folder` and `readers.feature_files`. A bad input is a text without units."""
+        """See `Predicts.open_folder` and `readers.feature_files`. A bad input is a text without units."""
         made_with = {**dataclasses.asdict(self._config), "size": self._size}
         none = {"units": [], "features": np.zeros((0, self._size), self._config.dtype_out)}
         with feature_files.writing(folder, made_with) as writer:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build_all
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions, read_splits
 from bertjax.data.fine_tuning.spans import (
@@ -121,8 +121,10 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Ques
     return QuestionAnswering(config, tokenizer, reads=prepared is not None)
 
 
-class QuestionAnswering:
+class QuestionAnswering(Task):
     """See `bertjax.contract.Task`."""
+
+    has_official_form = True
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read questions. Raises UserError if they do not fit together."""
@@ -271,7 +273,7 @@ class QuestionAnswering:
         }
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out questions in their contexts, with the answers and the right ones; see `Shows`."""
+        """Held-out questions in their contexts, with the answers and the right ones; see `Task.samples`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             question, _ = example.source
             right = {

@@ -15,7 +15,7 @@ from flax import linen as nn
 from jaxtyping import Float
 
 from bertjax.config import build_all, choice
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.fine_tuning import tagged_words
 from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.fine_tuning.tagged_words import Columns, Sentence, SentencesConfig
@@ -220,7 +220,7 @@ class _Words(NamedTuple):
     tags: Sequence[str]  # in BIO if of entities; none if they are not known
 
 
-class Tagging:
+class Tagging(Task):
     """See `bertjax.contract.Task`."""
 
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
@@ -343,7 +343,7 @@ class Tagging:
         return inputs.of_lines(lines, self._of_text, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The sentences in `data.text_field` of a table; see `ReadsFiles`."""
+        """The sentences in `data.text_field` of a table; see `Task.examples_of`."""
         return inputs.of_table(path, "data.text_field", (self._rows.text_field,), self._of_text, self._text.on_bad_row)
 
     def _of_text(self, texts: Sequence[str], where: str) -> Example:
@@ -368,7 +368,7 @@ class Tagging:
         return {"words": list(example.source.words), "tags": [self._labels[i] for i in best]}
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out sentences with their tags and the right ones; see `Shows`."""
+        """Held-out sentences with their tags and the right ones; see `Task.samples`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
             yield {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags), **seen}

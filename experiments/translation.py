@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build, build_all, choice
-from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_of
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
@@ -137,8 +137,11 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Tran
     return Translation(config, vocabularies, reads=prepared is not None)
 
 
-class Translation:
+class Translation(Task):
     """See `bertjax.contract.Task`."""
+
+    writes_text = True
+    attends = True
 
     def __init__(self, config: Config, vocabularies: Vocabularies | None, reads: bool) -> None:
         """Args: settings; of both sides, if there are any yet; whether to read. Raises UserError if they do not fit."""
@@ -249,10 +252,6 @@ class Translation:
         total, metrics = seq2seq.loss(output.logits, batch, self._smoothing, self._ids.pad)
         return {"translation": total}, metrics
 
-    def baselines(self) -> Mapping[str, float]:
-        """None: nothing that is as plain as a unigram model says how well one translates."""
-        return {}
-
     def held_out(self) -> Iterator[Example]:
         """The first held-out pairs, to be translated."""
         return self._scored(itertools.islice(self._pairs.pairs("valid"), self._config.num_scored or None))
@@ -349,7 +348,7 @@ class Translation:
         return bucket_lengths(self._limit)
 
     def width(self) -> int:
-        """See `HasWidth.width`."""
+        """See `Task.width`."""
         return seq2seq.width(self._decoding)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -407,7 +406,7 @@ class Translation:
         }
 
     def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out texts with their translations and the references, and the positions; see `Shows`."""
+        """Held-out texts with their translations and the references, and the positions; see `Task.samples`."""
         for number, (example, outputs) in enumerate(infer(self.held_out())):
             seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
             record = self.record(example, outputs)

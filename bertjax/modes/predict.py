@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import distributed
-from bertjax.contract import (
-    Attends,
-    BadInput,
-    Example,
-    OfficialPredictions,
-    Predicts,
-    ReadsFiles,
-    WritesFolder,
-    WritesText,
-)
+from bertjax.contract import BadInput, Example, Predicts
 from bertjax.errors import UserError
 from bertjax.modes import predictions, streams
 from bertjax.progress import track
@@ -52,17 +43,17 @@ def predict(
     Raises:
       UserError: bad input, or an output or a form that the task does not have.
     """
-    if draw and not isinstance(task, Attends):
+    if draw and not task.attends:
         got, expected = "a task without pictures of attention", "one that has them, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="leave it out")
     _check_input(task, source)
     examples, is_writer = _examples(task, runner, source, draw), distributed.is_first_process()
-    if isinstance(task, OfficialPredictions) and output.endswith(".json"):
+    if task.has_official_form and output.endswith(".json"):
         good = (record for record in runner.records(examples) if "error" not in record)
         with streams.open_output(output, is_writer) as file:
             file.write(streams.json_line(task.official(good)))
         return
-    if isinstance(task, WritesFolder) and (output.endswith("/") or Path(output).is_dir()):
+    if task.writes_folder and (output.endswith("/") or Path(output).is_dir()):
         with _open_folder(task, Path(output)) as take:
             for record in runner.records(examples):
                 take(record)
@@ -79,7 +70,7 @@ def predict(
 
 
 @contextlib.contextmanager
-def _open_folder(task: WritesFolder, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+def _open_folder(task: Predicts, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
     """Gives what takes each record; only the first process writes. Raises UserError if another command writes there."""
     if not distributed.is_first_process():
         yield lambda record: None
@@ -103,8 +94,8 @@ def _check_input(task: Predicts, source: str) -> None:
 
 def _found(task: Predicts, source: str) -> Iterator[Example]:
     """The examples in the input."""
-    of_files = task if isinstance(task, ReadsFiles) and source != "-" else None
-    return (of_files and of_files.examples_of(source)) or task.examples(streams.read_lines(source))
+    of_file = None if source == "-" else task.examples_of(source)
+    return of_file or task.examples(streams.read_lines(source))
 
 
 def _examples(
@@ -135,10 +126,10 @@ def _draw(draw: Callable[..., None], runner: inference.Inference, number: int, e
 
 def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str]:
     """What makes a line of a record: text, if that is what the task makes and nothing else is asked for, or JSON."""
-    if form == "text" and not isinstance(task, WritesText):
+    if form == "text" and not task.writes_text:
         fix = "leave out --format, or set it to jsonl"
         raise UserError("--format=text", got="a task whose records are no texts", expected="one that writes", fix=fix)
-    if isinstance(task, WritesText) and form != "jsonl":
+    if task.writes_text and form != "jsonl":
         # One line for each record, whatever it holds; an empty one for a bad input.
         return lambda record: "\n" if "error" in record else task.line(record).replace("\n", " ") + "\n"
     return streams.json_line

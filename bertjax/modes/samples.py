@@ -9,20 +9,18 @@ from typing import Any
 import numpy as np
 
 from bertjax import distributed
-from bertjax.contract import Attended, Predicts, Shows
+from bertjax.contract import Attended, Task
 from bertjax.files import completed
 from bertjax.training import inference
-from bertjax.training.config import InferenceConfig
+from bertjax.training.config import TrainingConfig
 
 FILE = "samples.jsonl"
 _EXAMPLES = 8
 _WEIGHTS = 600_000  # of attention in all: a byte each, and a page has less than 3 MB
 
 
-def write(task: Predicts, settings: InferenceConfig, workdir: Path) -> None:
-    """Writes what a trained task shows, by the run's final checkpoint; nothing of a task that shows nothing."""
-    if not isinstance(task, Shows):
-        return
+def write(task: Task, settings: TrainingConfig, workdir: Path) -> None:
+    """Writes what a trained task shows, by the run's final checkpoint."""
     runner = inference.Inference(task, settings, workdir, "final")
     made_by = {"checkpoint": runner.checkpoint}
     lines = [json.dumps(_plain({**record, **made_by}), ensure_ascii=False) for record in _fitting(runner)]

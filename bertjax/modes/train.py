@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import distributed
-from bertjax.contract import HasTest, Task
+from bertjax.contract import Task
 from bertjax.modes import report, text
 from bertjax.modes.request import Outcome
 from bertjax.modes.resolved import Resolved
@@ -49,7 +49,7 @@ def train(
 
 def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
     """Adds a trained run's metrics on the test split, if there is one, beside the split's baselines of step 0; once."""
-    if isinstance(task, HasTest):
+    if next(task.tested(), None):
         with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
             if not log.has_scores(settings.num_steps, "test/"):
                 scores = inference.Inference(task, settings, workdir, "final").test()

@@ -15,17 +15,13 @@ from jax.sharding import Mesh
 from bertjax import distributed
 from bertjax.contract import (
     Attended,
-    Attends,
     BadInput,
     Batch,
     Example,
-    HasTest,
-    HasWidth,
     Metrics,
     Output,
     Params,
     Predicts,
-    Shows,
     Task,
 )
 from bertjax.errors import UserError
@@ -54,8 +50,7 @@ class Predictor:
     def __init__(self, task: Predicts, mesh: Mesh) -> None:
         """Args: what infers; where."""
         self._infer, self._lengths, self.mesh = jax.jit(task.infer), task.predict_lengths(), mesh
-        width = task.width() if isinstance(task, HasWidth) else 1
-        self._places = _BATCH_PLACES // max(1, width // _WIDTH)
+        self._places = _BATCH_PLACES // max(1, task.width() // _WIDTH)
 
     def __call__(
         self, params: Params, examples: Iterable[Example], done: int = 0
@@ -220,10 +215,8 @@ class Inference:
 
     def test(self) -> dict[str, float]:
         """The figures of the test split, as "test/NAME"; none without one."""
-        if not isinstance(self._task, HasTest):
-            return {}
+        assert isinstance(self._task, Task), "not of a task that only predicts"
         results = list(self._predictor(self._params, self._task.tested()))
-        assert isinstance(self._task, Task)
         scores = self._task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
@@ -235,13 +228,12 @@ class Inference:
 
     def attention(self, example: Example) -> Mapping[str, Attended] | None:
         """What the words of an example looked at; None for one of no row or of several."""
-        assert isinstance(self._task, Attends)
         ((_, outputs),) = self._predictor(self._params, [example])
         return self._task.attention(self._params, example, outputs) if len(outputs) == 1 else None
 
     def samples(self, count: int) -> Iterator[Mapping[str, Any]]:
         """What the task shows of `count` held-out examples."""
-        assert isinstance(self._task, Shows)
+        assert isinstance(self._task, Task), "not of a task that only predicts"
 
         def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
             return self._predictor(self._params, itertools.islice(examples, count))
