@@ -1,21 +1,112 @@
-"""Config trees as dataclasses: every key is a field, every field has a value of its type."""
+"""Config trees as dataclasses: every key is a field, whose type and constraint its value has to satisfy."""
 
 import dataclasses
+import math
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from bertjax.errors import UserError
 
 T = TypeVar("T")
 
 
+class Constraint(NamedTuple):
+    """Which values of its type a config key may have, declared as `rate: Annotated[float, above(0, at_most=1)]`.
+
+    Attributes:
+      expected: the allowed values in words, for messages and `docs/keys.md`.
+      allows: whether a value is allowed.
+    """
+
+    expected: str
+    allows: Callable[[Any], bool]
+
+
+def at_least(least: int | float, *, below: int | float | None = None, at_most: int | float | None = None) -> Constraint:
+    """Numbers from `least` on, with at most one of the two upper bounds; `below=math.inf` excludes infinity alone."""
+    return _bounded(f"at least {least}", lambda value: value >= least, below, at_most)
+
+
+def above(bound: int | float, *, below: int | float | None = None, at_most: int | float | None = None) -> Constraint:
+    """Numbers greater than `bound`, with an upper bound as in `at_least`."""
+    return _bounded(f"above {bound}", lambda value: value > bound, below, at_most)
+
+
+def one_of(*choices: str) -> Constraint:
+    """One of several strings."""
+    return Constraint("one of " + ", ".join(each or "''" for each in choices), lambda value: value in choices)
+
+
+def each(constraint: Constraint) -> Constraint:
+    """Tuples whose elements all satisfy a constraint."""
+    return Constraint(f"each {constraint.expected}", lambda values: all(map(constraint.allows, values)))
+
+
+def _bounded(
+    expected: str, allows: Callable[[Any], bool], below: int | float | None, at_most: int | float | None
+) -> Constraint:
+    if below is not None:
+        return Constraint(
+            f"{expected} and {'finite' if below == math.inf else f'below {below}'}",
+            lambda value: allows(value) and value < below,
+        )
+    if at_most is not None:
+        return Constraint(f"{expected} and at most {at_most}", lambda value: allows(value) and value <= at_most)
+    return Constraint(expected, allows)
+
+
+Size = Annotated[int, at_least(1)]
+Count = Annotated[int, at_least(0)]
+DropoutRate = Annotated[float, at_least(0, below=1)]
+
+
+def constraints(cls: type) -> dict[str, Constraint]:
+    """The constraints of a dataclass's fields, by name; a field without one is left out."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {key: hint.__metadata__[0] for key, hint in hints.items() if typing.get_origin(hint) is Annotated}
+
+
+class Constrained:
+    """Base of config dataclasses: construction checks the constraint of every field.
+
+    A subclass names its subtree of the config, for messages. One with checks across fields calls
+    `super().__post_init__()` first.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class ModelConfig(Constrained, prefix="model"):
+    ...     dropout: Annotated[float, at_least(0, below=1)]
+    >>> ModelConfig(dropout=1.0)
+    Traceback (most recent call last):
+    bertjax.errors.UserError: config key model.dropout: got 1.0; expected at least 0 and below 1. Fix: change
+        --config.model.dropout.
+    """
+
+    _prefix = ""  # not annotated, or it would be a field
+
+    def __init_subclass__(cls, prefix: str | None = None) -> None:
+        super().__init_subclass__()
+        if prefix is not None:
+            cls._prefix = f"{prefix}."
+
+    def __post_init__(self) -> None:
+        for key, constraint in constraints(type(self)).items():
+            self.check(constraint.allows(getattr(self, key)), key, constraint.expected)
+
+    def check(self, ok: bool, key: str, expected: str) -> None:
+        """Raises UserError about the field `key` unless `ok`."""
+        if not ok:
+            value, name = getattr(self, key), self._prefix + key
+            got = repr(value) if isinstance(value, str) else value
+            raise UserError(f"config key {name}", got=got, expected=expected, fix=f"change --config.{name}")
+
+
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Makes the dataclass `cls` from a config subtree; every key must be a field, and every field given.
 
-    There are no defaults to fall back on, so a dead, missing or mistyped key cannot go unnoticed. A key that came later
-    has one, which is what runs did before that; `configs/` name it all the same.
+    A dead or mistyped key is an error, and so is a missing one whose field has no default. Defaults are for library
+    users and for runs that are older than a key; the files of `configs/` name every key.
 
     Args:
       cls: a dataclass whose fields are plain values, tuples, mappings or such dataclasses.

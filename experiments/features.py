@@ -27,14 +27,7 @@ from bertjax.tasks import fine_tuning, inputs, pretrained
 _log = logging.getLogger(__name__)
 
 # What a model needs only to be trained.
-_NOT_TRAINED = {
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "initializer": "truncated_normal",
-    "initializer_range": 0.02,
-    "remat": False,
-}
+_NOT_TRAINED = {"dropout": 0.0, "attention_dropout": 0.0}
 _BEST_LAYERS = 4  # the last, in table 7
 _LEAST_NORM = 1e-12  # as torch.nn.functional.normalize has it
 

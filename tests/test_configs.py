@@ -1,5 +1,6 @@
 """Every config of configs/, at every size: it loads, all of its keys are read, and no others are taken."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax import config as config_module
 from bertjax.config import build_all, check_unresolved
 from bertjax.errors import UserError
 from bertjax.runs.checkpoints import restore_params
@@ -156,30 +158,55 @@ def test_a_dead_key_is_an_error_in_every_subtree(name):
         assert f"config key {'.'.join((*path, 'num_stepz'))}: got an unknown key; expected one of" in str(told.value)
 
 
-# Runs that are older than these keys do without.
-LATER = dict.fromkeys(("classification", "question_answering"), (("data", "packing"),)) | {
-    "tagging": (("data", "packing"), ("data", "text_field")),
-    "bert_pretraining": (("data", "beam"), ("data", "beam", "runner"), ("data", "beam", "options")),
-    "bertsum_ext": (("model", "sentence_pooling"), ("data", "oracle", "letters"), ("selection", "min_words")),
-    "bertsum_abs": (("data", "oracle", "letters"), ("decoding", "forbid_unk"), ("decoding", "sample_by_line")),
-    "translation": (("model", "key_size"), ("decoding", "forbid_unk"), ("decoding", "sample_by_line")),
-}
+@pytest.fixture
+def defaults(monkeypatch):
+    """The keys that have a default, and those of them whose default the config was built with; filled by `make`."""
+    have: set[str] = set()
+    used: set[str] = set()
+
+    def recorded(classes, values, where, **options):
+        fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+        for key, field in fields.items():
+            if field.default is not dataclasses.MISSING:
+                dotted = f"{where}.{key}" if where else key
+                have.add(dotted)
+                if key not in values:
+                    used.add(dotted)
+        return checked_fields(classes, values, where, **options)
+
+    checked_fields = config_module._checked_fields
+    monkeypatch.setattr(config_module, "_checked_fields", recorded)
+    return have, used
+
+
+@pytest.mark.parametrize(("name", "size"), VARIANTS)
+def test_a_config_file_names_every_key(name, size, defaults):
+    """Those with a default too; a missing key without one is an error by itself."""
+    make(tree_of(name, size))
+    have, used = defaults
+    assert have
+    assert not used
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_key_is_needed(name):
+def test_every_key_without_a_default_is_needed(name, defaults):
     tree = tree_of(name, SIZES[name][0])
+    make(tree)
+    have = frozenset(defaults[0])
     for path in leaves(tree):
         if path in (("experiment",), *FOLLOWS):
             continue
+        key = ".".join(path)
         parent = value_at(tree, path[:-1])
         without = {key: value for key, value in parent.items() if key != path[-1]}
-        if path in LATER.get(name, ()):
-            make(changed(tree, path[:-1], without))
+        without = changed(tree, path[:-1], without) if path[:-1] else without
+        if key in have:
+            make(without)
+            assert key in defaults[1]
             continue
         with pytest.raises(UserError) as told:
-            make(changed(tree, path[:-1], without) if path[:-1] else without)
-        assert f"config key {'.'.join(path)}: got no value" in str(told.value)
+            make(without)
+        assert f"config key {key}: got no value" in str(told.value)
 
 
 @pytest.mark.parametrize("name", MODULES)

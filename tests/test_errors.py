@@ -2,16 +2,27 @@
 
 import dataclasses
 import errno
+import math
 import os
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.config import build, build_all, choice
+from bertjax.config import (
+    Constrained,
+    above,
+    at_least,
+    build,
+    build_all,
+    choice,
+    constraints,
+    each,
+    one_of,
+)
 from bertjax.errors import UserError, as_user_error
 
 
@@ -195,3 +206,59 @@ def test_a_user_error_stays_as_it_is():
 @given(st.sampled_from([KeyError, ValueError, RuntimeError, TypeError, AssertionError, OSError]), st.text(max_size=20))
 def test_a_bug_is_no_user_error(kind, text):
     assert as_user_error(kind(text), "/a/run") is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers(Constrained, prefix="model"):
+    num_layers: Annotated[int, at_least(1)]
+    rate: Annotated[float, above(0, at_most=1)]
+    scale: Annotated[float, at_least(0, below=math.inf)]
+    norm: Annotated[str, one_of("post", "pre")] = "post"
+    metrics: Annotated[tuple[str, ...], each(one_of("f1", ""))] = ()
+    label: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class MoreLayers(Layers):
+    dropout: Annotated[float, at_least(0, below=1)] = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check(self.dropout == 0 or self.num_layers > 1, "dropout", "0 with model.num_layers=1")
+
+
+@pytest.mark.parametrize("cls", [Layers, MoreLayers])
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("num_layers", 0, "0; expected at least 1"),
+        ("rate", 0.0, "0.0; expected above 0 and at most 1"),
+        ("rate", 1.5, "1.5; expected above 0 and at most 1"),
+        ("rate", math.nan, "nan; expected above 0 and at most 1"),
+        ("scale", math.inf, "inf; expected at least 0 and finite"),
+        ("norm", "none", "'none'; expected one of post, pre"),
+        ("metrics", ("f1", "bleu"), "('f1', 'bleu'); expected each one of f1, ''"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_however_it_is_constructed(cls, key, value, expected):
+    good = {"num_layers": 1, "rate": 1.0, "scale": 0.0}
+    assert cls(**good, metrics=("f1", "")).norm == "post"
+    for make in (lambda values: cls(**values), lambda values: build(cls, values, "model")):
+        with pytest.raises(UserError) as told:
+            make({**good, key: value})
+        assert str(told.value) == f"config key model.{key}: got {expected}. Fix: change --config.model.{key}."
+
+
+def test_constraints_of_a_base_are_checked_before_those_across_fields():
+    with pytest.raises(UserError, match=r"model\.dropout: got 1\.0; expected at least 0 and below 1"):
+        MoreLayers(1, 1.0, 0.0, dropout=1.0)
+    with pytest.raises(UserError, match=r"model\.dropout: got 0\.5; expected 0 with model\.num_layers=1"):
+        MoreLayers(1, 1.0, 0.0, dropout=0.5)
+    assert {key: constraint.expected for key, constraint in constraints(MoreLayers).items()} == {
+        "num_layers": "at least 1",
+        "rate": "above 0 and at most 1",
+        "scale": "at least 0 and finite",
+        "norm": "one of post, pre",
+        "metrics": "each one of f1, ''",
+        "dropout": "at least 0 and below 1",
+    }

@@ -1,8 +1,7 @@
 """BERT folders of Hugging Face `transformers` and sentence-transformers, in and out, without torch.
 
 >>> values = huggingface.read_config("bert-base-uncased")
->>> config = BertConfig(**values, dtype="float32", attention_backend="xla", activation_dropout=0.0,
-...                     initializer="truncated_normal", scan_layers=True, remat=False, next_sentence=True)
+>>> config = BertConfig(**values, next_sentence=True)
 >>> init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
 >>> shapes = jax.eval_shape(init, jax.random.key(0), ids, ids, ids)["params"]  # ids: any array of a batch's shape
 >>> params, report = huggingface.load("bert-base-uncased", shapes)

@@ -1,6 +1,6 @@
 """Folders of translation models for `MarianMTModel` of Hugging Face, as those of OPUS-MT, in and out, without torch.
 
->>> config = EncoderDecoderConfig(**marian.read_config("opus-mt-en-de"), dtype="float32", ...)
+>>> config = EncoderDecoderConfig(**marian.read_config("opus-mt-en-de"))
 >>> params = marian.load("opus-mt-en-de", shapes)  # of `EncoderDecoder(config).init`
 >>> source, target = marian.open_subwords("opus-mt-en-de")
 """

@@ -5,13 +5,13 @@ output positions, E instances packed into a row, each with a [CLS] of its own.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.config import choice
+from bertjax.config import Size, one_of
 from bertjax.models.attention import make_mask
 from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.encoder import Encoder, take_positions
@@ -19,7 +19,6 @@ from bertjax.models.layers import Dense
 from bertjax.models.transformer import (
     TransformerConfig,
     activate,
-    check_value,
     dense,
     keep_rows_split,
     kernel_init,
@@ -27,7 +26,7 @@ from bertjax.models.transformer import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(TransformerConfig):
     """A Transformer encoder's sizes and options, and those of BERT around it.
 
@@ -42,17 +41,11 @@ class BertConfig(TransformerConfig):
       UserError: a value out of range.
     """
 
-    vocab_size: int
-    max_positions: int
-    type_vocab_size: int
-    direction: str
+    vocab_size: Size
+    max_positions: Size
+    type_vocab_size: Size = 2
+    direction: Annotated[str, one_of("both", "left_to_right", "right_to_left")] = "both"
     next_sentence: bool
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("vocab_size", "max_positions", "type_vocab_size"):
-            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        choice(self.direction, ("both", "left_to_right", "right_to_left"), "model.direction")
 
 
 class BertOutput(NamedTuple):

@@ -7,6 +7,7 @@ Shapes: B batch, S length, E sentences, H hidden size.
 """
 
 import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from bertjax.config import choice
+from bertjax.config import Constrained, DropoutRate, Size, one_of
 from bertjax.models.attention import make_mask
 from bertjax.models.bert import Bert, BertConfig
 from bertjax.models.embeddings import sinusoids
@@ -25,11 +26,10 @@ from bertjax.models.recurrent import LayerNormBiLSTM
 from bertjax.models.transformer import TransformerConfig, TransformerLayer, check_value, layer_norm
 
 SCORERS = ("classifier", "transformer", "rnn")
-SENTENCE_POOLINGS = ("cls", "mean")
 
 
 @dataclasses.dataclass(frozen=True)
-class BertSumConfig:
+class BertSumConfig(Constrained, prefix="model"):
     """What is on top of BERT.
 
     Attributes:
@@ -51,20 +51,13 @@ class BertSumConfig:
       UserError: a value out of range.
     """
 
-    scorer: str
-    scorer_layers: int
-    scorer_heads: int
-    scorer_intermediate: int
-    scorer_dropout: float
-    rnn_compat: bool
-    sentence_pooling: str = "cls"
-
-    def __post_init__(self) -> None:
-        choice(self.scorer, SCORERS, "model.scorer")
-        choice(self.sentence_pooling, SENTENCE_POOLINGS, "model.sentence_pooling")
-        for key in ("scorer_layers", "scorer_heads", "scorer_intermediate"):
-            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        check_value(0 <= self.scorer_dropout < 1, "scorer_dropout", self.scorer_dropout, "at least 0 and below 1")
+    scorer: Annotated[str, one_of(*SCORERS)]
+    scorer_layers: Size
+    scorer_heads: Size
+    scorer_intermediate: Size
+    scorer_dropout: DropoutRate
+    rnn_compat: bool = False
+    sentence_pooling: Annotated[str, one_of("cls", "mean")] = "cls"
 
 
 class BertSum(nn.Module):
@@ -244,7 +237,6 @@ def presumm_layers(
         intermediate_size=intermediate,
         dropout=dropout,
         attention_dropout=dropout,
-        attention_backend="xla",  # a document has few sentences, a summary few words
         activation_dropout=dropout,
         activation="gelu_tanh",
         norm="pre",

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
+from bertjax.config import Constrained, DropoutRate, Size
 from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.bert import Bert, BertConfig, BertOutput
 from bertjax.models.bertsum import presumm_layers
@@ -24,7 +25,7 @@ from bertjax.models.transformer import TransformerConfig, check_value, keep_rows
 
 
 @dataclasses.dataclass(frozen=True)
-class BertSumAbsConfig:
+class BertSumAbsConfig(Constrained, prefix="model"):
     """The decoder on top of BERT, which is as wide and has the same vocabulary.
 
     Attributes:
@@ -38,16 +39,10 @@ class BertSumAbsConfig:
       UserError: a value out of range.
     """
 
-    decoder_layers: int
-    decoder_heads: int
-    decoder_intermediate: int
-    decoder_dropout: float
-
-    def __post_init__(self) -> None:
-        for key in ("decoder_layers", "decoder_heads", "decoder_intermediate"):
-            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        in_range = 0 <= self.decoder_dropout < 1
-        check_value(in_range, "decoder_dropout", self.decoder_dropout, "at least 0 and below 1")
+    decoder_layers: Size
+    decoder_heads: Size
+    decoder_intermediate: Size
+    decoder_dropout: DropoutRate
 
 
 class BertSumAbs(nn.Module):

@@ -4,23 +4,23 @@ Shapes: B batch, S source length, T target length, H hidden size, N heads, V tar
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.config import choice
+from bertjax.config import Count, Size, one_of
 from bertjax.errors import UserError
 from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import embedding_table, sinusoids
 from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Dropout
-from bertjax.models.transformer import TransformerConfig, check_value, keep_rows_split, kernel_init
+from bertjax.models.transformer import TransformerConfig, keep_rows_split, kernel_init
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(TransformerConfig):
     """A Transformer's sizes and options, `num_layers` being the encoder's, and those around it.
 
@@ -40,17 +40,17 @@ class EncoderDecoderConfig(TransformerConfig):
       UserError: a value out of range, or a table to be shared by vocabularies of different sizes.
     """
 
-    num_decoder_layers: int
-    source_vocab_size: int
-    target_vocab_size: int
+    num_decoder_layers: Size
+    source_vocab_size: Size
+    target_vocab_size: Size
     share_embeddings: bool
     tie_output: bool
-    logits_bias: bool
-    positions: str
-    sinusoid_layout: str
-    max_positions: int
-    scale_embeddings: bool
-    key_size: int = 0
+    logits_bias: bool = False
+    positions: Annotated[str, one_of("sinusoidal", "learned")] = "sinusoidal"
+    sinusoid_layout: Annotated[str, one_of("interleaved", "half_split", "deinterleaved")] = "interleaved"
+    max_positions: Size
+    scale_embeddings: bool = True
+    key_size: Count = 0
 
     @property
     def head_key_size(self) -> int:
@@ -59,18 +59,13 @@ class EncoderDecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("num_decoder_layers", "source_vocab_size", "target_vocab_size", "max_positions"):
-            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        choice(self.positions, ("sinusoidal", "learned"), "model.positions")
-        choice(self.sinusoid_layout, ("interleaved", "half_split", "deinterleaved"), "model.sinusoid_layout")
         even = self.positions == "learned" or self.hidden_size % 2 == 0
-        check_value(even, "hidden_size", self.hidden_size, "an even number with model.positions=sinusoidal")
-        check_value(self.key_size >= 0, "key_size", self.key_size, "at least 1, or 0 for hidden_size / num_heads")
+        self.check(even, "hidden_size", "an even number with model.positions=sinusoidal")
         alike = not self.key_size or self.attention_backend == "xla"
-        check_value(alike, "key_size", self.key_size, f"0 with model.attention_backend={self.attention_backend}")
+        self.check(alike, "key_size", f"0 with model.attention_backend={self.attention_backend}")
         one_table = not self.share_embeddings or self.source_vocab_size == self.target_vocab_size
         expected = f"model.source_vocab_size={self.source_vocab_size} with model.share_embeddings"
-        check_value(one_table, "target_vocab_size", self.target_vocab_size, expected)
+        self.check(one_table, "target_vocab_size", expected)
 
 
 class Seq2SeqOutput(NamedTuple):

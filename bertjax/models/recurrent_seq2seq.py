@@ -7,25 +7,24 @@ Shapes: B batch, S source length, T target length, E embedding size, H hidden si
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from bertjax.config import choice
+from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.decoder import Beams
 from bertjax.models.dot_product import MASKED_SCORE
 from bertjax.models.encoder_decoder import Seq2SeqOutput
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import GRU, BiGRU
-from bertjax.models.transformer import check_value
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentConfig:
+class RecurrentConfig(Constrained, prefix="model"):
     """Sizes and options of `RecurrentSeq2Seq`, which computes in float32.
 
     Attributes:
@@ -40,21 +39,17 @@ class RecurrentConfig:
       UserError: a value out of range.
     """
 
-    source_vocab_size: int
-    target_vocab_size: int
-    embedding_size: int
-    hidden_size: int
-    attention: str
-    dropout: float
-    initializer_range: float
+    source_vocab_size: Size
+    target_vocab_size: Size
+    embedding_size: Size
+    hidden_size: Size
+    attention: Annotated[str, one_of("none", "additive", "dot", "general")]
+    dropout: DropoutRate
+    initializer_range: Annotated[float, above(0)]
 
     def __post_init__(self) -> None:
-        for key in ("source_vocab_size", "target_vocab_size", "embedding_size", "hidden_size"):
-            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        check_value(self.hidden_size % 2 == 0, "hidden_size", self.hidden_size, "an even number, of two directions")
-        check_value(0 <= self.dropout < 1, "dropout", self.dropout, "at least 0 and below 1")
-        check_value(self.initializer_range > 0, "initializer_range", self.initializer_range, "above 0")
-        choice(self.attention, ("none", "additive", "dot", "general"), "model.attention")
+        super().__post_init__()
+        self.check(self.hidden_size % 2 == 0, "hidden_size", "an even number, of two directions")
 
 
 class RecurrentMemory(NamedTuple):

@@ -7,7 +7,7 @@ F feed-forward size, K beams, P places of a cache.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,14 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.config import choice
+from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.attention import MultiHeadAttention
 from bertjax.models.layers import Dense, Dropout
 
 
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Constrained, prefix="model"):
     """Sizes and options of a stack of Transformer layers.
 
     Parameters are always float32, and softmax, normalization statistics and logits stay so.
@@ -49,22 +49,22 @@ class TransformerConfig:
       UserError: a value out of range.
     """
 
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    intermediate_size: int
-    dropout: float
-    attention_dropout: float
-    attention_backend: str
-    activation_dropout: float
-    activation: str
-    norm: str
-    norm_eps: float
-    initializer: str
-    initializer_range: float
-    dtype: str
-    scan_layers: bool
-    remat: bool
+    hidden_size: Size
+    num_layers: Size
+    num_heads: Size
+    intermediate_size: Size
+    dropout: DropoutRate
+    attention_dropout: DropoutRate
+    attention_backend: Annotated[str, one_of("xla", "cudnn")] = "xla"
+    activation_dropout: DropoutRate = 0.0
+    activation: Annotated[str, one_of("gelu", "gelu_tanh", "relu", "silu")]
+    norm: Annotated[str, one_of("post", "pre")] = "post"
+    norm_eps: Annotated[float, above(0)]
+    initializer: Annotated[str, one_of("truncated_normal", "xavier_uniform")] = "truncated_normal"
+    initializer_range: Annotated[float, above(0)] = 0.02
+    dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
+    scan_layers: bool = False
+    remat: bool = False
 
     @property
     def head_key_size(self) -> int:
@@ -72,27 +72,17 @@ class TransformerConfig:
         return self.hidden_size // self.num_heads
 
     def __post_init__(self) -> None:
-        for key in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
-            check_value(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        for key in ("dropout", "attention_dropout", "activation_dropout"):
-            check_value(0 <= getattr(self, key) < 1, key, getattr(self, key), "at least 0 and below 1")
-        for key in ("norm_eps", "initializer_range"):
-            check_value(getattr(self, key) > 0, key, getattr(self, key), "above 0")
+        super().__post_init__()
         divisible = self.hidden_size % self.num_heads == 0
-        check_value(divisible, "hidden_size", self.hidden_size, f"a multiple of num_heads={self.num_heads}")
-        choice(self.activation, ("gelu", "gelu_tanh", "relu", "silu"), "model.activation")
-        choice(self.initializer, ("truncated_normal", "xavier_uniform"), "model.initializer")
-        choice(self.norm, ("post", "pre"), "model.norm")
-        choice(self.dtype, ("float32", "bfloat16"), "model.dtype")
-        choice(self.attention_backend, ("xla", "cudnn"), "model.attention_backend")
+        self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
         if self.attention_backend == "cudnn":
             # It never stores the weights that dropout would fall on, and computes in half precision.
             backend = "with model.attention_backend=cudnn"
             head_size = self.hidden_size // self.num_heads
-            check_value(not self.attention_dropout, "attention_dropout", self.attention_dropout, f"0 {backend}")
-            check_value(self.dtype == "bfloat16", "dtype", self.dtype, f"bfloat16 {backend}")
+            self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
+            self.check(self.dtype == "bfloat16", "dtype", f"bfloat16 {backend}")
             fits = head_size % 8 == 0 and head_size <= 128
-            check_value(fits, "num_heads", self.num_heads, f"heads of 8, 16, ... 128 {backend}, not of {head_size}")
+            self.check(fits, "num_heads", f"heads of 8, 16, ... 128 {backend}, not of {head_size}")
 
 
 def check_value(ok: bool, key: str, value: object, expected: str) -> None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import build_all
+from bertjax.config import Constrained, Count, DropoutRate, build_all
 from bertjax.contract import Batch, Example, Params
 from bertjax.data.rows.buckets import bucket_lengths, examples_in
 from bertjax.data.text.vocabularies import is_bare
@@ -63,7 +63,7 @@ class FineTuningConfig(WarmStartConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadConfig:
+class HeadConfig(Constrained, prefix="model"):
     """What classifies on top of the encoder; see `bertjax.models.heads`.
 
     Attributes:
@@ -71,8 +71,8 @@ class HeadConfig:
       lstm_size: width of each direction of a BiLSTM on top of the encoder; 0 for none.
     """
 
-    classifier_dropout: float
-    lstm_size: int
+    classifier_dropout: DropoutRate
+    lstm_size: Count
 
 
 def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:

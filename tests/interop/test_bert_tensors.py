@@ -22,14 +22,7 @@ from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassi
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
-CHOICES = {
-    "activation_dropout": 0.0,
-    "attention_backend": "xla",
-    "initializer": "truncated_normal",
-    "dtype": "float32",
-    "scan_layers": True,
-    "remat": False,
-}
+CHOICES = {"scan_layers": True}
 WORDS = "bert.embeddings.word_embeddings.weight"
 CLASSES = 4
 HEADS = ("bert.pooler", "cls.predictions", "cls.seq_relationship", "classifier", "qa_outputs")

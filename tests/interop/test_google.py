@@ -14,15 +14,7 @@ from tests.interop.bundles import HEADER, entry, write
 
 # Written by TensorFlow; see golden/make_tensorflow_checkpoints.py.
 GOLDEN = Path(__file__).with_name("golden") / "uncased_L-2_H-8_A-2"
-CHOICES = {
-    "activation_dropout": 0.0,
-    "attention_backend": "xla",
-    "initializer": "truncated_normal",
-    "dtype": "float32",
-    "scan_layers": True,
-    "remat": False,
-    "next_sentence": True,
-}
+CHOICES = {"scan_layers": True, "next_sentence": True}
 CONFIG = {
     "hidden_size": 8,
     "num_layers": 2,

@@ -22,15 +22,7 @@ from tests.random_params import random_params
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
-CHOICES = {
-    "activation_dropout": 0.0,
-    "attention_backend": "xla",
-    "initializer": "truncated_normal",
-    "dtype": "float32",
-    "scan_layers": True,
-    "remat": False,
-    "next_sentence": True,
-}
+CHOICES = {"scan_layers": True, "next_sentence": True}
 CONFIG = build(BertConfig, {**huggingface.read_config(GOLDEN), **CHOICES}, "model")
 NO_NEXT_SENTENCE = dataclasses.replace(CONFIG, next_sentence=False)
 

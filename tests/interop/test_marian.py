@@ -20,13 +20,7 @@ from bertjax.interop import marian, marian_subwords
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
-CHOICES = {
-    "dtype": "float32",
-    "attention_backend": "xla",
-    "initializer": "truncated_normal",
-    "scan_layers": True,
-    "remat": False,
-}
+CHOICES = {"scan_layers": True}
 # As OPUS-MT's files have it, down to keys that mean nothing here.
 RAW = {
     "model_type": "marian",

@@ -356,7 +356,7 @@ def test_a_tensor_axis_splits_what_it_splits_in_bert(scorer):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("scorer", "lstm", r"model\.scorer: got 'lstm'; expected one of classifier, transformer, rnn. Fix: choose"),
+        ("scorer", "lstm", r"model\.scorer: got 'lstm'; expected one of classifier, transformer, rnn. Fix: change"),
         ("scorer_layers", 0, r"model\.scorer_layers: got 0; expected at least 1. Fix: change --config.model.scorer_la"),
         ("scorer_heads", 0, r"model\.scorer_heads: got 0; expected at least 1"),
         ("scorer_intermediate", -1, r"model\.scorer_intermediate: got -1; expected at least 1"),

@@ -17,16 +17,9 @@ CONFIG = TransformerConfig(
     intermediate_size=16,
     dropout=0.5,
     attention_dropout=0.0,
-    activation_dropout=0.0,
-    attention_backend="xla",
     activation="gelu",
-    norm="post",
     norm_eps=1e-12,
-    initializer="truncated_normal",
     initializer_range=0.02,
-    dtype="float32",
-    scan_layers=False,
-    remat=False,
 )
 IDS = np.array([[3, 0, 10, 3], [1, 2, 3, 4]])
 TYPES = np.array([[0, 0, 1, 1], [0, 1, 1, 1]])

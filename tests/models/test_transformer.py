@@ -20,16 +20,10 @@ CONFIG = TransformerConfig(
     intermediate_size=20,
     dropout=0.0,
     attention_dropout=0.0,
-    activation_dropout=0.0,
-    attention_backend="xla",
     activation="gelu",
-    norm="post",
     norm_eps=1e-3,
-    initializer="truncated_normal",
     initializer_range=0.3,
-    dtype="float32",
     scan_layers=True,
-    remat=False,
 )
 FORMS = [(scan, remat) for scan in (False, True) for remat in (False, True)]
 

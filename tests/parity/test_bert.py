@@ -18,10 +18,8 @@ CASES = ("erf", "tanh", "deep")
 
 
 def read(folder, **changes):
-    options = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
-    options |= {"scan_layers": True, "remat": False}
-    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    values = {**huggingface.read_config(folder), **options, **no_dropout, "next_sentence": True}
+    options = {"scan_layers": True, "dropout": 0.0, "attention_dropout": 0.0, "next_sentence": True}
+    values = {**huggingface.read_config(folder), **options}
     config = build(BertConfig, {**values, **changes}, "model")
     params, report = huggingface.load(folder, shapes(config))
     assert report == ((), ())
