@@ -2,20 +2,17 @@
 
 import dataclasses
 import math
+from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from bertjax.config import choice
+from bertjax.config import Constrained, Count, Size, above, at_least, one_of
 from bertjax.errors import UserError
 
-METHODS = ("beam_search", "sampling", "forced")
-STOPPING = ("exact", "hf", "hf_early", "presumm")
-LENGTH_PENALTIES = ("none", "gnmt", "length")
 
-
-@dataclasses.dataclass(frozen=True)
-class DecodingConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodingConfig(Constrained, prefix="decoding"):
     """How targets are found. Greedy search is a beam of one; Vaswani et al. (2017) have at most source + 50 tokens.
 
     Attributes:
@@ -55,50 +52,39 @@ class DecodingConfig:
       UserError: a value out of range, or two that contradict each other.
     """
 
-    method: str
-    num_beams: int
-    n_best: int
-    length_penalty: str
+    method: Annotated[str, one_of("beam_search", "sampling", "forced")]
+    num_beams: Size
+    n_best: Size = 1
+    length_penalty: Annotated[str, one_of("none", "gnmt", "length")]
     alpha: float
     count_eos: bool
-    max_length: int
-    max_ratio: float
+    max_length: Size
+    max_ratio: Annotated[float, at_least(0, below=math.inf)]
     max_extra: int
-    min_ratio: float
-    min_extra: int
-    block_ngrams: int
-    force_eos: bool
-    stopping: str
-    temperature: float
-    top_k: int
-    top_p: float
+    min_ratio: Annotated[float, at_least(0, below=math.inf)] = 0.0
+    min_extra: Count = 0
+    block_ngrams: Count = 0
+    force_eos: bool = False
+    stopping: Annotated[str, one_of("exact", "hf", "hf_early", "presumm")]
+    temperature: Annotated[float, at_least(0, below=math.inf)] = 1.0
+    top_k: Count = 0
+    top_p: Annotated[float, above(0, at_most=1)] = 1.0
     forbid_unk: bool = False
     sample_by_line: bool = False
 
     def __post_init__(self) -> None:
-        choice(self.method, METHODS, "decoding.method")
-        choice(self.length_penalty, LENGTH_PENALTIES, "decoding.length_penalty")
-        choice(self.stopping, STOPPING, "decoding.stopping")
-        for key, least in (("max_length", 1), ("num_beams", 1), ("min_extra", 0), ("block_ngrams", 0), ("top_k", 0)):
-            value = getattr(self, key)
-            _check(value >= least, key, value, f"at least {least}")
-        for key in ("max_ratio", "min_ratio", "temperature"):
-            value = getattr(self, key)
-            _check(0 <= value < math.inf, key, value, "a number of 0 or more")
+        super().__post_init__()
         grows = self.max_ratio > 0 or self.max_extra >= 1
-        _check(grows, "max_extra", self.max_extra, "at least 1 where max_ratio is 0")
+        self.check(grows, "max_extra", "at least 1 where max_ratio is 0")
         most = self.max_length if self.max_ratio else min(self.max_length, self.max_extra)
         has_room = self.min_extra < most
-        _check(has_room, "min_extra", self.min_extra, f"less than the {most} tokens that a hypothesis has at most")
+        self.check(has_room, "min_extra", f"less than the {most} tokens that a hypothesis has at most")
         if self.method == "beam_search":
-            in_range = 1 <= self.n_best <= self.num_beams
-            _check(in_range, "n_best", self.n_best, f"1 to num_beams={self.num_beams}")
+            self.check(self.n_best <= self.num_beams, "n_best", f"1 to num_beams={self.num_beams}")
             one = self.stopping != "presumm" or self.n_best == 1
-            _check(one, "n_best", self.n_best, "1 with decoding.stopping=presumm")
-        _check(self.n_best >= 1, "n_best", self.n_best, "at least 1")
-        _check(self.method != "forced" or self.n_best == 1, "n_best", self.n_best, "1 with decoding.method=forced")
-        _check(math.isfinite(self.alpha), "alpha", self.alpha, "a finite number")
-        _check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+            self.check(one, "n_best", "1 with decoding.stopping=presumm")
+        self.check(self.method != "forced" or self.n_best == 1, "n_best", "1 with decoding.method=forced")
+        self.check(math.isfinite(self.alpha), "alpha", "a finite number")
 
 
 def length_limits(
@@ -123,9 +109,3 @@ def check_special_ids(eos_id: int, pad_id: int) -> None:
             expected="two ids",
             fix="give padding an id of its own",
         )
-
-
-def _check(ok: bool, key: str, value: object, expected: str) -> None:
-    if not ok:
-        fix = f"change --config.decoding.{key}"
-        raise UserError(f"config key decoding.{key}", got=value, expected=expected, fix=fix)

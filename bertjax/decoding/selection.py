@@ -6,13 +6,13 @@ best first, none that shares three words in a row with one before it.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from bertjax import words
-from bertjax.config import choice
+from bertjax.config import Constrained, Count, one_of
 from bertjax.errors import UserError
 
 MATCHES = ("", "sentences", "words")
@@ -21,7 +21,7 @@ _LEAD = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectionConfig:
+class SelectionConfig(Constrained, prefix="selection"):
     """How sentences are chosen.
 
     Attributes:
@@ -40,19 +40,15 @@ class SelectionConfig:
       UserError: a value out of range.
     """
 
-    num_sentences: int
-    word_budget: int
+    num_sentences: Count
+    word_budget: Count
     threshold: float | None
-    block_ngrams: int
-    order: str
-    min_words: int = 0
+    block_ngrams: Count
+    order: Annotated[str, one_of("score", "document")]
+    min_words: Count = 0
 
     def __post_init__(self) -> None:
-        choice(self.order, ("score", "document"), "selection.order")
-        for key in ("num_sentences", "word_budget", "block_ngrams", "min_words"):
-            if getattr(self, key) < 0:
-                fix = f"set --config.selection.{key}=0 for none"
-                raise UserError(f"config key selection.{key}", got=getattr(self, key), expected="at least 0", fix=fix)
+        super().__post_init__()
         if not (self.num_sentences or self.word_budget or self.threshold is not None):
             raise UserError(
                 "config keys selection.{num_sentences,word_budget,threshold}",

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from flax import traverse_util
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertjax.config import choice
+from bertjax.config import Constrained, Size, one_of
 from bertjax.errors import UserError
 from bertjax.files import read_records
 
@@ -40,7 +40,7 @@ _SECONDS_BEHIND = 30  # one process's view of a shared folder, at most, behind a
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Constrained, prefix="checkpoint"):
     """When checkpoints are written, and which are kept.
 
     Attributes:
@@ -55,28 +55,21 @@ class CheckpointConfig:
         "latest", "best", a step, or the mean of the parameters of several: "last:5", "best:3".
     """
 
-    save_every: int
-    keep: int
+    save_every: Size
+    keep: Size
     best_metric: str
-    best_mode: str
-    keep_best: int
+    best_mode: Annotated[str, one_of("min", "max")]
+    keep_best: Size
     final: str
 
     def __post_init__(self) -> None:
-        choice(self.best_mode, ("min", "max"), "checkpoint.best_mode")
+        super().__post_init__()
         if not re.fullmatch(r"latest|best|\d+|(last|best):[1-9]\d*", self.final, re.ASCII):
             raise UserError(
                 "config key checkpoint.final",
                 got=repr(self.final),
                 expected="latest, best, a step, or the mean of several: last:5, best:3",
                 fix="choose one of these",
-            )
-        if min(self.save_every, self.keep, self.keep_best) < 1:
-            raise UserError(
-                "config keys checkpoint.{save_every,keep,keep_best}",
-                got=(self.save_every, self.keep, self.keep_best),
-                expected="at least 1 each",
-                fix="keep at least the latest checkpoint, or nothing could be resumed",
             )
 
 

@@ -16,11 +16,12 @@ would count as the word "lrb", and leaves out documents without reference.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float64
 
-from bertjax.config import choice
+from bertjax.config import Constrained, one_of
 from bertjax.errors import UserError
 from bertjax.scoring import bootstrap
 from bertjax.scoring.rouge_overlap import lcs_length, shared_ngrams, union_lcs_length
@@ -37,7 +38,7 @@ _TO_REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
-class RougeConfig:
+class RougeConfig(Constrained, prefix="rouge"):
     """What is counted; figures under different configurations cannot be compared.
 
     Attributes:
@@ -53,12 +54,12 @@ class RougeConfig:
       UserError: an unknown flavor, stems that it does not have, or another limit.
     """
 
-    flavor: str
+    flavor: Annotated[str, one_of(*FLAVORS)]
     stem: bool
     words: int | str | None
 
     def __post_init__(self) -> None:
-        choice(self.flavor, tuple(FLAVORS), "rouge.flavor")
+        super().__post_init__()
         if self.stem and FLAVORS[self.flavor].stem is None:
             expected, fix = f"False with rouge.flavor={self.flavor}", "set --config.rouge.stem=False"
             raise UserError("config key rouge.stem", got=True, expected=expected, fix=fix)

@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+from typing import Annotated
 
-from bertjax.config import choice
+from bertjax.config import Constrained, Size, at_least, one_of
 from bertjax.errors import UserError
 from bertjax.runs.checkpoints import CheckpointConfig
 from bertjax.training.optimizers import OptimizerConfig
@@ -11,7 +12,7 @@ from bertjax.training.sharding import MeshConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class InferenceConfig:
+class InferenceConfig(Constrained):
     """Where a task runs, which is all there is to say of one that is not trained."""
 
     mesh: MeshConfig
@@ -35,25 +36,19 @@ class TrainingConfig(InferenceConfig):
       parallel: "jit", or "pmap" for comparison.
     """
 
-    seed: int
-    rng: str
-    num_steps: int
-    batch_size: int
-    accumulation_steps: int
-    log_every: int
-    evaluate_every: int
-    parallel: str
+    seed: Annotated[int, at_least(0, below=2**32)]
+    rng: Annotated[str, one_of("threefry2x32", "rbg")]
+    num_steps: Size
+    batch_size: Size
+    accumulation_steps: Size
+    log_every: Size
+    evaluate_every: Size
+    parallel: Annotated[str, one_of("jit", "pmap")]
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:
-        choice(self.rng, ("threefry2x32", "rbg"), "rng")
-        choice(self.parallel, ("jit", "pmap"), "parallel")
-        for key in ("num_steps", "batch_size", "accumulation_steps", "log_every", "evaluate_every"):
-            if getattr(self, key) < 1:
-                raise UserError(f"config key {key}", got=getattr(self, key), expected="at least 1", fix="raise it")
-        if not 0 <= self.seed < 2**32:
-            raise UserError("config key seed", got=self.seed, expected="0 to 2**32 - 1", fix="choose one of these")
+        super().__post_init__()
         if self.batch_size % self.accumulation_steps:
             raise UserError(
                 "config key accumulation_steps",

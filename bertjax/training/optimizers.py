@@ -5,14 +5,14 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertjax.config import choice
+from bertjax.config import Constrained, Count, at_least, one_of
 from bertjax.contract import Params
 from bertjax.errors import UserError
 
@@ -23,7 +23,7 @@ _ENCODER_INPUT = re.compile(r"(^|/)(embeddings(/|$)|source_)")
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Constrained, prefix="optimizer"):
     """How parameters are updated.
 
     Attributes:
@@ -48,36 +48,23 @@ class OptimizerConfig:
         `--config.optimizer.groups="(('embeddings', {'learning_rate': 1e-5}),)"`.
     """
 
-    name: str
-    learning_rate: float
-    schedule: str
-    warmup_steps: int
-    weight_decay: float
+    name: Annotated[str, one_of("adamw", "lamb")]
+    learning_rate: Annotated[float, at_least(0)]
+    schedule: Annotated[str, one_of("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant")]
+    warmup_steps: Count
+    weight_decay: Annotated[float, at_least(0)]
     no_decay: str
-    beta1: float
-    beta2: float
-    eps: float
+    beta1: Annotated[float, at_least(0, below=1)]
+    beta2: Annotated[float, at_least(0, below=1)]
+    eps: Annotated[float, at_least(0, below=math.inf)]
     bias_correction: bool
-    clip_norm: float
-    layer_decay: float
-    frozen_layers: int
+    clip_norm: Annotated[float, at_least(0)]
+    layer_decay: Annotated[float, at_least(0)]
+    frozen_layers: Count
     groups: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        choice(self.name, ("adamw", "lamb"), "optimizer.name")
-        choice(self.schedule, ("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant"), "optimizer.schedule")
-        for key in ("learning_rate", "weight_decay", "clip_norm", "warmup_steps", "layer_decay", "frozen_layers"):
-            if getattr(self, key) < 0:
-                raise UserError(
-                    f"config key optimizer.{key}",
-                    got=getattr(self, key),
-                    expected="0 or more",
-                    fix="raise it",
-                )
-        for key, least, most in (("beta1", 0, 1), ("beta2", 0, 1), ("eps", 0, math.inf)):
-            if not least <= getattr(self, key) < most:
-                got, expected = getattr(self, key), f"{least} or more" + (f", and below {most}" if most == 1 else "")
-                raise UserError(f"config key optimizer.{key}", got=got, expected=expected, fix="leave Adam's value")
+        super().__post_init__()
         _check_pattern(self.no_decay, "optimizer.no_decay")
         for i, group in enumerate(self.groups):
             where = f"optimizer.groups[{i}]"

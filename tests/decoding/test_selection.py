@@ -104,7 +104,7 @@ def test_scores_that_are_no_numbers():
     ("changes", "message"),
     [
         ({"order": "length"}, r"selection\.order: got 'length'; expected one of score, document"),
-        ({"num_sentences": -1}, r"selection\.num_sentences: got -1; expected at least 0\. Fix: set --config\.sel"),
+        ({"num_sentences": -1}, r"selection\.num_sentences: got -1; expected at least 0\. Fix: change --config\.sel"),
         ({"word_budget": -1}, r"selection\.word_budget: got -1"),
         ({"block_ngrams": -3}, r"selection\.block_ngrams: got -3"),
         ({"num_sentences": 0}, r"got no limit at all; expected a limit: otherwise .*selection\.num_sentences=3"),

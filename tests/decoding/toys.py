@@ -20,22 +20,13 @@ def config(**changes):
     values = {
         "method": "beam_search",
         "num_beams": 4,
-        "n_best": 1,
         "length_penalty": "none",
         "alpha": 0.0,
         "count_eos": True,
         "max_length": 6,
         "max_ratio": 0.0,
         "max_extra": 6,
-        "min_ratio": 0.0,
-        "min_extra": 0,
-        "block_ngrams": 0,
-        "force_eos": False,
         "stopping": "exact",
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "forbid_unk": False,
     }
     return DecodingConfig(**{**values, **changes})
 

@@ -42,19 +42,13 @@ DECODING = DecodingConfig(
     max_length=20,
     max_ratio=0.0,
     max_extra=20,
-    min_ratio=0.0,
     min_extra=4,
     num_beams=5,
-    n_best=1,
     length_penalty="gnmt",
     alpha=0.95,
     count_eos=True,
     block_ngrams=3,
-    force_eos=False,
     stopping="presumm",
-    temperature=1.0,
-    top_k=0,
-    top_p=1.0,
 )
 
 

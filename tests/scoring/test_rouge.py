@@ -277,7 +277,7 @@ def test_signatures():
         (
             lambda: RougeConfig(flavor="pyrouge", stem=True, words=None),
             "config key rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score, unicode. "
-            "Fix: choose one of these.",
+            "Fix: change --config.rouge.flavor.",
         ),
         (
             lambda: RougeConfig(flavor="rouge-score", stem=True, words=0),

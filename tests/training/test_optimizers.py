@@ -335,5 +335,5 @@ def test_more_frozen_layers_than_there_are(changes, number):
 
 @pytest.mark.parametrize(("key", "value"), [("layer_decay", -0.5), ("frozen_layers", -1)])
 def test_depth_does_not_go_below_zero(key, value):
-    with pytest.raises(UserError, match=rf"optimizer\.{key}: got {value}; expected 0 or more\. Fix: raise it"):
+    with pytest.raises(UserError, match=rf"optimizer\.{key}: got {value}; expected at least 0\. Fix: change"):
         dataclasses.replace(BERT, **{key: value})
