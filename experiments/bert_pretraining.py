@@ -21,7 +21,7 @@ from bertjax.data.text.given_vocabulary import kept_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.models.bert import BertConfig, BertForPreTraining, PreTrainingOutput
+from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.tasks import inputs, pretrained, samples
@@ -125,8 +125,9 @@ class BertPretraining(Task):
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
-        ids, position = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, ids, ids, ids, position, deterministic=True, return_attention=False)["params"]
+        ids = jnp.zeros((1, 1), jnp.int32)
+        inputs = BertInputs(ids, ids, ids)
+        return self._model.init(rng, inputs, ids, deterministic=True, return_attention=False)["params"]
 
     def warm_start(self, params: Params) -> Params:
         """See `Task.warm_start`."""
@@ -280,12 +281,8 @@ class BertPretraining(Task):
     def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> PreTrainingOutput:
         output = self._model.apply(
             {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["segment_ids"],
+            BertInputs.of(batch),
             batch["masked_positions"],
-            position_ids=batch.get("position_ids"),
-            cls_positions=batch.get("cls_positions"),
             deterministic=rng is None,
             return_attention=False,
             rngs={} if rng is None else {"dropout": rng},

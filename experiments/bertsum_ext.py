@@ -25,6 +25,7 @@ from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
 from bertjax.interop import huggingface, presumm
+from bertjax.models.bert import BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring.rouge import RougeConfig
@@ -198,7 +199,7 @@ class Summarization(Task):
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, ids, ids, ids, ids, ids, deterministic=True)["params"]
+        return self._model.init(rng, BertInputs(ids, ids, ids, cls_positions=ids), ids, deterministic=True)["params"]
 
     def warm_start(self, params: Params) -> Params:
         """See `Task.warm_start`."""
@@ -244,10 +245,7 @@ class Summarization(Task):
         positions = first_places(batch["sentence_starts"], count)
         logits: Any = self._model.apply(
             {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["segment_ids"],
-            positions,
+            BertInputs.of(batch)._replace(cls_positions=positions),
             jnp.take_along_axis(batch["sentence_starts"], positions, axis=1),
             batch["first_sentences"],
             deterministic=rng is None,

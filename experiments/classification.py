@@ -250,7 +250,7 @@ class Classification(Task):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy, or the squared error, of each text; see `Task.loss`."""
-        logits = fine_tuning.apply(self._model, params, batch, rng, fine_tuning.PACKED)
+        logits = fine_tuning.apply(self._model, params, batch, rng)
         labels = batch["labels"]
         weights, count = batch["weights"], jnp.sum(batch["weights"])
         each = squared_error(logits[..., 0], labels) if self._numeric else cross_entropy(logits, labels)

@@ -20,6 +20,7 @@ from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
 from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.interop import huggingface
+from bertjax.models.bert import BertInputs
 from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.tasks import fine_tuning, inputs, pretrained
@@ -160,7 +161,7 @@ class Features(Predicts):
     def init(self, rng: jax.Array) -> Params:
         """See `Predicts.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, ids, ids, ids)["params"]
+        return self._model.init(rng, BertInputs(ids, ids, ids))["params"]
 
     def warm_start(self, params: Params) -> Params:
         """See `Predicts.warm_start`."""
@@ -227,8 +228,7 @@ class Features(Predicts):
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The vectors of each row: [B, D], or [B, U, D] of its units."""
-        inputs = batch["input_ids"], batch["token_type_ids"], batch["segment_ids"]
-        x = cast(jax.Array, self._model.apply({"params": params}, *inputs))
+        x = cast(jax.Array, self._model.apply({"params": params}, BertInputs.of(batch)))
         if self._config.pooling == "sentence":
             x = pool(x, batch["segment_ids"], self._config.sentence_pooling)
         else:

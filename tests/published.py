@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.config import build
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.interop import huggingface
-from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.bert import Bert, BertConfig, BertInputs
 from tests.random_params import random_params
 
 # A whole folder, written by TensorFlow.
@@ -45,7 +45,7 @@ def params() -> Any:
     """The parameters of `Bert` that the folders hold."""
     ids = np.zeros((1, 1), np.int32)
     init = functools.partial(Bert(CONFIG, use_pooler=True).init, deterministic=True, return_attention=False)
-    return random_params(init, ids, ids, ids, scale=0.5)["params"]
+    return random_params(init, BertInputs(ids, ids, ids), scale=0.5)["params"]
 
 
 def write_huggingface(folder: Path) -> Path:

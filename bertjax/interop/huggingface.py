@@ -3,7 +3,8 @@
 >>> values = huggingface.read_config("bert-base-uncased")
 >>> config = BertConfig(**values, next_sentence=True)
 >>> init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
->>> shapes = jax.eval_shape(init, jax.random.key(0), ids, ids, ids)["params"]  # ids: any array of a batch's shape
+>>> ids = np.zeros((1, 1), np.int32)
+>>> shapes = jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids))["params"]
 >>> params, report = huggingface.load("bert-base-uncased", shapes)
 """
 

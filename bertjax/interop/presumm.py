@@ -2,7 +2,7 @@
 folders of ours with the same tensors, in and out.
 
 >>> values = presumm.describe("model_step_18000.pt")  # fields of BertConfig and of BertSumConfig
->>> shapes = jax.eval_shape(init, jax.random.key(0), ids, ids, ids, positions, mask)["params"]  # of `BertSum.init`
+>>> shapes = jax.eval_shape(init, jax.random.key(0), inputs, mask)["params"]  # of `BertSum.init`
 >>> params, report = presumm.load("model_step_18000.pt", shapes)
 """
 

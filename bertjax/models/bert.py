@@ -5,7 +5,8 @@ output positions, E instances packed into a row, each with a [CLS] of its own.
 """
 
 import dataclasses
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -48,6 +49,24 @@ class BertConfig(TransformerConfig):
     next_sentence: bool
 
 
+class BertInputs(NamedTuple):
+    """A batch of rows of tokens: the input of BERT and of every model on top of it.
+
+    A row holds one instance, which may consist of two segments, or several instances packed one after another.
+    """
+
+    input_ids: Array  # [B, S] int: the tokens
+    token_type_ids: Array  # [B, S] int: 0 in an instance's first segment, 1 in its second
+    segment_ids: Array  # [B, S] int: the number of the token's instance in its row, from 1 on; 0 at padding
+    position_ids: Array | None = None  # [B, S] int: the token's position in its instance; None for 0 to S - 1
+    cls_positions: Array | None = None  # [B, E] int: the [CLS] of each instance in its row; None for the first token
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any]) -> "BertInputs":
+        """Takes the fields that a batch has."""
+        return cls(**{name: batch[name] for name in cls._fields if name in batch})
+
+
 class BertOutput(NamedTuple):
     """What `Bert` returns."""
 
@@ -85,12 +104,8 @@ class Bert(nn.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
+        inputs: BertInputs,
         *,
-        position_ids: Int[Array, "B S"] | None = None,
-        cls_positions: Int[Array, "B E"] | None = None,
         deterministic: bool,
         return_attention: bool,
         return_layers: bool = False,
@@ -99,26 +114,22 @@ class Bert(nn.Module):
         """Encodes a batch.
 
         Args:
-          input_ids: the tokens.
-          token_type_ids: 0 in an instance's first segment, 1 in its second.
-          segment_ids: the number of the instance that a token belongs to, 0 at padding: the attention mask where
-            each row holds one instance, 1 and up where several are packed.
-          position_ids: places within the instance; None for 0 to S - 1.
-          cls_positions: the token of each instance that the pooler looks at; None for the first of each row.
+          inputs: the batch; the pooler reads the tokens at `cls_positions`.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
           return_layers: whether to return what each layer makes, `hidden` being the last.
           output_positions: see `Encoder`; not with a pooler, which needs the first position.
         """
-        x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic=deterministic)
-        mask = make_mask(segment_ids, self.config.direction)
+        x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
+        mask = make_mask(inputs.segment_ids, self.config.direction)
         asked = {"return_attention": return_attention, "return_layers": return_layers}
         hidden, attention, layers = self.encoder(
             x, mask, deterministic=deterministic, output_positions=output_positions, **asked
         )
         pooled = None
         if self.use_pooler:
-            first = hidden[:, :1] if cls_positions is None else take_positions(hidden, cls_positions)
+            positions = inputs.cls_positions
+            first = hidden[:, :1] if positions is None else take_positions(hidden, positions)
             pooled = jnp.tanh(self.pooler(first))
         return BertOutput(hidden, pooled, attention, layers)
 
@@ -161,34 +172,21 @@ class BertForPreTraining(nn.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
+        inputs: BertInputs,
         masked_positions: Int[Array, "B P"],
         *,
-        position_ids: Int[Array, "B S"] | None = None,
-        cls_positions: Int[Array, "B E"] | None = None,
         deterministic: bool,
         return_attention: bool,
     ) -> PreTrainingOutput:
         """Predicts words and the next sentence.
 
         Args:
-          input_ids: the tokens, some of them masked.
-          token_type_ids, segment_ids, position_ids, cls_positions: as `Bert` takes them.
+          inputs: the batch, some of its tokens masked.
           masked_positions: where words are to be predicted; logits are computed there alone.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
         """
-        hidden, pooled, attention, _ = self.bert(
-            input_ids,
-            token_type_ids,
-            segment_ids,
-            position_ids=position_ids,
-            cls_positions=cls_positions,
-            deterministic=deterministic,
-            return_attention=return_attention,
-        )
+        hidden, pooled, attention, _ = self.bert(inputs, deterministic=deterministic, return_attention=return_attention)
         masked_lm_logits = self.masked_lm(
             take_positions(hidden, masked_positions), self.bert.embeddings.word_embeddings
         )

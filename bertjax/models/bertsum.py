@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from bertjax.config import Constrained, DropoutRate, Size, one_of
 from bertjax.models.attention import make_mask
-from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder import run_layers, stacked_init
 from bertjax.models.heads import pool_spans
@@ -77,10 +77,7 @@ class BertSum(nn.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        cls_positions: Int[Array, "B E"],
+        inputs: BertInputs,
         sentence_mask: Int[Array, "B E"] | Bool[Array, "B E"],
         first_sentences: Int[Array, " B"] | None = None,
         *,
@@ -89,30 +86,28 @@ class BertSum(nn.Module):
         """Returns the logit of each sentence; what stands at padding means nothing.
 
         Args:
-          input_ids: the tokens.
-          token_type_ids: 0 and 1 in turns, sentence by sentence ("interval segments").
-          segment_ids: 1 at tokens, 0 at padding.
-          cls_positions: the [CLS] of each sentence; any place of the row at padding.
+          inputs: the documents. Token types alternate between 0 and 1, sentence by sentence ("interval segments");
+            `cls_positions` has the [CLS] of each sentence, and any position of the row at padding.
           sentence_mask: 1 at sentences, 0 at padding, which comes last.
           first_sentences: the number in its document of each row's first sentence, where rows are parts of documents;
             None for 0. The Transformer knows sentences by their numbers.
           deterministic: no dropout.
         """
+        assert inputs.cls_positions is not None
         of_cls = self.head.sentence_pooling == "cls"
         hidden = self.bert(
-            input_ids,
-            token_type_ids,
-            segment_ids,
+            inputs,
             deterministic=deterministic,
             return_attention=False,
-            output_positions=cls_positions if of_cls else None,
+            output_positions=inputs.cls_positions if of_cls else None,
         ).hidden
         mask = (sentence_mask != 0).astype(jnp.int32)
         if of_cls:
             sentences = jnp.where(mask[..., None] != 0, hidden, 0)
         else:
-            sentences = pool_spans(hidden, cls_positions, _lengths(segment_ids, cls_positions, mask))
-        first = jnp.zeros(len(input_ids), jnp.int32) if first_sentences is None else first_sentences
+            lengths = _lengths(inputs.segment_ids, inputs.cls_positions, mask)
+            sentences = pool_spans(hidden, inputs.cls_positions, lengths)
+        first = jnp.zeros(len(mask), jnp.int32) if first_sentences is None else first_sentences
         logits: Array = self.scorer(sentences, mask, first, deterministic=deterministic)
         return logits
 

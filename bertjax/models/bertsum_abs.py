@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import Constrained, DropoutRate, Size
 from bertjax.models.attention import make_cross_mask, make_mask
-from bertjax.models.bert import Bert, BertConfig, BertOutput
+from bertjax.models.bert import Bert, BertConfig, BertInputs, BertOutput
 from bertjax.models.bertsum import presumm_layers
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import sinusoids
@@ -144,10 +144,7 @@ class BertSumAbs(nn.Module):
     ) -> BertOutput:
         types = jnp.zeros_like(ids) if token_type_ids is None else token_type_ids
         output: BertOutput = self.bert(
-            ids,
-            types,
-            segments,
-            position_ids=positions,
+            BertInputs(ids, types, segments, positions),
             deterministic=deterministic,
             return_attention=return_attention,
         )

@@ -1,8 +1,7 @@
 """BERT with the heads of its fine-tuning (Devlin et al. 2019, section 4 and figure 4), and its feature-based tagger.
 
-Rows hold one instance each: `segment_ids` is 1 at tokens and 0 at padding. Where several are packed into a row they are
-numbered from 1 on, and `position_ids` begin anew in each; a BiLSTM, which reads on from one into the next, is an error.
-Logits are float32.
+Inputs with `position_ids` are rows of packed instances. A BiLSTM would read across their borders, so models with one
+raise UserError for them. Logits are float32.
 
 Shapes: B batch, S length, H hidden size, C classes, K chosen layers, E instances of a packed row.
 """
@@ -17,7 +16,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import choice
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
 from bertjax.models.transformer import check_value, kernel_init
@@ -64,13 +63,11 @@ class BertFeatures(nn.Module):
     mixing: str  # see `LayerMix`
 
     @nn.compact
-    def __call__(
-        self, input_ids: Int[Array, "B S"], token_type_ids: Int[Array, "B S"], segment_ids: Int[Array, "B S"]
-    ) -> Float32[Array, "B S F"]:
+    def __call__(self, inputs: BertInputs) -> Float32[Array, "B S F"]:
         """Returns the vectors, those of padding too."""
         check_layers(self.layers, self.config.num_layers, "model.layers")
         output = Bert(self.config, use_pooler=False, name="bert")(
-            input_ids, token_type_ids, segment_ids, deterministic=True, return_attention=False, return_layers=True
+            inputs, deterministic=True, return_attention=False, return_layers=True
         )
         assert output.layers is not None
         return LayerMix(self.mixing, name="mix")(choose_layers(output.layers, self.layers).astype(jnp.float32))
@@ -139,36 +136,21 @@ class BertForSequenceClassification(nn.Module):
     lstm_size: int  # units of each direction; 0 for no BiLSTM
 
     @nn.compact
-    def __call__(
-        self,
-        input_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        *,
-        position_ids: Int[Array, "B S"] | None = None,
-        cls_positions: Int[Array, "B E"] | None = None,
-        deterministic: bool,
-    ) -> Float32[Array, "B *E C"]:
+    def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B *E C"]:
         """Returns the logits of each row; of a packed row those of each instance, which begin at `cls_positions`."""
-        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, position_ids is not None)
-        pooled = cls_positions
+        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, inputs)
+        pooled = inputs
         if self.config.direction == "left_to_right":
-            pooled = _last_tokens(segment_ids, cls_positions)
+            pooled = inputs._replace(cls_positions=_last_tokens(inputs.segment_ids, inputs.cls_positions))
         output = Bert(self.config, use_pooler=not self.lstm_size, name="bert")(
-            input_ids,
-            token_type_ids,
-            segment_ids,
-            position_ids=position_ids,
-            cls_positions=pooled,
-            deterministic=deterministic,
-            return_attention=False,
+            pooled, deterministic=deterministic, return_attention=False
         )
         x = output.hidden if output.pooled is None else output.pooled
-        if output.pooled is not None and cls_positions is None:
+        if output.pooled is not None and inputs.cls_positions is None:
             x = x[:, 0]
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
-            x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).final
+            x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).final
         return _classifier(self.config, self.num_labels, "classifier")(x)
 
 
@@ -184,28 +166,15 @@ class BertForTokenClassification(nn.Module):
     lstm_size: int  # units of each direction; 0 for no BiLSTM
 
     @nn.compact
-    def __call__(
-        self,
-        input_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        *,
-        position_ids: Int[Array, "B S"] | None = None,
-        deterministic: bool,
-    ) -> Float32[Array, "B S C"]:
+    def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S C"]:
         """Returns the logits of each token."""
-        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, position_ids is not None)
+        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, inputs)
         x = Bert(self.config, use_pooler=False, name="bert")(
-            input_ids,
-            token_type_ids,
-            segment_ids,
-            position_ids=position_ids,
-            deterministic=deterministic,
-            return_attention=False,
+            inputs, deterministic=deterministic, return_attention=False
         ).hidden
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
-            x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).hidden
+            x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).hidden
         return _classifier(self.config, self.num_labels, "classifier")(x)
 
 
@@ -221,27 +190,14 @@ class BertForQuestionAnswering(nn.Module):
     lstm_size: int  # units of each direction; 0 for no BiLSTM
 
     @nn.compact
-    def __call__(
-        self,
-        input_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        *,
-        position_ids: Int[Array, "B S"] | None = None,
-        deterministic: bool,
-    ) -> SpanLogits:
+    def __call__(self, inputs: BertInputs, *, deterministic: bool) -> SpanLogits:
         """Returns the logits of each token."""
-        _check_lstm(self.lstm_size, position_ids is not None)
+        _check_lstm(self.lstm_size, inputs)
         x = Bert(self.config, use_pooler=False, name="bert")(
-            input_ids,
-            token_type_ids,
-            segment_ids,
-            position_ids=position_ids,
-            deterministic=deterministic,
-            return_attention=False,
+            inputs, deterministic=deterministic, return_attention=False
         ).hidden
         if self.lstm_size:
-            x = BiLSTM(self.lstm_size, name="lstm")(x, segment_ids).hidden
+            x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).hidden
         logits = _classifier(self.config, 2, "qa_outputs")(x)
         return SpanLogits(logits[..., 0], logits[..., 1])
 
@@ -295,18 +251,12 @@ class BertFeatureTagger(nn.Module):
     dropout: float  # of the tagger
 
     @nn.compact
-    def __call__(
-        self,
-        input_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        *,
-        deterministic: bool,
-    ) -> Float32[Array, "B S C"]:
+    def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S C"]:
         """Returns the logits of each token, padding included."""
+        _check_lstm(self.lstm_size, inputs)
         check_layers(self.layers, self.config.num_layers, "model.feature_layers")
         output = Bert(self.config, use_pooler=False, name="bert")(
-            input_ids, token_type_ids, segment_ids, deterministic=True, return_attention=False, return_layers=True
+            inputs, deterministic=True, return_attention=False, return_layers=True
         )
         assert output.layers is not None
         features = choose_layers(jax.lax.stop_gradient(output.layers), self.layers)
@@ -319,7 +269,7 @@ class BertFeatureTagger(nn.Module):
             self.config.initializer_range,
             name="tagger",
         )
-        return tagger(features, segment_ids, deterministic=deterministic)
+        return tagger(features, inputs.segment_ids, deterministic=deterministic)
 
 
 def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None) -> Int[Array, "B E"]:
@@ -333,12 +283,13 @@ def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
     return Dense(num_labels, kernel_init(config), "float32", name=name)
 
 
-def _check_head(num_labels: int, dropout: float, lstm_size: int, packed: bool = False) -> None:
+def _check_head(num_labels: int, dropout: float, lstm_size: int, inputs: BertInputs | None = None) -> None:
     check_value(num_labels >= 1, "num_labels", num_labels, "at least 1")
     check_value(0 <= dropout < 1, "classifier_dropout", dropout, "at least 0 and below 1")
-    _check_lstm(lstm_size, packed)
+    _check_lstm(lstm_size, inputs)
 
 
-def _check_lstm(lstm_size: int, packed: bool) -> None:
+def _check_lstm(lstm_size: int, inputs: BertInputs | None) -> None:
+    packed = inputs is not None and inputs.position_ids is not None
     check_value(lstm_size >= 0, "lstm_size", lstm_size, "at least 0")
     check_value(not (lstm_size and packed), "lstm_size", lstm_size, "0 with packed rows, data.packing=True")

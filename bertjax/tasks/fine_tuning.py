@@ -16,16 +16,13 @@ from bertjax.contract import Batch, Example, Params
 from bertjax.data.rows.buckets import bucket_lengths, examples_in
 from bertjax.data.text.vocabularies import is_bare
 from bertjax.errors import UserError
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import BertConfig, BertInputs
 
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token, which some have to fill up a multiple of that
 _INPUTS = ("input_ids", "token_type_ids", "segment_ids")
-_POSITIONS = "position_ids"
 # Keys of `model` for what knows nothing of packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
-# What of them `BertForSequenceClassification` takes where rows are packed.
-PACKED = (_POSITIONS, "cls_positions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,22 +160,13 @@ def check_two_segments(config: BertConfig) -> None:
 def init(model: nn.Module, rng: jax.Array) -> Params:
     """Fresh parameters of a model that takes BERT's inputs."""
     ids = jnp.zeros((1, 1), jnp.int32)
-    return model.init(rng, ids, ids, ids, deterministic=True)["params"]
+    return model.init(rng, BertInputs(ids, ids, ids), deterministic=True)["params"]
 
 
-def apply(
-    model: nn.Module, params: Params, batch: Batch, rng: jax.Array | None, of_packed: Sequence[str] = (_POSITIONS,)
-) -> Any:
-    """What such a model gives for a batch; without `rng`, dropout is off.
-
-    Args:
-      model, params, batch, rng: as said.
-      of_packed: the inputs that it takes besides where rows are packed, and batches have them.
-    """
-    inputs = (batch[name] for name in _INPUTS)
-    packed = {name: batch[name] for name in of_packed if name in batch}
+def apply(model: nn.Module, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
+    """Returns the output of a model that takes BERT's inputs; without `rng`, dropout is off."""
     rngs = {} if rng is None else {"dropout": rng}
-    return model.apply({"params": params}, *inputs, **packed, deterministic=rng is None, rngs=rngs)
+    return model.apply({"params": params}, BertInputs.of(batch), deterministic=rng is None, rngs=rngs)
 
 
 def batch_specs(
@@ -212,7 +200,7 @@ def training_specs(
     """
     if not packing:
         return batch_specs(shapes(batch_size, length), of_tokens, of_examples)
-    of_tokens = {**dict.fromkeys((*_INPUTS, _POSITIONS), np.int32), **of_tokens}
+    of_tokens = {**dict.fromkeys((*_INPUTS, "position_ids"), np.int32), **of_tokens}
     of_examples = {**of_examples, "cls_positions": np.int32, "weights": np.float32}
     places = batch_size, examples_in(length)
     return [

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.contract import Attended, Example, Params
 from bertjax.models.attention import make_mask
-from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.bert import Bert, BertConfig, BertInputs
 
 ATTENDED = 3  # examples whose attention is shown
 _TOKENS = 64  # of the longest of them: what fits a screen, and 10 of them a page
@@ -45,23 +45,23 @@ def attention(
         return {}
     (row,) = example.rows
     count = len(row["input_ids"])
-    # Padded to one length, so that one program does for all.
-    ids, types, segments = (
-        jnp.asarray(np.pad(array, (0, _TOKENS - count))[None])
-        for array in (row["input_ids"], row["token_type_ids"], np.ones(count, np.int32))
-    )
     length = min(_TOKENS, config.max_positions)
-    weights = _weights(config, params["bert"], ids[:, :length], types[:, :length], segments[:, :length])
+    # Padded to one length, so that all examples share one compiled program.
+    inputs = BertInputs(
+        *(
+            jnp.asarray(np.pad(array, (0, length - count))[None])
+            for array in (row["input_ids"], row["token_type_ids"], np.ones(count, np.int32))
+        )
+    )
+    weights = _weights(config, params["bert"], inputs)
     words = [vocab[token] for token in row["input_ids"].tolist()]
     return {"attention": {"encoder": Attended(np.asarray(weights)[:, 0, :, :count, :count], words, words)}}
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _weights(
-    config: BertConfig, params: Params, ids: Int[Array, "1 S"], types: Int[Array, "1 S"], segments: Int[Array, "1 S"]
-) -> Float[Array, "L 1 N S S"]:
+def _weights(config: BertConfig, params: Params, inputs: BertInputs) -> Float[Array, "L 1 N S S"]:
     model = Bert(dataclasses.replace(config, attention_backend="xla"), use_pooler=False)
-    output = model.apply({"params": params}, ids, types, segments, deterministic=True, return_attention=True)
+    output = model.apply({"params": params}, inputs, deterministic=True, return_attention=True)
     return output.attention  # type: ignore[union-attr]
 
 

@@ -16,6 +16,7 @@ from bertjax import progress
 from bertjax.config import build_all
 from bertjax.data.summarization import docstring_summaries
 from bertjax.errors import UserError
+from bertjax.models.bert import BertInputs
 from bertjax.runs.checkpoints import restore_params
 from bertjax.tasks import summarization
 from bertjax.training.config import TrainingConfig
@@ -639,9 +640,10 @@ def test_checkpoints_of_presumm_score_as_the_model_does(golden_vocabulary, score
     ids = [[2, *(vocabulary.index(word) if word in vocabulary else 1 for word in each), 3] for each in words]
     starts = np.cumsum([0, *map(len, ids[:-1])])
     types = [i % 2 for i, each in enumerate(ids) for _ in each]
-    inputs = [np.concatenate(ids), types, np.ones_like(types), starts, np.ones_like(starts)]
-    apply = jax.jit(lambda *inputs: model.apply({"params": params}, *inputs, deterministic=True))
-    logits = apply(*(jnp.asarray(x)[None] for x in inputs))
+    ids, types, starts = (jnp.asarray(x)[None] for x in (np.concatenate(ids), types, starts))
+    inputs = BertInputs(ids, types, jnp.ones_like(ids), cls_positions=starts)
+    apply = jax.jit(functools.partial(model.apply, deterministic=True))
+    logits = apply({"params": params}, inputs, jnp.ones_like(starts))
     np.testing.assert_allclose(found, jax.nn.sigmoid(logits[0]), atol=2e-5)
 
 

@@ -14,7 +14,7 @@ import pytest
 from bertjax.config import build_all, check_unresolved
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert
+from bertjax.models.bert import Bert, BertInputs
 from bertjax.modes import streams
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference
@@ -70,8 +70,9 @@ def layers_of(first, second=None):
     types = [0] * len(ids)
     if second is not None:
         ids, types = [*ids, *second, tokenizer.sep_id], types + [1] * (len(second) + 1)
-    inputs = (np.pad(np.int32([row]), ((0, 0), (0, 32 - len(ids)))) for row in (ids, types, [1] * len(ids)))
-    return np.asarray(model()({"params": published.params()}, *inputs).layers)[:, 0, : len(ids)]
+    rows = (ids, types, [1] * len(ids))
+    inputs = BertInputs(*(np.pad(np.int32([row]), ((0, 0), (0, 32 - len(ids)))) for row in rows))
+    return np.asarray(model()({"params": published.params()}, inputs).layers)[:, 0, : len(ids)]
 
 
 def encode(text):

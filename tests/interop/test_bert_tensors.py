@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining
+from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
@@ -50,7 +50,7 @@ def shapes(name, lstm_size=0, **changes):
             "question": lambda: BertForQuestionAnswering(config, lstm_size),
         }[name]()
     init = functools.partial(model.init, **options)
-    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, *positions)["params"]
+    return jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids), *positions)["params"]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.models.bert import BertConfig, BertForPreTraining
+from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
 from tests.random_params import random_params
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
@@ -31,7 +31,7 @@ NO_NEXT_SENTENCE = dataclasses.replace(CONFIG, next_sentence=False)
 def shapes(config):
     ids = jnp.zeros((1, 1), jnp.int32)
     init = functools.partial(BertForPreTraining(config).init, deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+    return jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids), ids)["params"]
 
 
 SHAPES = shapes(CONFIG)

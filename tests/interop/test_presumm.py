@@ -15,7 +15,7 @@ from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.interop import huggingface, presumm
 from bertjax.interop.formats import torch_pickle
-from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.embeddings import sinusoids
@@ -333,7 +333,8 @@ def test_a_plain_bert_from_a_summarizer():
     config = with_positions(40)[0].config
     ids = np.zeros((1, 1), np.int32)
     init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
-    params, report = presumm.load(GOLDEN / "rnn.pt", jax.eval_shape(init, jax.random.key(0), ids, ids, ids)["params"])
+    shapes = jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids))["params"]
+    params, report = presumm.load(GOLDEN / "rnn.pt", shapes)
     np.testing.assert_array_equal(params["pooler"]["kernel"], tensors("rnn")["bert.model.pooler.dense.weight"].T)
     assert "ext_layer.rnn.hidden0.0.weight_ih" in report.unused
 
@@ -459,8 +460,9 @@ def test_an_experiment_without_scorer():
 
 
 def fresh(model):
-    init = functools.partial(model.init, deterministic=True)
-    return random_params(init, *[np.zeros((1, 1), np.int32)] * 5)["params"]
+    ids = np.zeros((1, 1), np.int32)
+    inputs = BertInputs(ids, ids, ids, cls_positions=ids)
+    return random_params(functools.partial(model.init, deterministic=True), inputs, ids)["params"]
 
 
 def test_a_warm_start_from_a_checkpoint():
@@ -542,6 +544,6 @@ def test_transformers_opens_the_encoder(tmp_path, scorer):
     with torch.no_grad():
         theirs = opened.eval()(*(torch.tensor(x).long() for x in (ids, tokens, types))).last_hidden_state.numpy()
     bert = Bert(model.config, use_pooler=False)
-    inputs = (jnp.asarray(x) for x in (ids, types, tokens))
-    ours = bert.apply({"params": params["bert"]}, *inputs, deterministic=True, return_attention=False)
+    inputs = BertInputs(*(jnp.asarray(x) for x in (ids, types, tokens)))
+    ours = bert.apply({"params": params["bert"]}, inputs, deterministic=True, return_attention=False)
     np.testing.assert_allclose(ours.hidden[tokens == 1], theirs[tokens == 1], atol=2e-5)

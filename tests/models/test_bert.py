@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining
+from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.encoder import take_positions
 from tests.random_params import random_params
 
@@ -49,9 +49,13 @@ def batch():
     }
 
 
+def arguments(inputs):
+    return BertInputs.of(inputs), inputs["masked_positions"]
+
+
 def init(config, key):
     options = {"deterministic": True, "return_attention": False}
-    return BertForPreTraining(config).init(key, **batch(), **options)["params"]
+    return BertForPreTraining(config).init(key, *arguments(batch()), **options)["params"]
 
 
 def abstract(config):
@@ -67,7 +71,7 @@ def params():
 def apply(config, params, inputs, key, return_attention):
     options = {"deterministic": key is None, "return_attention": return_attention}
     rngs = {} if key is None else {"dropout": key}
-    return BertForPreTraining(config).apply({"params": params}, **inputs, **options, rngs=rngs)
+    return BertForPreTraining(config).apply({"params": params}, *arguments(inputs), **options, rngs=rngs)
 
 
 def run(config, params, inputs, key=None, return_attention=False):
@@ -76,6 +80,13 @@ def run(config, params, inputs, key=None, return_attention=False):
 
 def size(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def test_inputs_of_a_batch_are_its_fields_that_bert_takes():
+    fields = dict(zip(BertInputs._fields, "abcde", strict=True))
+    assert BertInputs.of({**fields, "labels": "f"})._asdict() == fields
+    del fields["position_ids"], fields["cls_positions"]
+    assert BertInputs.of(fields) == ("a", "b", "c", None, None)
 
 
 @pytest.mark.parametrize(("config", "expected"), [(BASE, 109_482_240), (LARGE, 335_141_888)])
@@ -147,14 +158,14 @@ def test_asking_for_attention_changes_nothing_else(params):
 
 
 def test_outputs_of_all_layers_begin_with_the_embeddings(params):
-    inputs = {name: value for name, value in batch().items() if name != "masked_positions"}
+    inputs = BertInputs.of(batch())
     bert = {"params": params["bert"]}
 
     @functools.partial(jax.jit, static_argnums=0)
     def layers(use_pooler):
         model = Bert(CONFIG, use_pooler=use_pooler)
-        output = model.apply(bert, **inputs, deterministic=True, return_attention=False, return_layers=True)
-        embedded = model.bind(bert).embeddings(inputs["input_ids"], inputs["token_type_ids"], deterministic=True)
+        output = model.apply(bert, inputs, deterministic=True, return_attention=False, return_layers=True)
+        embedded = model.bind(bert).embeddings(inputs.input_ids, inputs.token_type_ids, deterministic=True)
         return output, embedded
 
     for use_pooler in (True, False):
@@ -167,10 +178,9 @@ def test_outputs_of_all_layers_begin_with_the_embeddings(params):
 @functools.partial(jax.jit, static_argnums=0)
 def read(config, params, positions, key=None):
     """Outputs at some positions of each row; if `positions` is None, the same ones of all outputs."""
-    model, inputs = Bert(config, use_pooler=False), list(batch().values())[:3]
-    output = model.apply(
+    output = Bert(config, use_pooler=False).apply(
         {"params": params},
-        *inputs,
+        BertInputs.of(batch()),
         output_positions=positions,
         deterministic=key is None,
         return_attention=False,
@@ -231,9 +241,9 @@ def test_dropout_of_outputs_at_some_positions(params):
 
 @functools.partial(jax.jit, static_argnums=0)
 def hidden(config, params, ids):
-    ones = jnp.ones_like(ids)
+    inputs = BertInputs(ids, jnp.ones_like(ids), jnp.ones_like(ids))
     bert = Bert(config, use_pooler=False)
-    return bert.apply({"params": params["bert"]}, ids, ones, ones, deterministic=True, return_attention=False).hidden
+    return bert.apply({"params": params["bert"]}, inputs, deterministic=True, return_attention=False).hidden
 
 
 @pytest.mark.parametrize("changed", [0, 3, LENGTH - 1])

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert
+from bertjax.models.bert import Bert, BertInputs
 from bertjax.models.bertsum import SCORERS, BertSum, BertSumConfig, _numbers, first_places
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.transformer import TENSOR_RULES
@@ -58,24 +58,28 @@ def batch(padding=0):
     }
 
 
+def arguments(inputs):
+    return BertInputs.of(inputs), inputs["sentence_mask"], inputs.get("first_sentences")
+
+
 def make(case):
     return BertSum(CONFIG, head(case))
 
 
 def abstract(model):
-    return jax.eval_shape(functools.partial(model.init, deterministic=True, **batch()), jax.random.key(0))
+    return jax.eval_shape(functools.partial(model.init, deterministic=True), jax.random.key(0), *arguments(batch()))
 
 
 @functools.cache
 def init(case):
     """Parameters with nothing at 0 or 1."""
-    return random_params(functools.partial(make(case).init, deterministic=True, **batch()), scale=0.3)
+    return random_params(functools.partial(make(case).init, deterministic=True), *arguments(batch()), scale=0.3)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def apply(model, variables, inputs, key=None):
     rngs = {} if key is None else {"dropout": key}
-    return model.apply(variables, **inputs, deterministic=key is None, rngs=rngs)
+    return model.apply(variables, *arguments(inputs), deterministic=key is None, rngs=rngs)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -202,8 +206,7 @@ def test_the_published_lstm_matches_numpy():
 def test_a_sentence_may_be_the_mean_of_its_tokens():
     inputs, variables = batch(), init("classifier_mean")
     apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, deterministic=True, return_attention=False))
-    tokens = (inputs[name] for name in ("input_ids", "token_type_ids", "segment_ids"))
-    hidden = np.asarray(apply({"params": variables["params"]["bert"]}, *tokens).hidden)
+    hidden = np.asarray(apply({"params": variables["params"]["bert"]}, BertInputs.of(inputs)).hidden)
     linear, ours = variables["params"]["scorer"]["linear"], run("classifier_mean", variables, inputs)
     for row, parts in enumerate([[(0, 3), (3, 4), (4, 8), (8, 10)], [(0, 6)], [(0, 2), (2, 5), (5, 8)]]):
         means = np.stack([hidden[row, begin:end].mean(0) for begin, end in parts])

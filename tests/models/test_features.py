@@ -5,7 +5,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models import heads
-from bertjax.models.bert import Bert
+from bertjax.models.bert import Bert, BertInputs
 from tests import published
 
 HIDDEN = np.float32([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]], [[5.0, 6.0], [7.0, 7.0], [8.0, 8.0]]])
@@ -83,7 +83,7 @@ def test_units_are_the_means_of_their_tokens(dtype):
 @pytest.mark.parametrize("mixing", ["concatenation", "weighted"])
 def test_features_of_bert(mixing):
     ids = np.array([[2, 6, 7, 3, 0], [2, 8, 9, 10, 3]])
-    inputs = ids, ids % 2, (ids != 0).astype(np.int32)
+    inputs = BertInputs(ids, ids % 2, (ids != 0).astype(np.int32))
     variables = {"params": {"bert": published.params()}}
     if mixing == "weighted":  # as the sum
         variables["params"]["mix"] = {"weights": np.zeros(2, np.float32), "gamma": np.float32(2)}
@@ -92,8 +92,8 @@ def test_features_of_bert(mixing):
     def found_and_layers(variables):
         bert = Bert(published.CONFIG, use_pooler=True)
         options = {"deterministic": True, "return_attention": False, "return_layers": True}
-        layers = bert.apply({"params": variables["params"]["bert"]}, *inputs, **options).layers
-        return heads.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, *inputs), layers
+        layers = bert.apply({"params": variables["params"]["bert"]}, inputs, **options).layers
+        return heads.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, inputs), layers
 
     found, layers = map(np.asarray, found_and_layers(variables))
     expected = np.concatenate([layers[1], layers[4]], axis=-1) if mixing == "concatenation" else layers[1] + layers[4]

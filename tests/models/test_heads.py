@@ -8,7 +8,7 @@ import pytest
 from flax import traverse_util
 
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig
+from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.models.heads import (
     BertFeatureTagger,
     BertForQuestionAnswering,
@@ -42,11 +42,8 @@ CALLS = [(kind, lstm_size) for kind in KINDS for lstm_size in (0, 5)]
 def batch(padding=0):
     """Three rows of falling length, with some token in the padding's place."""
     ids = np.random.RandomState(0).randint(1, 31, (3, LENGTH))
-    return {
-        "input_ids": np.where(REAL, ids, padding),
-        "token_type_ids": np.array([[0] * 4 + [1] * 4, [0] * 8, [0] * 2 + [1] * 6]),
-        "segment_ids": REAL.astype(np.int32),
-    }
+    types = np.array([[0] * 4 + [1] * 4, [0] * 8, [0] * 2 + [1] * 6])
+    return BertInputs(np.where(REAL, ids, padding), types, REAL.astype(np.int32))
 
 
 def make(kind, lstm_size=0, config=CONFIG, dropout=0.1):
@@ -59,17 +56,20 @@ def make(kind, lstm_size=0, config=CONFIG, dropout=0.1):
 
 @functools.cache
 def init(model):
-    return random_params(functools.partial(model.init, **inputs_of(model), deterministic=True), scale=0.3)
+    return random_params(functools.partial(model.init, deterministic=True), *arguments(model), scale=0.3)
 
 
-def inputs_of(model):
-    return features() if isinstance(model, FeatureTagger) else batch()
+def arguments(model, inputs=None):
+    """What a model takes by position: a tuple of features and segments, or BERT's inputs."""
+    if isinstance(model, FeatureTagger):
+        return inputs or features()
+    return (inputs or batch(),)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def apply(model, variables, inputs, key):
     rngs = {} if key is None else {"dropout": key}
-    return model.apply(variables, **inputs, deterministic=key is None, rngs=rngs)
+    return model.apply(variables, *arguments(model, inputs), deterministic=key is None, rngs=rngs)
 
 
 def run(model, variables, inputs, seed=None):
@@ -91,8 +91,8 @@ def run_with_gradient(model, variables, inputs):
 
 
 def abstract(model):
-    init = functools.partial(model.init, **inputs_of(model), deterministic=True)
-    return jax.eval_shape(init, jax.random.key(0))["params"]
+    init = functools.partial(model.init, deterministic=True)
+    return jax.eval_shape(init, jax.random.key(0), *arguments(model))["params"]
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_parameters(kind, lstm_size, bert, head):
 
 def test_heads_begin_as_truncated_normals():
     model = BertForSequenceClassification(dataclasses.replace(CONFIG, hidden_size=300), 200, 0.1, 0)
-    init = functools.partial(model.init, **batch(), deterministic=True)
-    head = jax.jit(lambda key: init(key)["params"]["classifier"])(jax.random.key(0))
+    init = functools.partial(model.init, deterministic=True)
+    head = jax.jit(lambda key: init(key, batch())["params"]["classifier"])(jax.random.key(0))
     head = jax.tree.map(np.asarray, head)
     assert not head["bias"].any()
     assert 0.59 < np.abs(head["kernel"]).max() <= 0.6
@@ -137,7 +137,7 @@ def test_shapes_and_dtypes(kind, lstm_size, dtype):
 def test_heads_are_affine_maps_of_bert():
     bert = init(make("sequence"))["params"]["bert"]
     apply = functools.partial(Bert(CONFIG, use_pooler=True).apply, deterministic=True, return_attention=False)
-    output = jax.tree.map(np.asarray, jax.jit(apply)({"params": bert}, **batch()))
+    output = jax.tree.map(np.asarray, jax.jit(apply)({"params": bert}, batch()))
     without_pooler = {name: leaf for name, leaf in bert.items() if name != "pooler"}
     for kind in KINDS:
         params = init(make(kind))["params"] | {"bert": bert if kind == "sequence" else without_pooler}
@@ -160,7 +160,7 @@ def test_padding_changes_nothing(kind, lstm_size):
 def other_word(rows, position):
     """The batch with another word at one position of some rows."""
     inputs = batch()
-    inputs["input_ids"][rows, position] = (inputs["input_ids"][rows, position] + 1) % 31
+    inputs.input_ids[rows, position] = (inputs.input_ids[rows, position] + 1) % 31
     return inputs
 
 
@@ -241,7 +241,7 @@ def tagger(mixing="concatenation", **changes):
 
 def features():
     x = np.random.default_rng(0).standard_normal((3, LENGTH, 2, 6)).astype(np.float32)
-    return {"features": x, "segment_ids": REAL.astype(np.int32)}
+    return x, REAL.astype(np.int32)
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_feature_tagger(mixing, size, mix):
 
 
 def test_feature_tagger_leaves_padding_out():
-    model, inputs = tagger("weighted"), features()
-    other = {**inputs, "features": np.where(REAL[..., None, None], inputs["features"], np.float32(9))}
-    logits = [run(model, init(model), each)[REAL] for each in (inputs, other)]
+    model, (x, segments) = tagger("weighted"), features()
+    other = np.where(REAL[..., None, None], x, np.float32(9))
+    logits = [run(model, init(model), (each, segments))[REAL] for each in (x, other)]
     np.testing.assert_array_equal(*logits)
 
 
@@ -291,9 +291,9 @@ def test_bert_feature_tagger_is_bert_below_a_tagger():
     logits, _ = run_with_gradient(bert_tagger(), {"params": params}, batch())
     options = {"deterministic": True, "return_attention": False, "return_layers": True}
     apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, **options))
-    layers = np.asarray(apply({"params": params["bert"]}, **batch()).layers)
-    x = {**features(), "features": np.stack([layers[0], layers[1]], axis=2)}
-    expected = run(tagger("weighted"), {"params": params["tagger"]}, x)
+    layers = np.asarray(apply({"params": params["bert"]}, batch()).layers)
+    x = np.stack([layers[0], layers[1]], axis=2)
+    expected = run(tagger("weighted"), {"params": params["tagger"]}, (x, batch().segment_ids))
     np.testing.assert_allclose(np.asarray(logits)[REAL], expected[REAL], atol=1e-5)
 
 
@@ -331,16 +331,24 @@ def test_a_tagger_checks_its_layers():
 def test_packed_instances_are_classified_as_alone(direction):
     model = make("sequence", config=dataclasses.replace(CONFIG, direction=direction))
     variables, alone = init(model), batch()
-    alone["segment_ids"][2, 5:] = 0
+    alone.segment_ids[2, 5:] = 0
     expected = run(model, variables, alone)
-    lengths = alone["segment_ids"].sum(axis=1)[1:]  # the second and the third row share one of ten positions
-    packed = {name: np.zeros((1, lengths.sum()), np.int32) for name in (*alone, "position_ids")}
+    lengths = alone.segment_ids.sum(axis=1)[1:]  # the second and the third row share one of ten positions
     starts = np.cumsum(lengths) - lengths
+    packed = BertInputs(*np.zeros((4, 1, lengths.sum()), np.int32), starts[None].astype(np.int32))
     for number, (start, length) in enumerate(zip(starts, lengths, strict=True), start=1):
         place = slice(start, start + length)
-        for name in ("input_ids", "token_type_ids"):
-            packed[name][0, place] = alone[name][number, :length]
-        packed["segment_ids"][0, place] = number
-        packed["position_ids"][0, place] = np.arange(length)
-    found = run(model, variables, {**packed, "cls_positions": starts[None].astype(np.int32)})
+        packed.input_ids[0, place] = alone.input_ids[number, :length]
+        packed.token_type_ids[0, place] = alone.token_type_ids[number, :length]
+        packed.segment_ids[0, place] = number
+        packed.position_ids[0, place] = np.arange(length)
+    found = run(model, variables, packed)
     np.testing.assert_allclose(found[0], expected[1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "features"])
+def test_a_bilstm_refuses_packed_rows(kind):
+    model = bert_tagger() if kind == "features" else make(kind, lstm_size=5)
+    packed = batch()._replace(position_ids=np.tile(np.arange(LENGTH), (3, 1)))
+    with pytest.raises(UserError, match=r"model\.lstm_size: got 5; expected 0 with packed rows"):
+        jax.eval_shape(functools.partial(model.init, deterministic=True), jax.random.key(0), packed)

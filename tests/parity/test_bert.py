@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.config import build
 from bertjax.interop import huggingface
-from bertjax.models.bert import BertConfig, BertForPreTraining
+from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
 
 GOLDEN = Path(__file__).with_name("golden")
 CASES = ("erf", "tanh", "deep")
@@ -30,7 +30,7 @@ def read(folder, **changes):
 def shapes(config):
     ids = jnp.zeros((1, 1), jnp.int32)
     init = functools.partial(BertForPreTraining(config).init, deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+    return jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids), ids)["params"]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -54,9 +54,7 @@ def apply(config, params, batch):
     everywhere = jnp.broadcast_to(jnp.arange(batch["input_ids"].shape[1]), batch["input_ids"].shape)
     output = BertForPreTraining(config).apply(
         {"params": params},
-        batch["input_ids"],
-        batch["token_type_ids"],
-        batch["attention_mask"],
+        BertInputs(batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]),
         jnp.concatenate([batch["masked_positions"], everywhere], axis=1),
         deterministic=True,
         return_attention=True,

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.config import build
 from bertjax.interop import bert_tensors, huggingface
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining
+from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, span_cross_entropy, squared_error
 from tests.parity.test_bert import distance
@@ -138,7 +138,8 @@ def our_model(case, config):
 def call(case, config, method, *args):
     """Our `init` or `apply` on the batch of a case."""
     inputs, _ = make_batch(case)
-    arrays = [jnp.asarray(inputs[name], jnp.int32) for name in ("input_ids", "token_type_ids", "attention_mask")]
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    arrays = [BertInputs(*(jnp.asarray(inputs[name], jnp.int32) for name in names))]
     options = {"deterministic": True}
     if case in ("model", "pretraining", "masked_lm"):
         options["return_attention"] = False

@@ -16,7 +16,7 @@ import pytest
 
 from bertjax.config import build_all
 from bertjax.interop import presumm
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig
 from tests.parity.test_bert import distance
 
@@ -61,13 +61,13 @@ def read(path, **changes):
 def shapes(model):
     ids = jnp.zeros((1, 1), jnp.int32)
     init = functools.partial(model.init, deterministic=True)
-    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids, ids)["params"]
+    inputs = BertInputs(ids, ids, ids, cls_positions=ids)
+    return jax.eval_shape(init, jax.random.key(0), inputs, ids)["params"]
 
 
 def score(model, params, batch):
     """The logits, and the scores, which are 0 at padding, as theirs."""
-    inputs = {name: array for name, array in batch.items() if name != "labels"}
-    logits = model.apply({"params": params}, **inputs, deterministic=True)
+    logits = model.apply({"params": params}, BertInputs.of(batch), batch["sentence_mask"], deterministic=True)
     return logits, jnp.where(batch["sentence_mask"] != 0, jax.nn.sigmoid(logits), 0)
 
 

@@ -14,7 +14,7 @@ import pytest
 from bertjax.data.text.given_vocabulary import given_vocabulary
 from bertjax.errors import UserError
 from bertjax.interop import google
-from bertjax.models.bert import BertForPreTraining
+from bertjax.models.bert import BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.runs import checkpoints
 from bertjax.tasks import pretrained
@@ -33,6 +33,7 @@ SIZES = {
     "norm": "post",
     "direction": "both",
 }
+IDS = np.zeros((1, 1), np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -71,22 +72,22 @@ def config(folder, model=None, **data):
     return {"experiment": "classification", "init_from": str(folder), "model": sizes, "data": data}
 
 
-def init(model, num_inputs, **options):
-    """Fresh parameters of a model."""
-    ids = (np.zeros((1, 1), np.int32),) * num_inputs
-    params = random_params(functools.partial(model.init, deterministic=True, **options), *ids, seed=1)["params"]
+def init(model, *arguments, **options):
+    """Fresh parameters of a model; its arguments are BERT's inputs and those given."""
+    inputs, options = BertInputs(IDS, IDS, IDS), {"deterministic": True, **options}
+    params = random_params(functools.partial(model.init, **options), inputs, *arguments, seed=1)["params"]
     return jax.device_put(params)
 
 
 @functools.cache
 def classifier():
-    return init(BertForSequenceClassification(published.CONFIG, 3, 0.0, 0), 3)
+    return init(BertForSequenceClassification(published.CONFIG, 3, 0.0, 0))
 
 
 def classifier_of(run, lstm_size=0):
     """Fresh parameters of a classifier of that run's sizes."""
     sizes = dataclasses.replace(published.CONFIG, **pretrained.describe(run).model)
-    return init(BertForSequenceClassification(sizes, 2, 0.0, lstm_size), 3)
+    return init(BertForSequenceClassification(sizes, 2, 0.0, lstm_size))
 
 
 def equal(tree, other):
@@ -213,7 +214,7 @@ def test_weights_of_google_s(caplog, name):
     tensors = google.read_tensors(published.GOOGLE)
     sizes = {**pretrained.describe(published.GOOGLE).model, "next_sentence": True}
     whole = BertForPreTraining(dataclasses.replace(published.CONFIG, **sizes))
-    fresh = init(whole, 4, return_attention=False)
+    fresh = init(whole, IDS, return_attention=False)
     with caplog.at_level(logging.WARNING):
         params = pretrained.warm_start(fresh, published.GOOGLE / name)
     assert caplog.messages == []
@@ -226,7 +227,7 @@ def test_weights_of_google_s(caplog, name):
     ids, types = expected["ids"].astype(np.int32), expected["types"].astype(np.int32)
     places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     apply = jax.jit(functools.partial(whole.apply, deterministic=True, return_attention=False))
-    output = apply({"params": params}, ids, types, np.ones_like(ids), places)
+    output = apply({"params": params}, BertInputs(ids, types, np.ones_like(ids)), places)
     np.testing.assert_allclose(output.masked_lm_logits, expected["logits"], atol=2e-5)
     np.testing.assert_allclose(output.next_sentence_logits[:, 0], expected["relationship"], atol=2e-5)
 

@@ -99,22 +99,22 @@ def test_rows_need_not_be_one_block(monkeypatch):
 @pytest.mark.slow
 def test_activations_stay_split_by_rows_under_fsdp():
     """Without the constraint each device computes all rows: the temporary memory gives it away."""
-    from bertjax.models.bert import BertConfig, BertForPreTraining
+    from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
 
     values = {"vocab_size": 64, "hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}
     values |= {"max_positions": 64, "dropout": 0.0, "attention_dropout": 0.0, "activation": "gelu", "norm_eps": 1e-12}
     config = BertConfig(**values, scan_layers=True, next_sentence=True)
     model = BertForPreTraining(config)
     ids = jax.ShapeDtypeStruct((64, 64), np.int32)
+    call = {"deterministic": True, "return_attention": False}
 
     def loss(params, ids):
-        output = model.apply({"params": params}, ids, ids, ids, ids[:, :4], deterministic=True, return_attention=False)
+        output = model.apply({"params": params}, BertInputs(ids, ids, ids), ids[:, :4], **call)
         return output.masked_lm_logits.sum() + output.next_sentence_logits.sum()
 
     def memory(mesh):
-        call = {"deterministic": True, "return_attention": False}
-        one_row = [jnp.zeros((1, 8), jnp.int32)] * 4
-        init = jax.eval_shape(lambda: model.init(jax.random.key(0), *one_row, **call))["params"]
+        row = jnp.zeros((1, 8), jnp.int32)
+        init = jax.eval_shape(lambda: model.init(jax.random.key(0), BertInputs(row, row, row), row, **call))["params"]
         shardings = (tree_shardings(init, mesh, TENSOR_RULES), jax.sharding.NamedSharding(mesh, P(("data", "fsdp"))))
         with jax.set_mesh(mesh):
             compiled = jax.jit(jax.grad(loss), in_shardings=shardings).lower(init, ids).compile()
