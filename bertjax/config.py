@@ -11,6 +11,8 @@ from bertjax.errors import UserError
 
 T = TypeVar("T")
 
+_TOO_LARGE = 2**63  # for an integer of any library
+
 
 class Constraint(NamedTuple):
     """Which values of its type a config key may have, declared as `rate: Annotated[float, above(0, at_most=1)]`.
@@ -184,14 +186,15 @@ def _checked(value: Any, hint: Any, where: str, unresolved: bool) -> Any:
             return tuple(value)
         return tuple(_checked(item, element, f"{where}[{i}]", unresolved) for i, item in enumerate(value))
     allowed = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (origin,)
-    if type(value) is int and float in allowed and int not in allowed:
+    is_large = type(value) is int and abs(value) >= _TOO_LARGE
+    if type(value) is int and float in allowed and int not in allowed and not is_large:
         return float(value)
     # bool is an int to isinstance; `num_layers=True` is a mistake all the same.
-    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed) or is_large:
         raise UserError(
             f"config key {where}",
             got=f"{value!r} ({type(value).__name__})",
-            expected=f"a value of type {_name(hint)}",
+            expected=f"a value of type {_name(hint)}" + (", of 64 bits" if is_large else ""),
             fix=f"set --config.{where} to a value of that type",
         )
     return value

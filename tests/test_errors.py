@@ -143,6 +143,7 @@ def test_an_unknown_key_is_named_with_those_that_are_known():
         ("steps", "3"),
         ("steps", 3.0),
         ("steps", True),
+        ("steps", 10**30),
         ("is_on", 1),
         ("is_on", "True"),
         ("groups", "a"),

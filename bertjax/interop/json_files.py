@@ -22,6 +22,8 @@ SIZES: dict[str, tuple[str, type]] = {
     "type_vocab_size": ("type_vocab_size", int),
 }
 
+_MAX_INT = 2**31 - 1  # of sizes and ids
+
 
 def read_json(path: Path, kind: type) -> Any:
     """Returns what a file holds, a dict or a list as `kind` says. Raises UserError if it cannot be read or does not."""
@@ -44,11 +46,12 @@ def fields(raw: Mapping[str, Any], keys: Mapping[str, tuple[str, type]], path: P
       keys: by the name of a field: its key in the file and its type; an int passes for a float.
       path: of the file, for messages.
     Raises:
-      UserError: a key that is missing or of another type.
+      UserError: a key that is missing, of another type, or too large.
     """
     for key, kind in keys.values():
-        if key not in raw or type(raw[key]) not in ((int, float) if kind is float else (kind,)):
+        is_large = type(raw.get(key)) is int and abs(raw[key]) > _MAX_INT
+        if key not in raw or type(raw[key]) not in ((int, float) if kind is float else (kind,)) or is_large:
             got = shown(repr(raw[key])) if key in raw else "no value"
-            expected = f"a value of type {kind.__name__}"
+            expected = f"a value of type {kind.__name__}" + (f", at most {_MAX_INT}" if is_large else "")
             raise UserError(f"{path}: {key}", got=got, expected=expected, fix="correct the key")
     return {field: raw[key] for field, (key, _) in keys.items()}

@@ -70,6 +70,7 @@ def test_read_config(given):
         ),
         ([], {"hidden_size": 8.0}, "hidden_size: got 8.0; expected a value of type int"),
         ([], {"vocab_size": True}, "vocab_size: got True"),
+        ([], {"vocab_size": 2**31}, r"vocab_size: got 2147483648; expected a value of type int, at most 2147483647"),
         ([], {"initializer_range": "0.02"}, "initializer_range: got '0.02'; expected a value of type float"),
         ([], {"hidden_act": "relu"}, "hidden_act: got 'relu'; expected 'gelu'. Fix: use a model with that value"),
         (["hidden_act"], {}, "hidden_act: got no value; expected 'gelu'"),

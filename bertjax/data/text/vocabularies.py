@@ -13,6 +13,7 @@ CONTINUATION = "##"
 GOOGLE_WORD_CHARS, TRANSFORMERS_WORD_CHARS = 200, 100  # a longer word is [UNK] in google-research/bert, transformers
 _LONGEST = "max_input_chars_per_word"
 _LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}  # parts of a tokenizer.json
+_MAX_INT = 2**31 - 1
 _LIBRARY_PARTS = {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 _JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
 
@@ -102,8 +103,9 @@ def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any])
     """The length of a word beyond which it is [UNK]."""
     stated = (library.get("model") or {}).get(_LONGEST), config.get(_LONGEST)
     longest = next((value for value in stated if value is not None), TRANSFORMERS_WORD_CHARS)
-    if type(longest) is not int or longest < 1:
-        raise UserError(str(folder), got=f"{_LONGEST} {longest}", expected="a number from 1", fix="restore the files")
+    if type(longest) is not int or not 1 <= longest <= _MAX_INT:
+        expected = f"a number from 1 to {_MAX_INT}"
+        raise UserError(str(folder), got=f"{_LONGEST} {longest}", expected=expected, fix="restore the files")
     return longest
 
 

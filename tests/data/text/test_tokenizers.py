@@ -399,6 +399,10 @@ def test_load_of_what_transformers_saves(tmp_path):
             "max_input_chars_per_word many",
         ),
         (
+            {**WHOLE, "tokenizer.json": {"model": {"max_input_chars_per_word": 2**31}}},
+            "expected a number from 1 to 2147",
+        ),
+        (
             {"tokenizer_config.json": {"do_lower_case": True, "strip_accents": False}},
             "'strip_accents': False",
         ),
