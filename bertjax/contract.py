@@ -63,16 +63,18 @@ class Predicts(abc.ABC):
     """A task that predicts. Methods that are not abstract are for tasks that need them.
 
     Attributes:
-      attends: whether the task has `attention`.
-      writes_text: whether it has `line`.
-      writes_folder: whether it has `open_folder`.
-      has_official_form: whether it has `official`.
+      line: returns the line of text that stands for a record, without its end. None for tasks that write no text.
+      official: returns the JSON object that the field's scripts read, of all records but those of bad inputs. None if
+        there is no such form.
+      open_folder: opens a folder for records that no file of lines could hold. Gives a function that takes each record,
+        those of bad inputs too; the folder appears when it has all. None for tasks that write lines.
+      attention: returns the attention, by kind, of an example of one row with its outputs. None for tasks without.
     """
 
-    attends: bool = False
-    writes_text: bool = False
-    writes_folder: bool = False
-    has_official_form: bool = False
+    line: Callable[[Mapping[str, Any]], str] | None = None
+    official: Callable[[Iterator[Mapping[str, Any]]], Mapping[str, Any]] | None = None
+    open_folder: Callable[[Path], AbstractContextManager[Callable[[Mapping[str, Any]], object]]] | None = None
+    attention: Callable[[Params, Example, Sequence[Output]], Mapping[str, Attended]] | None = None
 
     @abc.abstractmethod
     def init(self, rng: jax.Array) -> Params:
@@ -120,25 +122,6 @@ class Predicts(abc.ABC):
           example: an example.
           outputs: of its rows, still padded.
         """
-
-    def line(self, record: Mapping[str, Any]) -> str:
-        """Returns the line of text that stands for a record, without its end."""
-        raise NotImplementedError
-
-    def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Returns the JSON object that the field's scripts read, of all records but those of bad inputs."""
-        raise NotImplementedError
-
-    def open_folder(self, folder: Path) -> AbstractContextManager[Callable[[Mapping[str, Any]], object]]:
-        """Opens a folder for records that no file of lines could hold.
-
-        Gives a function that takes each record, those of bad inputs too. The folder appears when it has all.
-        """
-        raise NotImplementedError
-
-    def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
-        """Returns the attention, by kind, of an example of one row with these outputs."""
-        raise NotImplementedError
 
 
 class Task(Predicts):

@@ -175,8 +175,6 @@ class _Source(NamedTuple):
 class Summarization(Task):
     """See `bertjax.contract.Task`."""
 
-    writes_text = True
-
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
         self._config, self._tokenizer, self._data = config, tokenizer, ArticleData.of(config.data)

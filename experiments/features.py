@@ -144,8 +144,6 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Feat
 class Features(Predicts):
     """See `bertjax.contract.Predicts`."""
 
-    writes_folder = True
-
     def __init__(self, config: Config, tokenizer: WordPiece) -> None:
         """Args: settings; the vocabulary. Raises UserError if they do not fit together."""
         self._config, self._tokenizer = config, tokenizer

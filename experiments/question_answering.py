@@ -124,8 +124,6 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Ques
 class QuestionAnswering(Task):
     """See `bertjax.contract.Task`."""
 
-    has_official_form = True
-
     def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
         """Args: settings; the vocabulary; whether to read questions. Raises UserError if they do not fit together."""
         self._config, self._tokenizer, self._reads = config, tokenizer, reads

@@ -140,9 +140,6 @@ def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Tran
 class Translation(Task):
     """See `bertjax.contract.Task`."""
 
-    writes_text = True
-    attends = True
-
     def __init__(self, config: Config, vocabularies: Vocabularies | None, reads: bool) -> None:
         """Args: settings; of both sides, if there are any yet; whether to read. Raises UserError if they do not fit."""
         self._config, self._vocabularies = config, vocabularies

@@ -43,18 +43,18 @@ def predict(
     Raises:
       UserError: bad input, or an output or a form that the task does not have.
     """
-    if draw and not task.attends:
+    if draw and not task.attention:
         got, expected = "a task without pictures of attention", "one that has them, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="leave it out")
     _check_input(task, source)
     examples, is_writer = _examples(task, runner, source, draw), distributed.is_first_process()
-    if task.has_official_form and output.endswith(".json"):
+    if task.official and output.endswith(".json"):
         good = (record for record in runner.records(examples) if "error" not in record)
         with streams.open_output(output, is_writer) as file:
             file.write(streams.json_line(task.official(good)))
         return
-    if task.writes_folder and (output.endswith("/") or Path(output).is_dir()):
-        with _open_folder(task, Path(output)) as take:
+    if task.open_folder and (output.endswith("/") or Path(output).is_dir()):
+        with _open_folder(task.open_folder, Path(output)) as take:
             for record in runner.records(examples):
                 take(record)
         return
@@ -70,13 +70,13 @@ def predict(
 
 
 @contextlib.contextmanager
-def _open_folder(task: Predicts, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
     """Gives what takes each record; only the first process writes. Raises UserError if another command writes there."""
     if not distributed.is_first_process():
         yield lambda record: None
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with streams.alone(folder), task.open_folder(folder) as take:
+    with streams.alone(folder), open_folder(folder) as take:
         yield take
 
 
@@ -126,10 +126,11 @@ def _draw(draw: Callable[..., None], runner: inference.Inference, number: int, e
 
 def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str]:
     """What makes a line of a record: text, if that is what the task makes and nothing else is asked for, or JSON."""
-    if form == "text" and not task.writes_text:
+    line = task.line
+    if form == "text" and not line:
         fix = "leave out --format, or set it to jsonl"
         raise UserError("--format=text", got="a task whose records are no texts", expected="one that writes", fix=fix)
-    if task.writes_text and form != "jsonl":
+    if line and form != "jsonl":
         # One line for each record, whatever it holds; an empty one for a bad input.
-        return lambda record: "\n" if "error" in record else task.line(record).replace("\n", " ") + "\n"
+        return lambda record: "\n" if "error" in record else line(record).replace("\n", " ") + "\n"
     return streams.json_line

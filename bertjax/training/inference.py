@@ -229,7 +229,9 @@ class Inference:
     def attention(self, example: Example) -> Mapping[str, Attended] | None:
         """What the words of an example looked at; None for one of no row or of several."""
         ((_, outputs),) = self._predictor(self._params, [example])
-        return self._task.attention(self._params, example, outputs) if len(outputs) == 1 else None
+        attend = self._task.attention
+        assert attend, "not of a task without attention"
+        return attend(self._params, example, outputs) if len(outputs) == 1 else None
 
     def samples(self, count: int) -> Iterator[Mapping[str, Any]]:
         """What the task shows of `count` held-out examples."""

@@ -18,7 +18,7 @@ from bertjax.training import inference
 class Task:
     """Predicts on lines, none of which may be empty."""
 
-    attends = writes_text = writes_folder = has_official_form = False
+    line = official = open_folder = attention = None
 
     def examples_of(self, path):
         return None
@@ -62,8 +62,6 @@ def test_what_is_said_of_an_input_is_said_once(tmp_path, caplog):
 
 class Skipping(Task):
     """Skips empty lines; writes text, the field's form and folders, and has attention."""
-
-    attends = writes_text = writes_folder = has_official_form = True
 
     def examples(self, lines):
         return (Example([], line or BadInput("nothing")) for line in lines)
@@ -133,7 +131,7 @@ def test_there_is_no_picture_of_a_bad_input(tmp_path, runner):
 class Writes(Skipping):
     """Writes text, for want of an official form."""
 
-    has_official_form = False
+    official = None
 
 
 @pytest.mark.parametrize(
