@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import build, build_all, choice
+from bertjax.config import Constrained, build, build_all, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
@@ -38,7 +38,7 @@ _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Constrained):
     """The keys of the config that this experiment reads.
 
     Attributes:
@@ -60,13 +60,10 @@ class Config:
     learned_positions: int
     seed: int
     batch_size: int
-    objective: str
+    objective: Annotated[str, one_of(*_OBJECTIVES)]
     model: Mapping[str, Any]
     data: Mapping[str, Any]
     masking: MaskingConfig
-
-    def __post_init__(self) -> None:
-        choice(self.objective, _OBJECTIVES, "objective")
 
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:

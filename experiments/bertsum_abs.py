@@ -4,13 +4,13 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import build, choice
+from bertjax.config import at_least, build, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes, check_seq_len
 from bertjax.data.summarization import article_rows, summary_rows
@@ -45,7 +45,7 @@ _OTHERWISE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(WarmStartConfig):
+class Config(WarmStartConfig, seq2seq.SmoothingConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
@@ -56,30 +56,22 @@ class Config(WarmStartConfig):
       copy_embeddings: whether the decoder's words begin as BERT's, where `init_from` has no decoder (PreSumm's
         `-use_bert_emb`).
       target_len: pieces of a summary to learn from at most, with what parts its sentences and ends it.
-      label_smoothing: the probability that a label gives away, see `losses.smoothed_cross_entropy`; 0 for none.
-      smoothing_denominator: who shares what smoothing takes from a label: "V", all words, as torch; "V-1", the others,
-        as fairseq; "V-2", the others but padding, as the Annotated Transformer and PreSumm.
       decoding: fields of `DecodingConfig`.
       num_scored: how many held-out articles are summarized at each evaluation, 2 or more; 0 for all. The likelihood is
         that of all.
       rouge: fields of `RougeConfig`.
     """
 
-    positions: str
+    positions: Annotated[str, one_of("tile", "repeat_last")]
     copy_embeddings: bool
-    target_len: int
-    label_smoothing: float
-    smoothing_denominator: str
+    target_len: Annotated[int, at_least(2)]
     decoding: Mapping[str, Any]
     num_scored: int
     rouge: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        choice(self.positions, ("tile", "repeat_last"), "positions")
-        seq2seq.SmoothingConfig(self.label_smoothing, self.smoothing_denominator)
-        for key, allowed in (("target_len", ()), ("num_scored", (0,))):
-            if (value := getattr(self, key)) < 2 and value not in allowed:
-                raise UserError(f"config key {key}", got=value, expected="at least 2", fix=f"raise --config.{key}")
+        super().__post_init__()
+        self.check(self.num_scored == 0 or self.num_scored >= 2, "num_scored", "at least 2, or 0 for all")
         if self.data["long_articles"] != "cut":
             raise UserError(
                 "config key data.long_articles",
@@ -133,7 +125,6 @@ class Summarization(Task):
         self._model = BertSumAbs(self._model_config, self._head)
         self._decoding = build(DecodingConfig, config.decoding, "decoding")
         seq2seq.check_finds(self._decoding)
-        self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
         self._rouge = build(RougeConfig, config.rouge, "rouge")
         start, end, _ = summary_rows.target_ids(tokenizer)
         self._ids = TargetIds(start, end, tokenizer.pad_id, tokenizer.unk_id)
@@ -203,7 +194,7 @@ class Summarization(Task):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy with smoothed labels, and the metrics of `seq2seq.loss`; see `Task.loss`."""
         output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
-        total, metrics = seq2seq.loss(output.logits, batch, self._smoothing, self._ids.pad)
+        total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
         return {"summary": total}, metrics
 
     def baselines(self) -> Mapping[str, float]:

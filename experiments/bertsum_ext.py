@@ -5,7 +5,7 @@ import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax.config import build, choice
+from bertjax.config import build, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
 from bertjax.data.summarization import article_rows, article_text
@@ -65,16 +65,11 @@ class Config(FineTuningConfig):
       rouge: fields of `RougeConfig`.
     """
 
-    positions: str
-    loss_reduction: str
+    positions: Annotated[str, one_of("tile", "repeat_last")]
+    loss_reduction: Annotated[str, one_of("mean", "sum")]
     selection: Mapping[str, Any]
-    match_reference: str
+    match_reference: Annotated[str, one_of(*selection.MATCHES)]
     rouge: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        choice(self.positions, ("tile", "repeat_last"), "positions")
-        choice(self.loss_reduction, ("mean", "sum"), "loss_reduction")
-        choice(self.match_reference, selection.MATCHES, "match_reference")
 
 
 def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:

@@ -5,13 +5,13 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import build_all, choice
+from bertjax.config import build_all, each, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.given_text import GivenText
@@ -49,14 +49,13 @@ class Config(FineTuningConfig):
         "pearson", "spearman". See `bertjax.scoring.glue`.
     """
 
-    objective: str
+    objective: Annotated[str, one_of("classification", "regression")]
     class_weights: tuple[float, ...]
-    metrics: tuple[str, ...]
+    metrics: Annotated[tuple[str, ...], each(one_of(*glue.METRICS))]
 
     def __post_init__(self) -> None:
-        choice(self.objective, ("classification", "regression"), "objective")
+        super().__post_init__()
         for metric in self.metrics:
-            choice(metric, tuple(glue.METRICS), "metrics")
             if (metric in _CORRELATIONS) != (self.objective == "regression"):
                 raise UserError(
                     "config key metrics",

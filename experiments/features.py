@@ -5,16 +5,17 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import build_all, choice
+from bertjax.config import Constrained, build_all, one_of
 from bertjax.contract import Batch, Example, Output, Params, Predicts
 from bertjax.data.fine_tuning.labeled_text import check_text_columns, split_pair
 from bertjax.data.readers import feature_files
+from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import bucket_lengths, check_seq_len
 from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
 from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
@@ -34,7 +35,7 @@ _LEAST_NORM = 1e-12  # as torch.nn.functional.normalize has it
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Constrained):
     """The keys of the config that this experiment reads.
 
     Attributes:
@@ -52,23 +53,17 @@ class Config:
 
     experiment: str
     init_from: str
-    pooling: str
-    word_pooling: str
-    sentence_pooling: str
+    pooling: Annotated[str, one_of("piece", "word", "sentence")]
+    word_pooling: Annotated[str, one_of("first", "mean")]
+    sentence_pooling: Annotated[str, one_of(*POOLINGS)]
     normalize: bool
-    dtype_out: str
+    dtype_out: Annotated[str, one_of("float16", "float32")]
     model: Mapping[str, Any]
     data: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        choice(self.pooling, ("piece", "word", "sentence"), "pooling")
-        choice(self.word_pooling, ("first", "mean"), "word_pooling")
-        choice(self.sentence_pooling, POOLINGS, "sentence_pooling")
-        choice(self.dtype_out, ("float16", "float32"), "dtype_out")
-
 
 @dataclasses.dataclass(frozen=True)
-class FeaturesConfig:
+class FeaturesConfig(Constrained, prefix="model"):
     """Which layers, and how they make one vector of each token.
 
     Attributes:
@@ -78,14 +73,11 @@ class FeaturesConfig:
     """
 
     layers: tuple[int, ...]
-    mixing: str
-
-    def __post_init__(self) -> None:
-        choice(self.mixing, ("concatenation", "sum"), "model.mixing")  # "weighted" would have to be learned
+    mixing: Annotated[str, one_of("concatenation", "sum")]  # "weighted" would have to be learned
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsConfig:
+class RowsConfig(Constrained, prefix="data"):
     """How texts become rows.
 
     Attributes:
@@ -97,10 +89,10 @@ class RowsConfig:
 
     seq_len: int
     text_columns: tuple[str, ...]
-    on_bad_row: str
+    on_bad_row: OnBadRow
 
     def __post_init__(self) -> None:
-        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        super().__post_init__()
         check_text_columns(self.text_columns)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import build_all
+from bertjax.config import Constrained, Count, build_all
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions, read_splits
@@ -48,10 +48,10 @@ Config = FineTuningConfig  # it reads no keys of its own
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadConfig:
+class HeadConfig(Constrained, prefix="model"):
     """What is on top of the encoder; see `BertForQuestionAnswering`."""
 
-    lstm_size: int
+    lstm_size: Count
 
 
 _DATA = (QuestionsConfig, SpanConfig, VocabularyConfig)

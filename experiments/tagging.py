@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax.config import build_all, choice
+from bertjax.config import Constrained, build_all, choice, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.fine_tuning import tagged_words
 from bertjax.data.fine_tuning.given_text import GivenText
@@ -27,7 +27,7 @@ from bertjax.data.text.tokenizers import WordPiece, separate_punctuation
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig
-from bertjax.models.heads import BertFeatureTagger, BertForTokenClassification
+from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring import tags
@@ -59,12 +59,12 @@ class TaggerConfig(HeadConfig):
     """
 
     feature_layers: tuple[int, ...]
-    mixing: str
+    mixing: Annotated[str, one_of(*MIXINGS)]
     lstm_layers: int
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsConfig:
+class RowsConfig(Constrained, prefix="data"):
     """How sentences become rows.
 
     Attributes:
@@ -79,15 +79,12 @@ class RowsConfig:
       text_field: the column of the sentences in a table to predict on; "" to refuse tables.
     """
 
-    scheme: str
+    scheme: Annotated[str, one_of(_AUTO, *tags.SCHEMES, _PLAIN)]
     labels: tuple[str, ...]
     seq_len: int
     split_punctuation: bool
     packing: bool = False
     text_field: str = ""
-
-    def __post_init__(self) -> None:
-        choice(self.scheme, (_AUTO, *tags.SCHEMES, _PLAIN), "data.scheme")
 
 
 _DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig)

@@ -7,13 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import build, build_all, choice
+from bertjax.config import Count, build, build_all, each, one_of
 from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_of
@@ -42,7 +42,7 @@ _EXAMPLES = 10  # of unknown characters, in a message
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(seq2seq.SmoothingConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
@@ -55,9 +55,6 @@ class Config:
       architecture: "transformer" or "recurrent".
       model: fields of `EncoderDecoderConfig` or of `RecurrentConfig`.
       data: which pairs, and how they are encoded.
-      label_smoothing: the probability that a label gives away, see `losses.smoothed_cross_entropy`; 0 for none.
-      smoothing_denominator: who shares what smoothing takes from a label: "V", all words, as torch; "V-1", the others,
-        as fairseq; "V-2", the others but padding, as the Annotated Transformer and PreSumm.
       start_token: what the decoder is fed first: the vocabulary's "begin" (Marian's has none, and uses "pad"), "pad" or
         "end" (as fairseq does).
       decoding: fields of `DecodingConfig`.
@@ -71,25 +68,13 @@ class Config:
     init_from: str
     seed: int
     batch_size: int
-    architecture: str
+    architecture: Annotated[str, one_of("transformer", "recurrent")]
     model: Mapping[str, Any]
     data: Mapping[str, Any]
-    label_smoothing: float
-    smoothing_denominator: str
-    start_token: str
+    start_token: Annotated[str, one_of("begin", "pad", "end")]
     decoding: Mapping[str, Any]
-    metrics: tuple[str, ...]
-    num_scored: int
-
-    def __post_init__(self) -> None:
-        choice(self.architecture, ("transformer", "recurrent"), "architecture")
-        seq2seq.SmoothingConfig(self.label_smoothing, self.smoothing_denominator)
-        choice(self.start_token, ("begin", "pad", "end"), "start_token")
-        for metric in self.metrics:
-            choice(metric, tuple(scoring.SCORES), "metrics")
-        if self.num_scored < 0:
-            fix = "score 500 pairs or so, or 0 for all"
-            raise UserError("config key num_scored", got=self.num_scored, expected="0 or more", fix=fix)
+    metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES))]
+    num_scored: Count
 
 
 _DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
@@ -150,7 +135,6 @@ class Translation(Task):
             self._text = TranslationText(files, dates, counts, config.seed)
         self._model = _model(config, [v.vocab_size if v else _ANY_SIZE for v in vocabularies or (None, None)])
         self._decoding = build(DecodingConfig, config.decoding, "decoding")
-        self._smoothing = seq2seq.SmoothingConfig(config.label_smoothing, config.smoothing_denominator)
         self._ids = TargetIds(*translators.target_ids(config.start_token, vocabularies and vocabularies[1]))
         self._limit = self._most_tokens(reads)
         self._valid: BucketedBatches | None = None
@@ -246,7 +230,7 @@ class Translation(Task):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy with smoothed labels, and the metrics of `seq2seq.loss`; see `Task.loss`."""
         output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
-        total, metrics = seq2seq.loss(output.logits, batch, self._smoothing, self._ids.pad)
+        total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
         return {"translation": total}, metrics
 
     def held_out(self) -> Iterator[Example]:

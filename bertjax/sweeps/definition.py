@@ -5,9 +5,9 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from bertjax.config import build, choice
+from bertjax.config import Constrained, build, one_of
 from bertjax.errors import UserError
 
 FORMS = ("plain", "percent", "exponential")
@@ -56,7 +56,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Metric:
+class Metric(Constrained, prefix="metrics"):
     """A column of the table.
 
     Attributes:
@@ -72,13 +72,9 @@ class Metric:
     name: str
     stage: str
     figure: str
-    form: str
-    direction: str
+    form: Annotated[str, one_of(*FORMS)]
+    direction: Annotated[str, one_of("max", "min")]
     digits: int
-
-    def __post_init__(self) -> None:
-        choice(self.form, FORMS, "metrics.form")
-        choice(self.direction, ("max", "min"), "metrics.direction")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ _NOT_PACKED = ("lstm_size", "feature_layers")
 
 
 @dataclasses.dataclass(frozen=True)
-class WarmStartConfig:
+class WarmStartConfig(Constrained):
     """The keys of the config that every experiment reads which trains a BERT further.
 
     Attributes:

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from bertjax.config import choice
+from bertjax.config import Constrained, at_least, one_of
 from bertjax.contract import Batch, Example, Metrics, Params
 from bertjax.decoding.beam_search import beam_search
 from bertjax.decoding.config import DecodingConfig, length_limits
@@ -41,18 +41,17 @@ class TargetIds(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SmoothingConfig:
-    """How labels are smoothed; see `losses.smoothed_cross_entropy`."""
+class SmoothingConfig(Constrained):
+    """How labels are smoothed; see `losses.smoothed_cross_entropy`.
 
-    label_smoothing: float
-    smoothing_denominator: str
+    Attributes:
+      label_smoothing: the probability taken from the label and given to other words; 0 for no smoothing.
+      smoothing_denominator: which words share it: "V", all words, as torch; "V-1", all but the label, as fairseq;
+        "V-2", all but the label and padding, as the Annotated Transformer and PreSumm.
+    """
 
-    def __post_init__(self) -> None:
-        choice(self.smoothing_denominator, ("V", "V-1", "V-2"), "smoothing_denominator")
-        if not 0 <= self.label_smoothing < 1:
-            got = self.label_smoothing
-            fix = "use 0.1, as the paper does"
-            raise UserError("config key label_smoothing", got=got, expected="at least 0 and below 1", fix=fix)
+    label_smoothing: Annotated[float, at_least(0, below=1)]
+    smoothing_denominator: Annotated[str, one_of("V", "V-1", "V-2")]
 
 
 def count(flags: Bool[Array, "*n"]) -> Float[Array, ""]:

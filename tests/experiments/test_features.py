@@ -1,5 +1,6 @@
 """Vectors of pieces, words and texts, from lines to files, against the model's own layers."""
 
+import dataclasses
 import functools
 import json
 import logging
@@ -14,7 +15,7 @@ import pytest
 from bertjax.config import build_all, check_unresolved
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertInputs
+from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.modes import streams
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference
@@ -301,6 +302,11 @@ def test_every_key_is_read_and_needed_and_has_a_type(folder):
         features.make(build_all(classes, tree, "")[1], folder, None)
 
     build(resolved)
+    fields = [field for cls in (BertConfig, features.FeaturesConfig) for field in dataclasses.fields(cls)]
+    of_training = {*features._NOT_TRAINED, "activation_dropout", "initializer", "initializer_range", "remat"}
+    assert {field.name for field in fields} - resolved["model"].keys() == {*of_training, "next_sentence"}
+    optional = {f"model.{field.name}" for field in fields if field.default is not dataclasses.MISSING}
+    optional.add("model.vocab_size")  # follows from the vocabulary
     for path in leaves(resolved):
         name = ".".join(path)
         value = resolved
@@ -309,7 +315,9 @@ def test_every_key_is_read_and_needed_and_has_a_type(folder):
         wrong = {"wrong": 1} if isinstance(value, int | float) else 3
         with pytest.raises(UserError, match=rf"config key {name}: got {wrong!r} \({type(wrong).__name__}\); expected"):
             build(changed(resolved, path, wrong))
-        if name != "model.vocab_size":  # follows from the vocabulary
+        if name in optional:
+            build(changed(resolved, path, None))
+        else:
             with pytest.raises(UserError, match=rf"config key {name}: got no value"):
                 build(changed(resolved, path, None))
         if isinstance(value, dict):

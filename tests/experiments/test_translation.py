@@ -798,7 +798,7 @@ def test_each_variant_makes_a_task(variant):
         ({"data__seq_len": 2}, r"data.seq_len: got 2, and all .* pairs of valid are longer"),
         ({"label_smoothing": 1.0}, "label_smoothing: got 1.0"),
         ({"start_token": "stop"}, "start_token: got 'stop'; expected one of begin, pad, end"),
-        ({"metrics": ("rouge",)}, "metrics: got 'rouge'; expected one of bleu"),
+        ({"metrics": ("rouge",)}, r"metrics: got \('rouge',\); expected each one of bleu"),
         ({"data__target": ""}, "got .* and ''"),
         ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
         ({"num_scored": -1}, "num_scored: got -1"),

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.config import choice
+from bertjax.config import Constrained
 from bertjax.data.readers import tables
-from bertjax.data.readers.lines import BadRows, RowError
+from bertjax.data.readers.lines import BadRows, OnBadRow, RowError
 from bertjax.data.readers.tables import Row, text_of, value_of
 from bertjax.data.splits import check_split, held_out
 from bertjax.errors import UserError
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledTextConfig:
+class LabeledTextConfig(Constrained, prefix="data"):
     """Which rows to read, and what of them.
 
     Attributes:
@@ -42,10 +42,10 @@ class LabeledTextConfig:
     separator: str
     text_columns: tuple[str, ...]
     label_column: str
-    on_bad_row: str
+    on_bad_row: OnBadRow
 
     def __post_init__(self) -> None:
-        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        super().__post_init__()
         check_text_columns(self.text_columns)
         check_split(self.valid_source, self.valid_fraction)
         columns = (*self.text_columns, self.label_column)

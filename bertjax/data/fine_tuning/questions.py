@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bertjax.config import choice
-from bertjax.data.readers.lines import BadRows, RowError, check_text, find_files, parse_json, read_json
+from bertjax.config import Constrained
+from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, find_files, parse_json, read_json
 from bertjax.data.splits import check_split, held_out
 from bertjax.errors import UserError
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionsConfig:
+class QuestionsConfig(Constrained, prefix="data"):
     """Which questions to read.
 
     Attributes:
@@ -35,10 +35,10 @@ class QuestionsConfig:
     source: str
     valid_source: str
     valid_fraction: float
-    on_bad_row: str
+    on_bad_row: OnBadRow
 
     def __post_init__(self) -> None:
-        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        super().__post_init__()
         check_split(self.valid_source, self.valid_fraction)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bertjax.config import Constrained, Count, Size
 from bertjax.data.fine_tuning.questions import Answer, Question
 from bertjax.data.text.tokenizers import Pieces, WordPiece
 from bertjax.errors import UserError
@@ -21,7 +22,7 @@ _LENGTH_BONUS = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanConfig:
+class SpanConfig(Constrained, prefix="data"):
     """How texts are cut into windows, and answers chosen.
 
     An answer can be told only if it lies within a window in which its start has the most context. With Google's
@@ -39,23 +40,16 @@ class SpanConfig:
     """
 
     seq_len: int
-    doc_stride: int
-    max_query_length: int
-    max_answer_length: int
-    n_best: int
+    doc_stride: Size
+    max_query_length: Count
+    max_answer_length: Size
+    n_best: Size
     null_answers: bool
     null_threshold: float
     packing: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("doc_stride", 1), ("max_query_length", 0), ("max_answer_length", 1), ("n_best", 1)):
-            if getattr(self, name) < least:
-                raise UserError(
-                    f"config key data.{name}",
-                    got=getattr(self, name),
-                    expected=f"{least} or more",
-                    fix="BERT uses doc_stride 128, max_query_length 64, max_answer_length 30 and n_best 20",
-                )
+        super().__post_init__()
         if self.seq_len < self.max_query_length + 4:
             raise UserError(
                 "config key data.seq_len",

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.config import choice
-from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, find_files, read_lines
+from bertjax.config import Constrained
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, find_files, read_lines
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import check_split, held_out
 from bertjax.data.text.tokenizers import WordPiece
@@ -37,7 +37,7 @@ _CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencesConfig:
+class SentencesConfig(Constrained, prefix="data"):
     """Which sentences to read.
 
     Attributes:
@@ -50,10 +50,10 @@ class SentencesConfig:
     source: str
     valid_source: str
     valid_fraction: float
-    on_bad_row: str
+    on_bad_row: OnBadRow
 
     def __post_init__(self) -> None:
-        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        super().__post_init__()
         check_split(self.valid_source, self.valid_fraction)
 
 

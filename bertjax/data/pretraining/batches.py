@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from bertjax.config import Constrained, Count
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.data.pretraining.plan import Plan, PlannedRows
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.rows.layout import Layout, places_in_groups
 from bertjax.data.rows.packing import Packing
-from bertjax.errors import UserError
 
 Batch = Mapping[str, np.ndarray]
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
@@ -26,7 +26,7 @@ _TOKENS_PER_PAIR = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsConfig:
+class RowsConfig(Constrained, prefix="data"):
     """How instances fill the rows of a batch.
 
     Attributes:
@@ -35,13 +35,7 @@ class RowsConfig:
     """
 
     packing: bool
-    valid_rows: int
-
-    def __post_init__(self) -> None:
-        if self.valid_rows < 0:
-            raise UserError(
-                "config key data.valid_rows", got=self.valid_rows, expected="0 or more", fix="use 0: all held-out rows"
-            )
+    valid_rows: Count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,17 +24,18 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from bertjax.config import choice
+from bertjax.config import Constrained, Count, above, one_of
 from bertjax.data.parts import Parts
 from bertjax.data.pretraining import beam, preparation, shares
 from bertjax.data.pretraining.beam import BeamConfig
 from bertjax.data.pretraining.preparation import Tokenized
 from bertjax.data.pretraining.sentence_pairs import Sentences
+from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
 from bertjax.data.text import word_counts
 from bertjax.data.text.given_vocabulary import given_vocabulary
@@ -59,7 +60,7 @@ _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusConfig:
+class CorpusConfig(Constrained, prefix="data"):
     """What text to prepare, and how.
 
     Attributes:
@@ -80,30 +81,22 @@ class CorpusConfig:
 
     source: str
     valid_source: str
-    valid_fraction: float
+    valid_fraction: Annotated[float, above(0, below=1)]
     text_field: str
-    on_bad_row: str
-    lines: str
+    on_bad_row: OnBadRow
+    lines: Annotated[str, one_of("sentence", "paragraph")]
     vocab_file: str
     vocab_size: int
     lowercase: bool
-    workers: int
+    workers: Count
     prepared_dir: str
     beam: BeamConfig = _NO_BEAM
 
     def __post_init__(self) -> None:
-        choice(self.lines, ("sentence", "paragraph"), "data.lines")
+        super().__post_init__()
         if not self.source and not (self.valid_source and self.vocab_file):
             fix = "set --config.data.source=FILE"
             raise UserError("config key data.source", got="nothing", expected="text to train on", fix=fix)
-        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
-        if not 0 < self.valid_fraction < 1:
-            raise UserError(
-                "config key data.valid_fraction",
-                got=self.valid_fraction,
-                expected="a fraction of the documents above 0 and below 1",
-                fix="use 0.02, or give held-out text as data.valid_source",
-            )
         if not self.vocab_file and self.vocab_size < MIN_VOCAB_SIZE:
             raise UserError(
                 "config key data.vocab_size",
@@ -111,8 +104,6 @@ class CorpusConfig:
                 expected=f"at least {MIN_VOCAB_SIZE}: the special tokens and some characters",
                 fix="raise it; BERT has 30522",
             )
-        if self.workers < 0:
-            raise UserError("config key data.workers", got=self.workers, expected="0 or more", fix="use 0: all cores")
 
 
 def _splits(config: CorpusConfig) -> tuple[str, ...]:

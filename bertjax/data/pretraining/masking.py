@@ -4,18 +4,18 @@ Matches `create_masked_lm_predictions` of google-research/bert, for a whole batc
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int64, UInt32
 
-from bertjax.config import choice
+from bertjax.config import Constrained, Size, above, at_least, one_of
 from bertjax.data import random
 from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskingConfig:
+class MaskingConfig(Constrained, prefix="masking"):
     """How tokens are chosen and replaced; the rates of BERT's Table 8 are values here.
 
     Attributes:
@@ -29,32 +29,25 @@ class MaskingConfig:
       dupe_factor: how many different draws static masking cycles through (10).
     """
 
-    rate: float
-    max_predictions: int
-    mask_fraction: float
-    random_fraction: float
-    keep_fraction: float
+    rate: Annotated[float, above(0, at_most=1)]
+    max_predictions: Size
+    mask_fraction: Annotated[float, at_least(0)]
+    random_fraction: Annotated[float, at_least(0)]
+    keep_fraction: Annotated[float, at_least(0)]
     whole_word: bool
-    mode: str
-    dupe_factor: int
+    mode: Annotated[str, one_of("dynamic", "static")]
+    dupe_factor: Size
 
     def __post_init__(self) -> None:
-        choice(self.mode, ("dynamic", "static"), "masking.mode")
+        super().__post_init__()
         fractions = (self.mask_fraction, self.random_fraction, self.keep_fraction)
-        if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+        if abs(sum(fractions) - 1) > 1e-6:
             raise UserError(
                 "config keys masking.{mask,random,keep}_fraction",
                 got=fractions,
                 expected="three fractions of the predicted tokens that add up to 1",
                 fix="set all three, such as 0.8, 0.1 and 0.1",
             )
-        if not 0 < self.rate <= 1:
-            expected, fix = "above 0 and at most 1", "use 0.15, as BERT does"
-            raise UserError("config key masking.rate", got=self.rate, expected=expected, fix=fix)
-        for key in ("max_predictions", "dupe_factor"):
-            if getattr(self, key) < 1:
-                fix = "use 20 and 10, as BERT does at length 128"
-                raise UserError(f"config key masking.{key}", got=getattr(self, key), expected="at least 1", fix=fix)
 
     def epoch_of_draws(self, epoch: int) -> int:
         """The epoch whose pairs and masks epoch `epoch` uses."""

@@ -6,11 +6,12 @@ would end is computed for every sentence in one go; only the walk from chunk to 
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt32
 
+from bertjax.config import Constrained, at_least
 from bertjax.data import random
 from bertjax.data.rows.layout import places_in_groups
 from bertjax.errors import UserError
@@ -36,7 +37,7 @@ _PART = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
-class PairsConfig:
+class PairsConfig(Constrained, prefix="data"):
     """How documents are cut into instances.
 
     Attributes:
@@ -49,28 +50,11 @@ class PairsConfig:
         another document (0.5); a chunk of one sentence always gets one.
     """
 
-    seq_len: int
+    seq_len: Annotated[int, at_least(_MIN_SEQ_LEN, below=1 << 15)]
     next_sentence: bool
     whole_sentences: bool
-    short_seq_prob: float
-    random_next_prob: float
-
-    def __post_init__(self) -> None:
-        if not _MIN_SEQ_LEN <= self.seq_len < 1 << 15:
-            raise UserError(
-                "config key data.seq_len",
-                got=self.seq_len,
-                expected=f"at least {_MIN_SEQ_LEN} (two segments, [CLS] and two [SEP]) and below {1 << 15}",
-                fix="BERT uses 128, then 512",
-            )
-        for name in ("short_seq_prob", "random_next_prob"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(
-                    f"config key data.{name}",
-                    got=getattr(self, name),
-                    expected="a probability from 0 to 1",
-                    fix="BERT uses 0.1 for short_seq_prob and 0.5 for random_next_prob",
-                )
+    short_seq_prob: Annotated[float, at_least(0, at_most=1)]
+    random_next_prob: Annotated[float, at_least(0, at_most=1)]
 
     @property
     def specials(self) -> int:

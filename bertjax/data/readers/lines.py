@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator
 from glob import glob, has_magic
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from bertjax.config import choice
+from bertjax.config import choice, one_of
 from bertjax.errors import UserError
 from bertjax.files import digest
 
@@ -43,6 +43,9 @@ class RowError(UserError):
     def reason(self) -> str:
         """The message without the fix."""
         return str(self).rpartition(". Fix: ")[0]
+
+
+OnBadRow = Annotated[str, one_of("stop", "skip")]
 
 
 class BadRows:

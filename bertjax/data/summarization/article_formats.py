@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from glob import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from bertjax.config import choice
+from bertjax.config import Constrained, one_of
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.lines import BadRows, Line, RowError
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES, split_name
@@ -22,7 +22,7 @@ _TEXT_FIELD = "text"
 
 
 @dataclasses.dataclass(frozen=True)
-class ArticleFormat:
+class ArticleFormat(Constrained, prefix="data"):
     """How sources are laid out.
 
     Attributes:
@@ -33,15 +33,14 @@ class ArticleFormat:
       gold_as: what is in `gold_field`: "numbers" of sentences, from 0; or "labels", 0 or 1 for each sentence.
     """
 
-    layout: str
+    layout: Annotated[str, one_of("file", "line")]
     article_field: str
     summary_field: str
     gold_field: str
-    gold_as: str
+    gold_as: Annotated[str, one_of("numbers", "labels")]
 
     def __post_init__(self) -> None:
-        choice(self.layout, ("file", "line"), "data.layout")
-        choice(self.gold_as, ("numbers", "labels"), "data.gold_as")
+        super().__post_init__()
         fields = (self.article_field, self.summary_field, self.gold_field)
         named = [field for field in fields if field]
         if not self.article_field or len(set(named)) < len(named):

@@ -2,19 +2,19 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from bertjax.config import choice
+from bertjax.config import Constrained, one_of
 from bertjax.data.rows.windows import Part, cover
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class ArticleRowsConfig:
+class ArticleRowsConfig(Constrained, prefix="data"):
     """How articles become rows.
 
     Attributes:
@@ -34,14 +34,13 @@ class ArticleRowsConfig:
     """
 
     seq_len: int
-    long_articles: str
+    long_articles: Annotated[str, one_of("windows", "cut", "cut_presumm")]
     window_overlap: int
     interval_segments: bool
-    words: str
+    words: Annotated[str, one_of("bert", "spaces")]
 
     def __post_init__(self) -> None:
-        choice(self.long_articles, ("windows", "cut", "cut_presumm"), "data.long_articles")
-        choice(self.words, ("bert", "spaces"), "data.words")
+        super().__post_init__()
         if self.long_articles == "windows" and not 0 <= self.window_overlap < self.seq_len:
             raise UserError(
                 "config key data.window_overlap",

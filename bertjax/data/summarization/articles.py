@@ -5,11 +5,11 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from bertjax.config import choice
+from bertjax.config import one_of
 from bertjax.data.readers import documentation
-from bertjax.data.readers.lines import BadRows, RowError, check_text, named
+from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, named
 from bertjax.data.splits import check_split, is_held_out
 from bertjax.data.summarization import article_formats, docstring_summaries
 from bertjax.data.summarization.article_formats import ArticleFormat, Stored
@@ -61,13 +61,8 @@ class ArticlesConfig(ArticleFormat):
     valid_source: str
     test_source: str
     valid_fraction: float
-    splitter: str
-    on_bad_row: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
-        choice(self.splitter, tuple(_SPLITTERS), "data.splitter")
+    splitter: Annotated[str, one_of(*_SPLITTERS)]
+    on_bad_row: OnBadRow
 
 
 class Article(NamedTuple):

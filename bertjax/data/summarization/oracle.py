@@ -11,10 +11,9 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from bertjax.config import choice
-from bertjax.errors import UserError
+from bertjax.config import Constrained, Count, Size, at_least, each, one_of
 from bertjax.words import compared
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _SLACK = 1e-9  # more than rounding can make of a bound
 
 
 @dataclasses.dataclass(frozen=True)
-class OracleConfig:
+class OracleConfig(Constrained, prefix="data.oracle"):
     """How sentences are chosen; what PreSumm does, in brackets.
 
     Attributes:
@@ -58,24 +57,20 @@ class OracleConfig:
       UserError: a value out of range.
     """
 
-    method: str
-    counts: str
-    ngrams: tuple[int, ...]
+    method: Annotated[str, one_of("greedy", "combination", "verbatim")]
+    counts: Annotated[str, one_of("sets", "counts")]
+    ngrams: Annotated[tuple[int, ...], each(at_least(1))]
     stem: bool
     lowercase: bool
-    num_sentences: int
-    first_sentences: int
-    letters: str = "ascii"
+    num_sentences: Size
+    first_sentences: Count
+    letters: Annotated[str, one_of("ascii", "unicode")] = "ascii"
 
     def __post_init__(self) -> None:
-        choice(self.method, ("greedy", "combination", "verbatim"), "data.oracle.method")
-        choice(self.counts, ("sets", "counts"), "data.oracle.counts")
-        choice(self.letters, ("ascii", "unicode"), "data.oracle.letters")
+        super().__post_init__()
         compares = self.method != "verbatim"
         checks = (
-            ("num_sentences", self.num_sentences >= 1, "at least 1"),
-            ("first_sentences", self.first_sentences >= 0, "at least 0, for all"),
-            ("ngrams", bool(self.ngrams) and min(self.ngrams) >= 1, "numbers from 1, such as (1, 2)"),
+            ("ngrams", bool(self.ngrams), "numbers from 1, such as (1, 2)"),
             ("ngrams", self.counts == "counts" or self.ngrams == (1, 2), "(1, 2) with data.oracle.counts=sets"),
             ("stem", self.counts == "counts" or not self.stem, "False with data.oracle.counts=sets"),
             ("stem", self.letters == "ascii" or not self.stem, "False with data.oracle.letters=unicode"),
@@ -83,9 +78,7 @@ class OracleConfig:
             ("lowercase", compares or not self.lowercase, "False with data.oracle.method=verbatim"),
         )
         for key, good, expected in checks:
-            if not good:
-                fix = f"change --config.data.oracle.{key}"
-                raise UserError(f"config key data.oracle.{key}", got=getattr(self, key), expected=expected, fix=fix)
+            self.check(good, key, expected)
 
 
 def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from bertjax.config import choice
+from bertjax.config import Constrained, above, one_of
 from bertjax.data.parts import Parts
 from bertjax.data.text import bpe_trainer, subwords, word_counts, wordpiece_trainer
 from bertjax.data.text.subwords import SPECIALS, Splitter, Subwords
@@ -26,7 +26,7 @@ _BLOCK = 4096  # texts that are counted at once
 
 
 @dataclasses.dataclass(frozen=True)
-class SubwordConfig:
+class SubwordConfig(Constrained, prefix="data"):
     """Which vocabularies.
 
     Attributes:
@@ -43,29 +43,21 @@ class SubwordConfig:
         "characters"; 1.0 for all. Others are unknown.
     """
 
-    subwords: str
+    subwords: Annotated[str, one_of("bpe", "wordpiece", "characters")]
     joint: bool
     vocab_file: str
     target_vocab_file: str
     vocab_size: int
     lowercase: bool
-    normalization: str
-    character_coverage: float
+    normalization: Annotated[str, one_of("nfc", "nfkc")]
+    character_coverage: Annotated[float, above(0, at_most=1)]
 
     def __post_init__(self) -> None:
-        choice(self.subwords, ("bpe", "wordpiece", "characters"), "data.subwords")
-        choice(self.normalization, ("nfc", "nfkc"), "data.normalization")
+        super().__post_init__()
         if self.lowercase and self.subwords == "characters" and not self.vocab_file:
             fix = "lowercase the text beforehand, or set --config.data.subwords=bpe"
             expected = "False with data.subwords=characters, each of which is a token as it is"
             raise UserError("config key data.lowercase", got=self.lowercase, expected=expected, fix=fix)
-        if not 0 < self.character_coverage <= 1:
-            raise UserError(
-                "config key data.character_coverage",
-                got=self.character_coverage,
-                expected="a fraction above 0, at most 1",
-                fix="use 1.0, or 0.9995 for a language of thousands of characters",
-            )
         if bool(self.target_vocab_file) != (bool(self.vocab_file) and not self.joint):
             raise UserError(
                 "config keys data.{vocab_file,target_vocab_file,joint}",

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.config import choice
+from bertjax.config import Constrained
 from bertjax.data.readers import lines, tables
-from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.readers.tables import Row, text_of
 from bertjax.data.splits import check_split, is_held_out
 from bertjax.errors import UserError
@@ -26,7 +26,7 @@ _KEYS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelTextConfig:
+class ParallelTextConfig(Constrained, prefix="data"):
     """Which pairs to read.
 
     Either both sides are paths and globs separated by commas, of files aligned by line, `.gz` or not: the first of
@@ -62,10 +62,10 @@ class ParallelTextConfig:
     valid_fraction: float
     source_prefix: tuple[str, ...]
     target_prefix: tuple[str, ...]
-    on_bad_row: str
+    on_bad_row: OnBadRow
 
     def __post_init__(self) -> None:
-        choice(self.on_bad_row, ("stop", "skip"), "data.on_bad_row")
+        super().__post_init__()
         columns = (self.source_column, self.target_column)
         if columns[1] and columns[0] in ("", columns[1]):
             raise self._bad_columns()

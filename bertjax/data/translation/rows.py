@@ -6,11 +6,12 @@ import itertools
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.config import choice
+from bertjax.config import Constrained, at_least, one_of
 from bertjax.data.readers.lines import RowError
 from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig
@@ -37,7 +38,7 @@ Row = dict[str, Int32[np.ndarray, " n"]]
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsConfig:
+class RowsConfig(Constrained, prefix="data"):
     """How pairs become rows.
 
     Attributes:
@@ -49,14 +50,9 @@ class RowsConfig:
         "refuse". The translations of the parts are joined, see `joined`.
     """
 
-    seq_len: int
+    seq_len: Annotated[int, at_least(2)]
     packing: bool
-    on_long_line: str
-
-    def __post_init__(self) -> None:
-        choice(self.on_long_line, ("split", "refuse"), "data.on_long_line")
-        if self.seq_len < 2:
-            raise UserError("config key data.seq_len", got=self.seq_len, expected="at least 2", fix="raise it")
+    on_long_line: Annotated[str, one_of("split", "refuse")]
 
 
 @dataclasses.dataclass(frozen=True)

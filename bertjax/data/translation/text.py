@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bertjax.config import Constrained, Count, Size
 from bertjax.data.translation.dates import DatePairs, DatesConfig
 from bertjax.data.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
@@ -20,7 +21,7 @@ _SPLIT_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class DateCounts:
+class DateCounts(Constrained, prefix="data"):
     """How many dates there are to be scored on.
 
     Attributes:
@@ -28,14 +29,8 @@ class DateCounts:
       num_test: how many made-up dates are tested on, 0 for none; of no effect on pairs in files.
     """
 
-    num_valid: int
-    num_test: int
-
-    def __post_init__(self) -> None:
-        if self.num_valid < 1 or self.num_test < 0:
-            got = (self.num_valid, self.num_test)
-            what = "config keys data.{num_valid,num_test}"
-            raise UserError(what, got=got, expected="at least 1 and 0", fix="use 1000 of each")
+    num_valid: Size
+    num_test: Count
 
 
 class TranslationText:

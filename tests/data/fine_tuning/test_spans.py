@@ -238,10 +238,10 @@ def test_a_start_counts_only_where_it_has_most_context_and_a_text_once():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"doc_stride": 0}, "config key data.doc_stride: got 0; expected 1 or more. Fix: BERT uses doc_stride 128"),
+        ({"doc_stride": 0}, "config key data.doc_stride: got 0; expected at least 1. Fix: change"),
         ({"n_best": 0}, "config key data.n_best: got 0"),
         ({"max_answer_length": -1}, "config key data.max_answer_length: got -1"),
-        ({"max_query_length": -1}, "config key data.max_query_length: got -1; expected 0 or more"),
+        ({"max_query_length": -1}, "config key data.max_query_length: got -1; expected at least 0"),
         ({"seq_len": 67}, "config key data.seq_len: got 67; expected at least 68"),
     ],
 )

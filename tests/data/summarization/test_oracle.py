@@ -179,7 +179,7 @@ def test_all_combinations_are_never_worse_than_greedy(sentences, summary, counts
         ({"stem": True}, r"data\.oracle\.stem: got True; expected False with data\.oracle\.counts=sets"),
         (
             {"method": "verbatim", "counts": "counts"},
-            r"data\.oracle\.counts: got counts; expected sets with data\.oracle\.method=verbatim",
+            r"data\.oracle\.counts: got 'counts'; expected sets with data\.oracle\.method=verbatim",
         ),
         (
             {"method": "verbatim", "lowercase": True},

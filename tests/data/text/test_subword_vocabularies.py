@@ -97,7 +97,7 @@ def test_too_little_text_is_told(caplog):
         ({"normalization": "nfd"}, r"data\.normalization: got 'nfd'; expected one of nfc, nfkc"),
         (
             {"character_coverage": 0.0},
-            r"character_coverage: got 0\.0; expected a fraction above 0, at most 1\. Fix: use",
+            r"character_coverage: got 0\.0; expected above 0 and at most 1\. Fix: change",
         ),
         ({"character_coverage": 1.5}, r"character_coverage: got 1\.5"),
         (
