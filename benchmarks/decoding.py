@@ -24,7 +24,7 @@ from benchmarks import common
 from bertjax.config import build
 from bertjax.decoding.config import DecodingConfig
 from bertjax.interop import marian
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.tasks import seq2seq
 from bertjax.tasks.seq2seq import TargetIds
 
@@ -129,7 +129,7 @@ class Ours:
         ids = jnp.zeros((1, 1), jnp.int32)
         init = functools.partial(model.init, deterministic=True, return_attention=False)
         self._params = jax.device_put(
-            marian.load(folder, jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"])
+            marian.load(folder, jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"])
         )
         decoding = DecodingConfig(
             method="beam_search",

@@ -24,6 +24,7 @@ from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
 from bertjax.interop import presumm
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
+from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import tell_once
 from bertjax.scoring.rouge import RougeConfig
@@ -156,7 +157,8 @@ class Summarization(Task):
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, ids, ids, ids, ids, deterministic=True, return_attention=False)["params"]
+        inputs = Seq2SeqInputs(ids, ids, ids, ids)
+        return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
 
     def warm_start(self, params: Params) -> Params:
         """See `Task.warm_start`."""

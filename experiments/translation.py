@@ -28,7 +28,7 @@ from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.interop import marian
 from bertjax.interop.marian import SpecialIds
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import tell_once
@@ -193,7 +193,8 @@ class Translation(Task):
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, ids, ids, ids, ids, deterministic=True, return_attention=False)["params"]
+        inputs = Seq2SeqInputs(ids, ids, ids, ids)
+        return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
 
     def warm_start(self, params: Params) -> Params:
         """See `Task.warm_start`."""

@@ -19,7 +19,7 @@ from bertjax.models.bert import Bert, BertConfig, BertInputs, BertOutput
 from bertjax.models.bertsum import presumm_layers
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import sinusoids
-from bertjax.models.encoder_decoder import Memory, Seq2SeqOutput
+from bertjax.models.encoder_decoder import Memory, Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.layers import Dropout
 from bertjax.models.transformer import TransformerConfig, check_value, keep_rows_split
 
@@ -66,59 +66,34 @@ class BertSumAbs(nn.Module):
         self.decoder = Decoder(_decoder_config(config, self.head), self.head.decoder_layers)
         self.bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
 
-    def __call__(
-        self,
-        source_ids: Int[Array, "B S"],
-        source_segments: Int[Array, "B S"],
-        target_ids: Int[Array, "B T"],
-        target_segments: Int[Array, "B T"],
-        *,
-        token_type_ids: Int[Array, "B S"] | None = None,
-        source_positions: Int[Array, "B S"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
-        deterministic: bool,
-        return_attention: bool,
-    ) -> Seq2SeqOutput:
+    def __call__(self, inputs: Seq2SeqInputs, *, deterministic: bool, return_attention: bool) -> Seq2SeqOutput:
         """Predicts the word after each target token, from the document and the target up to there.
 
         Args:
-          source_ids: the document, with [CLS] and [SEP] around each sentence.
-          source_segments: 1 at tokens, 0 at padding.
-          target_ids: the decoder's input: a start token, then the target.
-          target_segments: 1 at tokens, 0 at padding.
-          token_type_ids: 0 and 1 in turns, sentence by sentence; None for 0 everywhere.
-          source_positions: places within the source; None for 0 to S - 1.
-          target_positions: places within the target; None for 0 to T - 1.
+          inputs: the documents, with [CLS] and [SEP] around each sentence, and targets. Token types alternate between
+            0 and 1, sentence by sentence.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
         """
-        encoded = self._read(
-            source_ids, source_segments, token_type_ids, source_positions, deterministic, return_attention
-        )
-        length = target_ids.shape[1]
-        positions = jnp.arange(length)[None] if target_positions is None else target_positions
+        assert inputs.target_ids is not None and inputs.target_segment_ids is not None
+        encoded = self._read(inputs, deterministic, return_attention)
+        length = inputs.target_ids.shape[1]
+        positions = inputs.target_position_ids
+        positions = jnp.arange(length)[None] if positions is None else positions
         decoded = self.decoder(
-            self._embed(target_ids, positions, length, deterministic),
-            make_mask(target_segments, "left_to_right"),
+            self._embed(inputs.target_ids, positions, length, deterministic),
+            make_mask(inputs.target_segment_ids, "left_to_right"),
             encoded.hidden,
-            make_cross_mask(target_segments, source_segments),
+            make_cross_mask(inputs.target_segment_ids, inputs.segment_ids),
             deterministic=deterministic,
             return_attention=return_attention,
         )
         logits = self._logits(decoded.hidden)
         return Seq2SeqOutput(logits, encoded.attention, decoded.attention, decoded.cross_attention)
 
-    def encode(
-        self,
-        source_ids: Int[Array, "B S"],
-        source_segments: Int[Array, "B S"],
-        *,
-        token_type_ids: Int[Array, "B S"] | None = None,
-        deterministic: bool,
-    ) -> Memory:
+    def encode(self, inputs: Seq2SeqInputs, *, deterministic: bool) -> Memory:
         """Returns what decoding needs of the document."""
-        output = self._read(source_ids, source_segments, token_type_ids, None, deterministic, return_attention=False)
-        return Memory(output.hidden, source_segments)
+        return Memory(self._read(inputs, deterministic, return_attention=False).hidden, inputs.segment_ids)
 
     def start(self, memory: Memory, num_beams: int, length: int) -> DecoderCache:
         """Returns the cache before the first of `length` steps of so many beams for each row of the memory."""
@@ -133,21 +108,10 @@ class BertSumAbs(nn.Module):
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache
 
-    def _read(
-        self,
-        ids: Int[Array, "B S"],
-        segments: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"] | None,
-        positions: Int[Array, "B S"] | None,
-        deterministic: bool,
-        return_attention: bool,
-    ) -> BertOutput:
-        types = jnp.zeros_like(ids) if token_type_ids is None else token_type_ids
-        output: BertOutput = self.bert(
-            BertInputs(ids, types, segments, positions),
-            deterministic=deterministic,
-            return_attention=return_attention,
-        )
+    def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> BertOutput:
+        types = jnp.zeros_like(inputs.input_ids) if inputs.token_type_ids is None else inputs.token_type_ids
+        source = BertInputs(inputs.input_ids, types, inputs.segment_ids, inputs.position_ids)
+        output: BertOutput = self.bert(source, deterministic=deterministic, return_attention=return_attention)
         return output
 
     def _embed(

@@ -4,6 +4,7 @@ Shapes: B batch, S source length, T target length, H hidden size, N heads, V tar
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import embedding_table, sinusoids
-from bertjax.models.encoder import Encoder
+from bertjax.models.encoder import Encoder, EncoderOutput
 from bertjax.models.layers import Dropout
 from bertjax.models.transformer import TransformerConfig, keep_rows_split, kernel_init
 
@@ -68,6 +69,26 @@ class EncoderDecoderConfig(TransformerConfig):
         self.check(one_table, "target_vocab_size", expected)
 
 
+class Seq2SeqInputs(NamedTuple):
+    """A batch of rows of sources and targets: the input of every sequence-to-sequence model.
+
+    A row holds one pair, or several pairs packed one after another on each side. `encode` reads the source only.
+    """
+
+    input_ids: Array  # [B, S] int: the source's tokens
+    segment_ids: Array  # [B, S] int: the number of the token's pair in its row, from 1 on; 0 at padding
+    target_ids: Array | None = None  # [B, T] int: the decoder's input: a start token, then the target
+    target_segment_ids: Array | None = None  # [B, T] int: as `segment_ids`
+    token_type_ids: Array | None = None  # [B, S] int: BERT's, of the source; None for 0. Ignored without a BERT
+    position_ids: Array | None = None  # [B, S] int: the token's position in its source; None for 0 to S - 1
+    target_position_ids: Array | None = None  # [B, T] int: the token's position in its target; None for 0 to T - 1
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any]) -> "Seq2SeqInputs":
+        """Takes the fields that a batch has."""
+        return cls(**{name: batch[name] for name in cls._fields if name in batch})
+
+
 class Seq2SeqOutput(NamedTuple):
     """What a model of target given source returns. Attention weights are float32, or None if not asked for."""
 
@@ -115,55 +136,36 @@ class EncoderDecoder(nn.Module):
         if config.logits_bias:
             self.bias = self.param("bias", nn.initializers.zeros, (size,))
 
-    def __call__(
-        self,
-        source_ids: Int[Array, "B S"],
-        source_segments: Int[Array, "B S"],
-        target_ids: Int[Array, "B T"],
-        target_segments: Int[Array, "B T"],
-        *,
-        source_positions: Int[Array, "B S"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
-        deterministic: bool,
-        return_attention: bool,
-    ) -> Seq2SeqOutput:
+    def __call__(self, inputs: Seq2SeqInputs, *, deterministic: bool, return_attention: bool) -> Seq2SeqOutput:
         """Predicts the word after each target token, from the source and the target up to there.
 
         Args:
-          source_ids: the source.
-          source_segments: 0 at padding; several pairs packed into a row are numbered 1, 2, ...
-          target_ids: the decoder's input: a start token, then the target.
-          target_segments: the number of the pair that a target token belongs to, 0 at padding.
-          source_positions: places within the source; None for 0 to S - 1.
-          target_positions: places within the target; None for 0 to T - 1.
+          inputs: the batch, with targets.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
 
         Raises:
           UserError: a sequence longer than max_positions.
         """
-        asked: dict[str, Any] = {"deterministic": deterministic, "return_attention": return_attention}
-        source = self._embed(self.source_words, self.source_places, source_ids, source_positions, deterministic)
-        encoded = self.encoder(source, make_mask(source_segments, "both"), **asked)
-        target = self._embed(self.target_words, self.target_places, target_ids, target_positions, deterministic)
+        assert inputs.target_ids is not None and inputs.target_segment_ids is not None
+        encoded = self._read(inputs, deterministic, return_attention)
+        target = self._embed(
+            self.target_words, self.target_places, inputs.target_ids, inputs.target_position_ids, deterministic
+        )
         decoded = self.decoder(
             target,
-            make_mask(target_segments, "left_to_right"),
+            make_mask(inputs.target_segment_ids, "left_to_right"),
             encoded.hidden,
-            make_cross_mask(target_segments, source_segments),
-            **asked,
+            make_cross_mask(inputs.target_segment_ids, inputs.segment_ids),
+            deterministic=deterministic,
+            return_attention=return_attention,
         )
         logits = self._logits(decoded.hidden)
         return Seq2SeqOutput(logits, encoded.attention, decoded.attention, decoded.cross_attention)
 
-    def encode(
-        self, source_ids: Int[Array, "B S"], source_segments: Int[Array, "B S"], *, deterministic: bool
-    ) -> Memory:
+    def encode(self, inputs: Seq2SeqInputs, *, deterministic: bool) -> Memory:
         """Returns what decoding needs of the source, one in each row."""
-        x = self._embed(self.source_words, self.source_places, source_ids, None, deterministic)
-        mask = make_mask(source_segments, "both")
-        output = self.encoder(x, mask, deterministic=deterministic, return_attention=False)
-        return Memory(output.hidden, source_segments)
+        return Memory(self._read(inputs, deterministic, return_attention=False).hidden, inputs.segment_ids)
 
     def start(self, memory: Memory, num_beams: int, length: int) -> DecoderCache:
         """Returns the cache before the first of `length` steps of so many beams for each row of the memory.
@@ -191,6 +193,12 @@ class EncoderDecoder(nn.Module):
         x = self._embed(self.target_words, self.target_places, tokens, positions, deterministic=True)
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache
+
+    def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
+        x = self._embed(self.source_words, self.source_places, inputs.input_ids, inputs.position_ids, deterministic)
+        mask = make_mask(inputs.segment_ids, "both")
+        output: EncoderOutput = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
+        return output
 
     def _positions(self, name: str) -> Float[Array, "P H"]:
         config = self.config

@@ -18,7 +18,7 @@ from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.decoder import Beams
 from bertjax.models.dot_product import MASKED_SCORE
-from bertjax.models.encoder_decoder import Seq2SeqOutput
+from bertjax.models.encoder_decoder import Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import GRU, BiGRU
 
@@ -103,57 +103,40 @@ class RecurrentSeq2Seq(nn.Module):
         if config.attention == "general":
             self.keys = nn.Dense(size, use_bias=False, kernel_init=nn.initializers.xavier_uniform())
 
-    def __call__(
-        self,
-        source_ids: Int[Array, "B S"],
-        source_segments: Int[Array, "B S"],
-        target_ids: Int[Array, "B T"],
-        target_segments: Int[Array, "B T"],
-        *,
-        source_positions: Int[Array, "B S"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
-        deterministic: bool,
-        return_attention: bool,
-    ) -> Seq2SeqOutput:
+    def __call__(self, inputs: Seq2SeqInputs, *, deterministic: bool, return_attention: bool) -> Seq2SeqOutput:
         """Predicts the word after each target token, from the source and the target up to there.
 
         Args:
-          source_ids: the source.
-          source_segments: 0 at padding, which comes last.
-          target_ids: the decoder's input: a start token, then the target.
-          target_segments: 0 at padding, which comes last and so changes nothing.
-          source_positions: None, as rows hold one pair each.
-          target_positions: None too.
+          inputs: the batch, with targets and one pair in each row. Padding comes last, so that of targets changes
+            nothing, and their segments are not read.
           deterministic: no dropout.
           return_attention: whether to return the attention weights: [1, B, 1, T, S], unless there is no attention.
 
         Raises:
           UserError: positions, as packed rows have them.
         """
-        del target_segments
-        if source_positions is not None or target_positions is not None:
+        assert inputs.target_ids is not None
+        if inputs.position_ids is not None or inputs.target_position_ids is not None:
             raise UserError(
                 "config key model: a recurrent model",
                 got="rows into which several pairs are packed",
                 expected="one pair in each row",
                 fix="set --config.data.packing=False",
             )
-        memory = self.encode(source_ids, source_segments, deterministic=deterministic)
-        words = self.drop(jnp.take(self.target_words, target_ids, axis=0), deterministic=deterministic)
+        memory = self.encode(inputs, deterministic=deterministic)
+        words = self.drop(jnp.take(self.target_words, inputs.target_ids, axis=0), deterministic=deterministic)
         states = self.decoder(words, self._first_state(memory))
         context, weights = self._attend(states, memory)
         logits = self._logits(states, context, deterministic)
         asked_for = weights if return_attention else None
         return Seq2SeqOutput(logits, None, None, None if asked_for is None else asked_for[None, :, None])
 
-    def encode(
-        self, source_ids: Int[Array, "B S"], source_segments: Int[Array, "B S"], *, deterministic: bool
-    ) -> RecurrentMemory:
+    def encode(self, inputs: Seq2SeqInputs, *, deterministic: bool) -> RecurrentMemory:
         """Returns what decoding needs of the source, one in each row."""
-        words = self.drop(jnp.take(self.source_words, source_ids, axis=0), deterministic=deterministic)
-        hidden, final = self.encoder(words, source_segments)
+        words = self.drop(jnp.take(self.source_words, inputs.input_ids, axis=0), deterministic=deterministic)
+        hidden, final = self.encoder(words, inputs.segment_ids)
         keys = self.keys(hidden) if self.config.attention in ("additive", "general") else hidden
-        return RecurrentMemory(hidden, keys, final, source_segments)
+        return RecurrentMemory(hidden, keys, final, inputs.segment_ids)
 
     def start(self, memory: RecurrentMemory, num_beams: int, length: int) -> RecurrentCache:
         """Returns the cache before the first step of so many beams for each row; there may be any number of steps."""

@@ -24,7 +24,7 @@ from bertjax.decoding.hypotheses import Hypotheses
 from bertjax.decoding.sampling import sample
 from bertjax.errors import UserError
 from bertjax.models.decoder import Beams
-from bertjax.models.encoder_decoder import Seq2SeqOutput
+from bertjax.models.encoder_decoder import Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
 
 # What `loss` says of targets that are given.
@@ -74,21 +74,15 @@ def apply(
     Args:
       model: whose methods are those of `EncoderDecoder`.
       params: its parameters.
-      batch: `input_ids`, `segment_ids` [B, S]; `labels`, `target_segment_ids` [B, T]; where rows are packed,
-        `position_ids` and `target_position_ids` too; `token_type_ids` if the model takes them.
+      batch: the fields of `Seq2SeqInputs` except `target_ids`, which follow from its `labels` [B, T].
       start_id: what the decoder is fed first.
       rng: for dropout.
       return_attention: whether to return the weights.
     """
+    target_ids = decoder_inputs(batch["labels"], batch["target_segment_ids"], start_id)
     output: Any = model.apply(
         {"params": params},
-        batch["input_ids"],
-        batch["segment_ids"],
-        decoder_inputs(batch["labels"], batch["target_segment_ids"], start_id),
-        batch["target_segment_ids"],
-        source_positions=batch.get("position_ids"),
-        target_positions=batch.get("target_position_ids"),
-        **_token_types(batch),
+        Seq2SeqInputs.of(batch)._replace(target_ids=target_ids),
         deterministic=rng is None,
         return_attention=return_attention,
         rngs={} if rng is None else {"dropout": rng},
@@ -128,7 +122,7 @@ def write(
 
     Args:
       model, params: as for `apply`.
-      batch: `input_ids`, `segment_ids` [B, S]; `token_type_ids` if the model takes them; `numbers` [B] of `numbered`.
+      batch: the source's fields of `Seq2SeqInputs`, one source in each row; `numbers` [B] of `numbered`.
       config: how they are searched for, or drawn.
       ids: special tokens.
       seed: of what is drawn, which depends on it, on the source and on its number alone: neither on the batch nor on
@@ -140,7 +134,7 @@ def write(
     most = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
-    memory = model.apply(variables, sources, segments, **_token_types(batch), deterministic=True, method="encode")
+    memory = model.apply(variables, Seq2SeqInputs.of(batch), deterministic=True, method="encode")
     cache = model.apply(variables, memory, width(config), config.max_length, method="start")
 
     def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
@@ -210,7 +204,3 @@ def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
     digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
     return jax.vmap(jax.random.fold_in)(keys, batch["numbers"]) if "numbers" in batch else keys
-
-
-def _token_types(batch: Batch) -> dict[str, Any]:
-    return {"token_type_ids": batch["token_type_ids"]} if "token_type_ids" in batch else {}

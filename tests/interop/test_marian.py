@@ -18,7 +18,7 @@ from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import marian, marian_subwords
 from bertjax.models.embeddings import sinusoids
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 
 CHOICES = {"scan_layers": True}
 # As OPUS-MT's files have it, down to keys that mean nothing here.
@@ -81,7 +81,7 @@ def make_config(share=True, tie=True, **changes):
 def shapes(config):
     ids = jnp.zeros((1, 1), jnp.int32)
     init = functools.partial(EncoderDecoder(config).init, deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+    return jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.embeddings import sinusoids
+from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.tasks import pretrained
 from tests.interop.formats.test_torch_pickle import ATTACKS, extension, name, plain, storage, tensor, text, write_zip
 from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, read, shapes
@@ -302,7 +303,7 @@ def abstractive(path):
     configs = build_all((BertConfig, BertSumAbsConfig), {key: values[key] for key in keys}, "model")
     model = BertSumAbs(*configs)
     init = functools.partial(model.init, deterministic=True, return_attention=False)
-    return model, random_params(init, *[np.zeros((1, 1), np.int32)] * 4)["params"]
+    return model, random_params(init, Seq2SeqInputs(*[np.zeros((1, 1), np.int32)] * 4))["params"]
 
 
 def test_an_abstractive_model_starts_from_an_extractive_one(caplog):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.models.decoder import Beams
+from bertjax.models.encoder_decoder import Seq2SeqInputs
 
 LENGTH = 5
 
@@ -20,7 +21,7 @@ def check_steps(model, params, source_ids, source_segments, target_vocab_size, n
         def apply(method, *arguments, **named):
             return model.apply({"params": params}, *arguments, method=method, **named)
 
-        memory = apply("encode", source_ids, source_segments, deterministic=True)
+        memory = apply("encode", Seq2SeqInputs(source_ids, source_segments), deterministic=True)
         assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} == {len(source_ids)}
 
         def step(cache, inputs):
@@ -39,8 +40,8 @@ def check_steps(model, params, source_ids, source_segments, target_vocab_size, n
 
         ids = jnp.asarray(histories).reshape(-1, LENGTH)
         segments = jnp.asarray(ids != 0, jnp.int32)
-        both = flat(source_ids), flat(source_segments), ids, segments
-        output = model.apply({"params": params}, *both, deterministic=True, return_attention=False)
+        inputs = Seq2SeqInputs(flat(source_ids), flat(source_segments), ids, segments)
+        output = model.apply({"params": params}, inputs, deterministic=True, return_attention=False)
         logits = output.logits.reshape(*histories.shape, -1)
         return logits[jnp.arange(LENGTH), :, :, jnp.arange(LENGTH)]
 

@@ -12,6 +12,7 @@ from flax import traverse_util
 from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
+from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.models.losses import cross_entropy
 from tests.models.stepping import check_steps
 from tests.models.test_heads import CONFIG
@@ -28,25 +29,25 @@ def batch(padding=0):
     random = np.random.default_rng(0)
     source, target = (random.integers(1, 31, shape).astype(np.int32) for shape in ((2, 8), (2, 5)))
     return {
-        "source_ids": np.where(SOURCE_SEGMENTS == 1, source, padding),
-        "source_segments": SOURCE_SEGMENTS,
+        "input_ids": np.where(SOURCE_SEGMENTS == 1, source, padding),
+        "segment_ids": SOURCE_SEGMENTS,
         "target_ids": np.where(TARGET_SEGMENTS == 1, target, padding),
-        "target_segments": TARGET_SEGMENTS,
+        "target_segment_ids": TARGET_SEGMENTS,
         "token_type_ids": np.where(SOURCE_SEGMENTS == 1, np.arange(8) // 3 % 2, padding and 1),
     }
 
 
 @functools.cache
 def params():
-    init = functools.partial(MODEL.init, **batch(), deterministic=True, return_attention=False)
-    return random_params(init, scale=0.3)["params"]
+    init = functools.partial(MODEL.init, deterministic=True, return_attention=False)
+    return random_params(init, Seq2SeqInputs(**batch()), scale=0.3)["params"]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def apply(model, params, inputs, key=None):
     rngs = {} if key is None else {"dropout": key}
     options = {"deterministic": key is None, "return_attention": False}
-    return model.apply({"params": params}, **inputs, **options, rngs=rngs).logits
+    return model.apply({"params": params}, Seq2SeqInputs(**inputs), **options, rngs=rngs).logits
 
 
 @jax.jit
@@ -55,7 +56,7 @@ def run_with_gradient(params, inputs):
 
     def loss(params):
         logits = apply(MODEL, params, inputs)
-        return jnp.sum(cross_entropy(logits, inputs["target_ids"]) * inputs["target_segments"]), logits
+        return jnp.sum(cross_entropy(logits, inputs["target_ids"]) * inputs["target_segment_ids"]), logits
 
     gradient, logits = jax.grad(loss, has_aux=True)(params)
     return logits, gradient
@@ -67,7 +68,7 @@ def run(inputs):
 
 
 def test_token_by_token():
-    check_steps(MODEL, params(), batch()["source_ids"], SOURCE_SEGMENTS, CONFIG.vocab_size, num_beams=3)
+    check_steps(MODEL, params(), batch()["input_ids"], SOURCE_SEGMENTS, CONFIG.vocab_size, num_beams=3)
 
 
 def test_padding_changes_nothing():
@@ -110,9 +111,11 @@ def test_dropout_is_random_and_can_be_had_again():
 
 
 def test_initial_parameters():
-    init = functools.partial(MODEL.init, **batch(), deterministic=True, return_attention=False)
+    init = functools.partial(MODEL.init, deterministic=True, return_attention=False)
     names = ("target_embeddings", "bias", "decoder")  # without BERT's, which cost as much to compile again
-    found = jax.jit(lambda key: {name: init(key)["params"][name] for name in names})(jax.random.key(0))
+    found = jax.jit(lambda key: {name: init(key, Seq2SeqInputs(**batch()))["params"][name] for name in names})(
+        jax.random.key(0)
+    )
     assert found["target_embeddings"].shape == (31, 12)
     limit = (6 / (31 + 12)) ** 0.5
     assert 0.9 * limit < np.abs(found["target_embeddings"]).max() <= limit
@@ -146,8 +149,8 @@ def test_bad_options(key, value, message):
 
 
 def abstract(model):
-    init = functools.partial(model.init, **batch(), deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0))
+    init = functools.partial(model.init, deterministic=True, return_attention=False)
+    return jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(**batch()))
 
 
 def test_a_decoder_that_does_not_fit():

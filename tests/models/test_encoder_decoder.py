@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from tests.models.stepping import check_steps
 from tests.random_params import random_params
 
@@ -50,7 +50,8 @@ def config_of(**changes):
 
 def init(config, key):
     ids = jnp.ones((1, 2), jnp.int32)
-    return EncoderDecoder(config).init(key, ids, ids, ids, ids, deterministic=True, return_attention=False)["params"]
+    inputs = Seq2SeqInputs(ids, ids, ids, ids)
+    return EncoderDecoder(config).init(key, inputs, deterministic=True, return_attention=False)["params"]
 
 
 @functools.cache
@@ -62,14 +63,10 @@ def make(config):
 def apply(config, params, source, target, segments, key, positions, return_attention):
     return EncoderDecoder(config).apply(
         {"params": params},
-        source,
-        segments[0],
-        target,
-        segments[1],
+        Seq2SeqInputs(source, segments[0], target, segments[1], **positions),
         deterministic=key is None,
         return_attention=return_attention,
         rngs={} if key is None else {"dropout": key},
-        **positions,
     )
 
 
@@ -86,6 +83,12 @@ def loss_and_gradient(config, params, segments, weights, key=None):
         return jnp.sum(run(config, params, segments=segments, key=key).logits ** 2 * weights[..., None])
 
     return jax.value_and_grad(loss)(params)
+
+
+def test_inputs_of_a_batch_are_its_fields_that_models_take():
+    fields = dict(zip(Seq2SeqInputs._fields, "abcdefg", strict=True))
+    assert Seq2SeqInputs.of({**fields, "labels": "h"})._asdict() == fields
+    assert Seq2SeqInputs.of({"input_ids": "a", "segment_ids": "b"}) == ("a", "b", None, None, None, None, None)
 
 
 @pytest.mark.parametrize("changes", [{}, PRE, {"scan_layers": False, **SHARED}])
@@ -135,8 +138,8 @@ def test_packed_rows_equal_separate_rows(changes):
         source=np.concatenate([SOURCE[:1], SOURCE[1:, :4]], axis=1),
         target=np.concatenate([TARGET[:1], TARGET[1:, :3]], axis=1),
         segments=(np.array([[1] * 6 + [2] * 4]), np.array([[1] * 5 + [2] * 3])),
-        source_positions=np.array([[*range(6), *range(4)]]),
-        target_positions=np.array([[*range(5), *range(3)]]),
+        position_ids=np.array([[*range(6), *range(4)]]),
+        target_position_ids=np.array([[*range(5), *range(3)]]),
     ).logits
     packed = np.asarray(packed)
     np.testing.assert_allclose(packed[0, :5], apart[0], atol=1e-5)
@@ -242,7 +245,7 @@ def test_sequences_longer_than_the_positions_are_user_errors():
         run(config, make(CONFIG))
     model, variables = EncoderDecoder(config), {"params": make(CONFIG)}
     encode = functools.partial(model.apply, method="encode", deterministic=True)
-    memory = jax.eval_shape(encode, variables, SOURCE[:, :5], SOURCE_SEGMENTS[:, :5])
+    memory = jax.eval_shape(encode, variables, Seq2SeqInputs(SOURCE[:, :5], SOURCE_SEGMENTS[:, :5]))
     with pytest.raises(UserError, match=r"sequence length: got 7; expected at most model\.max_positions=5"):
         jax.eval_shape(lambda memory: model.apply(variables, memory, 2, 7, method="start"), memory)
 

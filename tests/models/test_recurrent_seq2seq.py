@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from tests.models.stepping import check_steps
 from tests.random_params import random_params
@@ -37,7 +38,8 @@ def make(config):
     ids = np.ones((1, 2), np.int32)
     options = {"deterministic": True, "return_attention": False}
     return random_params(
-        lambda key: RecurrentSeq2Seq(config).init(key, ids, ids, ids, ids, **options)["params"], scale=0.4
+        lambda key: RecurrentSeq2Seq(config).init(key, Seq2SeqInputs(ids, ids, ids, ids), **options)["params"],
+        scale=0.4,
     )
 
 
@@ -45,10 +47,7 @@ def make(config):
 def apply(config, params, source, target, key):
     return RecurrentSeq2Seq(config).apply(
         {"params": params},
-        source,
-        SOURCE_SEGMENTS,
-        target,
-        TARGET_SEGMENTS,
+        Seq2SeqInputs(source, SOURCE_SEGMENTS, target, TARGET_SEGMENTS),
         deterministic=key is None,
         return_attention=True,
         rngs={} if key is None else {"dropout": key},
@@ -169,13 +168,12 @@ def test_dropout_follows_its_key():
 
 
 def test_packed_rows_are_refused():
-    places = np.zeros((2, 6), np.int32)
-    call = {"deterministic": True, "return_attention": False, "source_positions": places}
-    batch = SOURCE, SOURCE_SEGMENTS, TARGET, TARGET_SEGMENTS
+    call = {"deterministic": True, "return_attention": False}
+    inputs = Seq2SeqInputs(SOURCE, SOURCE_SEGMENTS, TARGET, TARGET_SEGMENTS, position_ids=np.zeros((2, 6), np.int32))
     with pytest.raises(
         UserError, match=r"recurrent model: got rows .* expected one pair in each row\. Fix: set --config"
     ):
-        RecurrentSeq2Seq(CONFIG).apply({"params": make(CONFIG)}, *batch, **call)
+        RecurrentSeq2Seq(CONFIG).apply({"params": make(CONFIG)}, inputs, **call)
 
 
 @pytest.mark.parametrize(

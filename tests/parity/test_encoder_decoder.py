@@ -11,7 +11,7 @@ from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.decoder import Decoder
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder import Encoder
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.models.losses import smoothed_cross_entropy
 from tests.parity.test_bert import distance
 
@@ -198,9 +198,9 @@ def test_whole_model_with_smoothed_labels(norm, activation):
 
     @functools.partial(jax.grad, has_aux=True)
     def ours(params):
-        batch = map(jnp.asarray, (source, SOURCE_SEGMENTS, target, TARGET_SEGMENTS))
+        inputs = Seq2SeqInputs(*map(jnp.asarray, (source, SOURCE_SEGMENTS, target, TARGET_SEGMENTS)))
         call = {"deterministic": True, "return_attention": False}
-        logits = EncoderDecoder(config).apply({"params": params}, *batch, **call).logits
+        logits = EncoderDecoder(config).apply({"params": params}, inputs, **call).logits
         values = smoothed_cross_entropy(logits, jnp.asarray(labels), 0.1, "V")
         return jnp.sum(values * (TARGET_SEGMENTS != 0)), logits
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from bertjax.config import build
 from bertjax.interop import marian, marian_subwords
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from tests.interop.test_marian import CHOICES, TEXTS, write_vocabularies
 from tests.parity.test_bert import distance
 
@@ -60,10 +60,10 @@ def make_batch(model):
     labels, target_ids = target_ids, np.roll(target_ids, 1, axis=1)
     target_ids[:, 0] = PAD
     return {
-        "source_ids": source_ids,
-        "source_segments": source_segments,
+        "input_ids": source_ids,
+        "segment_ids": source_segments,
         "target_ids": target_ids,
-        "target_segments": target_segments,
+        "target_segment_ids": target_segments,
     }, labels
 
 
@@ -74,13 +74,13 @@ def run_theirs(model, batch, labels):
     tensors = {name: torch.tensor(array).long() for name, array in batch.items()}
     model.final_logits_bias.requires_grad_()
     output = model(
-        input_ids=tensors["source_ids"],
-        attention_mask=tensors["source_segments"],
+        input_ids=tensors["input_ids"],
+        attention_mask=tensors["segment_ids"],
         decoder_input_ids=tensors["target_ids"],
-        decoder_attention_mask=tensors["target_segments"],
+        decoder_attention_mask=tensors["target_segment_ids"],
         output_attentions=True,
     )
-    chosen = tensors["target_segments"] == 1
+    chosen = tensors["target_segment_ids"] == 1
     torch.nn.functional.cross_entropy(output.logits[chosen], torch.tensor(labels).long()[chosen]).backward()
     found = {
         "logits": output.logits,
@@ -96,8 +96,9 @@ def run_theirs(model, batch, labels):
 @functools.partial(jax.jit, static_argnums=0)
 def run_ours(config, params, batch, labels):
     def loss(params):
-        output = EncoderDecoder(config).apply({"params": params}, **batch, deterministic=True, return_attention=True)
-        chosen = batch["target_segments"] == 1
+        call = {"deterministic": True, "return_attention": True}
+        output = EncoderDecoder(config).apply({"params": params}, Seq2SeqInputs(**batch), **call)
+        chosen = batch["target_segment_ids"] == 1
         log_probability = jnp.take_along_axis(jax.nn.log_softmax(output.logits), labels[..., None], axis=-1)
         return -jnp.sum(log_probability[..., 0] * chosen) / jnp.sum(chosen), output
 
@@ -114,12 +115,12 @@ def read(folder):
 def shapes(config):
     ids = jnp.zeros((1, 1), jnp.int32)
     init = functools.partial(EncoderDecoder(config).init, deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+    return jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
 
 
 def check(output, expected, batch):
     """Compares what belongs to tokens: what becomes of padding differs, and nobody looks at it."""
-    source, target = (batch[f"{side}_segments"] == 1 for side in ("source", "target"))
+    source, target = batch["segment_ids"] == 1, batch["target_segment_ids"] == 1
     queries = {"encoder_attention": source, "decoder_attention": target, "cross_attention": target}
     for name, value in expected.items():
         rows = target if name == "logits" else queries[name]
@@ -190,7 +191,7 @@ def test_live_export(tmp_path, share, tie, activation):
     expected, _ = run_theirs(opened.eval(), batch, labels)
     check(run_ours(config, params, batch, labels)[0], expected, batch)
     with torch.no_grad():
-        words = opened.generate(torch.tensor(batch["source_ids"][:1, :5]).long(), max_new_tokens=6, num_beams=2)
+        words = opened.generate(torch.tensor(batch["input_ids"][:1, :5]).long(), max_new_tokens=6, num_beams=2)
     assert words[0, 0] == PAD and words.shape[1] <= 7
 
 

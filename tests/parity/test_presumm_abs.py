@@ -20,6 +20,7 @@ from bertjax.decoding.config import DecodingConfig
 from bertjax.interop import presumm
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
+from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.models.losses import cross_entropy
 from bertjax.tasks import seq2seq
 from bertjax.tasks.seq2seq import TargetIds
@@ -66,7 +67,7 @@ def read(path):
 def shapes(model):
     ids = jnp.zeros((1, 1), jnp.int32)
     init = functools.partial(model.init, deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0), ids, ids, ids, ids)["params"]
+    return jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
 
 
 def documents(folder):
