@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 
+import launch
 from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split
 from benchmarks.small_runs import Text
@@ -279,7 +280,7 @@ def _read_features(folder: Path, skips: bool) -> list[Any]:
 
 
 def _find(name: str) -> Any:
-    return importlib.import_module(f"experiments.{name}")
+    return launch._experiment(name)
 
 
 def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, str]) -> modes.Request:

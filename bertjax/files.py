@@ -64,9 +64,9 @@ def completed(path: Path) -> Iterator[Path]:
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file with one a line; none if there is no such file.
 
-    A process that was killed leaves the line that it was writing half done; such a line is passed over.
+    Lines that are no objects are ignored: a process that was killed leaves the line that it was writing half done.
     """
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else ():
         with contextlib.suppress(json.JSONDecodeError):
             record = json.loads(line)
             if isinstance(record, dict):

@@ -69,3 +69,9 @@ def test_a_cache_that_cannot_be_written_is_no_error(large, tmp_path):
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         files.digest(tmp_path / "none")
+
+
+def test_records_behind_damaged_bytes_are_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n\xff{"step": 2}\n{"step": 3}\n')
+    assert [record["step"] for record in files.read_records(path)] == [1, 3]
