@@ -61,6 +61,7 @@ def _bounded(
 
 Size = Annotated[int, at_least(1)]
 Count = Annotated[int, at_least(0)]
+Seed = Annotated[int, at_least(0, below=2**32)]
 DropoutRate = Annotated[float, at_least(0, below=1)]
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.config import constraints
 from bertjax.files import completed
 from bertjax.training.config import InferenceConfig, TrainingConfig
 
@@ -29,8 +30,9 @@ CONFIGS = tuple(
 _VARIANTS = {"translation": ("", "rnn")}
 _HEAD = """# The keys of the configs
 
-What each key of a config file means, and its value without a variant; empty where it is not set: then it follows from
-`init_from`, the size or the data, unless its meaning says otherwise. Each is a flag: `--config.data.seq_len=128`.
+The keys of every config file. "Default" is the value without a variant. A key with no default follows from `init_from`,
+the size or the data, unless its meaning says otherwise. "Allowed" is the constraint checked on each key alone; others
+depend on several keys. Each key is a flag: `--config.data.seq_len=128`.
 `python -m docs.build_keys` writes this page from the code.
 """
 # An entry of a docstring's Attributes: names, and what is said of them until the next entry.
@@ -38,10 +40,11 @@ _ENTRY = re.compile(r"^ {2}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {4}.*)*)",
 
 
 class Key(typing.NamedTuple):
-    """A line of a table: the dotted key, its default, and what it means."""
+    """A line of a table: the dotted key, its default, the values allowed by its type's constraint, its meaning."""
 
     name: str
     default: Any
+    allowed: str
     meaning: str
 
 
@@ -77,8 +80,10 @@ def _keys(tree: Mapping[str, Any], readers: list[type], reach: list[type], prefi
             typed = [hint for hint in hints if dataclasses.is_dataclass(hint)]
             yield from _keys(value, typed or _fitting(value, reach), reach, f"{prefix}{key}.")
         else:
-            meaning = next(filter(None, (_attributes(reader).get(key) for reader in of_key)), "")
-            yield Key(prefix + key, value, meaning)
+            reader = next((reader for reader in of_key if key in _attributes(reader)), None)
+            constraint = constraints(reader).get(key) if reader else None
+            meaning = _attributes(reader)[key] if reader else ""
+            yield Key(prefix + key, value, constraint.expected if constraint else "", meaning)
 
 
 def _reach(module: types.ModuleType) -> list[type]:
@@ -116,9 +121,12 @@ def _attributes(reader: type) -> dict[str, str]:
 
 
 def _table(found: list[Key]) -> str:
-    cells = [(f"`{key.name}`", "" if key.default is None else f"`{key.default!r}`", key.meaning) for key in found]
+    cells = [
+        (f"`{key.name}`", "" if key.default is None else f"`{key.default!r}`", key.allowed, key.meaning)
+        for key in found
+    ]
     rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
-    return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
+    return "\n".join(["| key | default | allowed | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 
 if __name__ == "__main__":

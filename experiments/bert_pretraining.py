@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Constrained, build, build_all, one_of
+from bertjax.config import Constrained, Seed, Size, build, build_all, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
@@ -47,7 +47,7 @@ class Config(Constrained):
         from; or "".
       learned_positions: how many positions the model in `init_from` was trained on, if those beyond are to begin as
         copies of them; 0 to take all as they are.
-      seed: of parameters, data order, masks and dropout; from 0 to 2**32 - 1.
+      seed: of parameters, data order, masks and dropout.
       batch_size: rows of an update, over all devices and micro-batches.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
       model: fields of `BertConfig`.
@@ -58,8 +58,8 @@ class Config(Constrained):
     experiment: str
     init_from: str
     learned_positions: int
-    seed: int
-    batch_size: int
+    seed: Seed
+    batch_size: Size
     objective: Annotated[str, one_of(*_OBJECTIVES)]
     model: Mapping[str, Any]
     data: Mapping[str, Any]

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Count, build, build_all, each, one_of
+from bertjax.config import Count, Seed, Size, build, build_all, each, one_of
 from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_of
@@ -48,7 +48,7 @@ class Config(seq2seq.SmoothingConfig):
     Attributes:
       experiment: the name of its file.
       init_from: a run of ours or the folder of a MarianMTModel to begin with; or "".
-      seed: of parameters, the order of pairs, dates to train on, dropout, and sampling; from 0 to 2**32 - 1.
+      seed: of parameters, the order of pairs, dates to train on, dropout, and sampling.
       batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
         of shorter rows there are as many more as make up for it, in multiples of this. Of packed rows, and of dates,
         just as many as this.
@@ -66,8 +66,8 @@ class Config(seq2seq.SmoothingConfig):
 
     experiment: str
     init_from: str
-    seed: int
-    batch_size: int
+    seed: Seed
+    batch_size: Size
     architecture: Annotated[str, one_of("transformer", "recurrent")]
     model: Mapping[str, Any]
     data: Mapping[str, Any]

@@ -17,3 +17,11 @@ def test_a_meaning_is_of_the_dataclass_that_reads_the_key():
     assert of["translation", "model.attention"].startswith('"none", "additive"')
     assert of["classification", "data.packing"] == "whether several texts share a row of `seq_len` tokens in training."
     assert of["features", "mesh.fsdp"] == of["tagging", "mesh.fsdp"] != ""
+
+
+def test_the_allowed_values_are_those_that_construction_checks():
+    of = {(name, key.name): key.allowed for name in build_keys.CONFIGS for key in build_keys.keys(name)}
+    assert of["bert_pretraining", "model.dropout"] == "at least 0 and below 1"
+    assert of["bert_pretraining", "seed"] == "at least 0 and below 4294967296"
+    assert of["translation", "model.attention"] == "one of none, additive, dot, general"
+    assert of["bert_pretraining", "data.vocab_size"] == ""

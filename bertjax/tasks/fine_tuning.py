@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import Constrained, Count, DropoutRate, build_all
+from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, build_all
 from bertjax.contract import Batch, Example, Params
 from bertjax.data.rows.buckets import bucket_lengths, examples_in
 from bertjax.data.text.vocabularies import is_bare
@@ -32,7 +32,7 @@ class WarmStartConfig(Constrained):
     Attributes:
       experiment: the name of its file.
       init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to begin with; or "".
-      seed: of parameters, the order of rows, dropout, and whatever else is drawn; from 0 to 2**32 - 1.
+      seed: of parameters, the order of rows, dropout, and whatever else is drawn.
       batch_size: rows of an update, over all devices and micro-batches.
       model: fields of `BertConfig` and of the head.
       data: which rows, and how they are encoded.
@@ -40,8 +40,8 @@ class WarmStartConfig(Constrained):
 
     experiment: str
     init_from: str
-    seed: int
-    batch_size: int
+    seed: Seed
+    batch_size: Size
     model: Mapping[str, Any]
     data: Mapping[str, Any]
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Annotated
 
-from bertjax.config import Constrained, Size, at_least, one_of
+from bertjax.config import Constrained, Seed, Size, one_of
 from bertjax.errors import UserError
 from bertjax.runs.checkpoints import CheckpointConfig
 from bertjax.training.optimizers import OptimizerConfig
@@ -23,7 +23,7 @@ class TrainingConfig(InferenceConfig):
     """How a task is trained.
 
     Attributes:
-      seed: of parameters, data order, masks and dropout; from 0 to 2**32 - 1.
+      seed: of parameters, data order, masks and dropout.
       rng: how dropout's random bits are made: "threefry2x32", the same everywhere, or "rbg", faster on one TPU or GPU,
         which may differ between kinds of devices and versions of JAX. With "rbg" each of several TPU chips draws
         those of the whole batch, with "threefry2x32" its own.
@@ -36,7 +36,7 @@ class TrainingConfig(InferenceConfig):
       parallel: "jit", or "pmap" for comparison.
     """
 
-    seed: Annotated[int, at_least(0, below=2**32)]
+    seed: Seed
     rng: Annotated[str, one_of("threefry2x32", "rbg")]
     num_steps: Size
     batch_size: Size
