@@ -229,7 +229,7 @@ def _split_lines(path: Path, separator: str) -> Iterator[_Fields]:
 
 
 def _lines_with_fields(path: Path) -> Iterator[Line]:
-    return (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content not in (b"", b"\r"))
+    return (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content.strip(b"\r"))
 
 
 def _split(line: Line, separator: str) -> _Fields:

@@ -49,6 +49,11 @@ def test_tsv_quotes_nothing(name):
     ]
 
 
+def test_a_line_of_carriage_returns_is_blank():
+    name = write("a.tsv", b"text\tlabel\r\nx\t1\r\n\r\r\ny\t2\r\n")
+    assert [row.values["text"] for row in read(name)] == ["x", "y"]
+
+
 def test_columns_without_a_header_are_numbered():
     write("a.tsv", "gj04\t1\t\tThe sailors rode.\ncj99\t0\t*\tThe more.\n")
     assert read("a.tsv", header=False) == [
