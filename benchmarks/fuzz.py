@@ -3,7 +3,7 @@
     python -m benchmarks.fuzz --minutes=60 --seed=0
 
 Whatever a file has become, the end must be a success with the right results in the right order, or a UserError of one
-line. What is right is told by a reading of the files' own (`fuzz_checks`): how many rows there are, and that rows that
+line. A separate reader (`fuzz_checks`) decides what is right: how many rows there are, and that rows that
 were not damaged have the results that they had before. All runs in one process, with small random models. A finding
 is printed with its case, which `--case=CASE` repeats; then a table of outcomes. Exits with status 1 after a finding.
 """
@@ -60,7 +60,7 @@ class Fuzz:
     folder: Path
 
     def case(self, name: str) -> tuple[str, str]:
-        """Runs a case "SEED/TARGET/NUMBER"; returns its outcome and what there is to say of it."""
+        """Runs a case "SEED/TARGET/NUMBER"; returns its outcome and a description of a finding."""
         rng, target = random.Random(name), self.targets[name.split("/")[1]]
         files, is_packed = self._damaged(target, rng)
         skips = rng.random() < 0.5

@@ -24,7 +24,7 @@ class Part(NamedTuple):
     most: int
 
 
-Split = Callable[[Mapping[str, bytes]], list[Part] | None]  # None where it cannot be told
+Split = Callable[[Mapping[str, bytes]], list[Part] | None]  # None if the rows are unknown
 
 
 def same(a: Any, b: Any) -> bool:

@@ -18,7 +18,7 @@ _LONG = 2**20 + 3
 
 
 def mutate(content: bytes, rng: random.Random, is_json: bool) -> bytes:
-    """Returns the content with one to three changes, or now and then as it is."""
+    """Returns the content with one to three changes, sometimes without any."""
     for _ in range(rng.choices((0, 1, 2, 3), (2, 60, 25, 13))[0]):
         if is_json and rng.random() < 0.5:
             content = _change_json(content, rng)

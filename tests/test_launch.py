@@ -363,7 +363,7 @@ def test_a_form_that_a_task_does_not_have(home, tmp_path, form, got, expected, f
 @pytest.mark.parametrize(
     ("flag", "expected", "fix"),
     [
-        ("--output=out.txt.gz", "written as it is", "leave off .gz"),
+        ("--output=out.txt.gz", "an uncompressed file", "leave off .gz"),
         ("--checkpoint=each:last:2", "--mode=evaluate alone", "last:3 is the mean"),
         ("--config.batch_size=4", "may differ after training: mesh, model", "leave it out, or train"),
     ],

@@ -90,7 +90,7 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
     if request.mode == "export" and request.output == "-":
         raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")
     if request.output.endswith(".gz"):
-        expected, fix = "a name of what is written as it is", "leave off .gz, and pack the file afterwards"
+        expected, fix = "an uncompressed file", "leave off .gz, and compress the file afterwards"
         raise UserError("--output", got=request.output, expected=expected, fix=fix)
     if request.checkpoint.startswith("each:") and request.mode != "evaluate":
         expected, fix = "each: with --mode=evaluate alone", "leave it out: last:3 is the mean of three checkpoints"

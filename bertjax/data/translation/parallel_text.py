@@ -280,7 +280,7 @@ def pair_of_line(line: str, where: str) -> Pair:
     """Returns the source and the target in a line, between which a tab stands. Raises RowError for another line."""
     texts = [text.strip() for text in line.split("\t")]
     if len(texts) != 2 or not all(texts):
-        fix = "write SOURCE, a tab, TARGET; leave decoding.method as it is, to have a target written"
+        fix = "write SOURCE, a tab, TARGET; or leave out decoding.method=forced to translate"
         raise RowError(where, line[:80], "a text and its target, with a tab between them", fix)
     return Pair(texts[0], texts[1], where)
 
