@@ -67,7 +67,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     Lines that are no objects are ignored: a process that was killed leaves the line that it was writing half done.
     """
     for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else ():
-        with contextlib.suppress(json.JSONDecodeError):
+        with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict):
                 yield record

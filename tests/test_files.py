@@ -73,5 +73,5 @@ def test_a_missing_file(tmp_path):
 
 def test_records_behind_damaged_bytes_are_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n\xff{"step": 2}\n{"step": 3}\n')
+    path.write_bytes(b'{"step": 1}\n\xff{"step": 2}\n' + b"[" * 100_000 + b'\n{"step": 3}\n')
     assert [record["step"] for record in files.read_records(path)] == [1, 3]

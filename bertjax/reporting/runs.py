@@ -131,7 +131,7 @@ def read_lines(path: Path, *, numbers: Sequence[str] = (), names: Sequence[str] 
                 float(record[name])
             for name in names:
                 record[name]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if place == len(lines):  # the line that was being written
                 continue
             raise UserError(
@@ -150,7 +150,7 @@ def read_object(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError(f"a JSON {type(found).__name__}")
         return found
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             str(path),
             got=f"a file that cannot be read ({error})",

@@ -374,8 +374,8 @@ def _config_of(workdir: Path) -> Mapping[str, Any]:
 def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
     """The steps of those saved that were evaluated, with their scores, best first."""
     steps = set(_scheduled_steps(_folder_of(workdir)))
-    lines = read_records(workdir / "metrics.jsonl")
-    scores = {line["step"]: line[metric] for line in lines if metric in line and line.get("step") in steps}
+    lines = [line for line in read_records(workdir / "metrics.jsonl") if isinstance(line.get("step"), int)]
+    scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
     good = {step: score for step, score in scores.items() if isinstance(score, (int, float)) and math.isfinite(score)}
     return _best_first(good, mode)
 

@@ -48,7 +48,7 @@ def is_trained(folder: Path) -> bool:
     """Whether a run has its last checkpoint and what that scored."""
     try:
         num_steps = json.loads((folder / "config.json").read_text())["num_steps"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
     scored = any(record.get("step") == num_steps and _is_scored(record) for record in _records(folder))
     return scored and checkpoints.has_checkpoint(folder) and checkpoints.find_steps(folder, "latest") == [num_steps]

@@ -63,7 +63,7 @@ class MetricLog:
 
     def scores(self, step: int, prefix: str) -> dict[str, float]:
         """Returns the metrics "PREFIX..." that have been written of a step; on process 0 alone."""
-        lines = read_records(self._path) if self._is_writer else iter(())
+        lines = _records(self._path) if self._is_writer else iter(())
         found = [line for line in lines if line["step"] == step]
         return {name: value for line in found for name, value in line.items() if name.startswith(prefix)}
 
@@ -155,6 +155,11 @@ def _drop_after(path: Path, step: int) -> None:
         path.unlink(missing_ok=True)
     if not path.exists():
         return
-    kept = [json.dumps(record) + "\n" for record in read_records(path) if record["step"] <= step]
+    kept = [json.dumps(record) + "\n" for record in _records(path) if record["step"] <= step]
     with completed(path) as partial:
         partial.write_text("".join(kept))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the records of a log; a damaged one may have no step."""
+    return (record for record in read_records(path) if isinstance(record.get("step"), int))
