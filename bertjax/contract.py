@@ -124,12 +124,40 @@ class Predicts(abc.ABC):
         """
 
 
-class Task(Predicts):
-    """A task that also trains, evaluates and exports."""
+class Facts(abc.ABC):
+    """What a model and its predictions must know of data: the vocabulary, and classes where there are any.
+
+    Those of a trained run follow from its config and the vocabulary in its folder.
+    """
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a config with the values that these facts determine, where it leaves them open."""
+        return dict(config)
 
     @abc.abstractmethod
-    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """Shape and type of each field of a global training batch, for every shape that one may have. Reads no data."""
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary into a run's folder, from which `Experiment.read_facts` reads it."""
+
+
+class Data(abc.ABC):
+    """What a run learns from and is scored on, as NumPy arrays. It knows no model and no mesh.
+
+    As with `tfds.core.DatasetBuilder`, construction reads no rows, `prepare` runs once, and then all else may be read.
+    """
+
+    @property
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """What rows and their encoding depend on, as a digest."""
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Writes what is read later, such as a vocabulary, unless that has been done. In one process alone."""
+
+    @property
+    @abc.abstractmethod
+    def facts(self) -> Facts:
+        """The facts, for which rows may have to be read."""
 
     @abc.abstractmethod
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
@@ -138,8 +166,28 @@ class Task(Predicts):
         A batch may have m times as many rows where they are short; then each of these stands for m.
 
         The "train" split never ends; the "valid" split ends after each of its rows has come once, the last
-        batch filled up with rows of weight 0. It is empty where `score` gives all validation metrics.
+        batch filled up with rows of weight 0. It is empty where `Task.score` gives all validation metrics.
         """
+
+    def held_out(self) -> Iterator[Example]:
+        """Yields validation examples for `Task.score`; none where the metrics of `Task.loss` are all metrics."""
+        return iter(())
+
+    def tested(self) -> Iterator[Example]:
+        """Yields test examples for `Task.score`; none without a test split."""
+        return iter(())
+
+    def baselines(self) -> Mapping[str, float]:
+        """Metrics known before training, to be logged once: what a model that has learned nothing scores."""
+        return {}
+
+
+class Task(Predicts):
+    """A task that also trains, evaluates and exports. It reads no data: see `Data`."""
+
+    @abc.abstractmethod
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """Shape and type of each field of a global training batch, for every shape that one may have."""
 
     @abc.abstractmethod
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
@@ -153,18 +201,6 @@ class Task(Predicts):
         of the targets.
         """
 
-    def baselines(self) -> Mapping[str, float]:
-        """Metrics known before training, to be logged once: what a model that has learned nothing scores."""
-        return {}
-
-    def held_out(self) -> Iterator[Example]:
-        """Yields validation examples for `score`; none where the means of the metrics of `loss` are all metrics."""
-        return iter(())
-
-    def tested(self) -> Iterator[Example]:
-        """Yields test examples for `score`; none without a test split."""
-        return iter(())
-
     def score_names(self) -> Sequence[str]:
         """The names of all validation metrics; none where these are the means of the metrics of `loss`."""
         return ()
@@ -173,38 +209,21 @@ class Task(Predicts):
         """Returns the metrics of the field for all examples of a split and the outputs of their rows."""
         return {}
 
-    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields records for the run's page, which may hold arrays and `Attended`.
 
         Their "kind" is one that `bertjax.reporting.samples` lists.
 
         Args:
           params: the parameters.
+          data: the run's, with the examples to show.
           infer: yields the first few examples, however many are given, and the outputs of their rows.
         """
         return iter(())
 
     @abc.abstractmethod
-    def save_vocabulary(self, folder: Path) -> None:
-        """Writes what prediction needs besides parameters into the run's folder."""
-
-    @abc.abstractmethod
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that the published systems open."""
-
-
-@runtime_checkable
-class Text(Protocol):
-    """Text to be prepared, and its place."""
-
-    folder: Path
-
-    @property
-    def fingerprint(self) -> str:
-        """What the prepared text depends on."""
-
-    def run(self) -> None:
-        """Prepares it, unless that has been done."""
 
 
 @runtime_checkable
@@ -213,11 +232,14 @@ class Experiment(Protocol):
 
     Config: type
 
-    def resolve(self, config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
-        """Fills in what `init_from` determines; rows to train on or to score are looked at only if it `reads`."""
+    def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Fills in what `init_from` determines; reads no rows. Values that rows determine stay open."""
 
-    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Predicts:
-        """The task, with as much of it as can be made from what is given."""
+    def read_facts(self, config: Any, folder: Path) -> Any:
+        """The facts of a run or of published weights, from a `Config` and the vocabulary in their folder."""
+
+    def build_task(self, config: Any, facts: Any) -> Predicts:
+        """The task of a `Config` that the facts have completed. Raises UserError if they do not fit together."""
 
 
 @runtime_checkable
@@ -230,11 +252,21 @@ class Trainable(Experiment, Protocol):
 
     FREE_AFTER_TRAINING: tuple[str, ...]
 
-    def preparation(self, config: Any, workdir: Path) -> Text:
-        """The text that training needs."""
+    def stand_in_facts(self, config: Any) -> Any:
+        """Facts in the place of those of the data, to check or to plan with."""
 
-    def make(self, config: Any, vocab_dir: Path | None, prepared: Path | None) -> Task:
-        """See `Experiment.make`."""
+    def build_data(self, config: Any, folder: Path) -> Data:
+        """The data of a `Config`, some of whose values may be open.
+
+        Args:
+          config: the settings.
+          folder: where their vocabulary is, or will be once they are prepared.
+        Raises:
+          UserError: settings that are wrong, or sources that are not there.
+        """
+
+    def build_task(self, config: Any, facts: Any) -> Task:
+        """See `Experiment.build_task`."""
 
 
 @runtime_checkable

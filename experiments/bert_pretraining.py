@@ -1,6 +1,7 @@
 """BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -10,21 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import Constrained, Seed, Size, build, build_all, one_of
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
+from bertjax.contract import Batch, Data, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.text_rows import text_row
-from bertjax.data.text.given_vocabulary import kept_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
-from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
-from bertjax.models.transformer import TENSOR_RULES
-from bertjax.tasks import inputs, pretrained, samples
+from bertjax.tasks import bert, inputs, pretrained, samples
+from bertjax.tasks.bert import BertFacts, BertTask
 
 _DATA = (CorpusConfig, PairsConfig, RowsConfig)
 FREE_AFTER_TRAINING = (
@@ -66,7 +65,7 @@ class Config(Constrained):
     masking: MaskingConfig
 
 
-def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in the sizes, casing and vocabulary that `init_from` determines.
 
     Raises:
@@ -84,41 +83,84 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     return pretrained.resolve(config, seq_len=_SEQ_LEN)
 
 
-def preparation(config: Config, workdir: Path) -> Preparation:
-    """The text that training needs, to be kept in the run's folder unless the config says where."""
-    corpus, *_ = build_all(_DATA, config.data, "data")
-    return Preparation(corpus, workdir / "data")
+read_facts, stand_in_facts = bert.read_facts, bert.stand_in_facts
 
 
-def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "BertPretraining":
-    """The task.
-
-    Args:
-      config: its settings.
-      vocab_dir: see `kept_vocabulary`.
-      prepared: the prepared text; without it the task can predict and export, but not train.
-    """
-    tokenizer = kept_vocabulary(vocab_dir, config.data["lowercase"])
-    return BertPretraining(config, tokenizer, Corpus(prepared) if prepared else None)
+def _batch_config(config: Config) -> BatchConfig:
+    _, pairs, rows = build_all(_DATA, config.data, "data")
+    direction = config.model.get("direction", BertConfig.direction)
+    return BatchConfig(pairs, config.masking, rows, config.objective, direction, config.seed, config.batch_size)
 
 
-class BertPretraining(Task):
+class PretrainingData(Data):
+    """See `bertjax.contract.Data`: the prepared text is kept in the folder unless the config says where."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        """See `Trainable.build_data`."""
+        corpus, *_ = build_all(_DATA, config.data, "data")
+        self._config, self._preparation = config, Preparation(corpus, folder)
+        self._batches: dict[str, PretrainingBatches] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Data.fingerprint`."""
+        return self._preparation.fingerprint
+
+    def prepare(self) -> None:
+        """Tokenizes the text; see `Preparation.run`."""
+        self._preparation.run()
+
+    @functools.cached_property
+    def _corpus(self) -> Corpus:
+        return Corpus(self._preparation.folder)
+
+    @property
+    def facts(self) -> BertFacts:
+        """See `Data.facts`."""
+        return BertFacts(self._corpus.tokenizer)
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Data.batches`."""
+        batches = self._split(split)
+        return batches.training(start, rows) if split == "train" else batches.evaluation(rows)
+
+    def _split(self, split: str) -> PretrainingBatches:
+        if split not in self._batches:
+            self._batches[split] = PretrainingBatches(self._corpus, split, _batch_config(self._config))
+        return self._batches[split]
+
+    def baselines(self) -> Mapping[str, float]:
+        """The cross-entropy of the training text's unigram distribution on the held-out predicted tokens."""
+        if self._corpus.unigrams is None:
+            return {}
+        # One more of each token, so that one never seen in training does not cost infinity.
+        tokenizer = self._corpus.tokenizer
+        counts = np.zeros(self._config.model.get("vocab_size") or tokenizer.vocab_size) + 1
+        counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
+        if self._config.objective == "causal_lm":  # each instance also predicts the [SEP], or the [CLS], at its end
+            counts[[tokenizer.sep_id, tokenizer.cls_id]] += self._split("train").instances_per_epoch
+        costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
+        for batch in self._split("valid").evaluation(np.arange(self._config.batch_size)):
+            total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
+            count += float(batch["masked_weights"].sum())
+        return {f"valid/{self._config.objective}_unigram_loss": total / count}
+
+
+build_data = PretrainingData
+
+
+class BertPretraining(BertTask[Config]):
     """See `bertjax.contract.Task`."""
 
-    def __init__(self, config: Config, tokenizer: WordPiece, corpus: Corpus | None) -> None:
-        """Args: settings; the vocabulary; the prepared text. Raises UserError if they do not fit together."""
-        self._config, self._tokenizer, self._corpus = config, tokenizer, corpus
-        self._text, pairs, rows = build_all(_DATA, config.data, "data")
-        vocab_size = config.model.get("vocab_size") or tokenizer.vocab_size
+    def __init__(self, config: Config, facts: BertFacts) -> None:
+        """See `Experiment.build_task`."""
+        self._text, pairs, _ = build_all(_DATA, config.data, "data")
+        vocab_size = config.model.get("vocab_size") or facts.tokenizer.vocab_size
         values = {**config.model, "vocab_size": vocab_size, "next_sentence": pairs.next_sentence}
-        self._model_config = build(BertConfig, values, "model")
-        _check_together(config, self._model_config, pairs, tokenizer)
-        self._model = BertForPreTraining(self._model_config)
-        direction, seed = self._model_config.direction, config.seed
-        self._batch_config = BatchConfig(
-            pairs, config.masking, rows, config.objective, direction, seed, config.batch_size
-        )
-        self._batches: dict[str, PretrainingBatches] = {}
+        model = build(BertConfig, values, "model")
+        _check_together(config, model, pairs, facts.tokenizer)
+        super().__init__(config, facts.tokenizer, model, BertForPreTraining(model), model.max_positions)
+        self.architecture = "BertForPreTraining" if model.next_sentence else "BertForMaskedLM"
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
@@ -128,31 +170,18 @@ class BertPretraining(Task):
 
     def warm_start(self, params: Params) -> Params:
         """See `Task.warm_start`."""
-        if not self._config.init_from:
-            return params
-        params = pretrained.warm_start(params, Path(self._config.init_from))
+        params = super().warm_start(params)
         if learned := self._config.learned_positions:
             params = pretrained.extend_positions(params, learned, self._model_config.max_positions, "tile")
         return params
-
-    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `Task.partition_rules`."""
-        return TENSOR_RULES
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
         spec = {
             name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
-            for name, shape in self._batch_config.shapes().items()
+            for name, shape in _batch_config(self._config).shapes().items()
         }
         return [spec]
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Task.batches`."""
-        batches = self._split(split)
-        if split == "train":
-            return batches.training(start, rows)
-        return batches.evaluation(rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """Predicted tokens, and pairs: the mean of google-research/bert over each."""
@@ -173,22 +202,6 @@ class BertPretraining(Task):
             metrics[f"{name}_loss"] = (sums[name], jnp.sum(weights))
             metrics[f"{name}_accuracy"] = (right, jnp.sum(weights))
         return sums, metrics
-
-    def baselines(self) -> Mapping[str, float]:
-        """The cross-entropy of the training text's unigram distribution on the held-out predicted tokens."""
-        assert self._corpus is not None
-        if self._corpus.unigrams is None:
-            return {}
-        # One more of each token, so that one never seen in training does not cost infinity.
-        counts = np.zeros(self._model_config.vocab_size) + 1
-        counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
-        if self._config.objective == "causal_lm":  # each instance also predicts the [SEP], or the [CLS], at its end
-            counts[[self._tokenizer.sep_id, self._tokenizer.cls_id]] += self._split("train").instances_per_epoch
-        costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
-        for batch in self._split("valid").evaluation(np.arange(self._config.batch_size)):
-            total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
-            count += float(batch["masked_weights"].sum())
-        return {f"valid/{self._config.objective}_unigram_loss": total / count}
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text with one or more [MASK] in each line, or two texts with a tab between them."""
@@ -232,9 +245,9 @@ class BertPretraining(Task):
         is_next = round(float(output["is_next"]), 6) if "\t" in text and "is_next" in output else None
         return {"text": text, "masks": masks, "is_next_probability": is_next}
 
-    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Short held-out instances with their masks filled, a row's mask, and the positions; see `Task.samples`."""
-        batch = next(self._split("valid").evaluation(np.arange(self._config.batch_size)))
+        batch = next(data.batches("valid", 0, np.arange(self._config.batch_size)))
         vocab = self._tokenizer.vocab
         for number, (example, outputs) in enumerate(infer(self._shown(batch))):
             (row,), (text, positions, labels, is_next) = example.rows, example.source
@@ -265,16 +278,6 @@ class BertPretraining(Task):
                 source = text, positions, batch["masked_labels"][i, chosen].tolist(), is_next
                 yield Example([{**row, "masked_positions": asked[chosen]}], source)
 
-    def export(self, params: Params, folder: Path) -> None:
-        """A folder that `transformers.BertForPreTraining.from_pretrained` opens."""
-        architecture = "BertForPreTraining" if self._model_config.next_sentence else "BertForMaskedLM"
-        huggingface.save(folder, params, self._model_config, architecture)
-        self._tokenizer.save(folder, self._model_config.max_positions)
-
-    def save_vocabulary(self, folder: Path) -> None:
-        """See `Task.save_vocabulary`."""
-        self._tokenizer.save(folder)
-
     def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> PreTrainingOutput:
         output = self._model.apply(
             {"params": params},
@@ -285,12 +288,6 @@ class BertPretraining(Task):
             rngs={} if rng is None else {"dropout": rng},
         )
         return cast(PreTrainingOutput, output)
-
-    def _split(self, split: str) -> PretrainingBatches:
-        assert self._corpus is not None, "a task without prepared text only predicts"
-        if split not in self._batches:
-            self._batches[split] = PretrainingBatches(self._corpus, split, self._batch_config)
-        return self._batches[split]
 
     @property
     def _shift(self) -> int:
@@ -320,6 +317,9 @@ class BertPretraining(Task):
             "masked_positions": asked.astype(np.int32),
         }
         return Example([inputs], (text, positions))
+
+
+build_task = BertPretraining
 
 
 def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: WordPiece) -> None:

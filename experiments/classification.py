@@ -12,30 +12,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build_all, each, one_of
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
+from bertjax.contract import Batch, Data, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import labeled_text
-from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.data.readers import tables
-from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
+from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.text_rows import text_row, truncate
-from bertjax.data.text.given_vocabulary import VocabularyConfig, kept_vocabulary
+from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
-from bertjax.interop import huggingface
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
-from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring import glue
 from bertjax.tasks import fine_tuning, inputs, pretrained, samples
-from bertjax.tasks.fine_tuning import FineTuningConfig, HeadConfig
+from bertjax.tasks.bert import BertTask, check_two_segments, model_configs, stand_in_tokenizer, to_example
+from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
 
 _CORRELATIONS = ("pearson", "spearman")
 _ENCODED_AT_ONCE = 1024
 # Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
 _SEQ_LEN = 128  # the default
+_INPUTS = ("input_ids", "token_type_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,45 +86,30 @@ FREE_AFTER_TRAINING = (
 )
 
 
-def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
-    """Fills in what `init_from` determines, the classes, and lengths in updates.
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, which is the classes too where there are no rows to train on.
 
-    Args:
-      config: the whole of it.
-      reads: whether rows are to be read for more than classes that nothing else tells.
     Raises:
-      UserError: contradictions, and whatever is wrong with the rows.
+      UserError: contradictions.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN)
-    text, rows, _ = build_all(_DATA, config["data"], "data")
-    numeric = config["objective"] == "regression"
-    known = _known_classes(config, trains=reads and bool(text.source)) if config["init_from"] else ()
-    labels, count = rows.labels, 1
-    if text.source and (reads or not (numeric or labels or known)):
-        train, valid = _read(text, numeric)
-        if not numeric:
-            labels = labels or _class_names(train, text, known)
-            labeled_text.check_labels(labeled_text.with_default_names([*train, *valid], labels), labels)
-        count = len(train)
-        if rows.packing:
-            check_seq_len(rows.seq_len, config["model"]["max_positions"])
-            encoded = _encoded(train, GivenText.of(config["data"], Path()).tokenizer(), rows.seq_len)
-            count = count_rows(np.array([len(row["input_ids"]) for row in encoded]), rows.seq_len, packing=True)
-    data = {**config["data"], "labels": labels or known}
-    return fine_tuning.resolve_lengths({**config, "data": data}, count)
+    if not config["data"]["source"] and config["init_from"]:
+        labels = config["data"]["labels"] or _known_classes(config)
+        config = {**config, "data": {**config["data"], "labels": labels}}
+    return config
 
 
-def _known_classes(config: Mapping[str, Any], trains: bool) -> tuple[str, ...]:
-    """The names of the classes that `init_from` tells. Raises UserError if it is to be used as it is, and cannot be."""
+def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the classes of the model in `init_from`. Raises UserError for a model that tells several."""
     found = pretrained.describe(Path(config["init_from"]))
-    if found.tells_several and not trains:
+    if found.tells_several:
         raise UserError(
             f"config key init_from={config['init_from']}",
             got="a model that tells several classes or numbers of a text (problem_type in its config.json)",
             expected="one that tells one",
             fix="name another, or train with this one on rows in data.source, which begins with its encoder alone",
         )
-    return () if found.tells_several or config["objective"] == "regression" else found.labels
+    return () if config["objective"] == "regression" else found.labels
 
 
 def _class_names(rows: Sequence[LabeledText], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,17 +117,6 @@ def _class_names(rows: Sequence[LabeledText], text: LabeledTextConfig, known: tu
     names = labeled_text.label_names(rows, tables.class_names(text.source, "data.source", text.label_column))
     by_default = {row.label for row in labeled_text.with_default_names(rows, known)}
     return known if set(known) in (set(names), by_default) else names
-
-
-@functools.lru_cache(maxsize=1)
-def _read(config: LabeledTextConfig, numeric: bool) -> tuple[list[LabeledText], list[LabeledText]]:
-    """The training rows and the held-out rows, which `resolve` reads before the task does."""
-    return labeled_text.read_splits(config, numeric, _SPLIT_SEED)
-
-
-def preparation(config: Config, workdir: Path) -> GivenText:
-    """The rows that training needs; their vocabulary is kept in the run's folder."""
-    return GivenText.of(config.data, workdir / "data")
 
 
 def _encoded(rows: Iterable[LabeledText], tokenizer: WordPiece, seq_len: int) -> Iterator[dict[str, np.ndarray]]:
@@ -157,91 +129,109 @@ def _encoded(rows: Iterable[LabeledText], tokenizer: WordPiece, seq_len: int) ->
             yield text_row(truncate([a] if row.second is None else [a, b], seq_len), tokenizer)
 
 
-def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Classification":
-    """The task.
-
-    Args:
-      config: its settings.
-      vocab_dir: see `kept_vocabulary`.
-      prepared: any folder if the task is to train; without it the rows are not read.
-    """
-    tokenizer = kept_vocabulary(vocab_dir, config.data["lowercase"])
-    return Classification(config, tokenizer, reads=prepared is not None)
+read_facts = fine_tuning.read_facts
 
 
-class Classification(Task):
-    """See `bertjax.contract.Task`."""
+def stand_in_facts(config: Config) -> FineTuningFacts:
+    """See `Trainable.stand_in_facts`: where no classes are named, one for each of their weights, or two."""
+    some = () if config.objective == "regression" else tuple(map(str, range(len(config.class_weights) or 2)))
+    return FineTuningFacts(stand_in_tokenizer(), config.data["labels"] or some)
 
-    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
-        """Args: settings; the vocabulary; whether to read rows. Raises UserError if they do not fit together."""
-        self._config, self._tokenizer = config, tokenizer
-        self._text, self._rows, _ = build_all(_DATA, config.data, "data")
-        self._model_config, head = fine_tuning.model_configs(config, HeadConfig, tokenizer.vocab)
-        check_seq_len(self._rows.seq_len, self._model_config.max_positions)
-        if len(self._text.text_columns) == 2:
-            fine_tuning.check_two_segments(self._model_config)
-        fine_tuning.check_packing(self._rows.packing, config.model)
-        self._labels, self._numeric = self._rows.labels, config.objective == "regression"
-        if config.objective == "regression":
-            _check_no_labels(config, self._labels)
-        else:
-            _check_labels(config, self._labels)
-        num_labels = 1 if self._numeric else len(self._labels)
-        self._model = BertForSequenceClassification(
-            self._model_config, num_labels, head.classifier_dropout, head.lstm_size
-        )
-        self._train: BucketedBatches | PackedBatches | None = None
-        self._held_out: list[Example] = []
-        if reads:
-            self._read_rows()
 
-    def _read_rows(self) -> None:
-        train, valid = _read(self._text, self._numeric)
-        if not self._numeric:
-            train, valid = (labeled_text.with_default_names(rows, self._labels) for rows in (train, valid))
-            labeled_text.check_labels(valid, self._labels)
-        if train:
-            rows, config = Rows(self._encoded(train)), self._config
-            self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
-        self._held_out = [Example([row], None) for row in self._encoded(valid)]
+class ClassificationData(FineTuningData[Config]):
+    """See `bertjax.contract.Data`."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        """See `Trainable.build_data`."""
+        self._text, self._columns, _ = build_all(_DATA, config.data, "data")
+        super().__init__(config, folder, self._columns.seq_len, self._columns.packing)
+        self._numeric = config.objective == "regression"
+
+    @functools.cached_property
+    def _read(self) -> tuple[list[LabeledText], list[LabeledText]]:
+        """The training rows and the held-out rows, as they stand."""
+        return labeled_text.read_splits(self._text, self._numeric, _SPLIT_SEED)
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """See `FineTuningData.labels`: of the config, or else of the training rows."""
+        labels = self._columns.labels
+        if labels or self._numeric or not self._text.source:
+            return labels
+        init_from = self._config.init_from
+        return _class_names(self._read[0], self._text, pretrained.class_names(init_from) if init_from else ())
+
+    @functools.cached_property
+    def _splits(self) -> tuple[list[LabeledText], list[LabeledText]]:
+        """The same rows; in classification all have labels of the classes."""
+        if self._numeric:
+            return self._read
+        train, valid = (labeled_text.with_default_names(rows, self.labels) for rows in self._read)
+        labeled_text.check_labels([*train, *valid], self.labels)
+        return train, valid
+
+    def encoded(self) -> Iterator[dict[str, np.ndarray]]:
+        """See `FineTuningData.encoded`; with "labels"."""
+        return self._encoded(self._splits[0])
 
     def _encoded(self, rows: Iterable[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
-        """Each row as arrays: `input_ids`, `token_type_ids`, `labels`."""
-        number = {label: np.array(i, np.int32) for i, label in enumerate(self._labels)}
+        number = {label: np.array(i, np.int32) for i, label in enumerate(self.labels)}
         rows, encoded_rows = itertools.tee(rows)
-        for row, encoded in zip(rows, _encoded(encoded_rows, self._tokenizer, self._rows.seq_len), strict=True):
+        for row, encoded in zip(rows, _encoded(encoded_rows, self.tokenizer, self._seq_len), strict=True):
             if row.label is not None:
                 encoded["labels"] = np.array(row.label, np.float32) if self._numeric else number[str(row.label)]
             yield encoded
 
-    def init(self, rng: jax.Array) -> Params:
-        """See `Task.init`."""
-        return fine_tuning.init(self._model, rng)
+    @functools.cached_property
+    def _held_out(self) -> list[Example]:
+        rows = self._encoded(self._splits[1])
+        return [to_example([{name: row[name] for name in _INPUTS}], row["labels"]) for row in rows]
 
-    def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`; a classifier of other classes is not taken over, one without names is if as many."""
-        if not self._config.init_from:
-            return params
-        folder = Path(self._config.init_from)
-        return pretrained.warm_start(
-            params, folder, () if pretrained.has_classes(folder, self._labels) else ("classifier",)
-        )
+    def held_out(self) -> Iterator[Example]:
+        """See `Data.held_out`; the source is the label."""
+        return iter(self._held_out)
 
-    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `Task.partition_rules`."""
-        return TENSOR_RULES
+    def baselines(self) -> Mapping[str, float]:
+        """What the mean of the held-out numbers, or their most frequent class for all, scores."""
+        labels = np.array([example.source for example in self._held_out])
+        if self._numeric:
+            return {"valid/mean_loss": float(labels.var())}
+        return {"valid/majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+
+
+build_data = ClassificationData
+
+
+class Classification(BertTask[Config]):
+    """See `bertjax.contract.Task`."""
+
+    architecture = "BertForSequenceClassification"
+
+    def __init__(self, config: Config, facts: FineTuningFacts) -> None:
+        """See `Experiment.build_task`."""
+        self._text, self._rows, _ = build_all(_DATA, config.data, "data")
+        bert, head = model_configs(config, HeadConfig, facts.tokenizer.vocab)
+        check_seq_len(self._rows.seq_len, bert.max_positions)
+        if len(self._text.text_columns) == 2:
+            check_two_segments(bert)
+        fine_tuning.check_packing(self._rows.packing, config.model)
+        self._numeric, self.labels = config.objective == "regression", facts.labels
+        if self._numeric:
+            _check_no_labels(config, self.labels)
+        else:
+            _check_labels(config, self.labels)
+        num_labels = 1 if self._numeric else len(self.labels)
+        model = BertForSequenceClassification(bert, num_labels, head.classifier_dropout, head.lstm_size)
+        super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
+
+    def modules_afresh(self, folder: Path) -> Sequence[str]:
+        """A classifier of other classes is not taken over; one without names is if it has as many."""
+        return () if pretrained.has_classes(folder, self.labels) else ("classifier",)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
         label, rows = np.float32 if self._numeric else np.int32, self._rows
         return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, {}, {"labels": label})
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Task.batches`."""
-        if split != "train":
-            return iter(())
-        assert self._train, "a task that has read no rows to train on is only used"
-        return self._train.training(start, rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The texts, each as much as its class counts."""
@@ -249,7 +239,7 @@ class Classification(Task):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy, or the squared error, of each text; see `Task.loss`."""
-        logits = fine_tuning.apply(self._model, params, batch, rng)
+        logits = self.apply(params, batch, rng)
         labels = batch["labels"]
         weights, count = batch["weights"], jnp.sum(batch["weights"])
         each = squared_error(logits[..., 0], labels) if self._numeric else cross_entropy(logits, labels)
@@ -263,20 +253,6 @@ class Classification(Task):
         if not self._config.class_weights:
             return jnp.asarray(batch["weights"])
         return batch["weights"] * jnp.asarray(self._config.class_weights)[batch["labels"]]
-
-    def baselines(self) -> Mapping[str, float]:
-        """What the mean of the held-out numbers, or their most frequent class for all, scores."""
-        labels = np.array([example.rows[0]["labels"] for example in self._held_out])
-        if self._numeric:
-            return {"valid/mean_loss": float(labels.var())}
-        return {"valid/majority_accuracy": float(np.bincount(labels).max() / len(labels))}
-
-    def held_out(self) -> Iterator[Example]:
-        """See `Task.held_out`."""
-        for example in self._held_out:
-            (row,) = example.rows
-            inputs = {name: array for name, array in row.items() if name != "labels"}
-            yield fine_tuning.example([inputs], row["labels"])
 
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and the mean loss."""
@@ -308,15 +284,11 @@ class Classification(Task):
 
     def _example(self, texts: Sequence[str], where: str) -> Example:
         ids = truncate(self._tokenizer.encode_batch(texts), self._rows.seq_len)
-        return fine_tuning.example([text_row(ids, self._tokenizer)], None)
-
-    def predict_lengths(self) -> Sequence[int]:
-        """See `Task.predict_lengths`."""
-        return bucket_lengths(self._rows.seq_len)
+        return to_example([text_row(ids, self._tokenizer)], None)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each row, [B, C]."""
-        return {"logits": fine_tuning.apply(self._model, params, batch, None)}
+        return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The likeliest class and the probabilities of all, or the number."""
@@ -324,29 +296,22 @@ class Classification(Task):
         if self._numeric:
             return {"score": round(float(output["logits"][0]), 6)}
         probabilities = _softmax(output["logits"].astype(np.float64))
-        each = {label: round(float(p), 6) for label, p in zip(self._labels, probabilities, strict=True)}
-        return {"label": self._labels[int(probabilities.argmax())], "probabilities": each}
+        each = {label: round(float(p), 6) for label, p in zip(self.labels, probabilities, strict=True)}
+        return {"label": self.labels[int(probabilities.argmax())], "probabilities": each}
 
-    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Held-out rows with what is predicted and what is right; see `Task.samples`."""
         vocab = self._tokenizer.vocab
-        for number, (example, outputs) in enumerate(infer(self.held_out())):
+        for number, (example, outputs) in enumerate(infer(data.held_out())):
             first, *second = samples.texts(example.rows[0], vocab)
             shown = {"kind": "label", "text": first, "second": " ".join(second)}
-            right = float(example.source) if self._numeric else self._labels[int(example.source)]
+            right = float(example.source) if self._numeric else self.labels[int(example.source)]
             seen = samples.attention(number, example, params, self._model_config, vocab)
             yield {**shown, **self.record(example, outputs), "reference": right, **seen}
         yield from samples.bert_positions(params)
 
-    def export(self, params: Params, folder: Path) -> None:
-        """A folder that `transformers.BertForSequenceClassification.from_pretrained` opens."""
-        labels = self._labels or None
-        huggingface.save(folder, params, self._model_config, "BertForSequenceClassification", labels)
-        self._tokenizer.save(folder, self._model_config.max_positions)
 
-    def save_vocabulary(self, folder: Path) -> None:
-        """See `Task.save_vocabulary`."""
-        self._tokenizer.save(folder)
+build_task = Classification
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from bertjax.modes.samples import _plain
 from bertjax.reporting import samples
 
 
-def shown(task, folder: Path, count: int = 2) -> samples.Shown:
+def shown(task, data, folder: Path, count: int = 2) -> samples.Shown:
     """What the page of a run has of a task's first examples, once it has gone through the run's file."""
 
     def zeros(shapes):
@@ -27,7 +27,7 @@ def shown(task, folder: Path, count: int = 2) -> samples.Shown:
             yield example, [{name: array[0] for name, array in output.items()} for output in outputs]
 
     with mock.patch("bertjax.tasks.samples.is_shown", lambda *_: False):
-        records = [{**record, "checkpoint": "1"} for record in task.samples(params, infer)]
+        records = [{**record, "checkpoint": "1"} for record in task.samples(params, data, infer)]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / samples.FILE).write_text("".join(json.dumps(_plain(record)) + "\n" for record in records))
     return samples.read(folder)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import io
 import json
 import logging
@@ -9,7 +10,7 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -20,8 +21,8 @@ from absl.testing import flagsaver
 from jax.sharding import SingleDeviceSharding
 
 import launch
-from bertjax.config import build_all
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.modes.resolved import Resolved
 from bertjax.runs import checkpoints
 from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import with_shardings
@@ -237,12 +238,28 @@ def arguments(text: Path, workdir: Path, **overrides: object) -> list[str]:
     ]
 
 
-def task_and_settings(tree: dict) -> tuple[bert_pretraining.BertPretraining, TrainingConfig]:
-    """The task of a config, its text prepared, and the settings to train it with."""
-    settings, experiment = build_all((TrainingConfig, bert_pretraining.Config), tree, "")
-    text = bert_pretraining.preparation(experiment, Path(tree["data"]["prepared_dir"]))
-    text.run()
-    return bert_pretraining.make(experiment, text.folder, text.folder), settings
+class Ready(NamedTuple):
+    """What training starts with."""
+
+    task: Any
+    data: Any
+    settings: TrainingConfig
+    config: dict[str, Any]
+
+
+def ready(tree: Mapping[str, Any], folder: Path) -> Ready:
+    """The task, the data, prepared in a folder, and the settings of the config of a new run."""
+    module = importlib.import_module(f"experiments.{tree['experiment']}")
+    resolved = Resolved(module, module.resolve(tree))
+    data = resolved.data(folder)
+    data.prepare()
+    complete = resolved.complete(data.facts)
+    return Ready(complete.task, data, complete.settings, complete.config)
+
+
+def pretraining(tree: Mapping[str, Any]) -> Ready:
+    """The same of pretraining, its text prepared where the config says."""
+    return ready(tree, Path(tree["data"]["prepared_dir"]))
 
 
 @contextlib.contextmanager
@@ -326,7 +343,7 @@ def _logging_kept():
 
 def saved_params(tree: dict, workdir: Path, which: str = "latest") -> Any:
     """The parameters of a run's checkpoint, as numpy arrays."""
-    task, _ = task_and_settings(tree)
+    task = pretraining(tree).task
     here = SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     return jax.device_get(

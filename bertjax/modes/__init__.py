@@ -54,17 +54,17 @@ def _use(request: Request, resolved: Resolved) -> None:
     from bertjax.runs.checkpoints import digest
     from bertjax.training.inference import Inference
 
-    task = resolved.module.make(resolved.experiment, request.run or Path(resolved.config["init_from"]), None)
-    runner = Inference(task, resolved.settings, request.run, request.checkpoint)
+    used = resolved.of_folder(request.run or Path(resolved.config["init_from"]))
+    runner = Inference(used.task, used.settings, request.run, request.checkpoint)
     if request.mode == "export":
         runner.export(Path(request.output))
         return
 
     def fingerprint(form: str) -> str:
         weights = digest(request.run, request.checkpoint) if request.run else ""
-        return predictions.fingerprint({**resolved.config, "form": form}, weights, request.input)
+        return predictions.fingerprint({**used.config, "form": form}, weights, request.input)
 
-    predict(task, runner, request.input, request.output, request.format, fingerprint, request.render, request.draw)
+    predict(used.task, runner, request.input, request.output, request.format, fingerprint, request.render, request.draw)
 
 
 def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
@@ -94,8 +94,8 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
         record = check(resolved, workdir)
         _write(request.output, record)
         return Outcome.DONE if record["can_learn"] else Outcome.FAILED
-    resolved.module.make(resolved.experiment, None, None)  # reports what does not fit before text is prepared
-    text.prepare(resolved, workdir, is_of_run=False)
+    resolved.rehearsed()  # reports what does not fit before text is prepared
+    text.prepared(resolved, workdir, is_of_run=False)
     return Outcome.DONE
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from bertjax import distributed
-from bertjax.contract import Task
+from bertjax.contract import Data, Task
 from bertjax.modes import text
 from bertjax.modes.resolved import Resolved
 from bertjax.training import loop
@@ -42,11 +42,14 @@ Figures = Mapping[str, float]
 
 def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
     """Prepares the text in `workdir` and returns the record of `overfit_one_batch`."""
-    loop.check(resolved.module.make(resolved.experiment, None, None), resolved.settings, resolved.config)
-    return overfit_one_batch(text.prepared_task(resolved, workdir, is_of_run=False), resolved.settings)
+    rehearsed = resolved.rehearsed()
+    loop.check(rehearsed.task, rehearsed.settings, rehearsed.config)
+    data = text.prepared(resolved, workdir, is_of_run=False)
+    complete = resolved.complete(data.facts)
+    return overfit_one_batch(complete.task, data, complete.settings)
 
 
-def overfit_one_batch(task: Task, config: TrainingConfig) -> dict[str, Any]:
+def overfit_one_batch(task: Task, data: Data, config: TrainingConfig) -> dict[str, Any]:
     """Trains on the first batch again and again, for 1,000 updates or a minute, or until it is learned.
 
     Dropout is off; the learning rate is constant at the config's, after at most 10 updates of warm-up. Begins from
@@ -54,7 +57,7 @@ def overfit_one_batch(task: Task, config: TrainingConfig) -> dict[str, Any]:
 
     Returns:
       a record: `can_learn`, the `verdict` in words, `updates` and `seconds` (compilation aside), the figures on the
-      batch at the `first` and the `last` update, and the task's `baselines`.
+      batch at the `first` and the `last` update, and the `baselines`.
     """
     warmup = min(config.optimizer.warmup_steps, _WARMUP)
     optimizer = dataclasses.replace(config.optimizer, schedule="constant", warmup_steps=warmup)
@@ -62,10 +65,10 @@ def overfit_one_batch(task: Task, config: TrainingConfig) -> dict[str, Any]:
     first: Figures = {}
     last, updates, seconds, problem, is_out_of_time = first, 0, 0.0, "", False
     with Compilations() as compiled:
-        trainer = Trainer(_of_one_batch(task), settings, jax.devices())
+        trainer = Trainer(_without_dropout(task), settings, jax.devices())
         began = time.monotonic()
         try:
-            for update in trainer.updates(trainer.fresh(), compiled):
+            for update in trainer.updates(_of_one_batch(data), trainer.fresh(), compiled):
                 trainer.settle(update.state)
                 last, updates = means(update.report.metrics, "train"), update.done
                 if not first:
@@ -77,7 +80,7 @@ def overfit_one_batch(task: Task, config: TrainingConfig) -> dict[str, Any]:
         except NotFiniteError as error:
             problem = f"not finite: {error}"
     problem = problem or diagnosis(first, last, updates, is_out_of_time)
-    baselines = dict(task.baselines())
+    baselines = dict(data.baselines())
     verdict = problem or "can learn: the batch is known by heart"
     _log.info("%s", verdict)
     for name in first:
@@ -121,11 +124,14 @@ def diagnosis(first: Figures, last: Figures, updates: int, is_out_of_time: bool)
     return f"too little progress: {'; '.join(missed(first, last))}; raise optimizer.learning_rate, {why}"
 
 
-def _of_one_batch(task: Task) -> Task:
-    """The task, with its first batch for all and without dropout."""
+def _of_one_batch(data: Data) -> Data:
+    """The data, with their first batch for all."""
+    fixed = copy.copy(data)
+    vars(fixed)["batches"] = lambda split, start, rows: itertools.repeat(next(iter(data.batches(split, 0, rows))))
+    return fixed
+
+
+def _without_dropout(task: Task) -> Task:
     fixed = copy.copy(task)
-    vars(fixed).update(
-        batches=lambda split, start, rows: itertools.repeat(next(iter(task.batches(split, 0, rows)))),
-        loss=lambda params, batch, rng: task.loss(params, batch, None),
-    )
+    vars(fixed)["loss"] = lambda params, batch, rng: task.loss(params, batch, None)
     return fixed

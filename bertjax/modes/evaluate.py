@@ -3,13 +3,12 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from bertjax.contract import Task
+from bertjax.contract import Data
 from bertjax.errors import UserError
 from bertjax.modes import overrides, text
 from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import find_steps
 from bertjax.training import inference
-from bertjax.training.config import TrainingConfig
 
 _OF_ONE = ("_low", "_high", "_p")  # endings of metrics whose means over checkpoints would say nothing
 
@@ -32,8 +31,8 @@ def evaluate(
       UserError: see the parts.
     """
     if run and not sources:
-        resolved.module.make(resolved.experiment, None, None)  # reports what does not fit before text is prepared
-        return _evaluated(text.prepared_task(resolved, run, is_of_run=True), resolved.settings, run, checkpoint)
+        resolved.rehearsed()  # reports what does not fit before text is prepared
+        return _evaluated(resolved, text.prepared(resolved, run, is_of_run=True), run, checkpoint)
     if run is None:
         sources = {key: path for key in overrides.SOURCES if (path := resolved.config["data"].get(key))}
     config = overrides.without_limits(resolved.config, overridden)
@@ -41,34 +40,33 @@ def evaluate(
         config["data"]["vocab_file"] = str(run)
     record: dict[str, float] = {}
     for split, of_split in overrides.splits_to_score(config, sources, reads_training=run is None):
-        own = Resolved.of(resolved.module, of_split)
-        metrics = _evaluated(_scored(own, run), own.settings, run, checkpoint)
+        own = Resolved(resolved.module, of_split)
+        metrics = _evaluated(own, _scored(own, run), run, checkpoint)
         record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
     return record
 
 
-def _scored(resolved: Resolved, run: Path | None) -> Task:
-    """The task with the vocabulary of a run, or of `init_from`, and with the rows to score."""
+def _scored(resolved: Resolved, run: Path | None) -> Data:
+    """The rows to score, encoded with the vocabulary of a run or of `init_from`."""
     data = resolved.config["data"]
     if "prepared_dir" not in data:
-        folder = run or Path(resolved.config["init_from"])
-        task: Task = resolved.module.make(resolved.experiment, folder, folder)
-        return task
+        return resolved.data(run or Path(resolved.config["init_from"]))
     if run is None and not data["prepared_dir"]:
         got, expected = "none, and no --workdir", "a folder for the prepared text"
         fix = "set --config.data.prepared_dir=FOLDER"
         raise UserError("config key data.prepared_dir", got=got, expected=expected, fix=fix)
-    return text.prepared_task(resolved, run or Path(), is_of_run=False)
+    return text.prepared(resolved, run or Path(), is_of_run=False)
 
 
-def _evaluated(task: Task, settings: TrainingConfig, run: Path | None, checkpoint: str) -> dict[str, float]:
+def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str) -> dict[str, float]:
     """The metrics of a checkpoint; or the means of those of each of several, without intervals and p.
 
     PreSumm reports such means of its three best.
     """
+    _, settings, task = resolved.complete(data.facts)
     kind, _, several = checkpoint.partition(":")
     names = list(map(str, find_steps(run, several))) if run and kind == "each" else [checkpoint]
-    records = [inference.Inference(task, settings, run, name).evaluate() for name in names]
+    records = [inference.Inference(task, settings, run, name).evaluate(data) for name in names]
     if len(records) == 1:
         return records[0]
     averaged = [name for name in records[0] if not name.endswith(_OF_ONE)]

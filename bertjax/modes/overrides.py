@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 # Keys of `data` that name the splits to evaluate.
 SOURCES = ("valid_source", "valid_target", "test_source", "test_target")
+_TRAINING_SOURCES = ("source", "target")
 # Where and how any task computes; each experiment's FREE_AFTER_TRAINING adds its own keys.
 _ALWAYS = ("mesh", "model.attention_backend", "model.dtype", "data.on_bad_row")
 
@@ -79,15 +80,17 @@ def splits_to_score(
       sources: the files of the splits, by key (see `SOURCES`); empty to hold out training data as the config says.
       reads_training: whether the config keeps its training data.
     """
-    data = dict(config["data"])
-    emptied = {key for key in SOURCES if key in data}
-    if not reads_training:
-        emptied |= {key for key in ("source", "target") if key in data}
-    data |= dict.fromkeys(emptied, "")
+    emptied = SOURCES if reads_training else (*SOURCES, *_TRAINING_SOURCES)
+    data = _without(config["data"], emptied)
     named = [split for split in ("valid", "test") if any(key.startswith(split) for key in sources)]
     for split in named or ["valid"]:
         own = {key.replace(split, "valid", 1): path for key, path in sources.items() if key.startswith(split)}
         yield split, {**config, "data": {**data, **own}}
+
+
+def without_sources(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config that reads no rows."""
+    return {**config, "data": _without(config["data"], (*SOURCES, *_TRAINING_SOURCES))}
 
 
 def without_limits(config: Mapping[str, Any], overridden: Collection[str]) -> dict[str, Any]:
@@ -97,6 +100,11 @@ def without_limits(config: Mapping[str, Any], overridden: Collection[str]) -> di
         if key in subtree and prefix + key not in overridden:
             subtree[key] = 0  # no limit
     return result
+
+
+def _without(data: Mapping[str, Any], sources: Collection[str]) -> dict[str, Any]:
+    """The subtree `data` of a config that names none of these sources."""
+    return {**data, **{key: "" for key in sources if key in data}}
 
 
 def _place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

@@ -1,6 +1,7 @@
 """`--mode=plan`."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bertjax.contract import Task
@@ -21,8 +22,11 @@ def plan(
     """
 
     def build(config: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
-        planned = Resolved.of(resolved.module, dict(config))
-        return planned.module.make(planned.experiment, None, None), planned.settings
+        planned = Resolved(resolved.module, dict(config))
+        # How long fine-tuning takes depends on its rows.
+        is_open = config["num_steps"] is None and config["data"]["source"]
+        complete = planned.complete(planned.data(Path()).facts) if is_open else planned.rehearsed()
+        return complete.task, complete.settings
 
     record = planner.run(topology, is_search, resolved.config, build)
     if draw:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertjax import distributed
-from bertjax.contract import Task
+from bertjax.contract import Data, Task
 from bertjax.errors import UserError
 from bertjax.modes import samples, streams, text
 from bertjax.modes.resolved import Resolved
@@ -25,9 +25,11 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
       resolve: the run's experiment, which makes its samples if the folder has none.
     """
 
-    def trained() -> tuple[Task, TrainingConfig]:
+    def trained() -> tuple[Task, Data, TrainingConfig]:
         resolved = resolve()
-        return text.prepared_task(resolved, workdir, is_of_run=True), resolved.settings
+        data = text.prepared(resolved, workdir, is_of_run=True)
+        complete = resolved.complete(data.facts)
+        return complete.task, data, complete.settings
 
     if has_checkpoint(workdir):
         write_samples(workdir, trained)
@@ -40,14 +42,14 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
     distributed.on_first_process(write)
 
 
-def write_samples(workdir: Path, trained: Callable[[], tuple[Task, TrainingConfig]]) -> None:
+def write_samples(workdir: Path, trained: Callable[[], tuple[Task, Data, TrainingConfig]]) -> None:
     """Writes the samples that a run's page shows, unless the folder has them.
 
     A page can do without: missing text or outputs that are not finite are logged.
 
     Args:
       workdir: the run's folder.
-      trained: gives the task and its settings.
+      trained: gives the task, its data and its settings.
     """
     if (workdir / samples.FILE).exists():
         return

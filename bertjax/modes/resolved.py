@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.config import build_all, check_unresolved
-from bertjax.contract import Experiment, ReadsSettings, Trainable
+from flax import traverse_util
+
+from bertjax.config import build_all, build_part, check_unresolved
+from bertjax.contract import Data, Experiment, Facts, ReadsSettings, Trainable
 from bertjax.errors import UserError
 from bertjax.modes import overrides
 from bertjax.modes.request import Request, config_of
@@ -15,26 +17,62 @@ from bertjax.runs.checkpoints import has_checkpoint
 from bertjax.training import sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
 
+# What a fine-tuning run without a number of updates determines by that of its rows.
+_LENGTHS = ("num_steps", "evaluate_every", "checkpoint.save_every")
+
+
+class Complete(NamedTuple):
+    """A task, and the config that it has been built from, all of whose values are set.
+
+    Attributes:
+      config: the config.
+      settings: what it says of training, or only of inference.
+      task: a `Task` in all modes but "predict".
+    """
+
+    config: dict[str, Any]
+    settings: Any
+    task: Any
+
 
 class Resolved(NamedTuple):
-    """An experiment with a config all of whose values are set.
+    """An experiment with a config; values that its rows determine may be open.
 
     Attributes:
       module: the experiment; `Trainable` in all modes but "predict".
       config: the config.
-      settings: what the config says of training, or only of inference.
-      experiment: what it says to the experiment: `module.Config`.
     """
 
     module: Any
     config: dict[str, Any]
-    settings: Any
-    experiment: Any
 
-    @classmethod
-    def of(cls, module: Experiment, config: dict[str, Any]) -> "Resolved":
-        """Builds the settings. Raises UserError for values that are wrong."""
-        return cls(module, config, *build_all((_settings(module), module.Config), config, ""))
+    def data(self, folder: Path) -> Data:
+        """The data; see `Trainable.build_data`."""
+        data: Data = self.module.build_data(build_part(self.module.Config, self.config), folder)
+        return data
+
+    def complete(self, facts: Facts) -> Complete:
+        """The task that the facts make of it. Raises UserError for values that are wrong."""
+        config = facts.complete(self.config)
+        settings, experiment = build_all((_settings(self.module), self.module.Config), config, "")
+        return Complete(config, settings, self.module.build_task(experiment, facts))
+
+    def of_folder(self, folder: Path) -> Complete:
+        """The task of a trained run, or of published weights."""
+        return self.complete(self.module.read_facts(build_part(self.module.Config, self.config), folder))
+
+    def rehearsed(self) -> Complete:
+        """The task with stand-in facts, after all checks that need neither rows nor devices. Raises UserError."""
+        complete = self.complete(self.module.stand_in_facts(build_part(self.module.Config, self.config)))
+        values = traverse_util.flatten_dict(self.config, sep=".")
+        if all(values[key] is not None for key in _LENGTHS):
+            complete.settings.check_final()
+        return complete
+
+    def open_keys(self) -> frozenset[str]:
+        """The keys whose values rows determine, dotted."""
+        ours, whole = (traverse_util.flatten_dict(each, sep=".") for each in (self.config, self.rehearsed().config))
+        return frozenset(key for key, value in ours.items() if value != whole[key])
 
 
 def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Resolved:
@@ -62,25 +100,25 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
     else:
         if isinstance(module, Trainable) and config["init_from"]:
             config = _with_settings_of_folder(request, module, config)
-        config = module.resolve(config, reads=request.mode not in ("predict", "export"))
+        if request.mode in ("predict", "export"):
+            config = overrides.without_sources(config)
+        config = module.resolve(config)
     if request.mode == "plan":
         from bertjax.planning.planner import complete
 
         config = complete(config)
-    return Resolved.of(module, config)
+    return Resolved(module, config)
 
 
 def rehearse(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> dict[str, Any]:
-    """Returns the resolved config after all checks that need neither text nor devices. Raises UserError."""
-    module, config, settings, experiment = resolve(request, given, find)
-    settings.check_final()
-    module.make(experiment, None, None)
-    return config
+    """Returns the config after `Resolved.rehearsed`, with stand-ins for values that rows determine."""
+    return resolve(request, given, find).rehearsed().config
 
 
 def check_folder(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> None:
     """Raises UserError, as `run` would, for a bad config, or a folder that holds a run of another one."""
-    run_folder.check_config(Path(request.workdir), rehearse(request, given, find))
+    resolved = resolve(request, given, find)
+    run_folder.check_config(Path(request.workdir), resolved.config, resolved.open_keys())
 
 
 def _with_settings_of_folder(request: Request, module: Trainable, config: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertjax import distributed
-from bertjax.contract import Attended, Task
+from bertjax.contract import Attended, Data, Task
 from bertjax.files import completed
 from bertjax.training import inference
 from bertjax.training.config import TrainingConfig
@@ -19,11 +19,11 @@ _EXAMPLES = 8
 _WEIGHTS = 600_000  # of attention in all: a byte each, and a page has less than 3 MB
 
 
-def write(task: Task, settings: TrainingConfig, workdir: Path) -> None:
+def write(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:
     """Writes what a trained task shows, by the run's final checkpoint."""
     runner = inference.Inference(task, settings, workdir, "final")
     made_by = {"checkpoint": runner.checkpoint}
-    lines = [json.dumps(_plain({**record, **made_by}), ensure_ascii=False) for record in _fitting(runner)]
+    lines = [json.dumps(_plain({**record, **made_by}), ensure_ascii=False) for record in _fitting(runner, data)]
     distributed.on_first_process(lambda: _write(workdir, lines))
 
 
@@ -32,10 +32,10 @@ def _write(workdir: Path, lines: list[str]) -> None:
         partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def _fitting(runner: inference.Inference) -> Iterator[Mapping[str, Any]]:
+def _fitting(runner: inference.Inference, data: Data) -> Iterator[Mapping[str, Any]]:
     """The records, without attention where there would be too much of it."""
     room = _WEIGHTS
-    for record in runner.samples(_EXAMPLES):
+    for record in runner.samples(data, _EXAMPLES):
         size = sum(each.weights.size for each in record.get("attention", {}).values())
         if size > room:
             record = {key: value for key, value in record.items() if key != "attention"}

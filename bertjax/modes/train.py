@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import distributed
-from bertjax.contract import Task
+from bertjax.contract import Data, Task
 from bertjax.modes import report, text
 from bertjax.modes.request import Outcome
 from bertjax.modes.resolved import Resolved
@@ -32,25 +32,29 @@ def train(
     Raises:
       UserError: a config, text or folder that is wrong.
     """
-    loop.check(resolved.module.make(resolved.experiment, None, None), resolved.settings, resolved.config)
+    rehearsed = resolved.rehearsed()
+    loop.check(rehearsed.task, rehearsed.settings, rehearsed.config)
     with run_folder.alone(workdir):
-        distributed.on_first_process(lambda: run_folder.save_config(workdir, resolved.config))
+        distributed.on_first_process(lambda: run_folder.check_config(workdir, resolved.config, resolved.open_keys()))
+        data = text.prepared(resolved, workdir, is_of_run=True)
+        config, settings, task = resolved.complete(data.facts)
+        settings.check_final()
+        distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, started))
-        task = text.prepared_task(resolved, workdir, is_of_run=True)
-        distributed.on_first_process(lambda: task.save_vocabulary(workdir))
-        if loop.train(task, resolved.settings, workdir, profile):
+        distributed.on_first_process(lambda: data.facts.save(workdir))
+        if loop.train(task, data, settings, workdir, profile):
             return Outcome.STOPPED
-        _test(task, resolved.settings, workdir)
+        _test(task, data, settings, workdir)
         if render_page:
-            report.write_samples(workdir, lambda: (task, resolved.settings))
+            report.write_samples(workdir, lambda: (task, data, settings))
             report.write_page(workdir, render_page)
     return Outcome.DONE
 
 
-def _test(task: Task, settings: TrainingConfig, workdir: Path) -> None:
+def _test(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:
     """Adds a trained run's metrics on the test split, if there is one, beside the split's baselines of step 0; once."""
-    if next(task.tested(), None):
+    if next(data.tested(), None):
         with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
             if not log.has_scores(settings.num_steps, "test/"):
-                scores = inference.Inference(task, settings, workdir, "final").test()
+                scores = inference.Inference(task, settings, workdir, "final").test(data)
                 log.write(settings.num_steps, {**log.scores(0, "test/"), **scores} if scores else {})

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,18 @@ def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
         pass
 
 
-def check_config(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Raises UserError if a run of another config has begun in the folder, and names the keys that differ."""
+def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection[str] = ()) -> None:
+    """Raises UserError if a run of another config has begun in the folder, and names the keys that differ.
+
+    Args:
+      workdir: the folder.
+      config: the config of the run that is to begin or to go on.
+      open_keys: its dotted keys whose values are not known yet, which are not compared.
+    """
     if (workdir / "config.json").exists() and _has_begun(workdir):
-        differing = differences(load_config(workdir), json.loads(json.dumps(config)))
+        flat = (traverse_util.flatten_dict(each, sep=".") for each in (load_config(workdir), config))
+        old, new = ({key: value for key, value in each.items() if key not in open_keys} for each in flat)
+        differing = differences(old, json.loads(json.dumps(new)))
         if differing:
             raise UserError(
                 f"--workdir={workdir}",

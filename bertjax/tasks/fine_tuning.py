@@ -1,26 +1,25 @@
-"""What all fine-tuning has in common: its config, lengths in epochs, and models and rows of BERT's three inputs."""
+"""What all fine-tuning has in common: its config, lengths in epochs, its facts and its data."""
 
+import abc
 import dataclasses
-import logging
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
-from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, build_all
-from bertjax.contract import Batch, Example, Params
-from bertjax.data.rows.buckets import bucket_lengths, examples_in
-from bertjax.data.text.vocabularies import is_bare
+from bertjax.config import Constrained, Count, DropoutRate, Seed, Size
+from bertjax.contract import Batch, Data, RowIndices
+from bertjax.data.fine_tuning.given_text import GivenText
+from bertjax.data.rows.buckets import BucketedBatches, Row, Rows, examples_in
+from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
-from bertjax.models.bert import BertConfig, BertInputs
+from bertjax.tasks.bert import INPUTS, BertFacts, batch_specs, read_tokenizer, shapes, stand_in_tokenizer
 
-_log = logging.getLogger(__name__)
-_MOST_PADDING = 128  # embeddings without a token, which some have to fill up a multiple of that
-_INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 # Keys of `model` for what knows nothing of packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
 
@@ -72,14 +71,14 @@ class HeadConfig(Constrained, prefix="model"):
     lstm_size: Count
 
 
-def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
+def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
     """Fills in what a config leaves open: `num_steps`, the warm-up, and when to evaluate and to save.
 
     These become `num_epochs`, the fraction `warmup_fraction` of that, and once an epoch.
 
     Args:
       config: with those keys.
-      num_rows: of an epoch.
+      count_rows: returns the rows of an epoch; not called where nothing that depends on them is open.
     Raises:
       UserError: a run of no update, or a fraction that is none.
     """
@@ -89,13 +88,21 @@ def resolve_lengths(config: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
     if not 0 <= config["warmup_fraction"] <= 1:
         got = config["warmup_fraction"]
         raise UserError("config key warmup_fraction", got=got, expected="0 to 1", fix="use 0.1, as BERT does")
-    steps_per_epoch = -(-num_rows // max(config["batch_size"], 1))
     resolved = {**config, "optimizer": dict(config["optimizer"]), "checkpoint": dict(config["checkpoint"])}
-    _fill(resolved, "num_steps", max(1, round(config["num_epochs"] * steps_per_epoch)))
+    if open_lengths(config):
+        steps_per_epoch = -(-count_rows() // max(config["batch_size"], 1))
+        _fill(resolved, "num_steps", max(1, round(config["num_epochs"] * steps_per_epoch)))
+        _fill(resolved, "evaluate_every", max(1, min(steps_per_epoch, resolved["num_steps"])))
+        _fill(resolved["checkpoint"], "save_every", max(1, resolved["evaluate_every"]))
     _fill(resolved["optimizer"], "warmup_steps", round(config["warmup_fraction"] * resolved["num_steps"]))
-    _fill(resolved, "evaluate_every", max(1, min(steps_per_epoch, resolved["num_steps"])))
-    _fill(resolved["checkpoint"], "save_every", max(1, resolved["evaluate_every"]))
     return resolved
+
+
+def open_lengths(config: Mapping[str, Any]) -> list[str]:
+    """The keys that a config leaves to the number of its rows."""
+    values = {key: config[key] for key in ("num_steps", "evaluate_every")}
+    values["checkpoint.save_every"] = config["checkpoint"]["save_every"]
+    return [key for key, value in values.items() if value is None]
 
 
 def _fill(tree: dict[str, Any], key: str, value: int) -> None:
@@ -104,88 +111,94 @@ def _fill(tree: dict[str, Any], key: str, value: int) -> None:
         tree[key] = value
 
 
-@runtime_checkable
-class HasModel(Protocol):
-    """The config of an experiment with a BERT, which may have nothing to train."""
+@dataclasses.dataclass(frozen=True)
+class FineTuningFacts(BertFacts):
+    """The facts of a task that is fine-tuned for some epochs.
+
+    Attributes:
+      labels: the classes, in order; none where there are none to tell apart.
+      count_rows: returns the rows of an epoch.
+    """
+
+    labels: tuple[str, ...] = ()
+    count_rows: Callable[[], int] = lambda: 1
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Facts.complete`: the classes, and lengths in updates."""
+        if "labels" in config["data"]:
+            config = {**config, "data": {**config["data"], "labels": self.labels}}
+        return resolve_lengths(config, self.count_rows)
+
+
+def read_facts(config: FineTuningConfig, folder: Path) -> FineTuningFacts:
+    """See `Experiment.read_facts`."""
+    return FineTuningFacts(read_tokenizer(config, folder), tuple(config.data.get("labels", ())))
+
+
+def stand_in_facts(config: FineTuningConfig) -> FineTuningFacts:
+    """See `Trainable.stand_in_facts`; as for `read_facts`, classes are those that the config names."""
+    return FineTuningFacts(stand_in_tokenizer(), tuple(config.data.get("labels", ())))
+
+
+C = TypeVar("C", bound=FineTuningConfig)
+
+
+class FineTuningData(Data, Generic[C]):
+    """Rows that are read as they stand, and a vocabulary that is given. Subclasses read and encode the rows.
+
+    Attributes:
+      tokenizer: the vocabulary that the folder keeps, or else the given one.
+    """
+
+    def __init__(self, config: C, folder: Path, seq_len: int, packing: bool) -> None:
+        """Args: settings; see `Trainable.build_data`; tokens of a row at most; whether examples share rows."""
+        self._config, self._seq_len, self._packing = config, seq_len, packing
+        self._given = GivenText.of(config.data, folder)
 
     @property
-    def init_from(self) -> str:
-        """A folder with weights, or ""."""
+    def fingerprint(self) -> str:
+        """See `Data.fingerprint`."""
+        return self._given.fingerprint
+
+    def prepare(self) -> None:
+        """Keeps the vocabulary in the folder."""
+        self._given.run()
+
+    @functools.cached_property
+    def tokenizer(self) -> WordPiece:
+        """See the class."""
+        folder = self._given.folder
+        return read_tokenizer(self._config, folder) if (folder / "vocab.txt").exists() else self._given.tokenizer()
 
     @property
-    def model(self) -> Mapping[str, Any]:
-        """Fields of `BertConfig` and of what is on top of it."""
+    def facts(self) -> FineTuningFacts:
+        """See `Data.facts`."""
+        return FineTuningFacts(self.tokenizer, self.labels, self._count_rows)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes; none where there are none to tell apart."""
+        return ()
 
-def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[BertConfig, Any]:
-    """The encoder's configuration, and that of the head on top of it.
+    @abc.abstractmethod
+    def encoded(self) -> Iterable[Row]:
+        """The rows to train on: "input_ids", "token_type_ids", and what else the loss needs."""
 
-    Args:
-      config: whose `model` has the fields of both.
-      head: the dataclass of the head.
-      vocab: the vocabulary, as large as the model's where `model.vocab_size` does not say another size.
-    Raises:
-      UserError: a key that neither knows or that is missing, or a value out of range.
-    """
-    size = len(vocab)
-    values = {**config.model, "vocab_size": config.model.get("vocab_size") or size, "next_sentence": False}
-    bert, found = build_all((BertConfig, head), values, "model")
-    if size > bert.vocab_size:
-        raise UserError(
-            "config key data.vocab_file",
-            got=f"{size} tokens",
-            expected=f"at most {bert.vocab_size}, model.vocab_size",
-            fix="restore the vocabulary that the weights in init_from were trained with"
-            if config.init_from
-            else "leave out --config.model.vocab_size, which follows from the vocabulary",
-        )
-    if bert.vocab_size - size > _MOST_PADDING and not is_bare(vocab):
-        _log.warning(
-            "data.vocab_file has %d tokens for %d embeddings: is it that of the weights?", size, bert.vocab_size
-        )
-    return bert, found
+    @functools.cached_property
+    def _rows(self) -> Rows:
+        return Rows(self.encoded())
 
+    def _count_rows(self) -> int:
+        """The rows of an epoch; 1 where there is nothing to train on."""
+        return count_rows(self._rows.lengths, self._seq_len, self._packing) if self._config.data["source"] else 1
 
-def check_two_segments(config: BertConfig) -> None:
-    """Raises UserError for a BERT without a token type for each of two texts."""
-    if config.type_vocab_size < 2:
-        raise UserError(
-            "config key model.type_vocab_size",
-            got=config.type_vocab_size,
-            expected="at least 2, a token type for each of two segments",
-            fix="begin with a BERT that has them",
-        )
+    @functools.cached_property
+    def _batches(self) -> BucketedBatches | PackedBatches:
+        return training_batches(self._rows, self._seq_len, self._packing, self._config.batch_size, self._config.seed)
 
-
-def init(model: nn.Module, rng: jax.Array) -> Params:
-    """Fresh parameters of a model that takes BERT's inputs."""
-    ids = jnp.zeros((1, 1), jnp.int32)
-    return model.init(rng, BertInputs(ids, ids, ids), deterministic=True)["params"]
-
-
-def apply(model: nn.Module, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
-    """Returns the output of a model that takes BERT's inputs; without `rng`, dropout is off."""
-    rngs = {} if rng is None else {"dropout": rng}
-    return model.apply({"params": params}, BertInputs.of(batch), deterministic=rng is None, rngs=rngs)
-
-
-def batch_specs(
-    shapes: Iterable[tuple[int, int]], of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
-) -> list[dict[str, jax.ShapeDtypeStruct]]:
-    """Shape and type of each field of a batch; see `Task.batch_specs`.
-
-    Args:
-      shapes: rows and lengths that a batch may have, see `shapes`.
-      of_tokens: types of what tokens have beside BERT's inputs.
-      of_rows: types of what rows have.
-    """
-    of_tokens = {**dict.fromkeys(_INPUTS, np.int32), **of_tokens}
-    of_rows = {**of_rows, "weights": np.float32}
-    return [
-        {name: jax.ShapeDtypeStruct(shape, kind) for name, kind in of_tokens.items()}
-        | {name: jax.ShapeDtypeStruct(shape[:1], kind) for name, kind in of_rows.items()}
-        for shape in shapes
-    ]
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Data.batches`."""
+        return self._batches.training(start, rows) if split == "train" else iter(())
 
 
 def training_specs(
@@ -200,7 +213,7 @@ def training_specs(
     """
     if not packing:
         return batch_specs(shapes(batch_size, length), of_tokens, of_examples)
-    of_tokens = {**dict.fromkeys((*_INPUTS, "position_ids"), np.int32), **of_tokens}
+    of_tokens = {**dict.fromkeys((*INPUTS, "position_ids"), np.int32), **of_tokens}
     of_examples = {**of_examples, "cls_positions": np.int32, "weights": np.float32}
     places = batch_size, examples_in(length)
     return [
@@ -224,13 +237,3 @@ def check_packing(packing: bool, model: Mapping[str, Any]) -> None:
             expected="False, or a classifier on BERT itself: a BiLSTM reads on from one example of a row into the next",
             fix="leave out --config.data.packing, or that",
         )
-
-
-def shapes(batch_size: int, seq_len: int) -> list[tuple[int, int]]:
-    """As many rows of each bucket's length."""
-    return [(batch_size, length) for length in bucket_lengths(seq_len)]
-
-
-def example(rows: Sequence[Mapping[str, np.ndarray]], source: Any) -> Example:
-    """An example whose rows have BERT's inputs, `segment_ids` among them."""
-    return Example([{**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)} for row in rows], source)

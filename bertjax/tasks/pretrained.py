@@ -179,6 +179,12 @@ def _take_rows(data: dict[str, Any], rows: Mapping[str, Any], init_from: str) ->
             _log.warning("data.%s=%s: %s has learned from rows with %s", key, data[key], init_from, rows[key])
 
 
+def class_names(init_from: str) -> tuple[str, ...]:
+    """The names of the classes of the classifier that `init_from` names; none if it has none, or tells several."""
+    found = describe(Path(init_from)) if init_from else None
+    return found.labels if found and not found.tells_several else ()
+
+
 def has_classes(folder: Path, labels: Sequence[str]) -> bool:
     """Whether a folder's classifier of texts can be one of these classes, or of a number if there are none of these.
 

@@ -17,6 +17,7 @@ from bertjax.contract import (
     Attended,
     BadInput,
     Batch,
+    Data,
     Example,
     Metrics,
     Output,
@@ -142,17 +143,17 @@ class Evaluation:
 
         self._metrics = jax.jit(metrics)
 
-    def __call__(self, params: Params, stop: Callable[[], bool]) -> dict[str, float] | None:
+    def __call__(self, params: Params, data: Data, stop: Callable[[], bool]) -> dict[str, float] | None:
         """The figures of the held-out split, as "valid/NAME"; None if `stop` said so on the way."""
         rows = sharding.local_rows(self._mesh, self._batch_size)
         total, results = None, []
-        for batch in track(self._task.batches("valid", 0, rows), "evaluating", "batches"):
+        for batch in track(data.batches("valid", 0, rows), "evaluating", "batches"):
             if stop():
                 return None
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        for result in track(self._predictor(params, self._task.held_out()), "evaluating", "examples"):
+        for result in track(self._predictor(params, data.held_out()), "evaluating", "examples"):
             if stop():
                 return None
             results.append(result)
@@ -204,19 +205,19 @@ class Inference:
         else:
             self._params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, data: Data) -> dict[str, float]:
         """The metrics of the held-out split, and its baselines."""
         config = self._config
         assert isinstance(self._task, Task) and isinstance(config, TrainingConfig), "not of a task that only predicts"
         evaluation = Evaluation(self._task, self._predictor, config.batch_size, config.accumulation_steps)
-        scores = evaluation(self._params, lambda: False)
+        scores = evaluation(self._params, data, lambda: False)
         assert scores is not None
-        return {**scores, **self._task.baselines(), **self.test()}
+        return {**scores, **data.baselines(), **self.test(data)}
 
-    def test(self) -> dict[str, float]:
+    def test(self, data: Data) -> dict[str, float]:
         """The figures of the test split, as "test/NAME"; none without one."""
         assert isinstance(self._task, Task), "not of a task that only predicts"
-        results = list(self._predictor(self._params, self._task.tested()))
+        results = list(self._predictor(self._params, data.tested()))
         scores = self._task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
@@ -233,14 +234,14 @@ class Inference:
         assert attend, "not of a task without attention"
         return attend(self._params, example, outputs) if len(outputs) == 1 else None
 
-    def samples(self, count: int) -> Iterator[Mapping[str, Any]]:
+    def samples(self, data: Data, count: int) -> Iterator[Mapping[str, Any]]:
         """What the task shows of `count` held-out examples."""
         assert isinstance(self._task, Task), "not of a task that only predicts"
 
         def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
             return self._predictor(self._params, itertools.islice(examples, count))
 
-        return self._task.samples(self._params, infer)
+        return self._task.samples(self._params, data, infer)
 
     def export(self, folder: Path) -> None:
         """Writes the published form; parameters that are split over processes are gathered first."""

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax import distributed
-from bertjax.contract import Batch, Task
+from bertjax.contract import Batch, Data, Task
 from bertjax.errors import UserError
 from bertjax.progress import track
 from bertjax.runs.checkpoints import Checkpoints
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _LESS_IS_BETTER = ("loss", "nll", "perplexity")  # how names of such metrics end
 
 
-def train(task: Task, config: TrainingConfig, workdir: Path, profile: range = range(0)) -> bool:
+def train(task: Task, data: Data, config: TrainingConfig, workdir: Path, profile: range = range(0)) -> bool:
     """Trains from the last checkpoint in `workdir`, or from the start, to the last step or to SIGTERM.
 
     No update begins before the checkpoint that was due is durable, so that a run that is killed loses at most the
@@ -58,13 +58,13 @@ def train(task: Task, config: TrainingConfig, workdir: Path, profile: range = ra
         finish = ledger.spending("checkpoint")(checkpoints.finish)
         with MetricLog(workdir, resumed=begun) as log:
             if not begun:
-                log.write(0, task.baselines())
+                log.write(0, data.baselines())
             elif _is_due(config, begun, config.evaluate_every) and not log.has_scores(begun, "valid/"):
-                scores = evaluate(restored.params, preempted)
+                scores = evaluate(restored.params, data, preempted)
                 log.write(begun, scores)
                 finish(begun, scores)
             window = Window(make_schedule(config.optimizer, config.num_steps), ledger)
-            for update in traced(trainer.updates(restored, compiled), begun, profile, workdir / "profile"):
+            for update in traced(trainer.updates(data, restored, compiled), begun, profile, workdir / "profile"):
                 done, state, scores = update.done, update.state, {}
                 window.add(update.report, update.data_wait, update.compile_wait)
                 stopping = preempted()
@@ -79,7 +79,7 @@ def train(task: Task, config: TrainingConfig, workdir: Path, profile: range = ra
                     if saves or stopping:
                         save(done, state.params, state.opt_state, scheduled=saves)
                     if evaluates and not stopping:
-                        scores = evaluate(state.params, preempted)
+                        scores = evaluate(state.params, data, preempted)
                         log.write(done, scores)
                         stopping = preempted()
                         if stopping and not saves:
@@ -101,7 +101,6 @@ def _is_due(config: TrainingConfig, step: int, interval: int) -> bool:
 
 def check(task: Task, config: TrainingConfig, values: Mapping[str, Any]) -> None:
     """Raises UserError where a task, its settings, all `values` of the config and devices do not fit; reads no data."""
-    config.check_final()
     sharding.check_split(values, jax.device_count())
     Trainer(task, config, jax.devices())
 
@@ -155,13 +154,13 @@ class Trainer:
         params = self._task.warm_start(state.params)
         return state._replace(params=jax.device_put(params, self._shardings.params))
 
-    def updates(self, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
+    def updates(self, data: Data, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
         """Yields each remaining update as soon as it is on its way.
 
         An update is checked once the next one is on its way too, so that the devices never wait for the host.
         """
         indices = range(int(state.step), self._config.num_steps)
-        batches = self._task.batches("train", indices.start, self._rows)
+        batches = data.batches("train", indices.start, self._rows)
         with Prefetch(batches, self.put) as prefetch:
             for index in track(indices, "training", "steps", len(indices)):
                 batch, waited = prefetch.take(self._last and self._last[1])
@@ -198,9 +197,9 @@ class Trainer:
         """Counts of what should not have been, since this was last asked; each kind is warned of once."""
         return self._loss_spikes.take() | self._gradient_spikes.take() | self._recompilations.take()
 
-    def evaluate(self, params: Any, stop: Preemption) -> dict[str, float]:
+    def evaluate(self, params: Any, data: Data, stop: Preemption) -> dict[str, float]:
         """Scores on the held-out split; nothing if told to stop on the way."""
-        return self._evaluate(params, stop) or {}
+        return self._evaluate(params, data, stop) or {}
 
 
 def _step_to_resume(checkpoints: Checkpoints) -> int | None:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bertjax.config import build_all
+from bertjax.config import build_part
 from bertjax.errors import UserError
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
-from bertjax.training.config import TrainingConfig
 from configs import classification as config_file
 from experiments import classification
 from tests import published as published_models
@@ -56,22 +55,18 @@ def run(tmp_path_factory):
     return folder / "run", command
 
 
-def task_of(tmp_path, **overrides):
+def ready(tmp_path, **overrides):
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict({**SMALL, **tiny.write_table(tmp_path), **overrides})
-    resolved = classification.resolve(json.loads(tree.to_json_best_effort()))
-    settings, experiment = build_all((TrainingConfig, classification.Config), resolved, "")
-    text = classification.preparation(experiment, tmp_path)
-    text.run()
-    return classification.make(experiment, text.folder, text.folder), settings
+    return tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept")
 
 
 def test_the_second_class_of_mrpc_is_the_positive_one(tmp_path):
     tree = config_file.get_config("tiny,mrpc")
     tree.data.vocab_file = tiny.write_table(tmp_path)["data.vocab_file"]
     with tfds.testing.mock_data(num_examples=20, policy=tfds.testing.MockPolicy.USE_CODE):
-        resolved = classification.resolve(json.loads(tree.to_json_best_effort()))
-    assert resolved["data"]["labels"] == ("not_equivalent", "equivalent")
+        data = tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept").data
+        assert data.labels == ("not_equivalent", "equivalent")
 
 
 def test_a_run_learns_and_keeps_its_labels(run):
@@ -192,9 +187,10 @@ def test_a_classifier_of_several_classes_at_once_is_only_trained_on(tmp_path):
     source = tiny.write_table(tmp_path)["data.source"]
     tree.update_from_flattened_dict({"init_from": str(folder), "data.seq_len": 16, "data.source": source})
     config = json.loads(tree.to_json_best_effort())
-    assert classification.resolve(config)["data"]["labels"] == ("no", "yes")
+    assert tiny.ready(config, tmp_path / "kept").task.labels == ("no", "yes")
+    config["data"]["source"] = ""
     with pytest.raises(UserError, match=r"init_from=.*: got a model that tells several classes.*Fix: name another, or"):
-        classification.resolve(config, reads=False)
+        classification.resolve(config)
 
 
 def test_training_without_rows_is_told(run, tmp_path):
@@ -311,12 +307,12 @@ def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, c
     workdir = str(run[0])
     source = Path(tiny.write_table(tmp_path / "others")["data.source"])
     source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
-    task, _ = task_of(tmp_path, **{"data.source": str(source), "init_from": workdir, "data.vocab_file": workdir})
+    task, *_ = ready(tmp_path, **{"data.source": str(source), "init_from": workdir, "data.vocab_file": workdir})
     fresh = jax.device_put(random_params(task.init))
     params = task.warm_start(fresh)
     assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
     assert "has no weights of classifier for this task, which starts afresh" in caplog.text
-    assert task._labels == ("cat", "none")
+    assert task.labels == ("cat", "none")
 
 
 def test_nothing_is_predicted_by_a_head_that_was_drawn(run):
@@ -372,10 +368,9 @@ def test_numbers(tmp_path):
 
 
 def test_every_held_out_row_is_scored_once(tmp_path):
-    task, settings = task_of(tmp_path)
-    train = task._train.rows
-    assert len(train.lengths) + len(list(task.held_out())) == 60
-    results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in task.held_out()]
+    task, data, settings, _ = ready(tmp_path)
+    assert len(list(data.encoded())) + len(list(data.held_out())) == 60
+    results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in data.held_out()]
     yes = np.mean([example.source for example, _ in results])
     scores = task.score(results)
     assert scores["accuracy"] == pytest.approx(yes)
@@ -384,9 +379,9 @@ def test_every_held_out_row_is_scored_once(tmp_path):
 
 
 def test_class_weights_count_in_sums_and_denominators(tmp_path):
-    plain, _ = task_of(tmp_path)
-    weighted, _ = task_of(tmp_path, class_weights=(1.0, 3.0))
-    batch = next(plain.batches("train", 0, np.arange(8)))
+    plain, data, *_ = ready(tmp_path)
+    weighted, *_ = ready(tmp_path, class_weights=(1.0, 3.0))
+    batch = next(data.batches("train", 0, np.arange(8)))
     assert set(np.unique(batch["labels"])) == {0, 1}
     params = random_params(plain.init)
     loss = jax.jit(lambda weights: plain.loss(params, batch | {"weights": weights}, None)[0]["classification"])
@@ -399,8 +394,8 @@ def test_class_weights_count_in_sums_and_denominators(tmp_path):
 
 
 def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
-    task, _ = task_of(tmp_path)
-    batch = next(task.batches("train", 0, np.arange(8)))
+    task, data, *_ = ready(tmp_path)
+    batch = next(data.batches("train", 0, np.arange(8)))
     weights = np.array([1, 1, 1, 0, 0, 0, 0, 0], np.float32)
     few = {name: array[:3] for name, array in batch.items()}
     loss, params = jax.jit(task.loss), random_params(task.init)
@@ -410,9 +405,9 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
 
 
 def test_rows_are_shown_beside_their_labels(tmp_path):
-    task, _ = task_of(tmp_path)
-    found = shown(task, tmp_path / "shown")
-    for example, row in zip(found.examples, task.held_out(), strict=False):
+    task, data, *_ = ready(tmp_path)
+    found = shown(task, data, tmp_path / "shown")
+    for example, row in zip(found.examples, data.held_out(), strict=False):
         assert example["reference"] == ("no", "yes")[int(row.source)]
         assert example["text"].endswith(" .") and "[" not in example["text"]
         assert [bar["percent"] for bar in example["bars"]] == [50.0, 50.0]
@@ -430,9 +425,9 @@ def test_numbered_rows_are_scored_by_a_classifier_whose_classes_have_no_names(tm
     key = "data.source" if trains else "data.valid_source"
     tree.update_from_flattened_dict({"init_from": str(folder), "data.seq_len": 16, key: str(source)})
     config = classification.resolve(json.loads(tree.to_json_best_effort()))
-    assert config["data"]["labels"] == ("LABEL_0", "LABEL_1")
-    task = classification.make(build_all((TrainingConfig, classification.Config), config, "")[1], folder, folder)
+    data = classification.build_data(build_part(classification.Config, config), folder)
+    assert data.labels == ("LABEL_0", "LABEL_1")
     lines = source.read_text().splitlines()[1:]
-    counts = collections.Counter(int(example.source) for example in task.held_out())
+    counts = collections.Counter(int(example.source) for example in data.held_out())
     assert counts <= collections.Counter(int(line[-1]) for line in lines)
     assert counts.total() == 60 or (trains and counts)

@@ -35,7 +35,8 @@ class GivenText:
 
     @property
     def fingerprint(self) -> str:
-        """What the rows and their encoding depend on."""
+        """What the rows and their encoding depend on. Raises UserError if the training rows are not given."""
+        self._check_source()
         sources = {key: tables.fingerprint(source, key) for key, source in self.sources.items() if source}
         vocab = self.tokenizer().vocab
         return hashlib.sha256(json.dumps([sources, vocab, self.vocabulary.lowercase]).encode()).hexdigest()
@@ -45,6 +46,7 @@ class GivenText:
 
         So a run keeps the longest word that it began with; the fingerprint leaves it out.
         """
+        self._check_source()
         ours = self.tokenizer()
         if (self.folder / "vocab.txt").exists():
             kept = WordPiece.load(self.folder)
@@ -52,12 +54,13 @@ class GivenText:
                 return
         ours.save(self.folder)
 
+    def _check_source(self) -> None:
+        if not self.sources["data.source"]:
+            fix = "set --config.data.source=FILE"
+            raise UserError("config key data.source", got="nothing", expected="rows to train on", fix=fix)
+
     def tokenizer(self) -> WordPiece:
-        """The vocabulary. Raises UserError if it or the training rows are not given, or it cannot be read."""
-        key = "data.source"
-        if not self.sources[key]:
-            fix = f"set --config.{key}=FILE"
-            raise UserError(f"config key {key}", got="nothing", expected="rows to train on", fix=fix)
+        """The vocabulary. Raises UserError if it is not given or cannot be read."""
         if not self.vocabulary.vocab_file:
             raise UserError(
                 "config key data.vocab_file",

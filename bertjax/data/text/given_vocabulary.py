@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 
 
@@ -18,11 +18,6 @@ class VocabularyConfig:
 
     vocab_file: str
     lowercase: bool
-
-
-def kept_vocabulary(folder: Path | None, lowercase: bool) -> WordPiece:
-    """The vocabulary in a folder; without one the special tokens stand in, where only settings are checked."""
-    return given_vocabulary(folder, lowercase) if folder else WordPiece(SPECIALS, lowercase=True)
 
 
 def given_vocabulary(path: Path, lowercase: bool) -> WordPiece:
