@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import build_all
-from bertjax.contract import Batch, Task
+from bertjax.contract import Batch
 from bertjax.data.readers import documentation
+from bertjax.modes.resolved import Resolved
 from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
@@ -102,8 +102,8 @@ def flops_per_token(layers: int, hidden: int, vocab_size: int, length: int, pred
     return 6 * weights + 12 * layers * length * hidden + 6 * predicted * head
 
 
-def read_config(shape: Shape, overrides: Mapping[str, Any]) -> tuple[TrainingConfig, bert_pretraining.Config]:
-    """The settings in the config of that size, with `overrides` by dotted key."""
+def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
+    """The config of that size, with `overrides` by dotted key."""
     config = get_config(shape.size)
     values = {
         "batch_size": shape.rows,
@@ -118,19 +118,14 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> tuple[TrainingCon
         for parent in parents:
             subtree = subtree[parent]
         subtree[last] = value
-    resolved = bert_pretraining.resolve(json.loads(config.to_json()))
-    return build_all((TrainingConfig, bert_pretraining.Config), resolved, "")
+    return Resolved(bert_pretraining, bert_pretraining.resolve(json.loads(config.to_json())))
 
 
 def real_batches(shape: Shape, overrides: Mapping[str, Any], workdir: Path, count: int) -> list[Batch]:
     """The first batches that training would take; the text is prepared in `workdir`, or found there."""
-    _, config = read_config(shape, overrides)
-    preparation = bert_pretraining.preparation(config, workdir)
-    preparation.run()
-    batches = bert_pretraining.make(config, preparation.folder, preparation.folder).batches(
-        "train", 0, np.arange(shape.rows)
-    )
-    return list(itertools.islice(batches, count))
+    data = read_config(shape, overrides).data(workdir)
+    data.prepare()
+    return list(itertools.islice(data.batches("train", 0, np.arange(shape.rows)), count))
 
 
 def docstrings(folder: Path) -> Path:
@@ -194,8 +189,7 @@ class OurStep:
           overrides: config values by dotted key.
           batches: of the task's `batch_specs`; a made-up one by default.
         """
-        config, experiment = read_config(shape, overrides)
-        task = bert_pretraining.make(experiment, None, None)
+        _, config, task = read_config(shape, overrides).rehearsed()
         mesh, optimizer, init, _, shardings = steps.assemble(task, config, jax.devices()[:1])
         self._step = steps.jit_step(task, optimizer, mesh, shardings, config)
         self.batches = batches or [made_up_batch(task.batch_specs()[0], shape.vocab_size)]
@@ -213,21 +207,37 @@ class OurStep:
         jax.block_until_ready(self.state)
 
 
-def open_task(experiment: Any, config: ConfigDict, folder: Path) -> tuple[Any, TrainingConfig, Any]:
-    """A task as `launch.py` makes it, with its settings and keys; its text is prepared in a folder."""
-    return _opened(experiment, experiment.resolve(json.loads(config.to_json())), folder)
+class Opened(NamedTuple):
+    """A task as `launch.py` builds it.
+
+    Attributes:
+      task: the task.
+      data: its data, prepared.
+      settings: of training.
+      keys: the experiment's config.
+    """
+
+    task: Any
+    data: Any
+    settings: TrainingConfig
+    keys: Any
 
 
-def open_run(experiment: Any, run: Path) -> tuple[Any, TrainingConfig, Any]:
-    """The task of a run that has been made, with its settings and keys."""
-    return _opened(experiment, json.loads((run / "config.json").read_text()), run)
+def open_task(experiment: Any, config: ConfigDict, folder: Path) -> Opened:
+    """A task of a new run; its text is prepared in `data` in a folder."""
+    return _opened(Resolved(experiment, experiment.resolve(json.loads(config.to_json()))), folder)
 
 
-def _opened(experiment: Any, config: Mapping[str, Any], folder: Path) -> tuple[Any, TrainingConfig, Any]:
-    settings, keys = build_all((TrainingConfig, experiment.Config), config, "")
-    text = experiment.preparation(keys, folder)
-    text.run()
-    return experiment.make(keys, text.folder, text.folder), settings, keys
+def open_run(experiment: Any, run: Path) -> Opened:
+    """The task of a run that has been made."""
+    return _opened(Resolved(experiment, json.loads((run / "config.json").read_text())), run)
+
+
+def _opened(resolved: Resolved, folder: Path) -> Opened:
+    data = resolved.data(folder / "data")
+    data.prepare()
+    complete = resolved.complete(data.facts)
+    return Opened(complete.task, data, complete.settings, build_part(resolved.module.Config, complete.config))
 
 
 class OurTraining:
@@ -237,12 +247,12 @@ class OurTraining:
       compile_seconds: what its programs took, all of which are made at once.
     """
 
-    def __init__(self, task: Task, settings: TrainingConfig, updates: int, warmup: int) -> None:
-        """Args: what to train, and how; updates of a call; updates before, in which all programs shall be made."""
+    def __init__(self, opened: Opened, updates: int, warmup: int) -> None:
+        """Args: what to train; updates of a call; updates before, in which all programs shall be made."""
         self._updates = updates
         with Compilations() as compiled:
-            trainer = Trainer(task, settings, jax.devices()[:1])
-            self._running = trainer.updates(trainer.fresh(), compiled)
+            trainer = Trainer(opened.task, opened.settings, jax.devices()[:1])
+            self._running = trainer.updates(opened.data, trainer.fresh(), compiled)
             self._take(warmup)
         self.compile_seconds = compiled.seconds
 

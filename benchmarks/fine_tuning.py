@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -26,7 +25,6 @@ from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
-from bertjax.training.config import TrainingConfig
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
 from configs import classification as config_file
@@ -64,8 +62,9 @@ def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
     """A row of the table: so many updates a round of ours, then of theirs."""
     from benchmarks.torch_fine_tuning import TorchTraining
 
-    task, settings, rows = make(name, args.init_from, folder)
-    ours = common.OurTraining(task, settings, args.updates, _WARMUP)
+    opened, rows = make(name, args.init_from, folder)
+    settings = opened.settings
+    ours = common.OurTraining(opened, args.updates, _WARMUP)
     theirs = TorchTraining(args.init_from, rows, settings.batch_size, settings.optimizer.learning_rate, args.updates)
     seconds = common.interleave({"ours": ours, "theirs": theirs}, args.rounds)
     return row(f"training {name}", args.updates * settings.batch_size, seconds, ours.compile_seconds)
@@ -75,7 +74,7 @@ def predict(args: argparse.Namespace, folder: Path) -> list[str]:
     """A row of the table: the labels of SST-2's first training rows."""
     from benchmarks.torch_fine_tuning import TorchPrediction
 
-    task, settings, rows = make("sst2", args.init_from, folder)
+    (task, _, settings, _), rows = make("sst2", args.init_from, folder)
     texts = [row.first for row in rows[: args.texts]]
     trainer = Trainer(task, settings, jax.devices()[:1])
     params = trainer.fresh().params
@@ -102,19 +101,19 @@ def row(work: str, examples: int, seconds: dict[str, list[float]], compile_secon
     return [work, *cells, f"{compile_seconds:.0f} s"]
 
 
-def make(name: str, init_from: str, folder: Path) -> tuple[Any, TrainingConfig, list[LabeledText]]:
-    """A task as `launch.py` makes it, its settings, and its training rows."""
+def make(name: str, init_from: str, folder: Path) -> tuple[common.Opened, list[LabeledText]]:
+    """A task as `launch.py` builds it, and its training rows."""
     data = Path(os.environ["BERTJAX_DATA"])
     config = config_file.get_config(f"{name},tsv")
     config.init_from = init_from
     config.data.source, config.data.valid_source = (str(data / file) for file in _FILES[name])
     config.num_steps = 10**6  # more than are made
-    task, settings, keys = common.open_task(classification, config, folder / name)
+    opened = common.open_task(classification, config, folder / name)
     fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
     rows, _ = labeled_text.read_splits(
-        build(LabeledTextConfig, {key: keys.data[key] for key in fields}, "data"), False, 0
+        build(LabeledTextConfig, {key: opened.keys.data[key] for key in fields}, "data"), False, 0
     )
-    return task, settings, rows
+    return opened, rows
 
 
 def seconds_of(call: Callable[[], None]) -> float:

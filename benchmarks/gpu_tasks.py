@@ -141,17 +141,18 @@ def _both(name: str, experiment: Any, config: ConfigDict, scale: Scale, count: A
 def attempt(case: Case, scale: Scale, folder: Path) -> dict[str, Any]:
     """What a case came to: figures, or why there are none; the other cases shall go on."""
     try:
-        task, settings, _ = common.open_task(case.experiment, case.config, folder / case.name.split(",")[0])
-        return (train if case.trains else predict)(case, scale, task, settings)
+        opened = common.open_task(case.experiment, case.config, folder / case.name.split(",")[0])
+        return (train if case.trains else predict)(case, scale, opened)
     except Exception as error:
         return {"error": (" ".join(str(error).split()) or type(error).__name__)[:300]}
 
 
-def train(case: Case, scale: Scale, task: Any, settings: Any) -> dict[str, Any]:
+def train(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
     """Updates over the task's own batches, once each of their shapes is compiled."""
+    task, data, settings, _ = opened
     warmup = 4 * len(task.batch_specs())
-    ours = common.OurTraining(task, settings, scale.updates, warmup)
-    batches = task.batches("train", warmup, np.arange(settings.batch_size))
+    ours = common.OurTraining(opened, scale.updates, warmup)
+    batches = data.batches("train", warmup, np.arange(settings.batch_size))
     taken = list(itertools.islice(batches, scale.updates))
     seconds = _seconds(ours)
     return {
@@ -161,8 +162,9 @@ def train(case: Case, scale: Scale, task: Any, settings: Any) -> dict[str, Any]:
     }
 
 
-def predict(case: Case, scale: Scale, task: Any, settings: Any) -> dict[str, Any]:
+def predict(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
     """From texts to records, with random weights."""
+    task, _, settings, _ = opened
     texts = list(itertools.islice(_texts(case), scale.examples))
     params = Trainer(task, settings, jax.devices()[:1]).fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))

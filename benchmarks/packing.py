@@ -25,7 +25,6 @@ import numpy as np
 
 from benchmarks import common, translation_step
 from bertjax.contract import Batch
-from bertjax.training.config import TrainingConfig
 from configs import classification as classification_config
 from experiments import classification, translation
 
@@ -123,16 +122,17 @@ def measure(
 
 def measure_task(name: str, size: str, updates: int, rounds: int, folder: Path) -> tuple[list[list[str]], str]:
     """Rows of the table for one task, and the ratio in words; `updates` are those of a round."""
-    bucketed, settings = task_of(name, size, folder, packing=False, batch_size=32)
-    rows = settings.batch_size
+    bucketed = task_of(name, size, folder, packing=False, batch_size=32)
+    rows = bucketed.settings.batch_size
     if name in _FILES:  # for as many examples an update; the batches of translation hold as many tokens anyway
-        rows = max(1, round(rows * bucketed._train.rows.lengths.mean() / bucketed._train.lengths[-1]))
-    tasks = {"bucketed": (bucketed, settings), "packed": task_of(name, size, folder, packing=True, batch_size=rows)}
-    contenders = {key: common.OurTraining(*each, updates, _WARMUP) for key, each in tasks.items()}
+        lengths = np.array([len(row["input_ids"]) for row in bucketed.data.encoded()])
+        rows = max(1, round(rows * lengths.mean() / bucketed.keys.data["seq_len"]))
+    tasks = {"bucketed": bucketed, "packed": task_of(name, size, folder, packing=True, batch_size=rows)}
+    contenders = {key: common.OurTraining(each, updates, _WARMUP) for key, each in tasks.items()}
     seconds = common.interleave(contenders, rounds)
     table, speeds = [], {}
-    for key, (task, found) in tasks.items():
-        made = task.batches("train", 0, np.arange(found.batch_size))
+    for key, each in tasks.items():
+        made = each.data.batches("train", 0, np.arange(each.settings.batch_size))
         counts = np.array([count(batch) for batch in itertools.islice(made, _WARMUP + rounds * updates)])
         each_row, examples, tokens, places = counts.mean(axis=0)
         timed = counts[_WARMUP:, 2].reshape(rounds, updates).sum(axis=1)
@@ -150,8 +150,8 @@ def count(batch: Batch) -> tuple[int, int, int, int]:
     return len(sides[0]), examples, sum(map(np.count_nonzero, sides)), sum(side.size for side in sides)
 
 
-def task_of(name: str, size: str, folder: Path, packing: bool, batch_size: int) -> tuple[Any, TrainingConfig]:
-    """A task as `launch.py` makes it, and its settings."""
+def task_of(name: str, size: str, folder: Path, packing: bool, batch_size: int) -> common.Opened:
+    """A task as `launch.py` builds it."""
     if name in _FILES:
         data = Path(os.environ["BERTJAX_DATA"])
         experiment, config = classification, classification_config.get_config(f"{size},{name},tsv")
@@ -161,8 +161,7 @@ def task_of(name: str, size: str, folder: Path, packing: bool, batch_size: int) 
         experiment, config = translation, translation_step.config_of(size)
     config.data.packing, config.batch_size = packing, batch_size
     config.num_steps = 10**6  # more than are made
-    task, settings, _ = common.open_task(experiment, config, folder)
-    return task, settings
+    return common.open_task(experiment, config, folder)
 
 
 if __name__ == "__main__":

@@ -103,10 +103,10 @@ def encoded(articles: Sequence[LimitedArticle], tokenizer: WordPiece, data: Arti
     return [with_labels(row, article.labels) for article, rows in made for row in rows]
 
 
-def train(task: Any, settings: TrainingConfig, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
+def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
     """A row of the table: so many updates a round of each."""
-    ours = common.OurTraining(task, settings, args.updates, _WARMUP)
-    batches = task.batches("train", _WARMUP, np.arange(settings.batch_size))
+    ours = common.OurTraining(opened, args.updates, _WARMUP)
+    batches = opened.data.batches("train", _WARMUP, np.arange(opened.settings.batch_size))
     theirs()  # the first updates are slower
     seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(args.rounds):

@@ -23,7 +23,6 @@ from bertjax.config import build
 from bertjax.contract import Batch
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.tasks.translators import open_vocabularies
-from bertjax.training.config import TrainingConfig
 from configs.translation import get_config
 from experiments import translation
 
@@ -56,17 +55,17 @@ def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> 
     from benchmarks.torch_translation import TorchTranslationStep
 
     config = config_of(size)
-    task, settings, keys = common.open_task(translation, config, folder)
+    opened = common.open_task(translation, config, folder)
     vocabulary = open_vocabularies(folder / "data")[1]
     sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), vocabulary.vocab_size)
-    model = build(EncoderDecoderConfig, {**keys.model, **sizes}, "model")
-    known = {batch["labels"].shape for batch in itertools.islice(batches(task, settings, 0), warmup)}
-    timed = list(itertools.islice(batches(task, settings, warmup), rounds * updates))
+    model = build(EncoderDecoderConfig, {**opened.keys.model, **sizes}, "model")
+    known = {batch["labels"].shape for batch in itertools.islice(batches(opened, 0), warmup)}
+    timed = list(itertools.islice(batches(opened, warmup), rounds * updates))
     if {batch["labels"].shape for batch in timed} - known:
         sys.exit("error: some of the buckets come for the first time in what is timed: raise --warmup")
-    ours = common.OurTraining(task, settings, updates, warmup)
-    theirs = TorchTranslationStep(model, config.optimizer, keys.label_smoothing, vocabulary.bos_id)
-    theirs(next(batches(task, settings, 0)))
+    ours = common.OurTraining(opened, updates, warmup)
+    theirs = TorchTranslationStep(model, config.optimizer, opened.keys.label_smoothing, vocabulary.bos_id)
+    theirs(next(batches(opened, 0)))
 
     targets = np.array([np.count_nonzero(batch["target_segment_ids"]) for batch in timed])
     tokens = targets.reshape(rounds, updates).sum(axis=1)
@@ -87,9 +86,10 @@ def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> 
     return row
 
 
-def batches(task: translation.Translation, settings: TrainingConfig, start: int) -> Iterator[Batch]:
+def batches(opened: common.Opened, start: int) -> Iterator[Batch]:
     """Those that training takes from an update on."""
-    return task.batches("train", start, np.arange(settings.batch_size))
+    batches: Iterator[Batch] = opened.data.batches("train", start, np.arange(opened.settings.batch_size))
+    return batches
 
 
 def config_of(size: str) -> ConfigDict:

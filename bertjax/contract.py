@@ -147,6 +147,11 @@ class Data(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def is_prepared(self) -> bool:
+        """Whether all else may be read already, as where `prepare` only keeps a vocabulary that is given."""
+
+    @property
+    @abc.abstractmethod
     def fingerprint(self) -> str:
         """What rows and their encoding depend on, as a digest."""
 

@@ -102,6 +102,11 @@ class PretrainingData(Data):
         self._batches: dict[str, PretrainingBatches] = {}
 
     @property
+    def is_prepared(self) -> bool:
+        """See `Data.is_prepared`."""
+        return self._preparation.is_finished()
+
+    @property
     def fingerprint(self) -> str:
         """See `Data.fingerprint`."""
         return self._preparation.fingerprint

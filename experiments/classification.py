@@ -133,9 +133,9 @@ read_facts = fine_tuning.read_facts
 
 
 def stand_in_facts(config: Config) -> FineTuningFacts:
-    """See `Trainable.stand_in_facts`: where no classes are named, one for each of their weights, or two."""
-    some = () if config.objective == "regression" else tuple(map(str, range(len(config.class_weights) or 2)))
-    return FineTuningFacts(stand_in_tokenizer(), config.data["labels"] or some)
+    """See `Trainable.stand_in_facts`: two classes where none are named, if there are rows that will tell them."""
+    is_open = config.objective == "classification" and config.data["source"]
+    return FineTuningFacts(stand_in_tokenizer(), config.data["labels"] or (("0", "1") if is_open else ()))
 
 
 class ClassificationData(FineTuningData[Config]):
@@ -169,6 +169,13 @@ class ClassificationData(FineTuningData[Config]):
         train, valid = (labeled_text.with_default_names(rows, self.labels) for rows in self._read)
         labeled_text.check_labels([*train, *valid], self.labels)
         return train, valid
+
+    @property
+    def facts(self) -> FineTuningFacts:
+        """See `Data.facts`. Raises UserError for weights that do not fit the classes."""
+        if not self._numeric:
+            _check_weights(self._config, self.labels)
+        return super().facts
 
     def encoded(self) -> Iterator[dict[str, np.ndarray]]:
         """See `FineTuningData.encoded`; with "labels"."""
@@ -330,8 +337,20 @@ def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
         )
 
 
+def _check_weights(config: Config, labels: Sequence[str]) -> None:
+    """Raises UserError unless there are no weights or a proper one for each class."""
+    weights = config.class_weights
+    if weights and not (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < np.inf):
+        raise UserError(
+            "config key class_weights",
+            got=weights,
+            expected=f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0; or none",
+            fix="give the weights in that order",
+        )
+
+
 def _check_labels(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError unless there are classes to tell apart, a weight for each if for any, and a fitting metric."""
+    """Raises UserError unless there are classes to tell apart, and a fitting metric."""
     if not labels:
         raise UserError(
             "config key data.source",
@@ -346,14 +365,6 @@ def _check_labels(config: Config, labels: Sequence[str]) -> None:
             got=", ".join(labels),
             expected="two or more, each once",
             fix="leave it out, to take those of the training rows, or give each class one name",
-        )
-    weights = config.class_weights
-    if weights and not (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < np.inf):
-        raise UserError(
-            "config key class_weights",
-            got=weights,
-            expected=f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0; or none",
-            fix="give the weights in that order",
         )
     if "f1" in config.metrics and len(labels) > 2:
         raise UserError(

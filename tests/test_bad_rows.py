@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.config import build_all
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.training.config import TrainingConfig
 from configs import classification as config_file
-from experiments import classification
 from tests import tiny
 from tests.random_params import random_params
 from tests.tiny import check_told as check
@@ -35,9 +32,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("bad_rows")
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict({**VALUES, **tiny.write_table(home)})
-    resolved = classification.resolve(json.loads(tree.to_json()))
-    _, experiment = build_all((TrainingConfig, classification.Config), resolved, "")
-    task = classification.make(experiment, home / "vocabulary", None)
+    task = tiny.ready(json.loads(tree.to_json()), home / "kept").task
     task.export(random_params(task.init), home / "published")
     return home
 
@@ -192,7 +187,7 @@ def test_a_regression_without_rows(train):
         ({"metrics": "()"}, "best_metric", "'valid/accuracy'", "valid/loss, or empty", "one of these"),
         ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "one of"),
         ({"objective": "ranking"}, "objective", "'ranking'", "classification, regression", "change"),
-        ({"data__labels": "('yes',)"}, "rows.tsv", "label 'no'", "one of yes", "data.labels"),
+        ({"data__labels": "('yes',)"}, "data.labels", "yes", "two or more", "leave it out"),
         ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "each once", "leave it out"),
         ({"data__labels": "(0, 1)"}, r"data.labels\[0\]", r"0 \(int\)", "type str", "of that type"),
         ({"data__text_columns": "()"}, "data.text_columns", r"\(\)", "one column, or the two", "for example"),

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from bertjax import config as config_module
-from bertjax.config import build_all, check_unresolved
+from bertjax.config import check_unresolved
 from bertjax.errors import UserError
+from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import restore_params
 from bertjax.training import loop
 from bertjax.training.config import TrainingConfig
@@ -83,9 +84,10 @@ def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
     """The task of a config, without text, and its settings."""
     module = importlib.import_module(f"experiments.{tree['experiment']}")
     check_unresolved((TrainingConfig, module.Config), tree)
-    settings, experiment = build_all((TrainingConfig, module.Config), module.resolve(tree), "")
-    module.preparation(experiment, Path("unused"))
-    return module.make(experiment, None, None), settings
+    resolved = Resolved(module, module.resolve(tree))
+    resolved.data(Path("unused"))
+    complete = resolved.rehearsed()
+    return complete.task, complete.settings
 
 
 def leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

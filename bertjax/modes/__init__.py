@@ -94,8 +94,7 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
         record = check(resolved, workdir)
         _write(request.output, record)
         return Outcome.DONE if record["can_learn"] else Outcome.FAILED
-    resolved.rehearsed()  # reports what does not fit before text is prepared
-    text.prepared(resolved, workdir, is_of_run=False)
+    text.prepare(text.checked(resolved, workdir)[0], workdir, is_of_run=False)
     return Outcome.DONE
 
 

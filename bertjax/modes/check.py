@@ -42,9 +42,9 @@ Figures = Mapping[str, float]
 
 def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
     """Prepares the text in `workdir` and returns the record of `overfit_one_batch`."""
-    rehearsed = resolved.rehearsed()
-    loop.check(rehearsed.task, rehearsed.settings, rehearsed.config)
-    data = text.prepared(resolved, workdir, is_of_run=False)
+    data, checked = text.checked(resolved, workdir)
+    loop.check(checked.task, checked.settings, checked.config)
+    text.prepare(data, workdir, is_of_run=False)
     complete = resolved.complete(data.facts)
     return overfit_one_batch(complete.task, data, complete.settings)
 

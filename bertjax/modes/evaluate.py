@@ -31,8 +31,9 @@ def evaluate(
       UserError: see the parts.
     """
     if run and not sources:
-        resolved.rehearsed()  # reports what does not fit before text is prepared
-        return _evaluated(resolved, text.prepared(resolved, run, is_of_run=True), run, checkpoint)
+        data, _ = text.checked(resolved, run)
+        text.prepare(data, run, is_of_run=True)
+        return _evaluated(resolved, data, run, checkpoint)
     if run is None:
         sources = {key: path for key in overrides.SOURCES if (path := resolved.config["data"].get(key))}
     config = overrides.without_limits(resolved.config, overridden)
@@ -55,7 +56,9 @@ def _scored(resolved: Resolved, run: Path | None) -> Data:
         got, expected = "none, and no --workdir", "a folder for the prepared text"
         fix = "set --config.data.prepared_dir=FOLDER"
         raise UserError("config key data.prepared_dir", got=got, expected=expected, fix=fix)
-    return text.prepared(resolved, run or Path(), is_of_run=False)
+    found, _ = text.checked(resolved, run or Path())
+    text.prepare(found, run or Path(), is_of_run=False)
+    return found
 
 
 def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str) -> dict[str, float]:

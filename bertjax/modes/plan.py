@@ -1,5 +1,6 @@
 """`--mode=plan`."""
 
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ def plan(
 
     def build(config: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
         planned = Resolved(resolved.module, dict(config))
-        # How long fine-tuning takes depends on its rows.
-        is_open = config["num_steps"] is None and config["data"]["source"]
-        complete = planned.complete(planned.data(Path()).facts) if is_open else planned.rehearsed()
+        complete = planned.rehearsed()
+        if config["num_steps"] is None and config["data"]["source"]:  # how long it takes depends on the rows
+            with tempfile.TemporaryDirectory() as folder:
+                complete = planned.complete(planned.data(Path(folder)).facts)
         return complete.task, complete.settings
 
     record = planner.run(topology, is_search, resolved.config, build)

@@ -27,7 +27,8 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
 
     def trained() -> tuple[Task, Data, TrainingConfig]:
         resolved = resolve()
-        data = text.prepared(resolved, workdir, is_of_run=True)
+        data, _ = text.checked(resolved, workdir)
+        text.prepare(data, workdir, is_of_run=True)
         complete = resolved.complete(data.facts)
         return complete.task, data, complete.settings
 

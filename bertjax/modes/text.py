@@ -4,23 +4,35 @@ from pathlib import Path
 
 from bertjax import distributed
 from bertjax.contract import Data
-from bertjax.modes.resolved import Resolved
+from bertjax.modes.resolved import Complete, Resolved
 from bertjax.runs import run_folder
 
 
-def prepared(resolved: Resolved, workdir: Path, *, is_of_run: bool) -> Data:
-    """Prepares the data of a run, and returns them.
+def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
+    """Returns the data of a run and its task, with stand-in facts if the data have to be prepared before their own.
+
+    Raises:
+      UserError: all that can be told before anything is written.
+    """
+    complete = resolved.rehearsed()
+    data = resolved.data(workdir / "data")
+    if data.is_prepared:
+        complete = resolved.complete(data.facts)
+        complete.settings.check_final()
+    return data, complete
+
+
+def prepare(data: Data, workdir: Path, *, is_of_run: bool) -> None:
+    """Prepares the data of a run.
 
     Args:
-      resolved: the experiment.
+      data: the data.
       workdir: the run's folder.
       is_of_run: whether they have to be the data that the run began with.
     Raises:
       UserError: bad text, or text that has changed since the run began.
     """
-    data = resolved.data(workdir / "data")
     distributed.agree(data.fingerprint, "the text to prepare")
     if is_of_run:
         distributed.on_first_process(lambda: run_folder.check_text(workdir, data.fingerprint))
     distributed.on_first_process(data.prepare)
-    return data

@@ -32,11 +32,11 @@ def train(
     Raises:
       UserError: a config, text or folder that is wrong.
     """
-    rehearsed = resolved.rehearsed()
-    loop.check(rehearsed.task, rehearsed.settings, rehearsed.config)
+    data, checked = text.checked(resolved, workdir)
+    loop.check(checked.task, checked.settings, checked.config)
     with run_folder.alone(workdir):
         distributed.on_first_process(lambda: run_folder.check_config(workdir, resolved.config, resolved.open_keys()))
-        data = text.prepared(resolved, workdir, is_of_run=True)
+        text.prepare(data, workdir, is_of_run=True)
         config, settings, task = resolved.complete(data.facts)
         settings.check_final()
         distributed.on_first_process(lambda: run_folder.save_config(workdir, config))

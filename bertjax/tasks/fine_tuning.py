@@ -147,13 +147,18 @@ class FineTuningData(Data, Generic[C]):
     """Rows that are read as they stand, and a vocabulary that is given. Subclasses read and encode the rows.
 
     Attributes:
-      tokenizer: the vocabulary that the folder keeps, or else the given one.
+      tokenizer: the vocabulary: the given one, as the folder keeps it; where nothing is trained, that of the folder.
     """
 
     def __init__(self, config: C, folder: Path, seq_len: int, packing: bool) -> None:
         """Args: settings; see `Trainable.build_data`; tokens of a row at most; whether examples share rows."""
         self._config, self._seq_len, self._packing = config, seq_len, packing
         self._given = GivenText.of(config.data, folder)
+
+    @property
+    def is_prepared(self) -> bool:
+        """See `Data.is_prepared`."""
+        return True
 
     @property
     def fingerprint(self) -> str:
@@ -168,7 +173,9 @@ class FineTuningData(Data, Generic[C]):
     def tokenizer(self) -> WordPiece:
         """See the class."""
         folder = self._given.folder
-        return read_tokenizer(self._config, folder) if (folder / "vocab.txt").exists() else self._given.tokenizer()
+        if not self._config.data["source"] and (folder / "vocab.txt").exists():
+            return read_tokenizer(self._config, folder)
+        return self._given.kept_tokenizer()
 
     @property
     def facts(self) -> FineTuningFacts:

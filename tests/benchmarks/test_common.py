@@ -4,14 +4,12 @@ import pytest
 from benchmarks import common, step_profile
 from benchmarks.pretraining_step import parse_variant, ratios
 from benchmarks.torch_peer import torch_batch
-from experiments import bert_pretraining
 
 PUBLISHED_VOCAB = 30_528  # 30,522 rounded up to a multiple of 8, as NVIDIA's code has it
 
 
 def batch_specs(shape, overrides):
-    _, config = common.read_config(shape, overrides)
-    (spec,) = bert_pretraining.make(config, None, None).batch_specs()
+    (spec,) = common.read_config(shape, overrides).rehearsed().task.batch_specs()
     return spec
 
 

@@ -10,11 +10,11 @@ from tests import tiny
 @pytest.mark.parametrize("label", [0, 1])
 def test_the_next_sentence_has_the_probability_of_its_label(tmp_path, label):
     """Label 0 means that the second segment follows the first, as in google-research/bert."""
-    task, _ = tiny.task_and_settings(tiny.config(tiny.write_text(tmp_path / "text.txt")))
+    task, data, *_ = tiny.pretraining(tiny.config(tiny.write_text(tmp_path / "text.txt")))
     params = jax.device_get(jax.jit(task.init)(jax.random.key(0)))
     (biased,) = [part for name, part in params.items() if "next_sentence" in name]
     biased["bias"] = np.where(np.arange(2) == label, 9.0, 0.0).astype(np.float32)
-    batch = next(task.batches("train", 0, np.arange(16)))
+    batch = next(data.batches("train", 0, np.arange(16)))
     labels = {name: value for name, value in batch.items() if name == "next_sentence_labels"}
     sums, _ = task.loss(params, {**batch, "next_sentence_labels": np.full_like(*labels.values(), label)}, None)
     assert sums["next_sentence"] < 0.1 * 16

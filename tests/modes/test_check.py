@@ -25,11 +25,11 @@ def text(tmp_path_factory):
 
 
 def overfit(text, change=None, devices=1, **overrides):
-    task, settings = tiny.task_and_settings(tiny.config(text, **{**GOOD, **overrides}))
+    task, data, settings, _ = tiny.pretraining(tiny.config(text, **{**GOOD, **overrides}))
     if change:
-        change(task)
+        change(data)
     with tiny.few_devices(devices):
-        return check.overfit_one_batch(task, settings)
+        return check.overfit_one_batch(task, data, settings)
 
 
 def test_a_configuration_that_learns(text, tmp_path):
@@ -67,14 +67,14 @@ def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
 def test_labels_that_do_not_follow_from_the_inputs(text, monkeypatch):
     """All rows look the same, and each wants something else: their frequencies are all there is to learn."""
 
-    def change(task):
+    def change(data):
         def batches(split, start, rows):
             for batch in original(split, start, rows):
                 same = {name: np.repeat(value[:1], len(value), 0) for name, value in batch.items()}
                 labels = np.arange(batch["masked_labels"].size).reshape(batch["masked_labels"].shape)
                 yield same | {"masked_labels": labels.astype(np.int32), "next_sentence_labels": labels[:, :1] % 4 // 2}
 
-        original, task.batches = task.batches, batches
+        original, data.batches = data.batches, batches
 
     monkeypatch.setattr(check, "_UPDATES", 150)
     record = overfit(text, change)

@@ -7,14 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import build_all
 from bertjax.training import step as steps
-from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import make_optimizer, make_schedule
 from configs import bert_pretraining
 from configs import classification as classification_config
 from experiments import bert_pretraining as experiment
-from experiments import classification
 from tests import tiny
 
 STEPS = 40
@@ -96,10 +93,10 @@ def largest_difference(ours, theirs):
 def test_losses_are_those_of_transformers_at_every_step(tmp_path):
     from transformers import BertForPreTraining
 
-    task, settings = tiny.task_and_settings(shipped_tiny(tmp_path))
+    task, data, settings, _ = tiny.pretraining(shipped_tiny(tmp_path))
     params = jax.jit(task.init)(jax.random.key(0))
     task.export(params, tmp_path / "exported")
-    batches = list(itertools.islice(task.batches("train", 0, np.arange(8)), STEPS))
+    batches = list(itertools.islice(data.batches("train", 0, np.arange(8)), STEPS))
     ours = losses_of_ours(task, settings, params, batches)
     model = BertForPreTraining.from_pretrained(tmp_path / "exported").eval()
     theirs = losses_of_theirs(model, settings, batches, pretraining_labels)
@@ -118,15 +115,10 @@ def test_fine_tuning_on_mrpc_goes_as_in_transformers(tmp_path, data_folder, mini
     config.data.valid_source = str(data_folder / "mrpc" / "dev.tsv")
     config.model.dropout = config.model.attention_dropout = config.model.classifier_dropout = 0.0
     config.batch_size, config.num_steps, rows = 8, 12, np.arange(8)
-    settings, keys = build_all(
-        (TrainingConfig, classification.Config), classification.resolve(json.loads(config.to_json())), ""
-    )
-    text = classification.preparation(keys, tmp_path)
-    text.run()
-    task = classification.make(keys, text.folder, text.folder)
+    task, data, settings, _ = tiny.ready(json.loads(config.to_json()), tmp_path)
     params = task.warm_start(jax.jit(task.init)(jax.random.key(0)))
     task.export(params, tmp_path / "exported")
-    by_length = {batch["input_ids"].shape[1]: batch for batch in itertools.islice(task.batches("train", 0, rows), 20)}
+    by_length = {batch["input_ids"].shape[1]: batch for batch in itertools.islice(data.batches("train", 0, rows), 20)}
     batches = [by_length[length] for length in sorted(by_length)[:2]] * (settings.num_steps // 2)
     assert len(batches) == settings.num_steps
     ours = losses_of_ours(task, settings, params, batches)

@@ -16,10 +16,9 @@ import jax
 import pytest
 
 from benchmarks.common import flops_per_token
-from bertjax.config import build_all
 from bertjax.errors import UserError
+from bertjax.modes.resolved import Resolved
 from bertjax.planning import chips, plan, planner, search
-from bertjax.training.config import TrainingConfig
 from configs import bert_pretraining as config_file
 from experiments import bert_pretraining
 from tests import tiny
@@ -75,8 +74,8 @@ def config(**values):
 
 
 def build(tree):
-    settings, experiment = build_all((TrainingConfig, bert_pretraining.Config), tree, "")
-    return bert_pretraining.make(experiment, None, None), settings
+    rehearsed = Resolved(bert_pretraining, tree).rehearsed()
+    return rehearsed.task, rehearsed.settings
 
 
 @functools.cache

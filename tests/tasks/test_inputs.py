@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.config import build_all
 from bertjax.contract import BadInput
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
-from bertjax.training.config import InferenceConfig, TrainingConfig
+from bertjax.modes.overrides import without_sources
+from bertjax.modes.resolved import Resolved
 from tests import published
 
 NOT_UTF8 = "a cat \udcff ."  # as `streams.read_lines` decodes the byte 0xff
@@ -64,7 +64,7 @@ def home(tmp_path_factory):
     for side, lines in (("en", ["cat", "dog", "a cat"]), ("de", ["Katze", "Hund", "ein Katze"])):
         (home / f"pairs.{side}").write_text("\n".join(lines * 20) + "\n")
     config, module = settings(home, "translations", {})
-    module.preparation(config, home).run()
+    Resolved(module, config).data(home / "data").prepare()
     return home
 
 
@@ -83,14 +83,13 @@ def settings(home, name, values):
     own |= {"data.labels": ("O", "I-PER")} if experiment in ("classification", "tagging") else {}
     own |= {"data.lowercase": True} if experiment == "tagging" else {}
     tree.update_from_flattened_dict({**own, **of_task, **values})
-    resolved = module.resolve(json.loads(tree.to_json_best_effort()), reads=False)
-    return build_all((InferenceConfig if is_feature else TrainingConfig, module.Config), resolved, "")[1], module
+    return module.resolve(json.loads(tree.to_json_best_effort())), module
 
 
 def make(home, name, **values):
     config, module = settings(home, name, values)
     folder = {"features": "bert", "translations": "data", "scores": "data"}.get(name, "vocabulary")
-    return module.make(config, home / folder, None)
+    return Resolved(module, without_sources(config)).of_folder(home / folder).task
 
 
 def same(found, expected):

@@ -15,10 +15,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertjax import distributed
-from bertjax.config import build_all
+from bertjax.modes.resolved import Resolved
 from bertjax.training import loop, sharding
 from bertjax.training.compilation import Compilations
-from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import path_names
 from tests import tiny
 
@@ -108,16 +107,14 @@ def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, in
     tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **data})
     tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
     module = importlib.import_module(f"experiments.{task}")
-    settings, experiment = build_all(
-        (TrainingConfig, module.Config), module.resolve(json.loads(tree.to_json_best_effort())), ""
-    )
-    text = module.preparation(experiment, folder / "run")
-    distributed.on_first_process(text.run)
-    made = module.make(experiment, text.folder, text.folder)
+    resolved = Resolved(module, module.resolve(json.loads(tree.to_json_best_effort())))
+    data = resolved.data(folder / "run")
+    distributed.on_first_process(data.prepare)
+    made = resolved.complete(data.facts)
     losses, first, update = [], None, None
     with Compilations() as compiled:
-        trainer = loop.Trainer(made, settings, jax.devices()[:devices])
-        for update in trainer.updates(trainer.fresh(), compiled):
+        trainer = loop.Trainer(made.task, made.settings, jax.devices()[:devices])
+        for update in trainer.updates(data, trainer.fresh(), compiled):
             losses.append(float(update.report.metrics["loss"][0]))
             first = on_host(update.state.params) if first is None else first
     state = update.state.params, update.state.opt_state

@@ -45,8 +45,8 @@ def test_programs_and_cache_hits_are_counted():
     assert len(compiled.programs) == 2, "nothing is counted after it was left"
 
 
-def changing(task, from_batch):
-    """A task whose batches lose half of their length on the way."""
+def changing(data, from_batch):
+    """Data whose batches lose half of their length on the way."""
 
     def cut(name, rows):
         return rows[:, : rows.shape[1] // 2] if name in ("input_ids", "token_type_ids", "segment_ids") else rows
@@ -57,19 +57,20 @@ def changing(task, from_batch):
             short = {name: cut(name, rows) for name, rows in batch.items()} | {"masked_positions": positions}
             yield short if split == "train" and index >= from_batch else batch
 
-    original, task.batches = task.batches, batches
-    return task
+    original, data.batches = data.batches, batches
+    return data
 
 
 @pytest.mark.parametrize(
     ("parallel", "program"), [("jit", "jit(step)"), pytest.param("pmap", "jit(_fun)", marks=pytest.mark.slow)]
 )
 def test_a_steady_run_compiles_its_step_once(text, parallel, program, caplog):
-    task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8, parallel=parallel, model__num_layers=1))
+    tree = tiny.config(text, mesh__data=8, parallel=parallel, model__num_layers=1)
+    task, data, settings, _ = tiny.pretraining(tree)
     trainer = loop.Trainer(task, settings, jax.devices())
     with compilation.Compilations() as compiled, caplog.at_level(logging.INFO, "bertjax.training.loop"):
         state = trainer.fresh()
-        updates = list(trainer.updates(state, compiled))
+        updates = list(trainer.updates(data, state, compiled))
     assert len(updates) == 6
     told = [message for message in caplog.messages if message.startswith("compiling step")]
     assert len(told) == 1 and told[0].startswith("compiling step 1: the first batch of 16 x ")
@@ -78,22 +79,22 @@ def test_a_steady_run_compiles_its_step_once(text, parallel, program, caplog):
 
 
 def test_another_shape_is_an_error_here(text):
-    task, settings = tiny.task_and_settings(tiny.config(text, model__num_layers=1))
-    trainer = loop.Trainer(changing(task, 3), settings, jax.devices()[:1])
+    task, data, settings, _ = tiny.pretraining(tiny.config(text, model__num_layers=1))
+    trainer = loop.Trainer(task, settings, jax.devices()[:1])
     with (
         compilation.Compilations() as compiled,
         pytest.raises(AssertionError, match=r"update 4 compiled .*jit\(step\)"),
     ):
         state = trainer.fresh()
-        list(trainer.updates(state, compiled))
+        list(trainer.updates(changing(data, 3), state, compiled))
 
 
 @pytest.mark.slow
 def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(compilation.Recompilations, "add", add)
-    task, settings = tiny.task_and_settings(tiny.config(text, mesh__data=8, model__num_layers=1))
+    task, data, settings, _ = tiny.pretraining(tiny.config(text, mesh__data=8, model__num_layers=1))
     with caplog.at_level(logging.WARNING, "bertjax.training.compilation"):
-        loop.train(changing(task, 3), settings, tmp_path)
+        loop.train(task, changing(data, 3), settings, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     counts = {line["step"]: line.get("train/recompilations", 0) for line in lines if "train/loss" in line}
     assert counts == {2: 0, 4: 1, 6: 0}

@@ -30,22 +30,22 @@ def config(text, **overrides):
     return tiny.config(text, model__num_layers=1, **overrides)
 
 
-def task_and_settings(text, **overrides):
-    return tiny.task_and_settings(config(text, **overrides))
+def ready(text, **overrides):
+    return tiny.pretraining(config(text, **overrides))
 
 
 def train(tree, workdir, profile=range(0)):
     """Trains on one device: programs for several take twice as long to compile."""
-    task, settings = tiny.task_and_settings(tree)
+    task, data, settings, _ = tiny.pretraining(tree)
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir / "config.json").write_text(json.dumps(tree))
-    train_task(task, settings, workdir, profile)
+    train_on(task, data, settings, workdir, profile)
 
 
-def train_task(task, settings, workdir, profile=range(0)):
-    """The same, of a task and its settings."""
+def train_on(task, data, settings, workdir, profile=range(0)):
+    """The same, of a task, its data and its settings."""
     with tiny.few_devices(1):
-        loop.train(task, settings, workdir, profile)
+        loop.train(task, data, settings, workdir, profile)
 
 
 class Killed(BaseException):
@@ -125,9 +125,9 @@ def test_where_the_time_of_a_run_went(text, finished, tmp_path, caplog):
     before = goodput.summary(copy)
     assert {kind for kind, seconds in before.items() if seconds} >= {"step", "init", "evaluation", "checkpoint"}
     shutil.rmtree(copy / "checkpoints" / "6")  # a run that was killed in its last save
-    task, settings = task_and_settings(text)
+    task, data, settings, _ = ready(text)
     began = time.perf_counter()
-    train_task(task, settings, copy)
+    train_on(task, data, settings, copy)
     took = time.perf_counter() - began
     after = goodput.summary(copy)
     lost = sum(row["seconds"] for row in goodput.rows(finished) if row["step"] > 4)
@@ -137,7 +137,7 @@ def test_where_the_time_of_a_run_went(text, finished, tmp_path, caplog):
 
 
 def test_a_checkpoint_is_restored_to_several_devices(text, finished, tmp_path):
-    task, settings = task_and_settings(text, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
+    task, _, settings, _ = ready(text, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
     copy = shutil.copytree(finished, tmp_path / "copy")
     trainer = loop.Trainer(task, settings, jax.devices())
     with checkpoints.Checkpoints(copy, settings.checkpoint) as saved:
@@ -182,7 +182,7 @@ def test_an_evaluation_goes_on_while_the_checkpoint_is_written(text, tmp_path, m
         assert evaluated.wait(60)
         manifest(self)
 
-    def evaluate(self, params, stop):
+    def evaluate(self, params, data, stop):
         scores = original(self, params, stop)
         evaluated.set()
         return scores
@@ -249,18 +249,18 @@ def test_sigterm_saves_at_once_and_the_run_goes_on_from_there(text, finished, tm
 
 
 def test_sigterm_during_an_evaluation_leaves_it(text):
-    task, settings = task_and_settings(text)
+    task, data, settings, _ = ready(text)
     trainer = loop.Trainer(task, settings, jax.devices())
     with Preemption() as preempted:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert trainer.evaluate(random_params(task.init), preempted) == {}
+        assert trainer.evaluate(random_params(task.init), data, preempted) == {}
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_evaluation_that_sigterm_interrupted_is_made_up_for(text, tmp_path, monkeypatch):
-    def evaluate(self, params, stop):
+    def evaluate(self, params, data, stop):
         os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, params, stop)
+        return original(self, params, data, stop)
 
     original = loop.Trainer.evaluate
     tree = config(text, evaluate_every=100)
@@ -276,10 +276,10 @@ def test_an_evaluation_that_sigterm_interrupted_is_made_up_for(text, tmp_path, m
 def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatch, is_written):
     """Whether the line of its scores had been written or not, there is one in the end, and the best is known."""
 
-    def evaluate(self, params, stop):
+    def evaluate(self, params, data, stop):
         if not is_written:
             raise Killed
-        return original(self, params, stop)
+        return original(self, params, data, stop)
 
     def finish(self, step, scores):
         if scores:
@@ -306,7 +306,7 @@ def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.training.health._BEFORE_JUDGING", 3)
-    task, settings = task_and_settings(text, evaluate_every=100, checkpoint__best_metric="")
+    task, data, settings, _ = ready(text, evaluate_every=100, checkpoint__best_metric="")
     denominators = task.denominators
 
     def smaller(batch):
@@ -318,8 +318,8 @@ def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
         for index, batch in enumerate(original(split, start, rows), start=start):
             yield {**batch, "next_sentence_weights": batch["next_sentence_weights"] * (2 if index == 4 else 1)}
 
-    original, task.batches, task.denominators = task.batches, batches, smaller
-    train_task(task, settings, tmp_path)
+    original, data.batches, task.denominators = data.batches, batches, smaller
+    train_on(task, data, settings, tmp_path)
     spikes = {line["step"]: line.get("train/loss_spikes") for line in lines(tmp_path) if "train/loss" in line}
     assert spikes == {2: None, 4: None, 6: 1.0}
 
@@ -343,16 +343,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
 
 
 def test_the_first_bad_parameter_is_named(text):
-    task, settings = task_and_settings(text)
+    task, data, settings, _ = ready(text)
     params = random_params(task.init)
     params["bert"]["pooler"]["kernel"][0, 0] = np.inf
-    batch = next(task.batches("train", 0, np.arange(16)))
+    batch = next(data.batches("train", 0, np.arange(16)))
     assert health._first_bad(task, params, batch, 0, settings).startswith("parameter bert/pooler/kernel went bad first")
 
 
 def test_the_first_bad_operation_and_gradient_are_named(text):
-    task, settings = task_and_settings(text)
+    task, data, settings, _ = ready(text)
     params = jax.tree.map(lambda param: 1e30 * param, random_params(task.init))  # whose products are beyond float32
-    batch = next(task.batches("train", 0, np.arange(16)))
+    batch = next(data.batches("train", 0, np.arange(16)))
     told = health._first_bad(task, params, batch, 0, settings)
     assert re.fullmatch(r"the parameters are finite; nan generated by .*; the gradient of bert/.* is bad", told), told

@@ -18,10 +18,10 @@ class Killed(BaseException):
 
 
 def train(tree, workdir):
-    task, settings = tiny.task_and_settings(tree)
+    task, data, settings, _ = tiny.pretraining(tree)
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir / "config.json").write_text(json.dumps(tree))
-    loop.train(task, settings, workdir)
+    loop.train(task, data, settings, workdir)
 
 
 def stop_at(monkeypatch, settled, evaluated, kill):

@@ -28,8 +28,8 @@ def keep_gradient(optimizer):
 
 
 def compiled(tree, devices):
-    """The task of a config, its mesh, the step of an update, and a function that returns the first state."""
-    task, settings = tiny.task_and_settings(tree)
+    """The task and data of a config, its mesh, the step of an update, and a function that returns the first state."""
+    task, data, settings, _ = tiny.pretraining(tree)
     mesh = sharding.make_mesh(settings.mesh, devices)
     params = random_params(task.init)
     optimizer = keep_gradient(make_optimizer(settings.optimizer, params, 100))
@@ -40,14 +40,14 @@ def compiled(tree, devices):
         step = steps.pmap_step(task, optimizer, mesh, settings)
     else:
         step = steps.jit_step(task, optimizer, mesh, shardings, settings)
-    return task, mesh, step, lambda: jax.device_put(steps.TrainState(np.int32(0), params, opt_state), shardings)
+    return task, data, mesh, step, lambda: jax.device_put(steps.TrainState(np.int32(0), params, opt_state), shardings)
 
 
 def run(program, updates=UPDATES):
     """The gradient of the first update, and the state after some updates."""
-    task, mesh, step, first = program
+    _, data, mesh, step, first = program
     state, gradient = first(), None
-    batches = task.batches("train", 0, sharding.local_rows(mesh, 32))
+    batches = data.batches("train", 0, sharding.local_rows(mesh, 32))
     for index, batch in zip(range(updates), batches, strict=False):
         state, report = step(state, sharding.put_batch(batch, mesh), np.int32(index))
         assert report.finite
@@ -99,15 +99,14 @@ def test_gradient_and_updates_do_not_depend_on_how_the_batch_is_divided(text, wh
 
 def test_denominators_are_of_the_whole_batch_not_means_of_means(text):
     # Rows with unequal numbers of predicted tokens: a mean of per-micro-batch means would differ.
-    task, _ = tiny.task_and_settings(no_dropout(text))
-    batch = next(task.batches("train", 0, np.arange(32)))
+    batch = next(tiny.pretraining(no_dropout(text)).data.batches("train", 0, np.arange(32)))
     counts = batch["masked_weights"].sum(axis=1)
     assert len(set(counts.tolist())) > 1
 
 
 def test_a_bad_update_is_not_made_and_none_after_it(on_one_device):
-    task, mesh, step, first = on_one_device
-    batches = [dict(batch) for batch, _ in zip(task.batches("train", 0, np.arange(32)), range(3), strict=False)]
+    _, data, mesh, step, first = on_one_device
+    batches = [dict(batch) for batch, _ in zip(data.batches("train", 0, np.arange(32)), range(3), strict=False)]
     batches[1]["masked_weights"] = batches[1]["masked_weights"] * np.nan
     state, states, finite = first(), [], []
     for index, batch in enumerate(batches):
@@ -128,7 +127,7 @@ def test_all_seeds_are_one_program(text):
 
     programs, words = [], []
     for seed in (0, 2**32 - 1):
-        task, settings = tiny.task_and_settings({**tiny.config(text, model__num_layers=1), "seed": seed})
+        task, _, settings, _ = tiny.pretraining({**tiny.config(text, model__num_layers=1), "seed": seed})
         assembled = steps.assemble(task, settings, jax.devices()[:1])
         update = steps.jit_update(task, assembled.optimizer, assembled.mesh, assembled.shardings, settings)
         with jax.set_mesh(assembled.mesh):
@@ -144,7 +143,7 @@ def test_all_seeds_are_one_program(text):
 def test_the_kind_of_random_bits_is_a_setting(text):
     drawn = {}
     for rng in ("threefry2x32", "rbg"):
-        _, settings = tiny.task_and_settings({**tiny.config(text), "rng": rng})
+        settings = tiny.pretraining({**tiny.config(text), "rng": rng}).settings
         keys = [steps.dropout_key(settings.rng, settings.seed, index) for index in (3, 3, 4)]
         assert all(jax.random.key_impl(key) == rng for key in keys)
         drawn[rng] = [np.asarray(jax.random.bits(key, (8,))) for key in keys]

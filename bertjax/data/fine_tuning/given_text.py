@@ -47,12 +47,19 @@ class GivenText:
         So a run keeps the longest word that it began with; the fingerprint leaves it out.
         """
         self._check_source()
-        ours = self.tokenizer()
-        if (self.folder / "vocab.txt").exists():
-            kept = WordPiece.load(self.folder)
-            if (kept.vocab, kept.lowercase) == (ours.vocab, ours.lowercase):
-                return
-        ours.save(self.folder)
+        if self._kept() is None:
+            self.tokenizer().save(self.folder)
+
+    def kept_tokenizer(self) -> WordPiece:
+        """The vocabulary that the folder has after `run`."""
+        return self._kept() or self.tokenizer()
+
+    def _kept(self) -> WordPiece | None:
+        """The vocabulary in the folder if it is the given one."""
+        if not (self.folder / "vocab.txt").exists():
+            return None
+        ours, kept = self.tokenizer(), WordPiece.load(self.folder)
+        return kept if (kept.vocab, kept.lowercase) == (ours.vocab, ours.lowercase) else None
 
     def _check_source(self) -> None:
         if not self.sources["data.source"]:
