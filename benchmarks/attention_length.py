@@ -23,6 +23,7 @@ from flax import linen as nn
 from benchmarks import common
 from bertjax.files import completed
 from bertjax.models.attention import MultiHeadAttention, make_mask
+from bertjax.models.dot_product import Mask
 from bertjax.models.recurrent import BiGRU, BiLSTM
 
 _LENGTHS = (64, 128, 256, 512, 1024)
@@ -79,7 +80,7 @@ def layers(hidden_size: int, heads: int) -> dict[str, Callable[[jax.Array], tupl
 class _Attention(nn.Module):
     layer: MultiHeadAttention
 
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, mask: Mask) -> jax.Array:
         output, _ = self.layer(x, x, mask, deterministic=True, return_attention=False)
         return output
 

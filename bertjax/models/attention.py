@@ -12,7 +12,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.models import dot_product
-from bertjax.models.dot_product import dot_product_attention
+from bertjax.models.dot_product import Mask, Tokens, dot_product_attention
 from bertjax.models.layers import Dense
 
 
@@ -42,7 +42,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Array, "B S H"],
         source: Float[Array, "B T H"],
-        mask: Bool[Array, "B 1 #S T"],
+        mask: Mask,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -60,7 +60,7 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "B S H"],
         key: Float[Array, "B T N Q"],
         value: Float[Array, "B T N D"],
-        mask: Bool[Array, "B 1 #S T"],
+        mask: Mask,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -71,8 +71,7 @@ class MultiHeadAttention(nn.Module):
           x: the queries.
           key: by `project`, as are the values.
           value: what is attended to.
-          mask: True where a query may attend to a key. Applied before the softmax, so that masked keys take
-            no weight. A row without any True gives finite, meaningless output.
+          mask: which query may attend to which key. Applied before the softmax, so that masked keys take no weight.
           deterministic: no dropout.
           return_attention: whether to return the weights (float32, before dropout) or None in their place.
         Raises:
@@ -93,13 +92,14 @@ class MultiHeadAttention(nn.Module):
         return y.reshape(*y.shape[:-1], self.num_heads, -1)
 
 
-def make_mask(segment_ids: Int[Array, "B S"], direction: str) -> Bool[Array, "B 1 S S"]:
+def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[Array, "B S"] | None = None) -> Mask:
     """Returns which query (axis 2) may attend to which key (axis 3) of the same row.
 
     Args:
       segment_ids: 0 at padding; tokens attend to those of the same number. Several instances packed into a row
         are numbered 1, 2, ...; where a row holds one, this is the attention mask of 1 and 0 as others have it.
       direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
+      position_ids: of the tokens in their instances; None for 0 to S - 1.
     """
     length = segment_ids.shape[-1]
     query, key = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
@@ -108,11 +108,23 @@ def make_mask(segment_ids: Int[Array, "B S"], direction: str) -> Bool[Array, "B 
         "left_to_right": key <= query,
         "right_to_left": key >= query,
     }[direction]
-    return allowed & make_cross_mask(segment_ids, segment_ids)
+    tokens = Tokens.of(segment_ids, position_ids)
+    return Mask(allowed & _same_segment(segment_ids, segment_ids), tokens, tokens)
 
 
-def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Bool[Array, "B 1 S T"]:
+def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Mask:
     """Returns which query (axis 2) may attend to which key (axis 3) of another row: those of its number."""
+    allowed = _same_segment(query_segments, key_segments)
+    return Mask(allowed, Tokens.of(query_segments), Tokens.of(key_segments))
+
+
+def make_memory_mask(segments: Int[Array, "B T"]) -> Mask:
+    """Returns the mask of beams that attend to a memory of one instance: to all of it but padding."""
+    one = jnp.ones_like(segments[:, :1])
+    return Mask((segments != 0)[:, None, None, :], Tokens.of(one), Tokens.of(segments))
+
+
+def _same_segment(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Bool[Array, "B 1 S T"]:
     of_query, of_key = query_segments[:, None, :, None], key_segments[:, None, None, :]
     # Padding attends to all tokens, as in google-research/bert: what it gets is finite, and nobody looks at it.
     return ((of_query == of_key) | (of_query == 0)) & (of_key != 0)

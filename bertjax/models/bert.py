@@ -121,7 +121,7 @@ class Bert(nn.Module):
           output_positions: see `Encoder`; not with a pooler, which needs the first position.
         """
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
-        mask = make_mask(inputs.segment_ids, self.config.direction)
+        mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids)
         asked = {"return_attention": return_attention, "return_layers": return_layers}
         hidden, attention, layers = self.encoder(
             x, mask, deterministic=deterministic, output_positions=output_positions, **asked

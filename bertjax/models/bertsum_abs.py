@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import Constrained, DropoutRate, Size
-from bertjax.models.attention import make_cross_mask, make_mask
+from bertjax.models.attention import make_cross_mask, make_mask, make_memory_mask
 from bertjax.models.bert import Bert, BertConfig, BertInputs, BertOutput
 from bertjax.models.bertsum import presumm_layers
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
@@ -82,7 +82,7 @@ class BertSumAbs(nn.Module):
         positions = jnp.arange(length)[None] if positions is None else positions
         decoded = self.decoder(
             self._embed(inputs.target_ids, positions, length, deterministic),
-            make_mask(inputs.target_segment_ids, "left_to_right"),
+            make_mask(inputs.target_segment_ids, "left_to_right", inputs.target_position_ids),
             encoded.hidden,
             make_cross_mask(inputs.target_segment_ids, inputs.segment_ids),
             deterministic=deterministic,
@@ -97,7 +97,7 @@ class BertSumAbs(nn.Module):
 
     def start(self, memory: Memory, num_beams: int, length: int) -> DecoderCache:
         """Returns the cache before the first of `length` steps of so many beams for each row of the memory."""
-        return self.decoder.start(memory.hidden, (memory.segments != 0)[:, None, None, :], num_beams, length)
+        return self.decoder.start(memory.hidden, make_memory_mask(memory.segments), num_beams, length)
 
     def step(
         self, tokens: Int[Array, "B K"], cache: DecoderCache, beams: Beams

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
+from bertjax.models.dot_product import Mask, Tokens
 from bertjax.models.encoder import run_layers, stacked_init
 from bertjax.models.transformer import LayerCache, TransformerConfig, TransformerLayer, layer_norm
 
@@ -36,7 +37,7 @@ class DecoderCache(NamedTuple):
 
     params: tuple[Any, ...]  # each layer's: cut out of the stack once, not in every step
     layers: tuple[LayerCache, ...]
-    memory_mask: Array  # [B, 1, 1, M]: True where beams may attend to the memory
+    memory_mask: Mask  # [B, 1, 1, M]: where beams may attend to the memory
 
 
 class Decoder(nn.Module):
@@ -60,9 +61,9 @@ class Decoder(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T H"],
-        mask: Bool[Array, "B #N T T"],
+        mask: Mask,
         memory: Float[Array, "B M H"],
-        memory_mask: Bool[Array, "B #N T M"],
+        memory_mask: Mask,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -81,9 +82,7 @@ class Decoder(nn.Module):
         )
         return DecoderOutput(self._normalized(y), weights.own, weights.cross)
 
-    def start(
-        self, memory: Float[Array, "B M H"], memory_mask: Bool[Array, "B 1 1 M"], num_beams: int, length: int
-    ) -> DecoderCache:
+    def start(self, memory: Float[Array, "B M H"], memory_mask: Mask, num_beams: int, length: int) -> DecoderCache:
         """Returns the cache before the first of `length` steps."""
         layer, places = self._layer(self._config_of_steps()), length * num_beams
         each = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], self.layers) for i in range(self.num_layers))
@@ -116,9 +115,12 @@ class Decoder(nn.Module):
         return self.final_norm(y) if self.config.norm == "pre" else y
 
 
-def _history(beams: Beams) -> Bool[Array, "B 1 K P"]:
-    """Returns which places of the cache hold the history of each beam."""
+def _history(beams: Beams) -> Mask:
+    """Returns which of the P places of the cache hold the history of each of the K beams."""
     rows, num_beams, length = beams.lineage.shape
     in_place = beams.lineage[..., None] == jnp.arange(num_beams)
     fed = jnp.arange(length)[:, None] <= beams.index
-    return (in_place & fed).reshape(rows, 1, num_beams, length * num_beams)
+    allowed = (in_place & fed).reshape(rows, 1, num_beams, length * num_beams)
+    ones = jnp.ones((rows, length * num_beams), jnp.int32)
+    queries = Tokens(ones[:, :num_beams], jnp.broadcast_to(beams.index, (rows, num_beams)))
+    return Mask(allowed, queries, Tokens(ones, jnp.arange(length * num_beams)[None] // num_beams * ones))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.errors import UserError
 from bertjax.models.layers import drop
@@ -24,6 +24,38 @@ Context = Float[Array, "B S N D"]
 Weights = Float[Array, "B N S T"]
 
 
+class Tokens(NamedTuple):
+    """Where tokens are."""
+
+    segments: Array  # [B, S] int: the instance of the row that a token belongs to, from 1; 0 at padding
+    positions: Array  # [B, S] int: its position in that instance, from 0
+
+    @classmethod
+    def of(cls, segments: Int[Array, "B S"], positions: Int[Array, "B S"] | None = None) -> "Tokens":
+        """Makes them; without `positions` these are 0 to S - 1."""
+        every = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+        return cls(segments, every if positions is None else positions)
+
+
+class Mask(NamedTuple):
+    """Which query may attend to which key, and where both are.
+
+    Backends that mask by segments, and scores that depend on distances, read `queries` and `keys`. These are None only
+    where attention is called on its own, with a mask that follows from no tokens.
+    """
+
+    allowed: Array  # [B, 1, #S, T] bool. A query without any True gives finite, meaningless output
+    queries: Tokens | None = None  # [B, S]
+    keys: Tokens | None = None  # [B, T]
+
+    def of_queries(self, places: Int[Array, "B P"]) -> "Mask":
+        """The mask of some of the queries, by their places in the row."""
+        allowed = jnp.take_along_axis(self.allowed, places[:, None, :, None], axis=2)
+        return Mask(
+            allowed, jax.tree.map(lambda ids: jnp.take_along_axis(ids, places, axis=1), self.queries), self.keys
+        )
+
+
 class Dropout(NamedTuple):
     """Dropout on the attention weights."""
 
@@ -35,7 +67,7 @@ def xla(
     query: Float[Array, "B S N Q"],
     key: Float[Array, "B T N Q"],
     value: Float[Array, "B T N D"],
-    mask: Bool[Array, "B 1 #S T"],
+    mask: Mask,
     dropout: Dropout | None,
 ) -> tuple[Context, Weights | None]:
     """Attention as the equation reads, compiled by XLA on any device.
@@ -46,7 +78,7 @@ def xla(
       query: queries.
       key: keys.
       value: values.
-      mask: True where a query may attend to a key. A query without any True gives finite, meaningless output.
+      mask: which query may attend to which key.
       dropout: on the weights; None for none.
     Returns:
       For each query the weighted mean of the values; and the weights before dropout, or None from a backend that does
@@ -54,7 +86,7 @@ def xla(
     """
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     keys, rate = dropout or (None, 0.0)
-    context, weights = _of_heads(query, key, value, mask, keys, rate)
+    context, weights = _of_heads(query, key, value, mask.allowed, keys, rate)
     return context.swapaxes(1, 2), weights
 
 
@@ -62,7 +94,7 @@ def chunked(
     query: Float[Array, "B S N Q"],
     key: Float[Array, "B T N Q"],
     value: Float[Array, "B T N D"],
-    mask: Bool[Array, "B 1 #S T"],
+    mask: Mask,
     dropout: Dropout | None,
 ) -> tuple[Context, None]:
     """`xla`, some rows or heads at a time, for one CPU; the backward pass computes the weights again.
@@ -74,9 +106,9 @@ def chunked(
     batch, num_heads = query.shape[:2]
     size = _pairs_at_a_time(batch, num_heads, query.shape[2] * key.shape[2])
     if size == batch * num_heads:
-        return _of_heads(query, key, value, mask, keys, rate)[0].swapaxes(1, 2), None
+        return _of_heads(query, key, value, mask.allowed, keys, rate)[0].swapaxes(1, 2), None
     rows, heads = -(-size // num_heads), min(size, num_heads)  # of a chunk
-    masks = mask.reshape(-1, rows, *mask.shape[2:])
+    masks = mask.allowed.reshape(-1, rows, *mask.allowed.shape[2:])
 
     @jax.checkpoint
     def of_chunk(number: Array, query: Array, key: Array, value: Array, keys: Array | None) -> Array:
@@ -93,13 +125,13 @@ def cudnn(
     query: Float[Array, "B S N Q"],
     key: Float[Array, "B T N Q"],
     value: Float[Array, "B T N D"],
-    mask: Bool[Array, "B 1 #S T"],
+    mask: Mask,
     dropout: Dropout | None,
 ) -> tuple[Context, None]:
     """The flash attention of cuDNN, which never stores the weights."""
     assert dropout is None
-    mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn"), None
+    allowed = jnp.broadcast_to(mask.allowed, (*mask.allowed.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=allowed, implementation="cudnn"), None
 
 
 class Backend(NamedTuple):
@@ -136,7 +168,7 @@ def dot_product_attention(
     query: Float[Array, "B S N Q"],
     key: Float[Array, "B T N Q"],
     value: Float[Array, "B T N D"],
-    mask: Bool[Array, "B 1 #S T"],
+    mask: Mask,
     dropout: Dropout | None,
     return_weights: bool,
 ) -> tuple[Context, Weights | None]:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from bertjax.models.dot_product import Mask
 from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, keep_rows_split, layer_norm
 
 
@@ -36,7 +37,7 @@ class Encoder(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B S H"],
-        mask: Bool[Array, "B #N S S"],
+        mask: Mask,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -49,7 +50,7 @@ class Encoder(nn.Module):
 
         Args:
           x: the embeddings.
-          mask: True where a token may attend to another.
+          mask: which token may attend to which.
           deterministic: no dropout.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
@@ -61,7 +62,7 @@ class Encoder(nn.Module):
         layer = TransformerLayer(config, cross=False, parent=None)
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
 
-        def run(rows: slice, x: Array, *arguments: Array | None) -> tuple[Array, LayerAttention, Array | None]:
+        def run(rows: slice, x: Array, *arguments: Any) -> tuple[Array, LayerAttention, Array | None]:
             # Without a key, dropout inside the layer reports that it is missing.
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
             of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked)
@@ -73,7 +74,7 @@ class Encoder(nn.Module):
         else:
             assert not return_attention and not return_layers
             y, weights, outputs = run(slice(-1), x, mask)
-            read = jnp.take_along_axis(mask, output_positions[:, None, :, None], axis=2)
+            read = mask.of_queries(output_positions)
             y, _, _ = run(slice(-1, None), take_positions(y, output_positions), read, None, None, y)
         y = layer_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
@@ -84,7 +85,7 @@ def run_layers(
     layer: TransformerLayer,
     stacked: Any,
     x: Float[Array, "B S H"],
-    arguments: tuple[Array | None, ...],
+    arguments: tuple[Any, ...],
     key: Array | None,
     *,
     deterministic: bool,
@@ -131,7 +132,7 @@ def run_layers(
 def stacked_init(layer: TransformerLayer, num_layers: int) -> Callable[[Array], Any]:
     """Returns the initializer of all layers: the parameters of each, from a key of its own, on axis 0."""
     config = layer.config
-    x, mask = jnp.zeros((1, 1, config.hidden_size), config.dtype), jnp.ones((1, 1, 1, 1), bool)
+    x, mask = jnp.zeros((1, 1, config.hidden_size), config.dtype), Mask(jnp.ones((1, 1, 1, 1), bool))
 
     def init(key: Array) -> Any:
         return layer.init(key, x, mask, x, mask, deterministic=True, return_attention=False)["params"]

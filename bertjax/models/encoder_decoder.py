@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import Count, Size, one_of
 from bertjax.errors import UserError
-from bertjax.models.attention import make_cross_mask, make_mask
+from bertjax.models.attention import make_cross_mask, make_mask, make_memory_mask
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import embedding_table, sinusoids
 from bertjax.models.encoder import Encoder, EncoderOutput
@@ -154,7 +154,7 @@ class EncoderDecoder(nn.Module):
         )
         decoded = self.decoder(
             target,
-            make_mask(inputs.target_segment_ids, "left_to_right"),
+            make_mask(inputs.target_segment_ids, "left_to_right", inputs.target_position_ids),
             encoded.hidden,
             make_cross_mask(inputs.target_segment_ids, inputs.segment_ids),
             deterministic=deterministic,
@@ -174,8 +174,7 @@ class EncoderDecoder(nn.Module):
           UserError: more steps than max_positions.
         """
         self._check_length(length)
-        mask = (memory.segments != 0)[:, None, None, :]
-        return self.decoder.start(memory.hidden, mask, num_beams, length)
+        return self.decoder.start(memory.hidden, make_memory_mask(memory.segments), num_beams, length)
 
     def step(
         self, tokens: Int[Array, "B K"], cache: DecoderCache, beams: Beams
@@ -196,7 +195,7 @@ class EncoderDecoder(nn.Module):
 
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
         x = self._embed(self.source_words, self.source_places, inputs.input_ids, inputs.position_ids, deterministic)
-        mask = make_mask(inputs.segment_ids, "both")
+        mask = make_mask(inputs.segment_ids, "both", inputs.position_ids)
         output: EncoderOutput = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
         return output
 

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.attention import MultiHeadAttention
+from bertjax.models.dot_product import Mask
 from bertjax.models.layers import Dense, Dropout
 
 
@@ -169,9 +170,9 @@ class TransformerLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B S H"],
-        mask: Bool[Array, "B #N S T"],
+        mask: Mask,
         memory: Float[Array, "B M H"] | None = None,
-        memory_mask: Bool[Array, "B #N S M"] | None = None,
+        memory_mask: Mask | None = None,
         source: Float[Array, "B T H"] | None = None,
         *,
         deterministic: bool,
@@ -181,9 +182,9 @@ class TransformerLayer(nn.Module):
 
         Args:
           x: the sequence, or some of its positions.
-          mask: True where a token may attend to another.
+          mask: which token may attend to which.
           memory: what cross-attention looks at; None if there is none.
-          memory_mask: True where a token may attend to the memory's.
+          memory_mask: which token may attend to which of the memory's.
           source: the whole sequence if x is some of its positions; None if x is all of it.
           deterministic: no dropout.
           return_attention: whether to return the weights, or None in their place.
@@ -215,8 +216,8 @@ class TransformerLayer(nn.Module):
         x: Float[Array, "B K H"],
         cache: LayerCache,
         place: Int[Array, ""],
-        mask: Bool[Array, "B 1 K P"],
-        memory_mask: Bool[Array, "B 1 1 M"],
+        mask: Mask,
+        memory_mask: Mask,
     ) -> tuple[Float[Array, "B K H"], LayerCache]:
         """Goes on by one token for each beam, without dropout.
 
@@ -224,8 +225,8 @@ class TransformerLayer(nn.Module):
           x: the tokens.
           cache: of the tokens before.
           place: the first of the K places of the cache that these tokens take.
-          mask: True where a beam may attend to a place; its own token's is one.
-          memory_mask: True where beams may attend to the memory.
+          mask: which beam may attend to which of P places; its own token's is one.
+          memory_mask: where beams may attend to the memory.
         Returns:
           The layer's output, and the cache with these tokens.
         """

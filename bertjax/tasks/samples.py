@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bertjax.contract import Attended, Example, Params
 from bertjax.models.attention import make_mask
@@ -83,7 +83,7 @@ def bert_positions(params: Params) -> Iterator[dict[str, Any]]:
 
 def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:
     """A picture of which token may look at which; see `make_mask`."""
-    allowed: Bool[Array, "1 1 S S"] = make_mask(jnp.asarray(segments)[None], direction)
+    allowed = make_mask(jnp.asarray(segments)[None], direction).allowed
     caption = "Rows may look at the columns that are dark; what is pale is another instance, padding, or yet to come."
     return matrix("Attention mask of a row", caption, np.asarray(allowed)[0, 0])
 

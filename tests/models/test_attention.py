@@ -9,6 +9,7 @@ from flax import linen as nn
 from bertjax.errors import UserError
 from bertjax.models import dot_product
 from bertjax.models.attention import MultiHeadAttention, make_cross_mask, make_mask
+from bertjax.models.dot_product import Mask, Tokens
 from bertjax.models.layers import Dense
 from tests.random_params import random_params
 
@@ -34,14 +35,14 @@ def init(module):
     if module.backend == "cudnn":
         source, mask = x, mask[..., :5]
     options = {"deterministic": True, "return_attention": True}
-    return random_params(lambda key: module.init(key, x, source, mask, **options), scale=0.4)
+    return random_params(lambda key: module.init(key, x, source, Mask(mask), **options), scale=0.4)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def apply(module, variables, x, source, mask, key=None):
     rngs = {} if key is None else {"dropout": key}
     options = {"deterministic": key is None, "return_attention": True, "rngs": rngs}
-    return module.apply(variables, x, source, mask, **options)
+    return module.apply(variables, x, source, Mask(mask), **options)
 
 
 def run(module, *inputs, key=None):
@@ -86,7 +87,7 @@ def test_keys_and_values_may_be_computed_before():
     def in_two_steps(variables):
         key, value = module.apply(variables, source, method="project")
         options = {"deterministic": True, "return_attention": True}
-        return key, value, module.apply(variables, x, key, value, mask, method="attend", **options)
+        return key, value, module.apply(variables, x, key, value, Mask(mask), method="attend", **options)
 
     key, value, parts = in_two_steps(init(module))
     assert key.shape == value.shape == (2, 7, 3, 4)
@@ -96,7 +97,7 @@ def test_keys_and_values_may_be_computed_before():
 
 def loss(module, variables, x, source, mask):
     rngs, options = {"dropout": jax.random.key(2)}, {"deterministic": not module.dropout, "return_attention": False}
-    return jnp.mean(module.apply(variables, x, source, mask, rngs=rngs, **options)[0] ** 2)
+    return jnp.mean(module.apply(variables, x, source, Mask(mask), rngs=rngs, **options)[0] ** 2)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -181,7 +182,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_weights():
 def test_flash_attention_gets_the_same_masks_and_scale(monkeypatch):
     """cuDNN is not here: what is handed to it goes to the same function's other implementation."""
     segment_ids = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 0, 0]])
-    x, mask = inputs(batch=3, queries=6)[0], np.asarray(masks(segment_ids)["both"])
+    x, mask = inputs(batch=3, queries=6)[0], Mask(np.asarray(masks(segment_ids)["both"]))
     variables = init(attention())
     asked = []
 
@@ -217,12 +218,12 @@ def test_what_flash_attention_cannot_do_is_refused(monkeypatch, backend, dropout
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     with pytest.raises(UserError, match=rf"attention_backend=cudnn: got {got}"):
         options = {"deterministic": not dropout, "return_attention": return_attention}
-        module.apply(variables, x, x, mask, **options, rngs={"dropout": jax.random.key(0)})
+        module.apply(variables, x, x, Mask(mask), **options, rngs={"dropout": jax.random.key(0)})
 
 
 @jax.jit
 def masks(segment_ids):
-    return {name: make_mask(segment_ids, name) for name in ("both", "left_to_right", "right_to_left")}
+    return {name: make_mask(segment_ids, name).allowed for name in ("both", "left_to_right", "right_to_left")}
 
 
 def test_make_mask():
@@ -253,10 +254,20 @@ def test_make_mask():
 
 def test_make_cross_mask():
     """Tokens see those of their number; padding sees all but padding."""
-    mask = jax.jit(make_cross_mask)(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]]))
+    mask = jax.jit(make_cross_mask)(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]])).allowed
     assert mask.dtype == bool
     expected = [[[1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]], [[1, 0, 0, 0]] * 3]
     np.testing.assert_array_equal(mask, np.array(expected, bool)[:, None])
+
+
+def test_a_mask_tells_where_its_tokens_are():
+    segments, positions = np.array([[1, 1, 2, 2, 0]]), np.array([[0, 1, 0, 1, 0]])
+    mask = make_mask(segments, "both", positions)
+    jax.tree.map(np.testing.assert_array_equal, mask.keys, Tokens(segments, positions))
+    some = mask.of_queries(np.array([[3, 0]]))
+    jax.tree.map(np.testing.assert_array_equal, some.queries, Tokens(np.array([[2, 1]]), np.array([[1, 0]])))
+    np.testing.assert_array_equal(some.allowed[0, 0], [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(make_mask(segments, "both").queries.positions, [[0, 1, 2, 3, 4]])
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 1, 3, 4)])
