@@ -28,33 +28,22 @@ from configs.sizes import SIZES
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `base`, `large,lamb` or `lamb,phase2`."""
     size, lamb, phase2 = parts.chosen(variant, (tuple(SIZES), ("lamb",), ("phase2",)))
-    config = ConfigDict()
-    config.experiment = "bert_pretraining"
-    config.init_from = ""
+    config = parts.training("bert_pretraining")
     config.learned_positions = 0
-    config.seed = 0
-    config.rng = "threefry2x32"
     config.num_steps = 900_000
     config.batch_size = 256
-    config.accumulation_steps = 1
     config.log_every = 100
     config.evaluate_every = 10_000
-    config.parallel = "jit"
-    config.mesh = parts.mesh()
     config.objective = "masked_lm"
     config.model = parts.model(size)
     config.data = _data()
     config.data.lowercase = True if size else placeholder(bool)
     config.masking = _masking()
-    config.optimizer = parts.adamw()
-    config.checkpoint = {
-        "save_every": 10_000,
-        "keep": 3,
-        "best_metric": "valid/masked_lm_loss",
-        "best_mode": "min",
-        "keep_best": 1,
-        "final": "latest",
-    }
+    config.checkpoint.save_every = 10_000
+    config.checkpoint.keep = 3
+    config.checkpoint.best_metric = "valid/masked_lm_loss"
+    config.checkpoint.best_mode = "min"
+    config.checkpoint.final = "latest"
     if size == "tiny":
         _shorten(config)
     if phase2:

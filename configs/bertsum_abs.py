@@ -39,9 +39,7 @@ _BASELINE = "baseline"
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `tiny`, `xsum` or `baseline,cnndm`."""
     size, dataset = parts.chosen(variant, ((*SIZES, _BASELINE), ("cnndm", "xsum")))
-    config = ConfigDict()
-    config.experiment = "bertsum_abs"
-    parts.fine_tuning(config, "medium" if size == _BASELINE else size)
+    config = parts.fine_tuning("bertsum_abs", "medium" if size == _BASELINE else size)
     del config.model.classifier_dropout, config.model.lstm_size, config.num_epochs, config.warmup_fraction
     config.model.decoder_layers = 6
     config.model.decoder_heads = 8
@@ -108,24 +106,13 @@ def _shorten(config: ConfigDict) -> None:
 
 
 def _decoding(dataset: str) -> ConfigDict:
-    decoding = ConfigDict()
-    decoding.method = "beam_search"
+    decoding = parts.decoding()
     decoding.num_beams = 5
-    decoding.n_best = 1
-    decoding.length_penalty = "gnmt"
     decoding.alpha = 0.9 if dataset == "xsum" else 0.95
-    decoding.count_eos = True
     decoding.max_length = 100 if dataset == "xsum" else 200
     decoding.max_ratio = 0.0
     decoding.max_extra = decoding.max_length
-    decoding.min_ratio = 0.0
     decoding.min_extra = 20 if dataset == "xsum" else 50
     decoding.block_ngrams = 3
-    decoding.force_eos = False
-    decoding.forbid_unk = False
-    decoding.sample_by_line = False
     decoding.stopping = "presumm"
-    decoding.temperature = 1.0  # this and the rest of sampling
-    decoding.top_k = 0
-    decoding.top_p = 1.0
     return decoding

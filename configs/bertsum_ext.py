@@ -52,9 +52,7 @@ _SCORERS = ("classifier", "transformer", "rnn")
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `tiny`, `transformer` or `base,transformer,presumm`."""
     size, scorer, presumm = parts.chosen(variant, (tuple(SIZES), _SCORERS, ("presumm",)))
-    config = ConfigDict()
-    config.experiment = "bertsum_ext"
-    parts.fine_tuning(config, size)
+    config = parts.fine_tuning("bertsum_ext", size)
     del config.model.classifier_dropout, config.model.lstm_size
     config.model.scorer = scorer or ("classifier" if size else "")
     config.model.scorer_layers = 2

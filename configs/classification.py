@@ -43,10 +43,8 @@ def get_config(variant: str = "") -> ConfigDict:
     size, task, tsv = parts.chosen(variant, (tuple(SIZES), TASKS, ("tsv",)))
     if tsv and not task:
         raise ValueError(f"config variant: got {variant!r}; expected a task beside tsv: one of {', '.join(TASKS)}")
-    config = ConfigDict()
-    config.experiment = "classification"
+    config = parts.fine_tuning("classification", size)
     config.objective = "regression" if task == "stsb" else "classification"
-    parts.fine_tuning(config, size)
     config.data = _data(size)
     config.class_weights = ()
     config.metrics = _METRICS.get(task, ("accuracy",))

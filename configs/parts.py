@@ -27,6 +27,28 @@ def mesh() -> ConfigDict:
     return ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
 
 
+def training(experiment: str) -> ConfigDict:
+    """What every config of training begins with."""
+    config = ConfigDict()
+    config.experiment = experiment
+    config.init_from = ""
+    config.seed = 0
+    config.rng = "threefry2x32"
+    config.accumulation_steps = 1
+    config.parallel = "jit"
+    config.mesh = mesh()
+    config.optimizer = adamw()
+    config.checkpoint = {
+        "save_every": placeholder(int),
+        "keep": 1,
+        "best_metric": "",
+        "best_mode": "max",
+        "keep_best": 1,
+        "final": "best",
+    }
+    return config
+
+
 def model(size: str) -> ConfigDict:
     """BERT at a size of `SIZES`; without one, what `init_from` fills in."""
     layers, hidden = SIZES[size or "tiny"]
@@ -76,36 +98,48 @@ def adamw() -> ConfigDict:
     return optimizer
 
 
-def fine_tuning(config: ConfigDict, size: str) -> None:
-    """Fills in what all fine-tuning begins with: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
-    config.init_from = ""
-    config.seed = 0
-    config.rng = "threefry2x32"
+def fine_tuning(experiment: str, size: str) -> ConfigDict:
+    """What all fine-tuning begins with: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
+    config = training(experiment)
     config.num_epochs = 3.0
     config.warmup_fraction = 0.1
     config.num_steps = placeholder(int)  # num_epochs
     config.batch_size = 32
-    config.accumulation_steps = 1
     config.log_every = 50
     config.evaluate_every = placeholder(int)  # once an epoch
-    config.parallel = "jit"
-    config.mesh = mesh()
     config.model = model(size)
     config.model.classifier_dropout = 0.1
     config.model.lstm_size = 0
-    config.optimizer = adamw()
     config.optimizer.learning_rate = 5e-5
     config.optimizer.warmup_steps = placeholder(int)  # warmup_fraction
     # With few updates its lack makes runs fail now and then (Zhang et al. 2021; Mosbach et al. 2021).
     config.optimizer.bias_correction = True
-    config.checkpoint = {
-        "save_every": placeholder(int),
-        "keep": 1,
-        "best_metric": "",
-        "best_mode": "max",
-        "keep_best": 1,
-        "final": "best",
-    }
+    return config
+
+
+def decoding() -> ConfigDict:
+    """Beam search, and what `decoding.method=sampling` reads."""
+    decoding = ConfigDict()
+    decoding.method = "beam_search"
+    decoding.num_beams = 4
+    decoding.n_best = 1
+    decoding.length_penalty = "gnmt"
+    decoding.alpha = 0.6
+    decoding.count_eos = True
+    decoding.max_length = 1024
+    decoding.max_ratio = 1.0
+    decoding.max_extra = 50
+    decoding.min_ratio = 0.0
+    decoding.min_extra = 0
+    decoding.block_ngrams = 0
+    decoding.force_eos = False
+    decoding.forbid_unk = False
+    decoding.sample_by_line = False
+    decoding.stopping = "exact"
+    decoding.temperature = 1.0  # this and the rest of sampling
+    decoding.top_k = 0
+    decoding.top_p = 1.0
+    return decoding
 
 
 def articles(size: str) -> ConfigDict:

@@ -35,9 +35,7 @@ from configs.sizes import SIZES
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `squad2` or `base,squad`."""
     size, task = parts.chosen(variant, (tuple(SIZES), ("squad", "squad2")))
-    config = ConfigDict()
-    config.experiment = "question_answering"
-    parts.fine_tuning(config, size)
+    config = parts.fine_tuning("question_answering", size)
     del config.model.classifier_dropout  # BERT has none here
     config.data = _data(size)
     config.checkpoint.best_metric = "valid/f1"

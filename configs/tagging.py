@@ -37,9 +37,7 @@ from configs.sizes import SIZES
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `base`, `conllu` or `base,conllu`."""
     size, conllu, features = parts.chosen(variant, (tuple(SIZES), ("conllu",), ("features",)))
-    config = ConfigDict()
-    config.experiment = "tagging"
-    parts.fine_tuning(config, size)
+    config = parts.fine_tuning("tagging", size)
     config.model.feature_layers = (-4, -3, -2, -1) if features else ()
     config.model.mixing = "concatenation"
     config.model.lstm_layers = 2 if features else 0

@@ -60,18 +60,11 @@ _PUBLISHED = (
 def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `base`, `dates` or `rnn,dates`."""
     model, dates = parts.chosen(variant, ((*_TRANSFORMERS, "rnn"), ("dates",)))
-    config = ConfigDict()
-    config.experiment = "translation"
-    config.init_from = ""
-    config.seed = 0
-    config.rng = "threefry2x32"
+    config = parts.training("translation")
     config.num_steps = 100_000
     config.batch_size = 96
-    config.accumulation_steps = 1
     config.log_every = 100
     config.evaluate_every = 1000
-    config.parallel = "jit"
-    config.mesh = parts.mesh()
     config.architecture = "recurrent" if model == "rnn" else "transformer"
     config.start_token = "begin"
     config.model = _recurrent() if model == "rnn" else _transformer(*_TRANSFORMERS[model or "tiny"])
@@ -84,18 +77,14 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data = _data()
     config.label_smoothing = 0.1
     config.smoothing_denominator = "V"
-    config.decoding = _decoding()
+    config.decoding = parts.decoding()  # 50 tokens more than the source, as the paper has it
     config.metrics = ("bleu", "chrf")
     config.num_scored = 500
-    config.optimizer = _optimizer(_TRANSFORMERS[model or "tiny"][1] if model != "rnn" else 512)
-    config.checkpoint = {
-        "save_every": 1000,
-        "keep": 5,
-        "best_metric": "valid/bleu",
-        "best_mode": "max",
-        "keep_best": 1,
-        "final": "last:5",
-    }
+    _set_optimizer(config.optimizer, _TRANSFORMERS[model or "tiny"][1] if model != "rnn" else 512)
+    config.checkpoint.save_every = 1000
+    config.checkpoint.keep = 5
+    config.checkpoint.best_metric = "valid/bleu"
+    config.checkpoint.final = "last:5"
     if model in ("", "tiny", "rnn"):
         _shorten(config)
     else:
@@ -184,33 +173,8 @@ def _data() -> ConfigDict:
     return data
 
 
-def _decoding() -> ConfigDict:
-    decoding = ConfigDict()
-    decoding.method = "beam_search"
-    decoding.num_beams = 4
-    decoding.n_best = 1
-    decoding.length_penalty = "gnmt"
-    decoding.alpha = 0.6
-    decoding.count_eos = True
-    decoding.max_length = 1024  # or as many as `init_from` has positions
-    decoding.max_ratio = 1.0
-    decoding.max_extra = 50  # tokens more than the source, as the paper has it
-    decoding.min_ratio = 0.0
-    decoding.min_extra = 0
-    decoding.block_ngrams = 0
-    decoding.force_eos = False
-    decoding.forbid_unk = False
-    decoding.sample_by_line = False
-    decoding.stopping = "exact"
-    decoding.temperature = 1.0  # this and the rest of sampling
-    decoding.top_k = 0
-    decoding.top_p = 1.0
-    return decoding
-
-
-def _optimizer(hidden_size: int) -> ConfigDict:
+def _set_optimizer(optimizer: ConfigDict, hidden_size: int) -> None:
     """Adam and the schedule of the paper (section 5.3)."""
-    optimizer = parts.adamw()
     optimizer.schedule = "inverse_sqrt"
     optimizer.warmup_steps = 4000
     optimizer.learning_rate = hidden_size**-0.5 * 4000**-0.5  # the peak
@@ -219,7 +183,6 @@ def _optimizer(hidden_size: int) -> ConfigDict:
     optimizer.eps = 1e-9
     optimizer.bias_correction = True
     optimizer.clip_norm = 0.0
-    return optimizer
 
 
 def _shorten(config: ConfigDict) -> None:
