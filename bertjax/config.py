@@ -128,9 +128,9 @@ def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) 
     return tuple(cls(**{key: checked[key] for key in each}) for cls, each in zip(classes, hints, strict=True))
 
 
-def build_part(cls: type[T], config: Mapping[str, Any]) -> T:
-    """Makes the dataclass `cls` from a whole config, as `build`; the keys of others, which it has too, are left out."""
-    return build(cls, {key: config[key] for key in typing.get_type_hints(cls) if key in config}, "")
+def build_part(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """Makes the dataclass `cls` from a config subtree, as `build`, but ignores the keys of others."""
+    return build(cls, {key: values[key] for key in typing.get_type_hints(cls) if key in values}, where)
 
 
 def check_unresolved(classes: tuple[type, ...], config: Mapping[str, Any]) -> None:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import build_all
+from bertjax.config import build_all, build_part
 from bertjax.contract import Batch, Example, Facts, Params, Predicts, Task
 from bertjax.data.rows.buckets import bucket_lengths
-from bertjax.data.text.given_vocabulary import given_vocabulary
+from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.data.text.vocabularies import is_bare
 from bertjax.errors import UserError
@@ -105,7 +105,7 @@ class BertFacts(Facts):
 
 def read_tokenizer(config: HasModel, folder: Path) -> WordPiece:
     """The vocabulary in a folder, cased as `data.lowercase` says."""
-    return given_vocabulary(folder, config.data["lowercase"])
+    return given_vocabulary(folder, build_part(VocabularyConfig, config.data, "data").lowercase)
 
 
 def stand_in_tokenizer() -> WordPiece:
