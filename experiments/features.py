@@ -5,26 +5,24 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import Constrained, build_all, one_of
-from bertjax.contract import Batch, Example, Output, Params, Predicts
+from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.fine_tuning.labeled_text import check_text_columns, split_pair
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
-from bertjax.data.rows.buckets import bucket_lengths, check_seq_len
+from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
-from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.interop import huggingface
-from bertjax.models.bert import BertInputs
 from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
-from bertjax.models.transformer import TENSOR_RULES
-from bertjax.tasks import fine_tuning, inputs, pretrained
+from bertjax.tasks import bert, inputs, pretrained
+from bertjax.tasks.bert import BertFacts, BertPredicts
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +103,7 @@ class _Source(NamedTuple):
 _DATA = (RowsConfig, VocabularyConfig)
 
 
-def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, how sentences are pooled. Raises UserError, as it reads."""
     folder, of_sentence = Path(config["init_from"]), config["pooling"] == "sentence"
     config = pretrained.resolve(config, seq_len=huggingface.read_sentence_length(folder) if of_sentence else None)
@@ -120,46 +118,23 @@ def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
     return {**config, "model": model, "sentence_pooling": pooling, "normalize": normalize}
 
 
-def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Features":
-    """The task.
-
-    Args:
-      config: its settings.
-      vocab_dir: a folder with the vocabulary.
-      prepared: not used; there is nothing to prepare.
-    """
-    assert vocab_dir, "what is not trained has its vocabulary from the start"
-    *_, vocabulary = build_all(_DATA, config.data, "data")
-    return Features(config, given_vocabulary(vocab_dir, vocabulary.lowercase))
+read_facts = bert.read_facts
 
 
-class Features(Predicts):
+class Features(BertPredicts[Config]):
     """See `bertjax.contract.Predicts`."""
 
-    def __init__(self, config: Config, tokenizer: WordPiece) -> None:
-        """Args: settings; the vocabulary. Raises UserError if they do not fit together."""
-        self._config, self._tokenizer = config, tokenizer
+    def __init__(self, config: Config, facts: BertFacts) -> None:
+        """See `Experiment.build_task`."""
         self._rows: RowsConfig = build_all(_DATA, config.data, "data")[0]
         whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
-        self._bert_config, head = fine_tuning.model_configs(whole, FeaturesConfig, tokenizer.vocab)
-        check_seq_len(self._rows.seq_len, self._bert_config.max_positions)
-        check_layers(head.layers, self._bert_config.num_layers, "model.layers")
-        self._model = BertFeatures(self._bert_config, head.layers, head.mixing)
+        encoder, head = bert.model_configs(whole, FeaturesConfig, facts.tokenizer.vocab)
+        check_seq_len(self._rows.seq_len, encoder.max_positions)
+        check_layers(head.layers, encoder.num_layers, "model.layers")
+        model = BertFeatures(encoder, head.layers, head.mixing)
+        super().__init__(config, facts.tokenizer, encoder, model, self._rows.seq_len)
         joined = len(head.layers) if head.mixing == "concatenation" else 1
-        self._size = self._bert_config.hidden_size * joined
-
-    def init(self, rng: jax.Array) -> Params:
-        """See `Predicts.init`."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, BertInputs(ids, ids, ids))["params"]
-
-    def warm_start(self, params: Params) -> Params:
-        """See `Predicts.warm_start`."""
-        return pretrained.warm_start(params, Path(self._config.init_from))
-
-    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `Predicts.partition_rules`."""
-        return TENSOR_RULES
+        self._size = encoder.hidden_size * joined
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text in each line, or two with a tab between them; the number of truncated sentences is logged."""
@@ -187,13 +162,13 @@ class Features(Predicts):
 
     def _example(self, texts: Sequence[str], where: str) -> Example:
         if len(texts) == 2:
-            fine_tuning.check_two_segments(self._bert_config)
+            bert.check_two_segments(self._model_config)
         if self._config.pooling != "sentence":
             return self._of_units(texts)
         ids, limit = self._tokenizer.encode_batch(texts), self._rows.seq_len
         is_cut = sum(map(len, ids)) > limit - 1 - len(ids)
         row = text_row(truncate(ids, limit), self._tokenizer)
-        return fine_tuning.example([row], _Source(["\t".join(texts)], None, is_cut))
+        return bert.to_example([row], _Source(["\t".join(texts)], None, is_cut))
 
     def _of_units(self, texts: Sequence[str]) -> Example:
         """A text, or a pair, by pieces or words."""
@@ -202,7 +177,7 @@ class Features(Predicts):
         if self._config.word_pooling == "first":
             rows = [{**row, "unit_lengths": np.ones_like(row["unit_lengths"])} for row in rows]
         second = len(units[0]) if len(texts) == 2 else None
-        return fine_tuning.example(rows, _Source([unit for each in units for unit in each], second))
+        return bert.to_example(rows, _Source([unit for each in units for unit in each], second))
 
     def _split(self, text: str) -> tuple[list[str], list[list[int]]]:
         """The units of a text, and the pieces of each; a word that normalizes to nothing is [UNK]."""
@@ -212,13 +187,9 @@ class Features(Predicts):
         (ids,) = self._tokenizer.encode_batch([text])
         return [self._tokenizer.vocab[piece] for piece in ids], [[piece] for piece in ids]
 
-    def predict_lengths(self) -> Sequence[int]:
-        """See `Predicts.predict_lengths`."""
-        return bucket_lengths(self._rows.seq_len)
-
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The vectors of each row: [B, D], or [B, U, D] of its units."""
-        x = cast(jax.Array, self._model.apply({"params": params}, BertInputs.of(batch)))
+        x = self.apply(params, batch, None)
         if self._config.pooling == "sentence":
             x = pool(x, batch["segment_ids"], self._config.sentence_pooling)
         else:
@@ -244,3 +215,6 @@ class Features(Predicts):
         none = {"units": [], "features": np.zeros((0, self._size), self._config.dtype_out)}
         with feature_files.writing(folder, made_with) as writer:
             yield lambda record: writer.add({**none, **record})
+
+
+build_task = Features

@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,18 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import Count, Seed, Size, build, build_all, each, one_of
-from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
+from bertjax.contract import Attended, Batch, Data, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_of
+from bertjax.data.text import subword_vocabularies
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
 from bertjax.data.translation.rows import RowsConfig, TranslationRows, joined
-from bertjax.data.translation.text import DateCounts, TranslationText
+from bertjax.data.translation.text import DATES, DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
+from bertjax.files import completed
 from bertjax.interop import marian
 from bertjax.interop.marian import SpecialIds
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
@@ -34,10 +39,10 @@ from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import tell_once
 from bertjax.scoring import translation as scoring
 from bertjax.tasks import inputs, samples, seq2seq, translators
-from bertjax.tasks.seq2seq import TargetIds
+from bertjax.tasks.translators import TranslationFacts
 
 _log = logging.getLogger(__name__)
-_ANY_SIZE = 8  # of a vocabulary that is not there yet
+_DONE = "vocabularies.json"  # written last
 _EXAMPLES = 10  # of unknown characters, in a message
 
 
@@ -85,9 +90,7 @@ FREE_AFTER_TRAINING = (
 )
 
 
-def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
-    """Fills in what `init_from` determines. Raises UserError for contradictions."""
-    return translators.resolve(config, reads)
+resolve, read_facts = translators.resolve, translators.read_facts
 
 
 def published_settings(folder: Path) -> dict[str, Any]:
@@ -103,71 +106,130 @@ def published_settings(folder: Path) -> dict[str, Any]:
     return {"decoding": generation.from_generation(values, unk_id=unk_id, where=where)}
 
 
-def preparation(config: Config, workdir: Path) -> translators.Preparation:
-    """The vocabularies, which are those of `init_from`, given, or trained on the pairs to train on."""
-    files, dates, counts, vocabularies, _ = build_all(_DATA, config.data, "data")
-    text = TranslationText(files, dates, counts, config.seed)
-    return translators.Preparation(workdir / "data", text, vocabularies, config.init_from)
+def _text(config: Config) -> TranslationText:
+    """The pairs. Raises UserError for sources that do not fit together, or are not there."""
+    files, dates, counts, *_ = build_all(_DATA, config.data, "data")
+    return TranslationText(files, dates, counts, config.seed)
 
 
-def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Translation":
-    """The task.
+def _check_positions(config: Config, key: str, tokens: int) -> None:
+    """Raises UserError for more tokens than a model has positions; a recurrent one has none."""
+    limit = config.model.get("max_positions")
+    if isinstance(limit, int) and tokens > limit:
+        fix = "lower it" if config.init_from else "lower it, or raise --config.model.max_positions"
+        raise UserError(f"config key {key}", got=tokens, expected=f"at most model.max_positions={limit}", fix=fix)
 
-    Args:
-      config: its settings.
-      vocab_dir: a folder with the vocabularies; without it nothing more than the settings can be checked.
-      prepared: any folder if the task is to train; without it the pairs are not read.
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How texts to translate become examples.
+
+    Attributes:
+      encoder: makes their rows.
+      decoding: how they are translated.
+      limit: tokens of a source at most: one for each position or, of a recurrent model, as many as it trains on.
     """
-    vocabularies = translators.open_vocabularies(vocab_dir) if vocab_dir else None
-    return Translation(config, vocabularies, reads=prepared is not None)
+
+    encoder: TranslationRows
+    decoding: DecodingConfig
+    limit: int
+
+    @classmethod
+    def of(cls, config: Config, facts: TranslationFacts) -> "Encoding":
+        """Raises UserError for wrong settings."""
+        files, *_, rows = build_all(_DATA, config.data, "data")
+        decoding = build(DecodingConfig, config.decoding, "decoding")
+        _check_positions(config, "decoding.max_length", decoding.max_length)
+        limit = rows.seq_len if config.architecture == "recurrent" else config.model["max_positions"]
+        return cls(TranslationRows(facts.vocabularies, rows, files), decoding, limit)
+
+    def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yields the examples, numbered if samples need it, and then logs how many were split."""
+        count = split = 0
+        for example in seq2seq.numbered(examples, self.decoding):
+            count, split = count + 1, split + (len(example.rows) > 1)
+            yield example
+        if split:
+            tell_once(f"split {split} of {count} texts, of more than {self.limit - 1} tokens, and translate the parts")
 
 
-class Translation(Task):
-    """See `bertjax.contract.Task`."""
+def stand_in_facts(config: Config) -> TranslationFacts:
+    """See `Trainable.stand_in_facts`. Raises UserError for sources that do not fit together, or are not there."""
+    _text(config)
+    return translators.stand_in_facts()
 
-    def __init__(self, config: Config, vocabularies: Vocabularies | None, reads: bool) -> None:
-        """Args: settings; of both sides, if there are any yet; whether to read. Raises UserError if they do not fit."""
-        self._config, self._vocabularies = config, vocabularies
-        files, dates, counts, _, self._rows = build_all(_DATA, config.data, "data")
-        self._files = files
-        self._text: TranslationText | None = None
-        if reads or not vocabularies:  # what only predicts has no need of pairs, and they may be gone
-            self._text = TranslationText(files, dates, counts, config.seed)
-        self._model = _model(config, [v.vocab_size if v else _ANY_SIZE for v in vocabularies or (None, None)])
-        self._decoding = build(DecodingConfig, config.decoding, "decoding")
-        self._ids = TargetIds(*translators.target_ids(config.start_token, vocabularies and vocabularies[1]))
-        self._limit = self._most_tokens(reads)
-        self._valid: BucketedBatches | None = None
-        if reads:
-            seq2seq.check_finds(self._decoding)
-            self._valid = self._read_valid()
 
-    def _most_tokens(self, reads: bool) -> int:
-        """Tokens of a source at most: one for each position or, of a recurrent model, as many as it trains on."""
-        if self._config.architecture == "recurrent":
-            return self._rows.seq_len
-        limit: int = self._config.model["max_positions"]
-        read = {"data.seq_len": self._rows.seq_len} if reads else {}
-        for key, value in {**read, "decoding.max_length": self._decoding.max_length}.items():
-            if value > limit:
-                expected = f"at most model.max_positions={limit}"
-                fix = "lower it" if self._config.init_from else "lower it, or raise --config.model.max_positions"
-                raise UserError(f"config key {key}", got=value, expected=expected, fix=fix)
-        return limit
+class TranslationData(Data):
+    """See `bertjax.contract.Data`: the vocabularies are kept in the folder."""
 
-    def _read_valid(self) -> BucketedBatches:
-        length = self._rows.seq_len
-        if self._pairs.is_dates:
-            PairRows(self._encoder.encoded(self._pairs.pairs("valid"))).check_fits(length)
+    def __init__(self, config: Config, folder: Path) -> None:
+        """See `Trainable.build_data`."""
+        self._config, self._folder, self._text = config, folder, _text(config)
+        *_, self._subwords, self._rows = build_all(_DATA, config.data, "data")
+        _check_positions(config, "data.seq_len", self._rows.seq_len)
+        seq2seq.check_finds(build(DecodingConfig, config.decoding, "decoding"))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """See `Data.fingerprint`."""
+        if self._config.init_from or self._subwords.vocab_file:
+            vocabularies: Any = self._make_vocabularies().fingerprint
+        else:
+            vocabularies = dataclasses.asdict(self._subwords)
+        return hashlib.sha256(json.dumps([self._text.fingerprint(), vocabularies]).encode()).hexdigest()
+
+    @property
+    def is_prepared(self) -> bool:
+        """See `Data.is_prepared`."""
+        done = self._folder / _DONE
+        return done.exists() and bool(json.loads(done.read_text())["fingerprint"] == self.fingerprint)
+
+    def prepare(self) -> None:
+        """Makes the vocabularies."""
+        if self.is_prepared:
+            return
+        shutil.rmtree(self._folder, ignore_errors=True)  # of another kind of vocabularies, perhaps
+        self._folder.mkdir(parents=True)
+        translators.save_vocabularies(self._make_vocabularies(), self._folder)
+        with completed(self._folder / _DONE) as path:
+            path.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n")
+
+    def _make_vocabularies(self) -> Vocabularies:
+        """Those of `init_from`, given ones, or ones trained on the pairs to train on."""
+        if self._config.init_from:
+            return translators.open_vocabularies(Path(self._config.init_from))
+        pairs = self._text.pairs
+        return subword_vocabularies.make(
+            self._subwords, lambda: ((pair.source, pair.target) for pair in pairs("train"))
+        )
+
+    @property
+    def facts(self) -> TranslationFacts:
+        """See `Data.facts`. Raises UserError for held-out pairs that are bad, or all too long."""
+        _ = self._valid  # so that these are reported before a model is trained or read
+        return self._facts
+
+    @functools.cached_property
+    def _facts(self) -> TranslationFacts:
+        return read_facts(self._config, self._folder)
+
+    @functools.cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding.of(self._config, self._facts)
+
+    @functools.cached_property
+    def _valid(self) -> BucketedBatches:
+        if self._text.is_dates:
+            PairRows(self._encoding.encoder.encoded(self._text.pairs("valid"))).check_fits(self._rows.seq_len)
         return self._bucketed("valid")
 
     @functools.cached_property
     def _train(self) -> BucketedBatches | PackedBatches | StreamBatches:
         """The pairs to train on, which are not read to be scored."""
         config, length = self._config, self._rows.seq_len
-        if self._pairs.is_dates:
-            dates = self._pairs.dates
-            return StreamBatches(lambda start: self._encoder.encoded(dates(start)), length, config.batch_size)
+        if self._text.is_dates:
+            encoded, dates = self._encoding.encoder.encoded, self._text.dates
+            return StreamBatches(lambda start: encoded(dates(start)), length, config.batch_size)
         if self._rows.packing:
             return PackedBatches(self._fitting("train"), row_of(length, length // 2), config.batch_size, config.seed)
         return self._bucketed("train")
@@ -177,18 +239,43 @@ class Translation(Task):
         sizes = budget_sizes(lengths, self._config.batch_size)
         return BucketedBatches(self._fitting(split), lengths, sizes, self._config.seed)
 
-    @property
-    def _pairs(self) -> TranslationText:
-        assert self._text, "a task that has read no pairs only predicts"
-        return self._text
-
-    @functools.cached_property
-    def _encoder(self) -> TranslationRows:
-        assert self._vocabularies, "a task without vocabularies is only to be checked"
-        return TranslationRows(self._vocabularies, self._rows, self._files)
-
     def _fitting(self, split: str) -> PairRows:
-        return PairRows(self._encoder.fitting(self._pairs.pairs(split), split))
+        return PairRows(self._encoding.encoder.fitting(self._text.pairs(split), split))
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Data.batches`."""
+        return self._train.training(start, rows) if split == "train" else self._valid.evaluation(rows)
+
+    def held_out(self) -> Iterator[Example]:
+        """The first held-out pairs, to be translated."""
+        return self._scored(itertools.islice(self._text.pairs("valid"), self._config.num_scored or None))
+
+    def tested(self) -> Iterator[Example]:
+        """All pairs to test on."""
+        return self._scored(self._text.pairs("test") if self._text.has_test else ())
+
+    def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
+        return self._encoding.counted(map(self._to_compare, pairs))
+
+    def _to_compare(self, pair: Pair) -> Example:
+        encoder, limit = self._encoding.encoder, self._encoding.limit
+        _, target = encoder.files.parted_target(pair.target, pair.where)
+        return Example(encoder.to_translate(pair.source, limit, pair.where, refuses=False), (pair.source, target))
+
+
+build_data = TranslationData
+
+
+class Translation(Task):
+    """See `bertjax.contract.Task`."""
+
+    def __init__(self, config: Config, facts: TranslationFacts) -> None:
+        """See `Experiment.build_task`."""
+        self._config, self._facts = config, facts
+        self._model = _model(config, [side.vocab_size for side in facts.vocabularies])
+        self._encoding = Encoding.of(config, facts)
+        self._encoder, self._decoding = self._encoding.encoder, self._encoding.decoding
+        self._ids = translators.target_ids(config.start_token, facts.vocabularies.target)
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
@@ -206,23 +293,19 @@ class Translation(Task):
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
-        size, length = self._config.batch_size, self._rows.seq_len
+        size, rows = self._config.batch_size, self._encoder.config
+        length, is_dates = rows.seq_len, self._encoder.files.source == DATES
         names = ["input_ids", "segment_ids", "labels", "target_segment_ids"]
         shapes = list(zip(budget_sizes(bucket_lengths(length), size), bucket_lengths(length), strict=True))
-        if self._rows.packing and not self._pairs.is_dates:
+        if rows.packing and not is_dates:
             names += ["position_ids", "target_position_ids"]
-        if self._rows.packing or self._pairs.is_dates:
+        if rows.packing or is_dates:
             shapes = [(size, length)]
         return [
             {name: jax.ShapeDtypeStruct(shape, np.int32) for name in names}
             | {"weights": jax.ShapeDtypeStruct(shape[:1], np.float32)}
             for shape in shapes
         ]
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Task.batches`."""
-        assert self._valid, "a task that has read no pairs only predicts"
-        return self._train.training(start, rows) if split == "train" else self._valid.evaluation(rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The tokens of the targets."""
@@ -234,31 +317,6 @@ class Translation(Task):
         total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
         return {"translation": total}, metrics
 
-    def held_out(self) -> Iterator[Example]:
-        """The first held-out pairs, to be translated."""
-        return self._scored(itertools.islice(self._pairs.pairs("valid"), self._config.num_scored or None))
-
-    def tested(self) -> Iterator[Example]:
-        """All pairs to test on."""
-        return self._scored(self._pairs.pairs("test") if self._pairs.has_test else ())
-
-    def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
-        return self._counted(map(self._to_compare, pairs))
-
-    def _to_compare(self, pair: Pair) -> Example:
-        _, target = self._files.parted_target(pair.target, pair.where)
-        rows = self._encoder.to_translate(pair.source, self._limit, pair.where, refuses=False)
-        return Example(rows, (pair.source, target))
-
-    def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """The same examples; logs at their end how many were split."""
-        count = split = 0
-        for example in seq2seq.numbered(examples, self._decoding):
-            count, split = count + 1, split + (len(example.rows) > 1)
-            yield example
-        if split:
-            tell_once(f"split {split} of {count} texts, of more than {self._limit - 1} tokens, and translate the parts")
-
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and those of targets that are given."""
         return (*self._config.metrics, *seq2seq.FIGURES)
@@ -269,7 +327,7 @@ class Translation(Task):
         No model writes what its vocabulary cannot, such as capitals where text is lowercased. The metrics' signatures
         state the normalization where it changes a reference.
         """
-        vocabulary = self._encoder.vocabularies.target
+        vocabulary = self._facts.vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
         given = [example.source[1] for example, _ in results]
         references = [[vocabulary.normalized(text)] for text in given]
@@ -289,7 +347,7 @@ class Translation(Task):
             return self._to_score(pair_of_line(line[0], where))
 
         make = scored if self._decoding.method == "forced" else self._to_translate
-        return self._with_unknown_counted(inputs.of_lines(lines, make, self._files.on_bad_row))
+        return self._with_unknown_counted(inputs.of_lines(lines, make, self._encoder.files.on_bad_row))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """The texts in `data.source_column` of a table, and their targets if these are to be scored."""
@@ -297,7 +355,7 @@ class Translation(Task):
         def scored(texts: Sequence[str], where: str) -> Example:
             return self._to_score(Pair(texts[0], texts[1], where))
 
-        files, is_forced = self._files, self._decoding.method == "forced"
+        files, is_forced = self._encoder.files, self._decoding.method == "forced"
         key = "data.{source_column,target_column}" if is_forced else "data.source_column"
         columns = (files.source_column, files.target_column)[: 1 + is_forced]
         make = scored if is_forced else self._to_translate
@@ -305,9 +363,9 @@ class Translation(Task):
         return found and self._with_unknown_counted(found)
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """As `_counted`; also logs at the end which characters of the sources are unknown."""
-        vocabulary, found, count, affected = self._encoder.vocabularies.source, Counter[str](), 0, 0
-        for example in self._counted(examples):
+        """As `Encoding.counted`; also logs at the end which characters of the sources are unknown."""
+        vocabulary, found, count, affected = self._facts.vocabularies.source, Counter[str](), 0, 0
+        for example in self._encoding.counted(examples):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
                 affected += 1
@@ -319,15 +377,15 @@ class Translation(Task):
             tell_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
     def _to_translate(self, texts: Sequence[str], where: str) -> Example:
-        text, refuses = texts[0].strip(), self._rows.on_long_line == "refuse"
-        return Example(self._encoder.to_translate(text, self._limit, where, refuses), (text, None))
+        text, refuses = texts[0].strip(), self._encoder.config.on_long_line == "refuse"
+        return Example(self._encoder.to_translate(text, self._encoding.limit, where, refuses), (text, None))
 
     def _to_score(self, pair: Pair) -> Example:
-        return Example([self._encoder.to_score(pair, self._limit)], (pair.source, pair.target))
+        return Example([self._encoder.to_score(pair, self._encoding.limit)], (pair.source, pair.target))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
-        return bucket_lengths(self._limit)
+        return bucket_lengths(self._encoding.limit)
 
     def width(self) -> int:
         """See `Task.width`."""
@@ -372,7 +430,7 @@ class Translation(Task):
         found = seq2seq.apply(_telling(self._model), params, arrays, self._ids.start, None, return_attention=True)
         sources, targets = (
             translators.pieces(vocabulary, ids)
-            for vocabulary, ids in zip(self._encoder.vocabularies, (source, target), strict=True)
+            for vocabulary, ids in zip(self._facts.vocabularies, (source, target), strict=True)
         )
         # The decoder looks from what it was fed, at what it was fed.
         fed = ["<s>", *targets[:-1]]
@@ -387,9 +445,9 @@ class Translation(Task):
             if weights is not None
         }
 
-    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
+    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Held-out texts with their translations and the references, and the positions; see `Task.samples`."""
-        for number, (example, outputs) in enumerate(infer(self.held_out())):
+        for number, (example, outputs) in enumerate(infer(data.held_out())):
             seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
             record = self.record(example, outputs)
             yield {**record, "kind": "translation", "reference": example.source[1], **seen}
@@ -408,11 +466,10 @@ class Translation(Task):
             self._decoding, eos_id=self._ids.end, pad_id=self._ids.pad, unk_id=self._ids.unk
         )
         marian.save(folder, params, model, special, decoding)
-        translators.save_vocabularies(self._encoder.vocabularies, folder, for_transformers=True)
+        translators.save_vocabularies(self._facts.vocabularies, folder, for_transformers=True)
 
-    def save_vocabulary(self, folder: Path) -> None:
-        """See `Task.save_vocabulary`."""
-        translators.save_vocabularies(self._encoder.vocabularies, folder)
+
+build_task = Translation
 
 
 def _telling(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:

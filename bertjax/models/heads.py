@@ -53,7 +53,7 @@ class LayerMix(nn.Module):
 
 
 class BertFeatures(nn.Module):
-    """One vector for each token from some layers of BERT, without dropout.
+    """One vector for each token from some layers of BERT.
 
     Parameters: `bert`, without a pooler; `mix` if `mixing` is "weighted".
     """
@@ -63,11 +63,11 @@ class BertFeatures(nn.Module):
     mixing: str  # see `LayerMix`
 
     @nn.compact
-    def __call__(self, inputs: BertInputs) -> Float32[Array, "B S F"]:
+    def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S F"]:
         """Returns the vectors, those of padding too."""
         check_layers(self.layers, self.config.num_layers, "model.layers")
         output = Bert(self.config, use_pooler=False, name="bert")(
-            inputs, deterministic=True, return_attention=False, return_layers=True
+            inputs, deterministic=deterministic, return_attention=False, return_layers=True
         )
         assert output.layers is not None
         return LayerMix(self.mixing, name="mix")(choose_layers(output.layers, self.layers).astype(jnp.float32))

@@ -5,19 +5,18 @@ import dataclasses
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertjax.contract import Params
+from bertjax.contract import Facts, Params
 from bertjax.data.rows.buckets import fitting_length
-from bertjax.data.text import subword_vocabularies
-from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.text import subwords
+from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.text.subwords import SentencePieceSubwords, Subwords
-from bertjax.data.translation.text import DATES, TranslationText
+from bertjax.data.translation.text import DATES
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import json_files, marian
@@ -25,10 +24,10 @@ from bertjax.interop.marian_subwords import MarianSubwords, read_subwords, save_
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
 from bertjax.runs import checkpoints
+from bertjax.tasks.seq2seq import TargetIds
 
 _log = logging.getLogger(__name__)
 
-_DONE = "vocabularies.json"
 _DIGEST = "vocabulary.sha256"  # of the files that vocabularies are in, beside them
 # Whatever a vocabulary may be in.
 _FILES = (
@@ -138,57 +137,34 @@ def _check_unchanged(folder: Path) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Preparation:
-    """The vocabularies of a run, trained on its pairs, which are read as they stand.
+class TranslationFacts(Facts):
+    """The facts of a translation's data.
 
     Attributes:
-      folder: where the vocabularies are kept.
-      text: the pairs.
-      config: which vocabularies.
-      init_from: where they come from instead, or "".
+      vocabularies: of both sides.
     """
 
-    folder: Path
-    text: TranslationText
-    config: SubwordConfig
-    init_from: str
+    vocabularies: Vocabularies
 
-    @property
-    def fingerprint(self) -> str:
-        """What pairs and vocabularies depend on."""
-        if self.init_from:
-            vocabularies: Any = open_vocabularies(Path(self.init_from)).fingerprint
-        elif self.config.vocab_file:
-            vocabularies = subword_vocabularies.make(self.config, lambda: ()).fingerprint
-        else:
-            vocabularies = dataclasses.asdict(self.config)
-        return hashlib.sha256(json.dumps([self.text.fingerprint(), vocabularies]).encode()).hexdigest()
-
-    def run(self) -> None:
-        """Makes the vocabularies, unless that has been done."""
-        done, fingerprint = self.folder / _DONE, self.fingerprint
-        if done.exists() and json.loads(done.read_text())["fingerprint"] == fingerprint:
-            return
-        shutil.rmtree(self.folder, ignore_errors=True)  # of another kind of vocabularies, perhaps
-        self.folder.mkdir(parents=True)
-        if self.init_from:
-            vocabularies = open_vocabularies(Path(self.init_from))
-        else:
-            pairs = self.text.pairs
-            vocabularies = subword_vocabularies.make(
-                self.config, lambda: ((pair.source, pair.target) for pair in pairs("train"))
-            )
-        save_vocabularies(vocabularies, self.folder)
-        with completed(done) as path:
-            path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n")
+    def save(self, folder: Path) -> None:
+        """See `Facts.save`."""
+        save_vocabularies(self.vocabularies, folder)
 
 
-def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
+def read_facts(config: object, folder: Path) -> TranslationFacts:
+    """See `Experiment.read_facts`."""
+    return TranslationFacts(open_vocabularies(folder))
+
+
+def stand_in_facts() -> TranslationFacts:
+    """Special tokens in the place of vocabularies, to check settings with."""
+    joint = subwords.characters(())
+    return TranslationFacts(Vocabularies(joint, joint))
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in what `init_from` determines of the architecture, the model and the texts.
 
-    Args:
-      config: the whole of it.
-      reads: whether pairs are read, to train on or to be scored on.
     Raises:
       UserError: no model is named at all, or one that contradicts the folder.
     """
@@ -206,7 +182,7 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
                     expected=f"{value}, as in init_from={config['init_from']}",
                     fix="leave it out, and name no model after the config file",
                 )
-        whole, model, data = known, {**model, **found}, _read_alike(config, prefixes, reads)
+        whole, model, data = known, {**model, **found}, _read_alike(config, prefixes)
         most = found.get("max_positions", decoding["max_length"])
         decoding["max_length"] = min(decoding["max_length"], most)
     elif model.get("share_embeddings") and data.get("joint") is False:
@@ -240,7 +216,7 @@ def resolve(config: Mapping[str, Any], reads: bool) -> dict[str, Any]:
     return {**config, **whole, "model": model, "data": data, "decoding": decoding}
 
 
-def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any], reads: bool) -> dict[str, Any]:
+def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[str, Any]:
     """The `data` of a config with `init_from`, whose texts get the prefixes that the folder's had.
 
     They get their own where there are any: other languages, or one pair of several. Dates that are read have none.
@@ -257,7 +233,7 @@ def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any], reads: b
                 expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
                 fix="leave it out",
             )
-    if any(data.get(key) for key in _PREFIXES) or (reads and data.get("source") == DATES):
+    if any(data.get(key) for key in _PREFIXES) or data.get("source") == DATES:
         return data
     return {**data, **prefixes}
 
@@ -297,12 +273,7 @@ def pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
     return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
 
 
-def target_ids(start_token: str, vocabulary: Subwords | None) -> tuple[int, int, int, int | None]:
-    """What a decoder is fed first ("begin", "pad" or "end" of its vocabulary), the end, padding and the unknown.
-
-    They stand for what is not known yet if there is no vocabulary.
-    """
-    if vocabulary is None:
-        return 0, 1, 0, None
-    ids = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}
-    return ids[start_token], vocabulary.eos_id, vocabulary.pad_id, vocabulary.unk_id
+def target_ids(start_token: str, vocabulary: Subwords) -> TargetIds:
+    """The special tokens of a target's vocabulary; a decoder is fed its "begin", "pad" or "end" first."""
+    start = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}[start_token]
+    return TargetIds(start, vocabulary.eos_id, vocabulary.pad_id, vocabulary.unk_id)

@@ -12,11 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import build_all, check_unresolved
+from bertjax.config import check_unresolved
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.errors import UserError
 from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.modes import streams
+from bertjax.modes.resolved import Resolved
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference
 from configs import features as config_file
@@ -39,10 +40,10 @@ def tree_of(folder, variant, **overrides):
 
 
 def make(tree):
-    classes = InferenceConfig, features.Config
-    check_unresolved(classes, tree)
-    settings, config = build_all(classes, features.resolve(tree), "")
-    return features.make(config, Path(config.init_from), None), settings
+    """The task, and its settings."""
+    check_unresolved((InferenceConfig, features.Config), tree)
+    _, settings, task = Resolved(features, features.resolve(tree)).of_folder(Path(tree["init_from"]))
+    return task, settings
 
 
 @functools.cache
@@ -296,10 +297,10 @@ def changed(tree, path, value):
 
 def test_every_key_is_read_and_needed_and_has_a_type(folder):
     resolved = features.resolve(tree_of(folder, "word"))
-    classes = InferenceConfig, features.Config
 
     def build(tree):
-        features.make(build_all(classes, tree, "")[1], folder, None)
+        check_unresolved((InferenceConfig, features.Config), tree)
+        Resolved(features, tree).of_folder(folder)
 
     build(resolved)
     fields = [field for cls in (BertConfig, features.FeaturesConfig) for field in dataclasses.fields(cls)]

@@ -17,16 +17,15 @@ import optax
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax.config import build_all
 from bertjax.data.text import subwords
 from bertjax.data.translation.rows import joined
 from bertjax.errors import UserError
 from bertjax.interop import marian
+from bertjax.modes.resolved import Resolved
 from bertjax.progress import tell_once
 from bertjax.runs import checkpoints
 from bertjax.tasks import translators
 from bertjax.training import inference, sharding
-from bertjax.training.config import TrainingConfig
 from configs import translation as config_file
 from experiments import translation
 from tests import tiny
@@ -109,18 +108,19 @@ def lines_of(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-def task_of(folder, variant="tiny", **overrides):
-    return task_from(folder, variant, values_of(folder, **overrides))
+def ready_of(folder, variant="tiny", **overrides):
+    return ready_from(folder, variant, values_of(folder, **overrides))
 
 
-def task_from(folder, variant, values):
+def task_of(folder, **overrides):
+    return ready_of(folder, **overrides).task
+
+
+def ready_from(folder, variant, values):
+    """The task and its data, prepared."""
     tree = config_file.get_config(variant)
     tree.update_from_flattened_dict(values)
-    resolved = translation.resolve(json.loads(tree.to_json_best_effort()))
-    settings, config = build_all((TrainingConfig, translation.Config), resolved, "")
-    text = translation.preparation(config, folder)
-    text.run()
-    return translation.make(config, text.folder, text.folder), settings
+    return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "data")
 
 
 @pytest.fixture(scope="module")
@@ -235,18 +235,22 @@ def test_records_have_scores_and_given_translations_the_same(run, tmp_path):
     ],
 )
 def test_pairs_that_cannot_be_scored(run, lines, told):
-    config = used(run[0], False, {"decoding.method": "forced"})
+    task = predictor(run[0], {"decoding.method": "forced"})
     with pytest.raises(UserError, match=re.escape(told)):
-        list(translation.make(config, run[0], None).examples(iter(lines)))
+        list(task.examples(iter(lines)))
 
 
-def used(workdir, reads, values):
+def used(workdir, values):
     """The config of a model that is used by `init_from`."""
     tree = config_file.get_config()
     lengths = {"data.seq_len": 16, "decoding.max_length": 16}
     tree.update_from_flattened_dict({"init_from": str(workdir), **lengths, **values})
-    resolved = translation.resolve(json.loads(tree.to_json_best_effort()), reads)
-    return build_all((TrainingConfig, translation.Config), resolved, "")[1]
+    return translation.resolve(json.loads(tree.to_json_best_effort()))
+
+
+def predictor(workdir, values):
+    """The task of such a model that only predicts."""
+    return Resolved(translation, used(workdir, {"data.source": "", **values})).of_folder(workdir).task
 
 
 def test_the_best_of_the_beams_come_in_order(run):
@@ -265,7 +269,7 @@ def test_the_best_of_the_beams_come_in_order(run):
 
 def test_a_line_of_two_thousand_words_is_translated_part_by_part(run, tmp_path):
     text = " ".join(["old bird."] * 1000)
-    task = translation.make(used(run[0], False, {}), run[0], None)
+    task = predictor(run[0], {})
     (example,) = task.examples(iter([text]))
     parts = decoded(task, example)
     kinds = sorted({*parts})
@@ -317,7 +321,7 @@ def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
 
 def test_checkpoints_are_averaged(run):
     workdir, _ = run
-    task, _ = task_of(workdir.parent / "again")
+    task = task_of(workdir.parent / "again")
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])),
@@ -375,49 +379,49 @@ def test_texts_have_the_prefixes_of_the_run(run, tmp_path):
     config["data"] |= {"source_prefix": ["bird "], "target_prefix": ["ein "]}
     (workdir / "config.json").write_text(json.dumps(config))
 
-    def prefixes(reads, **data):
-        settings = used(workdir, reads, {f"data.{key}": value for key, value in data.items()})
-        return tuple(settings.data[key] for key in ("source_prefix", "target_prefix")), settings
+    def prefixes(**data):
+        config = used(workdir, {f"data.{key}": value for key, value in data.items()})
+        return tuple(config["data"][key] for key in ("source_prefix", "target_prefix"))
 
     pairs = dict(zip(("source", "target"), write_pairs(tmp_path), strict=True))
     both = ["bird "], ["ein "]
-    assert prefixes(True, **pairs)[0] == both
+    assert prefixes(**pairs) == both
     # What somebody says counts, and need not say anything of the other side.
-    assert prefixes(True, **pairs, source_prefix=("dog ",))[0] == (["dog "], [])
-    assert prefixes(True, **pairs, target_prefix=("",))[0] == ([], [""])
-    assert prefixes(True)[0] == ([], []), "of dates, which have none"
-    found, settings = prefixes(False)
-    task = translation.make(settings, workdir, None)
+    assert prefixes(**pairs, source_prefix=("dog ",)) == (["dog "], [])
+    assert prefixes(**pairs, target_prefix=("",)) == ([], [""])
+    assert prefixes() == ([], []), "of dates, which have none"
+    task = predictor(workdir, {})
     (example,) = task.examples(iter(["a cat."]))
-    assert found == both and decoded(task, example) == ["bird a cat."]
+    assert prefixes(source="") == both and decoded(task, example) == ["bird a cat."]
 
 
 def test_vocabularies_of_an_earlier_start_are_not_taken(tmp_path):
     apart = {"data__joint": False, "model__share_embeddings": False}
     kinds = ({"data__subwords": "wordpiece"}, apart, {})
     for values in (*kinds, *reversed(kinds)):
-        task, _ = task_of(tmp_path, **values)
-        task.save_vocabulary(tmp_path / "run")
-        for found in (task._vocabularies, translators.open_vocabularies(tmp_path / "run")):
+        facts = ready_of(tmp_path, **values).data.facts
+        facts.save(tmp_path / "run")
+        for found in (facts.vocabularies, translators.open_vocabularies(tmp_path / "run")):
             assert (found.source is found.target) == ("data__joint" not in values)
             is_word_piece = isinstance(found.source, subwords.WordPieceSubwords)
             assert is_word_piece == ("data__subwords" in values)
 
 
 def test_packed_pairs_have_the_losses_and_gradients_of_separate_ones(tmp_path):
-    plain, _ = task_of(tmp_path / "plain", data__seq_len=24)
-    packed, _ = task_of(tmp_path / "packed", data__seq_len=24, data__packing=True)
-    params = random_params(plain.init)
+    plain = ready_of(tmp_path / "plain", data__seq_len=24)
+    packed = ready_of(tmp_path / "packed", data__seq_len=24, data__packing=True)
+    params = random_params(plain.task.init)
 
-    def total(task):
+    def total(ready):
         def loss(params, batch):
-            sums, metrics = task.loss(params, batch, None)
+            sums, metrics = ready.task.loss(params, batch, None)
             return sums["translation"], metrics
 
         of_batch = jax.jit(jax.value_and_grad(loss, has_aux=True))
         sums = tokens = pairs = 0
         gradient = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
-        for _, batch in zip(range(task._train.steps_per_epoch), task.batches("train", 0, np.arange(32)), strict=False):
+        batches = ready.data.batches("train", 0, np.arange(32))
+        for _, batch in zip(range(ready.data._train.steps_per_epoch), batches, strict=False):
             (loss_, metrics), gradient_ = of_batch(params, batch)
             sums, tokens = sums + float(loss_), tokens + float(metrics["tokens"][0])
             gradient = jax.tree.map(np.add, gradient, gradient_)
@@ -429,37 +433,37 @@ def test_packed_pairs_have_the_losses_and_gradients_of_separate_ones(tmp_path):
     assert a == pytest.approx(b, rel=1e-5)
     difference = jax.tree.map(np.subtract, gradient, packed_gradient)
     assert optax.global_norm(difference) <= 1e-5 * optax.global_norm(gradient)
-    assert packed._train.steps_per_epoch < plain._train.steps_per_epoch
+    assert packed.data._train.steps_per_epoch < plain.data._train.steps_per_epoch
 
 
 def test_shapes_of_batches_are_announced(tmp_path):
-    task, _ = task_of(tmp_path)
+    task, data, *_ = ready_of(tmp_path)
     announced = [{name: spec.shape for name, spec in specs.items()} for specs in task.batch_specs()]
-    for _, batch in zip(range(30), task.batches("train", 0, np.arange(32)), strict=False):
+    for _, batch in zip(range(30), data.batches("train", 0, np.arange(32)), strict=False):
         assert {name: array.shape for name, array in batch.items()} in announced
-    held_out = list(task.batches("valid", 0, np.arange(32)))  # none of them is too long
+    held_out = list(data.batches("valid", 0, np.arange(32)))  # none of them is too long
     assert all({name: array.shape for name, array in batch.items()} in announced for batch in held_out)
-    assert sum(batch["weights"].sum() for batch in held_out) == len(list(task._pairs.pairs("valid")))
+    assert sum(batch["weights"].sum() for batch in held_out) == len(list(data._text.pairs("valid")))
 
 
 def decoded(task, example):
-    return [task._vocabularies[0].decode(row["input_ids"]) for row in example.rows]
+    return [task._facts.vocabularies[0].decode(row["input_ids"]) for row in example.rows]
 
 
 def test_long_lines_are_split_or_refused(tmp_path, caplog):
     line = " ".join(["cat"] * 40)
-    task, _ = task_of(tmp_path)
+    task = task_of(tmp_path)
     tell_once.cache_clear()
     with caplog.at_level("INFO"):
         example, _ = task.examples(iter([line, "cat."]))
     assert "split 1 of 2 texts, of more than 23 tokens" in caplog.text
     assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 24 for row in example.rows)
     whole = np.concatenate([row["input_ids"][:-1] for row in example.rows])
-    assert task._vocabularies[0].decode(whole) == line
+    assert task._facts.vocabularies[0].decode(whole) == line
     (example,) = task.examples(iter(["a cat sees. old bird. " * 4]))
     parts = decoded(task, example)
     assert len(parts) > 1 and all(part.endswith(".") for part in parts), "split at ends of sentences"
-    strict, _ = task_of(tmp_path / "strict", data__on_long_line="refuse")
+    strict = task_of(tmp_path / "strict", data__on_long_line="refuse")
     with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 23"):
         list(strict.examples(iter(["cat.", line])))
 
@@ -470,14 +474,14 @@ def test_a_lower_max_length_bounds_the_translation_alone(tmp_path, variant, limi
     values = values_of(tmp_path, decoding__max_length=2, data__on_long_line="refuse")
     if variant == "rnn":
         values = {key: value for key, value in values.items() if key not in TRANSFORMER} | RECURRENT
-    task, _ = task_from(tmp_path, variant, values)
+    task, data, *_ = ready_from(tmp_path, variant, values)
     count = limit - 2
     while len(task._encoder._ids(0, [line := " ".join(["cat"] * count)])[0]) > limit:
         count -= 1
     (example,) = task.examples(iter([line]))
     assert decoded(task, example) == [line] and count > 2
     assert max(task.predict_lengths()) == limit
-    assert all(len(example.rows) == 1 for example in task.held_out())
+    assert all(len(example.rows) == 1 for example in data.held_out())
 
 
 def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_translate(tmp_path):
@@ -486,8 +490,8 @@ def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_tra
         names = [str(tmp_path / f"valid{Path(values[key]).suffix}")]
         values[key.replace(".", ".valid_")] = names[0]
         Path(names[0]).write_text("cat " * 40 + "\nold bird.\n")
-    task, _ = task_from(tmp_path, "tiny", values)
-    assert [len(example.rows) > 1 for example in task.held_out()] == [True, False]
+    data = ready_from(tmp_path, "tiny", values).data
+    assert [len(example.rows) > 1 for example in data.held_out()] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -507,7 +511,7 @@ def test_translations_of_parts_are_joined_as_their_script_is_written(parts, expe
 
 
 def test_all_of_a_long_word_is_read(tmp_path):
-    task, _ = task_of(tmp_path)
+    task = task_of(tmp_path)
     text = "catsees" * 1428 + "bird"
     assert len(text) == 10_000
     (example,) = task.examples(iter([text]))
@@ -520,13 +524,8 @@ def test_a_pair_of_ten_thousand_words_is_left_out_and_told(tmp_path, caplog):
     for key, word in (("data.source", "bird"), ("data.target", "Vogel")):
         with Path(values[key]).open("a") as file:
             file.write(" ".join([word] * 10_000) + "\n")
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict(values)
-    _, config = build_all((TrainingConfig, translation.Config), json.loads(tree.to_json_best_effort()), "")
-    text = translation.preparation(config, tmp_path)
-    text.run()
-    task = translation.make(config, text.folder, text.folder)
-    assert next(task.batches("train", 0, np.arange(32)))["input_ids"].shape[1] <= 16
+    data = ready_from(tmp_path, "tiny", values).data
+    assert next(data.batches("train", 0, np.arange(32)))["input_ids"].shape[1] <= 16
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert sum(bool(re.fullmatch("left out 1 of [0-9]+ pairs of .*: over 16 tokens", each)) for each in told) == 1
 
@@ -547,11 +546,11 @@ def test_perfect_translations_score_100_whatever_the_vocabulary_normalizes(tmp_p
         path.write_text("".join(f"{line.format(number)}\n" for number in range(40)))
     files = {key: str(path) for key, path in files.items()}
     files |= {key.replace("__", "__test_"): path for key, path in files.items()}
-    task, _ = task_of(tmp_path, **files, **options, metrics=("bleu", "chrf", "exact_match"))
-    examples = list(task.tested())
+    task, data, *_ = ready_of(tmp_path, **files, **options, metrics=("bleu", "chrf", "exact_match"))
+    examples = list(data.tested())
     references = [example.source[1] for example in examples]
     assert references[0] == f"{target} 0", "as they stand in the file"
-    vocabulary = task._vocabularies[1]
+    vocabulary = task._facts.vocabularies[1]
     ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
     outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
     tell_once.cache_clear()
@@ -562,25 +561,25 @@ def test_perfect_translations_score_100_whatever_the_vocabulary_normalizes(tmp_p
 
 
 def test_a_limit_below_one_token_is_one(tmp_path):
-    task, _ = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
+    task = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
     row = jax.ShapeDtypeStruct((1, 8), np.int32)
     batch = {"input_ids": row, "segment_ids": row}
     assert jax.eval_shape(task.infer, random_params(task.init), batch)["ids"].shape[2] == 1
 
 
 def test_a_line_gets_the_prefix_that_all_texts_had(tmp_path):
-    task, _ = task_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
+    task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
     assert [decoded(task, example) for example in both] == [["to German: a cat."]] * 2 and not empty.rows
     assert both[0].source == ("a cat.", None)
     (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
     assert all(part.startswith("to German: cat") for part in decoded(task, long))
     # No translation is scored with its prefix.
-    held_out = next(task.held_out())
+    held_out = next(data.held_out())
     source, target = held_out.source
     assert source.startswith("to German: ") and not target.startswith("<de>")
-    labels = task._vocabularies[1].encode_batch(["<de> " + target])[0]
-    ids = np.append(labels, np.int32(task._vocabularies[1].eos_id))[None]
+    labels = task._facts.vocabularies[1].encode_batch(["<de> " + target])[0]
+    ids = np.append(labels, np.int32(task._facts.vocabularies[1].eos_id))[None]
     outputs = [{"ids": ids, "lengths": np.array([ids.size]), "scores": np.zeros(1)}]
     assert task.record(held_out, outputs)["translation"] == target
 
@@ -590,22 +589,22 @@ def test_of_several_prefixes_a_line_brings_its_own(tmp_path):
     sources, targets = (f"{tmp_path}/train.{side},{tmp_path}/other.{side}" for side in ("en", "de"))
     files = {"data__source": sources, "data__target": targets, "data__test_source": sources}
     files |= {"data__test_target": targets, "data__source_prefix": ("A: ", "B: ")}
-    task, _ = task_of(tmp_path, **files)
+    task = task_of(tmp_path, **files)
     assert [decoded(task, example) for example in task.examples(iter(["B: a cat."]))] == [["B: a cat."]]
     with pytest.raises(UserError, match=r"input line 1: got 'a cat\.', a text without a prefix; expected one that"):
         list(task.examples(iter(["a cat."])))
 
 
 def test_nothing_after_a_prefix_stays_nothing(tmp_path):
-    task, _ = task_of(tmp_path, data__source_prefix=("to German: ",))
+    task = task_of(tmp_path, data__source_prefix=("to German: ",))
     assert not any(example.rows for example in task.examples(iter(["to German: ", "to German:", " "])))
 
 
 def test_a_run_from_scratch_is_exported(tmp_path):
-    task, _ = task_of(tmp_path, model__norm="post", decoding__alpha=0.5)
+    task = task_of(tmp_path, model__norm="post", decoding__alpha=0.5)
     params = random_params(task.init)
     task.export(params, tmp_path / "exported")
-    params["bias"] = np.zeros(task._vocabularies[1].vocab_size, np.float32)
+    params["bias"] = np.zeros(task._facts.vocabularies[1].vocab_size, np.float32)
     read = marian.load(tmp_path / "exported", jax.eval_shape(lambda: params))
     jax.tree.map(np.testing.assert_array_equal, read, params)
     generation = json.loads((tmp_path / "exported" / "generation_config.json").read_text())
@@ -617,13 +616,13 @@ def test_a_run_from_scratch_is_exported(tmp_path):
 def test_a_published_folder_states_how_it_decodes(tmp_path):
     """Its generation_config.json gives the defaults; the command line overrides them, and the log says so."""
     options = {"num_beams": 3, "block_ngrams": 2, "max_length": 9, "forbid_unk": True, "force_eos": True}
-    task, _ = task_of(tmp_path, model__norm="post", **{f"decoding__{key}": value for key, value in options.items()})
+    task = task_of(tmp_path, model__norm="post", **{f"decoding__{key}": value for key, value in options.items()})
     task.export(random_params(task.init), tmp_path / "exported")
     given = {"init_from": str(tmp_path / "exported"), "decoding.block_ngrams": 4}
     command = ["--mode=predict", "--format=jsonl", "--config=configs/translation.py", *flags(given)]
     outcome = tiny.run_on_one(*command, stdin=b"a cat sees.\n")
     assert outcome.status is None, outcome.status
-    ids = task._encoder.vocabularies.target.encode_batch([json.loads(outcome.stdout)["translation"]])[0]
+    ids = task._facts.vocabularies.target.encode_batch([json.loads(outcome.stdout)["translation"]])[0]
     assert len(ids) <= 8, "9 with the end token"
     for told in (
         "decoding.num_beams: 3, from ",
@@ -660,9 +659,9 @@ def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
 
 
 def test_many_samples_go_in_smaller_batches(tmp_path):
-    widths = [task_of(tmp_path, **changes)[0].width() for changes in ({}, {"decoding__method": "sampling"})]
+    widths = [task_of(tmp_path, **changes).width() for changes in ({}, {"decoding__method": "sampling"})]
     assert widths == [2, 1]
-    task, settings = task_of(tmp_path, decoding__method="sampling", decoding__n_best=64)
+    task, _, settings, _ = ready_of(tmp_path, decoding__method="sampling", decoding__n_best=64)
     mesh = sharding.make_mesh(settings.mesh, jax.devices()[:1])
     rows = [{"input_ids": np.ones(8, np.int32)}] * 600
     sizes = [len(members) for members, _ in inference.Predictor(task, mesh)._batches(rows)]
@@ -672,12 +671,12 @@ def test_many_samples_go_in_smaller_batches(tmp_path):
 def test_dates_never_end(tmp_path):
     dates = {"source": "dates", "subwords": "characters", "seq_len": 32, "joint": False}
     changes = {f"data__{key}": value for key, value in dates.items()}
-    task, _ = task_of(tmp_path, **changes, model__max_positions=64, model__share_embeddings=False)
-    first, second = (next(task.batches("train", start, np.arange(32))) for start in (0, 1))
-    stream = task.batches("train", 0, np.arange(32))
+    data = ready_of(tmp_path, **changes, model__max_positions=64, model__share_embeddings=False).data
+    first, second = (next(data.batches("train", start, np.arange(32))) for start in (0, 1))
+    stream = data.batches("train", 0, np.arange(32))
     np.testing.assert_equal([first, second], [next(stream), next(stream)])
     assert not np.array_equal(first["input_ids"], second["input_ids"])
-    assert len(list(task.tested())) == 1000
+    assert len(list(data.tested())) == 1000
     with pytest.raises(UserError, match=r"data\.seq_len: got 16; expected at least \d\d, as of a date\. Fix: raise"):
         task_of(tmp_path, **{**changes, "data__seq_len": 16}, model__max_positions=64, model__share_embeddings=False)
 
@@ -782,8 +781,7 @@ def test_dates_are_translated_and_drawn(variant, num_layers, num_heads, tmp_path
 @pytest.mark.parametrize("variant", ["tiny", "base", "big", "rnn", "dates", "rnn,dates"])
 def test_each_variant_makes_a_task(variant):
     tree = json.loads(config_file.get_config(variant).to_json_best_effort())
-    settings, config = build_all((TrainingConfig, translation.Config), translation.resolve(tree), "")
-    task = translation.make(config, None, None)
+    _, settings, task = Resolved(translation, translation.resolve(tree)).rehearsed()
     assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
     assert jax.eval_shape(task.init, jax.random.key(0))
 
@@ -824,10 +822,10 @@ def test_a_vocabulary_of_another_run(run, tmp_path):
     given = ["--config=configs/translation.py", f"--config.init_from={workdir}", f"--workdir={tmp_path / 'new'}"]
     outcome = tiny.run_on_one(*given, f"--config.data.vocab_file={workdir}")
     assert "data.vocab_file" in outcome.error and "expected none, as the vocabularies are those of" in outcome.error
-    other, _ = task_of(tmp_path / "other", data__vocab_size=60)
+    other = ready_of(tmp_path / "other", data__vocab_size=60).data
     stolen = tmp_path / "stolen"
     shutil.copytree(workdir, stolen)
-    other.save_vocabulary(stolen)
+    other.facts.save(stolen)
     source = tmp_path / "in.txt"
     source.write_text("cat.\n")
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={stolen}", f"--input={source}")
@@ -867,7 +865,7 @@ def test_a_key_that_a_recurrent_model_does_not_have_is_told(key):
     tree = json.loads(config_file.get_config("rnn").to_json_best_effort())
     tree["model"][key] = 1
     with pytest.raises(UserError, match=rf"model\.{key}"):
-        translation.make(build_all((TrainingConfig, translation.Config), translation.resolve(tree), "")[1], None, None)
+        Resolved(translation, translation.resolve(tree)).rehearsed()
 
 
 def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):
@@ -879,10 +877,10 @@ def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):
 
 
 def test_attention_is_told_where_flash_attention_was_trained_with(tmp_path, compiled_attention):
-    task, _ = task_of(tmp_path, model__dtype="bfloat16")
-    flash, _ = task_of(tmp_path, model__dtype="bfloat16", model__attention_backend="cudnn")
-    example = next(task.held_out())
-    ids = np.array([[5, 6, task._vocabularies[1].eos_id]], np.int32)
+    task, data, *_ = ready_of(tmp_path, model__dtype="bfloat16")
+    flash = task_of(tmp_path, model__dtype="bfloat16", model__attention_backend="cudnn")
+    example = next(data.held_out())
+    ids = np.array([[5, 6, task._facts.vocabularies[1].eos_id]], np.int32)
     outputs = [{"ids": ids, "lengths": np.array([3]), "scores": np.zeros(1)}]
     params = random_params(task.init)
     found, expected = (each.attention(params, example, outputs) for each in (flash, task))
@@ -901,18 +899,10 @@ def test_files_that_do_not_fit_are_told(tmp_path):
     ):
         english.write_text(text)
         with pytest.raises(UserError, match=told):
-            build(values, tmp_path)
+            ready_from(tmp_path, "tiny", values)
     english.write_bytes(whole.encode().replace(b"cat", b"\xff\xfe", 1))
     with pytest.raises(UserError, match="UTF-8"):
-        build(values, tmp_path)
-
-
-def build(values, folder):
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict(values)
-    _, config = build_all((TrainingConfig, translation.Config), json.loads(tree.to_json_best_effort()), "")
-    text = translation.preparation(config, folder)
-    text.run()
+        ready_from(tmp_path, "tiny", values)
 
 
 @pytest.mark.slow
@@ -948,16 +938,16 @@ def test_weights_and_vocabularies_come_from_a_marian_folder_and_go_back(tmp_path
 
 
 def test_translations_are_shown_beside_their_references(tmp_path):
-    task, _ = task_of(tmp_path)
-    found = shown(task, tmp_path / "shown")
-    for example, pair in zip(found.examples, task.held_out(), strict=False):
+    task, data, *_ = ready_of(tmp_path)
+    found = shown(task, data, tmp_path / "shown")
+    for example, pair in zip(found.examples, data.held_out(), strict=False):
         assert (example["source"], example["reference"]) == pair.source
     titles = [matrix["title"] for matrix in found.matrices]
     assert titles == ["Attention mask of a row", "Position embeddings", "How alike positions are"]
 
 
 def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):
-    task, _ = task_of(tmp_path)
+    task = task_of(tmp_path)
     tell_once.cache_clear()
     with caplog.at_level("INFO"):
         list(task.examples(iter(["a cat жж sees.", "old 東 ж bird.", "dog."])))

@@ -93,7 +93,8 @@ def test_features_of_bert(mixing):
         bert = Bert(published.CONFIG, use_pooler=True)
         options = {"deterministic": True, "return_attention": False, "return_layers": True}
         layers = bert.apply({"params": variables["params"]["bert"]}, inputs, **options).layers
-        return heads.BertFeatures(published.CONFIG, (1, -1), mixing).apply(variables, inputs), layers
+        features = heads.BertFeatures(published.CONFIG, (1, -1), mixing)
+        return features.apply(variables, inputs, deterministic=True), layers
 
     found, layers = map(np.asarray, found_and_layers(variables))
     expected = np.concatenate([layers[1], layers[4]], axis=-1) if mixing == "concatenation" else layers[1] + layers[4]

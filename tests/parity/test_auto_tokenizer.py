@@ -72,7 +72,7 @@ def exported(kind, folder):
             options[f"data__{key}"] = str(path)
     else:
         options |= {"data__subwords": kind, "data__lowercase": kind == "wordpiece"}
-    task, _ = translation.task_of(folder, **options)
+    task = translation.task_of(folder, **options)
     task.export(jax.tree.map(lambda leaf: 2 * leaf, random_params(task.init)), folder / "exported")
     return folder / "exported"
 

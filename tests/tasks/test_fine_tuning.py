@@ -7,35 +7,25 @@ import re
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
-from bertjax.tasks.fine_tuning import (
-    WarmStartConfig,
-    batch_specs,
-    check_packing,
-    check_two_segments,
-    example,
-    model_configs,
-    resolve_lengths,
-    shapes,
-)
+from bertjax.tasks.bert import batch_specs, check_two_segments, model_configs, shapes, to_example
+from bertjax.tasks.fine_tuning import WarmStartConfig, check_packing, resolve_lengths
 from configs import parts
 from tests.tiny import check_told
 
 
 def config(**changes):
     """What all fine-tuning begins with, as `launch.py` gives it."""
-    tree = ConfigDict()
-    parts.fine_tuning(tree, "tiny")
+    tree = parts.fine_tuning("classification", "tiny")
     tree.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
     return json.loads(tree.to_json())
 
 
 def lengths(num_rows, **changes):
     """Steps, warm-up, and steps between evaluations and between checkpoints."""
-    resolved = resolve_lengths(config(**changes), num_rows)
+    resolved = resolve_lengths(config(**changes), lambda: num_rows)
     steps, warmup = resolved["num_steps"], resolved["optimizer"]["warmup_steps"]
     return steps, warmup, resolved["evaluate_every"], resolved["checkpoint"]["save_every"]
 
@@ -77,9 +67,9 @@ def test_what_the_config_sets_stays(changes, expected):
 def test_nothing_else_changes_and_the_config_given_stays():
     given = config()
     before = json.dumps(given)
-    resolved = resolve_lengths(given, 320)
+    resolved = resolve_lengths(given, lambda: 320)
     assert json.dumps(given) == before
-    assert resolve_lengths(resolved, 99_999) == resolved  # a run's own config
+    assert resolve_lengths(resolved, lambda: 99_999) == resolved  # a run's own config
     for tree in (resolved, given):
         for key in ("num_steps", "evaluate_every"):
             del tree[key]
@@ -100,7 +90,7 @@ def test_nothing_else_changes_and_the_config_given_stays():
 )
 def test_lengths_out_of_range(key, value, expected, fix):
     with pytest.raises(UserError) as error:
-        resolve_lengths(config(**{key: value}), 320)
+        resolve_lengths(config(**{key: value}), lambda: 320)
     check_told(f"error: {error.value}", what=f"config key {key}$", got=str(value), expected=expected, fix=fix)
 
 
@@ -141,7 +131,7 @@ def test_what_reads_on_from_one_example_into_the_next_is_not_packed(key):
 
 def test_the_rows_of_an_example_have_segments():
     rows = [{"input_ids": np.arange(n, dtype=np.int32), "labels": np.array(n)} for n in (3, 1)]
-    made = example(rows, "source")
+    made = to_example(rows, "source")
     assert made.source == "source"
     assert [row["segment_ids"].tolist() for row in made.rows] == [[1, 1, 1], [1]]
     assert made.rows[0]["segment_ids"].dtype == np.int32
