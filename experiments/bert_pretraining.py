@@ -83,7 +83,14 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     return pretrained.resolve(config, seq_len=_SEQ_LEN)
 
 
-read_facts, stand_in_facts = bert.read_facts, bert.stand_in_facts
+read_facts = bert.read_facts
+
+
+def stand_in_facts(config: Config) -> BertFacts:
+    """See `Trainable.stand_in_facts`. Raises UserError if no text is named."""
+    corpus, *_ = build_all(_DATA, config.data, "data")
+    corpus.check_source()
+    return bert.stand_in_facts(config)
 
 
 def _batch_config(config: Config) -> BatchConfig:

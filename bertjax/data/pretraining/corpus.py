@@ -94,9 +94,6 @@ class CorpusConfig(Constrained, prefix="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.source and not (self.valid_source and self.vocab_file):
-            fix = "set --config.data.source=FILE"
-            raise UserError("config key data.source", got="nothing", expected="text to train on", fix=fix)
         if not self.vocab_file and self.vocab_size < MIN_VOCAB_SIZE:
             raise UserError(
                 "config key data.vocab_size",
@@ -104,6 +101,12 @@ class CorpusConfig(Constrained, prefix="data"):
                 expected=f"at least {MIN_VOCAB_SIZE}: the special tokens and some characters",
                 fix="raise it; BERT has 30522",
             )
+
+    def check_source(self) -> None:
+        """Raises UserError if no text is named that a vocabulary and tokens could be made of."""
+        if not self.source and not (self.valid_source and self.vocab_file):
+            fix = "set --config.data.source=FILE"
+            raise UserError("config key data.source", got="nothing", expected="text to train on", fix=fix)
 
 
 def _splits(config: CorpusConfig) -> tuple[str, ...]:
@@ -164,6 +167,7 @@ class Preparation:
 
     def __init__(self, config: CorpusConfig, default_dir: Path) -> None:
         """Args: what text; where to keep it unless the config says. Raises UserError if it cannot be read."""
+        config.check_source()
         self._config, parts = config, _fingerprint_parts(config)
         home = Path(config.prepared_dir or default_dir).absolute()
         every = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
