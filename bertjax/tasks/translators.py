@@ -157,8 +157,8 @@ def read_facts(config: object, folder: Path) -> TranslationFacts:
 
 
 def stand_in_facts() -> TranslationFacts:
-    """Special tokens in the place of vocabularies, to check settings with."""
-    joint = subwords.characters(())
+    """Special tokens and some letters in the place of vocabularies, to check settings with."""
+    joint = subwords.characters("abcd")
     return TranslationFacts(Vocabularies(joint, joint))
 
 
