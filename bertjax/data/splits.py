@@ -1,12 +1,62 @@
 """Which rows are held out where no source of their own gives them."""
 
+import dataclasses
 import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from bertjax.config import Constrained
 from bertjax.data.random import Stream, bits, uniform
 from bertjax.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitConfig(Constrained, prefix="data"):
+    """Where training rows and held-out rows come from.
+
+    Attributes:
+      source: the training rows; empty where there are only held-out rows to score.
+      valid_source: the held-out rows; empty to hold out rows of `source`.
+      valid_fraction: which fraction of the rows is held out where `valid_source` is empty, drawn by their numbers.
+    """
+
+    source: str
+    valid_source: str
+    valid_fraction: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_split(self.valid_source, self.valid_fraction)
+
+
+def read_splits(
+    config: SplitConfig,
+    read: Callable[[str, str], list[T]],
+    seed: int,
+    group: Callable[[list[T]], Sequence[int]] = lambda rows: range(len(rows)),
+) -> tuple[list[T], list[T]]:
+    """Returns the training rows, none without a source of them, and the held-out rows.
+
+    Args:
+      config: the sources.
+      read: returns the rows of a source, given the config key that names it.
+      seed: what draws the held-out rows, if they have no source.
+      group: returns the numbers of rows; those of one number are held out together.
+    Raises:
+      UserError: as `read`; or no row on one side.
+    """
+    if config.valid_source:
+        train = read(config.source, "data.source") if config.source else []
+        return train, read(config.valid_source, "data.valid_source")
+    rows = read(config.source, "data.source")
+    out = held_out(np.array(group(rows)), config.valid_fraction, seed, config.source)
+    return list(itertools.compress(rows, ~out)), list(itertools.compress(rows, out))
 
 
 def check_split(valid_source: str, valid_fraction: float) -> None:

@@ -8,46 +8,29 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
-from bertjax.config import Constrained
-from bertjax.data.readers import tables
-from bertjax.data.readers.lines import BadRows, OnBadRow, RowError
-from bertjax.data.readers.tables import Row, text_of, value_of
-from bertjax.data.splits import check_split, held_out
+from bertjax.data import splits
+from bertjax.data.readers.lines import RowError
+from bertjax.data.readers.tables import Row, TableConfig, text_of, value_of
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledTextConfig(Constrained, prefix="data"):
+class LabeledTextConfig(TableConfig):
     """Which rows to read, and what of them.
 
     Attributes:
-      source: training rows (see `tables.read_rows`); empty where there are only held-out rows to score.
-      valid_source: held-out rows; empty to hold out rows of `source`.
-      valid_fraction: which fraction of the rows is held out where `valid_source` is empty, drawn by their numbers.
-      header: whether the first row of a TSV or CSV file names the columns; if not, they are "0", "1", and so on.
-      separator: what parts the fields of a line; empty to tell it by the files' names.
       text_columns: the column of the text, or the two of a pair.
       label_column: the column of the label or number; empty if there is none.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """
 
-    source: str
-    valid_source: str
-    valid_fraction: float
-    header: bool
-    separator: str
     text_columns: tuple[str, ...]
     label_column: str
-    on_bad_row: OnBadRow
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_text_columns(self.text_columns)
-        check_split(self.valid_source, self.valid_fraction)
         columns = (*self.text_columns, self.label_column)
         if len(set(columns)) < len(columns):
             raise UserError(
@@ -80,13 +63,7 @@ def read_splits(config: LabeledTextConfig, numeric: bool, seed: int) -> tuple[li
     if not config.label_column:
         fix = "set --config.data.label_column to the column of the label"
         raise UserError("config key data.label_column", got="''", expected="a column: training needs labels", fix=fix)
-    if config.valid_source:
-        rows = read(config, config.source, "data.source", numeric) if config.source else []
-        return rows, read(config, config.valid_source, "data.valid_source", numeric)
-    rows = read(config, config.source, "data.source", numeric)
-    out = held_out(np.arange(len(rows)), config.valid_fraction, seed, config.source)
-    train, valid = ([row for row, is_out in zip(rows, out, strict=True) if is_out == side] for side in (False, True))
-    return train, valid
+    return splits.read_splits(config, lambda source, key: read(config, source, key, numeric), seed)
 
 
 def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> list[LabeledText]:
@@ -98,22 +75,10 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> lis
       key: the config key that named it, for messages.
       numeric: whether labels are numbers to predict, not names of classes.
     Raises:
-      UserError: a source that cannot be read, a bad row, or no row at all. Bad are, besides those of
-        `tables.read_rows`, rows without one of the columns or with an empty text or label, and numbers that are
-        none or not finite.
+      UserError: as `TableConfig.read`. Bad are rows without one of the columns or with an empty text or label, and
+        numbers that are none or not finite.
     """
-    bad_rows = BadRows(config.on_bad_row)
-    rows = tables.read_rows(source, key, config.header, config.separator, bad_rows)
-    good = list(bad_rows.sift(map(partial(_labeled, config=config, numeric=numeric), rows)))
-    if not good:
-        raise UserError(
-            f"config key {key}={source}",
-            got=f"no rows at all ({bad_rows.count} bad rows left out)",
-            expected="at least one row",
-            fix="check that the source is the one meant; config.data.on_bad_row=stop tells of the first bad row",
-        )
-    _log.info("read %s: %d rows, %d bad rows left out", source, len(good), bad_rows.count)
-    return good
+    return config.read(source, key, partial(_labeled, config=config, numeric=numeric))
 
 
 def label_names(rows: Sequence[LabeledText], known: Sequence[str]) -> tuple[str, ...]:

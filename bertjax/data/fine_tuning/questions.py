@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from bertjax.config import Constrained
+from bertjax.data import splits
 from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, find_files, parse_json, read_json
-from bertjax.data.splits import check_split, held_out
+from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -20,26 +18,14 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionsConfig(Constrained, prefix="data"):
-    """Which questions to read.
+class QuestionsConfig(SplitConfig):
+    """Which questions to read: paths or globs of SQuAD files, separated by commas. Contexts are held out.
 
     Attributes:
-      source: training questions: paths or globs of SQuAD files, separated by commas; empty where there are only
-        held-out questions to score.
-      valid_source: held-out questions; empty to hold out questions of `source`.
-      valid_fraction: which fraction of the contexts is held out where `valid_source` is empty, with all their
-        questions, drawn by their numbers.
       on_bad_row: "stop" at a malformed question, paragraph or article, or "skip" and count it.
     """
 
-    source: str
-    valid_source: str
-    valid_fraction: float
     on_bad_row: OnBadRow
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_split(self.valid_source, self.valid_fraction)
 
 
 class Answer(NamedTuple):
@@ -73,15 +59,16 @@ def read_splits(config: QuestionsConfig, seed: int) -> tuple[list[Question], lis
     Raises:
       UserError: as `read_questions`; or no question on one side.
     """
-    if config.valid_source:
-        questions = _read(config, config.source, "data.source", aligned=True) if config.source else []
-        return questions, _read(config, config.valid_source, "data.valid_source", aligned=False)
-    questions = _read(config, config.source, "data.source", aligned=True)
+
+    def read(source: str, key: str) -> list[Question]:
+        return _read(config, source, key, aligned=key == "data.source")
+
+    return splits.read_splits(config, read, seed, _by_context)
+
+
+def _by_context(questions: list[Question]) -> list[int]:
     numbers: dict[str, int] = {}
-    groups = np.array([numbers.setdefault(question.context, len(numbers)) for question in questions])
-    out = held_out(groups, config.valid_fraction, seed, config.source)
-    train, valid = ([q for q, is_out in zip(questions, out, strict=True) if is_out == side] for side in (False, True))
-    return train, valid
+    return [numbers.setdefault(question.context, len(numbers)) for question in questions]
 
 
 def _read(config: QuestionsConfig, source: str, key: str, aligned: bool) -> list[Question]:

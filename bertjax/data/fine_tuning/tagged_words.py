@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.config import Constrained
+from bertjax.data import splits
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, find_files, read_lines
 from bertjax.data.rows.text_rows import unit_rows
-from bertjax.data.splits import check_split, held_out
+from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 
@@ -37,24 +37,14 @@ _CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencesConfig(Constrained, prefix="data"):
-    """Which sentences to read.
+class SentencesConfig(SplitConfig):
+    """Which sentences to read; see `read_sentences` for their sources.
 
     Attributes:
-      source: training sentences (see `read_sentences`); empty where there are only held-out sentences to score.
-      valid_source: held-out sentences; empty to hold out sentences of `source`.
-      valid_fraction: which fraction of the sentences is held out where `valid_source` is empty, drawn by their numbers.
       on_bad_row: "stop" at a malformed row, or "skip" its sentence and count it.
     """
 
-    source: str
-    valid_source: str
-    valid_fraction: float
     on_bad_row: OnBadRow
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_split(self.valid_source, self.valid_fraction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +83,7 @@ def read_splits(config: SentencesConfig, columns: Columns, seed: int) -> tuple[l
     Raises:
       UserError: as `read_sentences`; or no sentence on one side.
     """
-    if config.valid_source:
-        sentences = _read(config, columns, config.source, "data.source") if config.source else []
-        return sentences, _read(config, columns, config.valid_source, "data.valid_source")
-    sentences = _read(config, columns, config.source, "data.source")
-    out = held_out(np.arange(len(sentences)), config.valid_fraction, seed, config.source)
-    train, valid = ([s for s, is_out in zip(sentences, out, strict=True) if is_out == side] for side in (False, True))
-    return train, valid
+    return splits.read_splits(config, lambda source, key: _read(config, columns, source, key), seed)
 
 
 def _read(config: SentencesConfig, columns: Columns, source: str, key: str) -> list[Sentence]:

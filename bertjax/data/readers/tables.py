@@ -1,21 +1,64 @@
 """Tables as rows of named values: TSV, CSV, JSON lines and TFDS records."""
 
 import csv
+import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data.readers import lines
-from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.readers.sources import split_name
+from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
 
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
 
 # After an error of its own `csv` would read on within the field; rows are not let grow so long.
 csv.field_size_limit(MAX_LINE_BYTES)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableConfig(SplitConfig):
+    """Tables of training rows and of held-out rows; see `read_rows` for their sources.
+
+    Attributes:
+      header: whether the first row of a TSV or CSV file names the columns; if not, they are "0", "1", and so on.
+      separator: what parts the fields of a line; empty to tell it by the files' names.
+      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+    """
+
+    header: bool
+    separator: str
+    on_bad_row: OnBadRow
+
+    def read(self, source: str, key: str, make: Callable[["Row"], T]) -> list[T]:
+        """Returns what `make` makes of the rows of one source, in order.
+
+        Args:
+          source: the source.
+          key: the config key that named it, for messages.
+          make: raises RowError for a bad row.
+        Raises:
+          UserError: a source that cannot be read, a bad row, or no row at all.
+        """
+        bad_rows = BadRows(self.on_bad_row)
+        rows = read_rows(source, key, self.header, self.separator, bad_rows)
+        good = list(bad_rows.sift(map(make, rows)))
+        if not good:
+            raise UserError(
+                f"config key {key}={source}",
+                got=f"no rows at all ({bad_rows.count} bad rows left out)",
+                expected="at least one row",
+                fix="check that the source is the one meant; config.data.on_bad_row=stop tells of the first bad row",
+            )
+        _log.info("read %s: %d rows, %d bad rows left out", source, len(good), bad_rows.count)
+        return good
 
 
 class Row(NamedTuple):

@@ -3,12 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
 
-from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, examples_in
+from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, examples_in
 from bertjax.data.rows.layout import places_in_groups
 from bertjax.data.rows.packing import Packing, make_recipes, pack
 
@@ -93,11 +93,14 @@ class PackedBatches:
 
 
 def training_batches(
-    rows: Rows, length: int, packing: bool, batch_size: int, seed: int
+    rows: Padded, length: int, packing: bool, batch_size: int, seed: int
 ) -> BucketedBatches | PackedBatches:
-    """Batches to fine-tune on: of rows up to `length`, of one example or of several; as many rows of each length."""
+    """Batches to fine-tune on: of rows up to `length`, of one example or of several; as many rows of each length.
+
+    Those that are packed have to be `Packable` too, as `Rows` are.
+    """
     if packing:
-        return PackedBatches(rows, row_of(length, examples_in(length)), batch_size, seed)
+        return PackedBatches(cast(Packable, rows), row_of(length, examples_in(length)), batch_size, seed)
     lengths = bucket_lengths(length)
     return BucketedBatches(rows, lengths, [batch_size] * len(lengths), seed)
 
