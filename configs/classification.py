@@ -23,7 +23,6 @@ BERT's recipe: 3 epochs of batches of 32 at 5e-5 (the paper also tries 4e-5, 3e-
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from configs import glue, parts
 from configs.sizes import SIZES
@@ -58,18 +57,9 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _data(size: str) -> ConfigDict:
-    data = ConfigDict()
-    data.source = ""
-    data.valid_source = ""
-    data.valid_fraction = 0.1
-    data.header = True
-    data.separator = ""
+    data = parts.table(size)
     data.text_columns = ("sentence",)
     data.label_column = "label"
-    data.on_bad_row = "stop"
     data.labels = ()  # of the training rows
-    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.packing = False
-    data.vocab_file = ""
-    data.lowercase = True if size else placeholder(bool)
     return data

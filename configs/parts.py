@@ -117,6 +117,27 @@ def fine_tuning(experiment: str, size: str) -> ConfigDict:
     return config
 
 
+def rows(size: str) -> ConfigDict:
+    """Rows to fine-tune on, and the vocabulary that encodes them."""
+    data = ConfigDict()
+    data.source = ""
+    data.valid_source = ""
+    data.valid_fraction = 0.1
+    data.on_bad_row = "stop"
+    data.seq_len = placeholder(int)  # as the experiment says, or all positions of a model with fewer
+    data.vocab_file = ""
+    data.lowercase = True if size else placeholder(bool)
+    return data
+
+
+def table(size: str) -> ConfigDict:
+    """The same of tables."""
+    data = rows(size)
+    data.header = True
+    data.separator = ""
+    return data
+
+
 def decoding() -> ConfigDict:
     """Beam search, and what `decoding.method=sampling` reads."""
     decoding = ConfigDict()

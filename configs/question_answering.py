@@ -26,7 +26,6 @@ BERT's recipe: batches of 32 at 5e-5, for 3 epochs; of 48 for 2 with SQuAD 2.0. 
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from configs import parts
 from configs.sizes import SIZES
@@ -48,12 +47,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _data(size: str) -> ConfigDict:
-    data = ConfigDict()
-    data.source = ""
-    data.valid_source = ""
-    data.valid_fraction = 0.1
-    data.on_bad_row = "stop"
-    data.seq_len = placeholder(int)  # 384, or all positions of a model with fewer
+    data = parts.rows(size)
     data.packing = False
     data.doc_stride = 128
     data.max_query_length = 64
@@ -61,6 +55,4 @@ def _data(size: str) -> ConfigDict:
     data.n_best = 20
     data.null_answers = False
     data.null_threshold = 0.0
-    data.vocab_file = ""
-    data.lowercase = True if size else placeholder(bool)
     return data

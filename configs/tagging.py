@@ -53,19 +53,13 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _data(size: str) -> ConfigDict:
-    data = ConfigDict()
-    data.source = ""
-    data.valid_source = ""
-    data.valid_fraction = 0.1
+    data = parts.rows(size)
     data.word_column = 0
     data.tag_column = -1
-    data.on_bad_row = "stop"
     data.scheme = "auto"
     data.labels = ()  # of the training sentences
-    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.packing = False
     data.split_punctuation = True
     data.text_field = ""  # the column of the sentences in a table to predict on
-    data.vocab_file = ""
     data.lowercase = False if size else placeholder(bool)
     return data

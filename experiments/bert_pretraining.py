@@ -259,23 +259,27 @@ class BertPretraining(BertTask[Config]):
 
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Short held-out instances with their masks filled, a row's mask, and the positions; see `Task.samples`."""
-        batch = next(data.batches("valid", 0, np.arange(self._config.batch_size)))
-        vocab = self._tokenizer.vocab
-        for number, (example, outputs) in enumerate(infer(self._shown(batch))):
-            (row,), (text, positions, labels, is_next) = example.rows, example.source
-            record = self.record(Example([row], (text, positions)), outputs)
-            masks = [{**m, "label": vocab[label]} for m, label in zip(record["masks"], labels, strict=True)]
-            words = [vocab[token] for token in row["input_ids"].tolist()]
-            seen = samples.attention(number, example, params, self._model_config, vocab)
-            follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
-            yield {"kind": "masks", "masks": masks, "words": words, **follows, **seen}
-        lengths = np.sum(batch["segment_ids"] == 1, axis=1)  # 0 in rows that fill up the batch
+        segments = self._held_out_batch(data)["segment_ids"]
+        lengths = np.sum(segments == 1, axis=1)  # 0 in rows that fill up the batch
         fewest = np.argmin(np.where(lengths, lengths, np.inf))  # the row with the most else in it
-        yield samples.mask(batch["segment_ids"][fewest], self._model_config.direction)
-        yield from samples.bert_positions(params)
+        yield samples.mask(segments[fewest], self._model_config.direction)
+        yield from super().samples(params, data, infer)
 
-    def _shown(self, batch: Batch) -> Iterator[Example]:
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """See `BertTask.sample`."""
+        (row,), (text, positions, labels, is_next) = example.rows, example.source
+        record, vocab = self.record(Example([row], (text, positions)), outputs), self._tokenizer.vocab
+        masks = [{**m, "label": vocab[label]} for m, label in zip(record["masks"], labels, strict=True)]
+        words = [vocab[token] for token in row["input_ids"].tolist()]
+        follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
+        return {"kind": "masks", "masks": masks, "words": words, **follows}
+
+    def _held_out_batch(self, data: Data) -> Batch:
+        return next(data.batches("valid", 0, np.arange(self._config.batch_size)))
+
+    def shown(self, data: Data) -> Iterator[Example]:
         """The first instance of each row of a batch of which anything is predicted, the shortest first."""
+        batch = self._held_out_batch(data)
         lengths = np.sum(batch["segment_ids"] == 1, axis=1)
         for i in np.argsort(lengths, kind="stable"):
             row = {name: batch[name][i, : lengths[i]] for name in ("input_ids", "token_type_ids", "segment_ids")}

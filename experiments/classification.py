@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import build_all, each, one_of
-from bertjax.contract import Batch, Data, Example, Infer, Metrics, Output, Params, Sums
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.data.readers import tables
@@ -306,16 +306,12 @@ class Classification(BertTask[Config]):
         each = {label: round(float(p), 6) for label, p in zip(self.labels, probabilities, strict=True)}
         return {"label": self.labels[int(probabilities.argmax())], "probabilities": each}
 
-    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out rows with what is predicted and what is right; see `Task.samples`."""
-        vocab = self._tokenizer.vocab
-        for number, (example, outputs) in enumerate(infer(data.held_out())):
-            first, *second = samples.texts(example.rows[0], vocab)
-            shown = {"kind": "label", "text": first, "second": " ".join(second)}
-            right = float(example.source) if self._numeric else self.labels[int(example.source)]
-            seen = samples.attention(number, example, params, self._model_config, vocab)
-            yield {**shown, **self.record(example, outputs), "reference": right, **seen}
-        yield from samples.bert_positions(params)
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """See `BertTask.sample`."""
+        first, *second = samples.texts(example.rows[0], self._tokenizer.vocab)
+        shown = {"kind": "label", "text": first, "second": " ".join(second)}
+        right = float(example.source) if self._numeric else self.labels[int(example.source)]
+        return {**shown, **self.record(example, outputs), "reference": right}
 
 
 build_task = Classification

@@ -24,7 +24,7 @@ def shown(task, data, folder: Path, count: int = 2) -> samples.Shown:
         for example in itertools.islice(examples, count):
             rows = [{name: np.asarray(array)[None] for name, array in row.items()} for row in example.rows]
             outputs = [zeros(jax.eval_shape(task.infer, params, row)) for row in rows]
-            yield example, [{name: array[0] for name, array in output.items()} for output in outputs]
+            yield example, [{name: np.asarray(array[0]) for name, array in output.items()} for output in outputs]
 
     with mock.patch("bertjax.tasks.samples.is_shown", lambda *_: False):
         records = [{**record, "checkpoint": "1"} for record in task.samples(params, data, infer)]

@@ -50,13 +50,18 @@ _ARCHITECTURES = {
     "BertForMaskedLM": {"masked_lm"},
     "BertForSequenceClassification": {"bert/pooler", "classifier"},
     "BertForTokenClassification": {"classifier"},
+    "BertForMultipleChoice": {"bert/pooler", "classifier"},
     "BertForQuestionAnswering": {"qa_outputs"},
     # None of theirs: they open these as a BertModel, of which there is all but the pooler.
     "BertSum": {"scorer"},
     "BertSumAbs": {"decoder", "target_embeddings", "bias"},
 }
 # Those that have classes, and what transformers calls two of them.
-_CLASSIFIERS = {"ForSequenceClassification": "classification", "ForTokenClassification": "tagging"}
+_CLASSIFIERS = {
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForMultipleChoice": "multiple_choice",
+}
 _TWO_LABELS = ("LABEL_0", "LABEL_1")
 # A way to pool of sentence-transformers: our name for it, if we have it.
 _POOLINGS = {
@@ -114,7 +119,7 @@ def read_labels(folder: str | Path) -> tuple[str, ...] | None:
 
 
 def read_task(folder: str | Path) -> str:
-    """Returns what a classifier was trained for, "classification" or "tagging"; "" for any other model.
+    """Returns what a classifier was trained for, as our experiments are called; "" for any other model.
 
     Raises:
       UserError: no readable config.json.

@@ -1,8 +1,9 @@
 """What all tasks of a BERT have in common: configuration, inputs, weights to begin with, vocabulary and export."""
 
+import abc
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -12,7 +13,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.config import build_all, build_part
-from bertjax.contract import Batch, Example, Facts, Params, Predicts, Task
+from bertjax.contract import Batch, Data, Example, Facts, Infer, Output, Params, Predicts, Task
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
@@ -21,7 +22,7 @@ from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.transformer import TENSOR_RULES
-from bertjax.tasks import pretrained
+from bertjax.tasks import pretrained, samples
 
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token, which some have to fill up a multiple of that
@@ -180,6 +181,21 @@ class BertTask(BertPredicts[C], Task):
 
     architecture: str
     labels: Sequence[str] = ()
+
+    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Yields held-out examples, the first of them with what their tokens attend to; and the positions."""
+        for number, (example, outputs) in enumerate(infer(self.shown(data))):
+            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            yield {**self.sample(example, outputs), **seen}
+        yield from samples.bert_positions(params)
+
+    def shown(self, data: Data) -> Iterator[Example]:
+        """Yields the examples that the run's page may show."""
+        return data.held_out()
+
+    @abc.abstractmethod
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """Returns the record of a held-out example as the run's page shows it: with its "kind" and the reference."""
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of transformers' `architecture` opens."""

@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config import Constrained, Count, DropoutRate, Seed, Size
 from bertjax.contract import Batch, Data, RowIndices
 from bertjax.data.fine_tuning.given_text import GivenText
-from bertjax.data.rows.buckets import BucketedBatches, Row, Rows, examples_in
+from bertjax.data.rows.buckets import BucketedBatches, Padded, Row, Rows, examples_in
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
@@ -192,7 +192,7 @@ class FineTuningData(Data, Generic[C]):
         """The rows to train on: "input_ids", "token_type_ids", and what else the loss needs."""
 
     @functools.cached_property
-    def _rows(self) -> Rows:
+    def _rows(self) -> Padded:
         return Rows(self.encoded())
 
     def _count_rows(self) -> int:

@@ -1,0 +1,292 @@
+"""Multiple choice: a text and several endings, of which one is right (Devlin et al. 2019, section 4.4).
+
+Shapes: B questions, C choices, S tokens of a question with a choice.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config import at_least, build_all
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.data.readers import tables
+from bertjax.data.readers.lines import BadRows, RowError
+from bertjax.data.rows.buckets import Indices, Row, Rows, bucket_lengths, check_seq_len
+from bertjax.data.rows.text_rows import text_row, truncate
+from bertjax.data.splits import read_splits
+from bertjax.data.text.given_vocabulary import VocabularyConfig
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.models.heads import BertForSequenceClassification
+from bertjax.models.losses import cross_entropy, is_best, mask_logits
+from bertjax.tasks import fine_tuning, inputs, pretrained
+from bertjax.tasks.bert import INPUTS, BertTask, check_two_segments, model_configs, to_example
+from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
+
+_SPLIT_SEED = 0  # rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones
+_SEQ_LEN = 128  # the default
+_COLUMNS = ("context_column", "start_column", "choice_columns", "label_column")
+_KEY = "data.{context_column,start_column,choice_columns,label_column}"
+FREE_AFTER_TRAINING = (*(f"data.{column}" for column in _COLUMNS), "data.header", "data.separator", "data.seq_len")
+
+Config = FineTuningConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionsConfig(tables.TableConfig):
+    """Which rows to read, and what of them. A column "a.b" is key "b" of the JSON object in column "a".
+
+    Attributes:
+      context_column: the column of the text.
+      start_column: the column of what every choice begins with; "" for nothing.
+      choice_columns: the column of each choice; or the column of a list of texts, of a list of objects with "text" and
+        "label", or of an object with these two lists.
+      label_column: the column of the right choice's label or, without labels, its number from 0.
+      num_choices: the most choices of a row to learn from.
+      seq_len: tokens of a text with a choice at most; the longer of the two is cut. Default: 128, or as many as the
+        model has positions, if fewer.
+    """
+
+    context_column: str
+    start_column: str
+    choice_columns: tuple[str, ...]
+    label_column: str
+    num_choices: Annotated[int, at_least(2)]
+    seq_len: int
+
+
+_DATA = (QuestionsConfig, VocabularyConfig)
+
+
+class Question(NamedTuple):
+    """A text and its choices."""
+
+    context: str
+    choices: Mapping[str, str]  # by their labels, or their numbers from 0
+    label: str | None  # of the right one; None where nothing says
+
+
+def _question(row: tables.Row, config: QuestionsConfig) -> Question:
+    """A question without its label. Raises RowError for a row that is none."""
+    columns = [_value(row, column) for column in config.choice_columns]
+    choices = _by_label(columns if len(columns) > 1 else columns[0] if columns else None)
+    start = f"{_value(row, config.start_column)} " if config.start_column else ""
+    context, texts = _value(row, config.context_column), [start + str(text).strip() for text in choices.values()]
+    if len(choices) < 2 or not all(isinstance(text, str) and text.strip() for text in (context, *choices.values())):
+        got = f"{context!r:.60} with the choices {columns!r:.100}"
+        raise RowError(row.where, got, "a text, and two or more choices with labels of their own")
+    return Question(context.strip(), dict(zip(choices, texts, strict=True)), None)
+
+
+def _labeled(row: tables.Row, config: QuestionsConfig) -> Question:
+    """A question to learn from. Raises RowError for a row that is none."""
+    question, label = _question(row, config), str(_value(row, config.label_column)).strip()
+    if label not in question.choices or len(question.choices) > config.num_choices:
+        got = f"{len(question.choices)} choices, and {label!r} in column {config.label_column!r}"
+        expected = f"at most {config.num_choices} (data.num_choices), and one of " + ", ".join(question.choices)
+        raise RowError(row.where, got, expected)
+    return question._replace(label=label)
+
+
+def _value(row: tables.Row, column: str) -> Any:
+    first, _, rest = column.partition(".")
+    value = tables.value_of(row, first, _KEY)
+    if not rest:
+        return value
+    return _value(tables.Row(value if isinstance(value, Mapping) else {}, row.where), rest)
+
+
+def _by_label(choices: Any) -> dict[str, Any]:
+    """The choices in a value that `choice_columns` describes; none in any other."""
+    if isinstance(choices, Mapping) and all(isinstance(choices.get(key), list) for key in ("text", "label")):
+        pairs = zip(choices["text"], choices["label"], strict=False)
+        choices = [{"text": text, "label": label} for text, label in pairs]
+    if not isinstance(choices, list):
+        return {}
+    of_objects = [(str(each.get("label")), each.get("text")) for each in choices if isinstance(each, Mapping)]
+    found = dict(of_objects or ((str(number), each) for number, each in enumerate(choices)))
+    return found if len(found) == len(choices) else {}
+
+
+def _example(question: Question, tokenizer: WordPiece, seq_len: int) -> Example:
+    """A row for each choice."""
+    context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
+    return to_example([text_row(truncate([context, each], seq_len), tokenizer) for each in choices], question)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines."""
+    return pretrained.resolve(config, seq_len=_SEQ_LEN)
+
+
+read_facts, stand_in_facts = fine_tuning.read_facts, fine_tuning.stand_in_facts
+
+
+class ChoiceRows:
+    """Questions as rows [B, C, S]; see `buckets.Padded`."""
+
+    def __init__(self, rows: Rows, questions: Sequence[Example], num_choices: int) -> None:
+        """Args: the rows of all choices; the questions, with labels; the most choices of one."""
+        self._rows = rows
+        self._counts = np.array([len(each.rows) for each in questions])
+        self._starts = np.cumsum(self._counts) - self._counts
+        self._labels = np.array([list(each.source.choices).index(each.source.label) for each in questions], np.int32)
+        self._choices = np.arange(num_choices)
+        self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
+
+    def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
+        """See `buckets.Padded`; `labels` [B] are the numbers of the right choices."""
+        is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
+        rows = self._rows.padded(
+            np.where(is_choice, self._starts[indices][:, None] + self._choices, -1).ravel(), length
+        )
+        batch = {name: rows[name].reshape(*is_choice.shape, length) for name in INPUTS}
+        return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
+
+
+class ChoiceData(FineTuningData[Config]):
+    """See `bertjax.contract.Data`."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        """See `Trainable.build_data`."""
+        self._questions, _ = build_all(_DATA, config.data, "data")
+        super().__init__(config, folder, self._questions.seq_len, packing=False)
+
+    @functools.cached_property
+    def _splits(self) -> tuple[Sequence[Example], Sequence[Example]]:
+        """The training questions and the held-out ones."""
+        make = functools.partial(_labeled, config=self._questions)
+        splits = read_splits(self._questions, lambda source, key: self._questions.read(source, key, make), _SPLIT_SEED)
+        train, valid = ([_example(each, self.tokenizer, self._seq_len) for each in split] for split in splits)
+        return train, valid
+
+    def encoded(self) -> Iterator[Row]:
+        """See `FineTuningData.encoded`; a row for each choice."""
+        return (row for question in self._splits[0] for row in question.rows)
+
+    @functools.cached_property
+    def _rows(self) -> ChoiceRows:
+        return ChoiceRows(Rows(self.encoded()), self._splits[0], self._questions.num_choices)
+
+    def held_out(self) -> Iterator[Example]:
+        """See `Data.held_out`; a row for each choice."""
+        return iter(self._splits[1])
+
+    def baselines(self) -> Mapping[str, float]:
+        """What guesses score."""
+        return {"valid/chance_accuracy": float(np.mean([1 / len(each.rows) for each in self._splits[1]]))}
+
+
+build_data = ChoiceData
+
+
+class MultipleChoice(BertTask[Config]):
+    """See `bertjax.contract.Task`."""
+
+    architecture = "BertForMultipleChoice"
+
+    def __init__(self, config: Config, facts: FineTuningFacts) -> None:
+        """See `Experiment.build_task`."""
+        self._questions, _ = build_all(_DATA, config.data, "data")
+        bert, head = model_configs(config, HeadConfig, facts.tokenizer.vocab)
+        check_seq_len(self._questions.seq_len, bert.max_positions)
+        check_two_segments(bert)
+        model = BertForSequenceClassification(bert, 1, head.classifier_dropout, head.lstm_size)
+        super().__init__(config, facts.tokenizer, bert, model, self._questions.seq_len)
+
+    def modules_afresh(self, folder: Path) -> Sequence[str]:
+        """A classifier of another task is not taken over."""
+        return () if pretrained.describe(folder).task == "multiple_choice" else ("classifier",)
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `Task.batch_specs`."""
+        size, choices = self._config.batch_size, self._questions.num_choices
+        of_rows = {
+            "labels": jax.ShapeDtypeStruct((size,), np.int32),
+            "weights": jax.ShapeDtypeStruct((size,), np.float32),
+        }
+        shapes = [(size, choices, length) for length in bucket_lengths(self._questions.seq_len)]
+        return [{**{name: jax.ShapeDtypeStruct(shape, np.int32) for name in INPUTS}, **of_rows} for shape in shapes]
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The questions."""
+        return {"choice": jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The cross-entropy of each question's choice; see `Task.loss`."""
+        tokens, labels, weights = batch["segment_ids"] != 0, batch["labels"], batch["weights"]
+        rows = {name: batch[name].reshape(-1, tokens.shape[-1]) for name in INPUTS}
+        logits = mask_logits(self.apply(params, rows, rng).reshape(tokens.shape[:2]), tokens.any(axis=-1))
+        metrics = {
+            "tokens": (jnp.sum(tokens, dtype=jnp.float32), jnp.ones(())),
+            "accuracy": (jnp.sum(is_best(logits, labels) * weights), jnp.sum(weights)),
+        }
+        return {"choice": jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
+
+    def score_names(self) -> Sequence[str]:
+        """The share of the questions with the right choice, and the mean loss."""
+        return ("accuracy", "loss")
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `score_names`."""
+        found = [(each.source.label, _probabilities(each, outputs)) for each, outputs in results]
+        right = [label == max(each, key=each.__getitem__) for label, each in found]
+        return {
+            "accuracy": float(np.mean(right)),
+            "loss": float(np.mean([-np.log(each[label]) for label, each in found])),
+        }
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """A text and its choices in each line, with tabs between them."""
+
+        def make(line: Sequence[str], where: str) -> Example:
+            context, *choices = line[0].split("\t")
+            return self._example(tables.Row({"context": context, "choices": choices}, where), plain)
+
+        plain = dataclasses.replace(
+            self._questions, context_column="context", start_column="", choice_columns=("choices",)
+        )
+        return inputs.of_lines(lines, make, self._questions.on_bad_row)
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The questions of a table, read as those to train on; see `Task.examples_of`."""
+        config, bad_rows = self._questions, BadRows(self._questions.on_bad_row)
+        columns = [name.split(".")[0] for name in (config.context_column, *config.choice_columns)]
+        rows = tables.read_input(path, _KEY, columns, config.header, bad_rows)
+        return None if rows is None else inputs.examples(rows, lambda row: self._example(row, config), bad_rows)
+
+    def _example(self, row: tables.Row, config: QuestionsConfig) -> Example:
+        return _example(_question(row, config), self._tokenizer, self._seq_len)
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The logit of each row, [B]."""
+        return {"logits": self.apply(params, batch, None)[:, 0]}
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The likeliest choice, by its label and as text, and the probabilities of all."""
+        found = _probabilities(example, outputs)
+        label = max(found, key=found.__getitem__)
+        probabilities = {name: round(each, 6) for name, each in found.items()}
+        return {"label": label, "choice": example.source.choices[label], "probabilities": probabilities}
+
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """See `BertTask.sample`."""
+        context, choices, right = example.source
+        found = {choices[label]: each for label, each in _probabilities(example, outputs).items()}
+        shown = {"kind": "label", "text": context, "second": "", "reference": choices[right]}
+        return {**shown, "label": max(found, key=found.__getitem__), "probabilities": found}
+
+
+build_task = MultipleChoice
+
+
+def _probabilities(example: Example, outputs: Sequence[Output]) -> dict[str, float]:
+    """Those of the choices, by their labels."""
+    logits = np.array([output["logits"] for output in outputs], np.float64)
+    exponentials = np.exp(logits - logits.max())
+    return dict(zip(example.source.choices, (exponentials / exponentials.sum()).tolist(), strict=True))

@@ -1,0 +1,218 @@
+"""Multiple choice, from rows of SWAG's and ARC's forms to the choices of new questions."""
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import build
+from bertjax.data.readers.lines import RowError
+from bertjax.data.readers.tables import Row
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.interop import bert_tensors, huggingface
+from configs import multiple_choice as config_file
+from experiments import multiple_choice
+from experiments.multiple_choice import QuestionsConfig
+from tests import tiny
+from tests.parity.test_bert import distance
+from tests.random_params import random_params
+from tests.showing import shown
+
+ANIMALS = ("cat", "dog", "bird", "fish", "horse")
+WORDS = ("sees", "likes", "finds", "the", "a", "small", "big", "red", "old", "runs", "sleeps", "sings", ".")
+SMALL = {
+    "batch_size": 16,
+    "log_every": 50,
+    "model.num_layers": 2,
+    "model.hidden_size": 64,
+    "model.num_heads": 2,
+    "model.intermediate_size": 64,
+    "model.max_positions": 24,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "data.seq_len": 24,
+    "data.valid_fraction": 0.1,
+    "optimizer.learning_rate": 1e-3,
+    "model.initializer_range": 0.1,
+}
+
+
+def write_questions(folder: Path, count: int) -> dict[str, object]:
+    """Questions in SWAG's form, whose right ending has the animal of their text; and a vocabulary."""
+    rng = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "swag.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"])
+        for _ in range(count):
+            animals = rng.sample(ANIMALS, 4)
+            label = rng.randrange(4)
+            endings = [f"{animal} {rng.choice(WORDS[-4:-1])}" for animal in animals]
+            writer.writerow([f"{rng.choice(WORDS[:3])} {animals[label]}", "the", *endings, label])
+    WordPiece([*SPECIALS, *ANIMALS, *WORDS], lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "swag.csv"), "data.vocab_file": str(folder / "vocabulary")}
+
+
+def ready(folder, variant="tiny", count=40, **values):
+    tree = config_file.get_config(variant)
+    tree.update_from_flattened_dict({**SMALL, **write_questions(folder, count), **values})
+    return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "kept")
+
+
+def questions_config(variant):
+    values = dict(config_file.get_config(variant).data, seq_len=24, source="x")
+    return build(QuestionsConfig, {key: values[key] for key in QuestionsConfig.__dataclass_fields__}, "data")
+
+
+@pytest.mark.slow
+def test_a_run_learns_predicts_and_goes_to_transformers_and_back(tmp_path):
+    values = {**SMALL, **write_questions(tmp_path, 2000), "num_epochs": 6.0}
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
+    workdir = tmp_path / "run"
+    outcome = tiny.run_on_one("--config=configs/multiple_choice.py:tiny", f"--workdir={workdir}", *flags)
+    assert outcome.status is None, outcome.status
+    metrics = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[0]["valid/chance_accuracy"] == 0.25
+    assert metrics[-1]["valid/accuracy"] > 0.95
+
+    text = b"likes bird\tthe dog sings\tthe bird runs\n"
+    predicted = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=text)
+    record = json.loads(predicted.stdout)
+    assert (record["label"], record["choice"]) == ("1", "the bird runs")
+    assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5) and record["probabilities"]["1"] > 0.9
+    of_table = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", f"--input={values['data.source']}")
+    found = [json.loads(line)["label"] for line in of_table.stdout.splitlines()]
+    with Path(values["data.source"]).open() as file:
+        right = [row["label"] for row in csv.DictReader(file)]
+    assert np.mean([a == b for a, b in zip(found, right, strict=True)]) > 0.95
+
+    exported = tmp_path / "exported"
+    assert tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={exported}").status is None
+    config = json.loads((exported / "config.json").read_text())
+    assert config["architectures"] == ["BertForMultipleChoice"] and "problem_type" not in config
+    again = tiny.run_on_one(
+        *("--mode=predict", "--config=configs/multiple_choice.py", f"--config.init_from={exported}"),
+        "--config.data.seq_len=24",
+        stdin=text,
+    )
+    assert again.stdout == predicted.stdout, again.status
+
+
+@pytest.mark.parametrize(
+    ("variant", "values"),
+    [
+        ("swag", {"sent1": " q ", "sent2": "s", "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d"}),
+        ("arc", {"question": {"stem": "q", "choices": [{"text": f"s {t}", "label": t} for t in "abcd"]}}),
+    ],
+)
+def test_questions_of_both_forms(variant, values):
+    label = {"swag": {"label": "2"}, "arc": {"answerKey": "c"}}[variant]
+    found = multiple_choice._labeled(Row({**values, **label}, "x:1"), questions_config(variant))
+    assert found.context == "q"
+    assert list(found.choices.values()) == ["s a", "s b", "s c", "s d"]
+    assert list(found.choices).index(found.label) == 2
+
+
+def test_choices_may_be_lists():
+    config = questions_config("arc")
+    for choices in (["x", "y"], {"text": ["x", "y"], "label": ["0", "1"]}):
+        row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": 1}, "x:1")
+        assert multiple_choice._labeled(row, config) == ("q", {"0": "x", "1": "y"}, "1")
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "told"),
+    [
+        ("xy", "0", "'q' with the choices .'xy'."),
+        (["x"], "0", "two or more choices"),
+        (["x", 3], "0", "two or more choices"),
+        (["x", " "], "0", "two or more choices"),
+        ([{"text": "x", "label": "A"}, {"text": "y", "label": "A"}], "A", "labels of their own"),
+        ({"text": ["x", "y"]}, "0", "two or more choices"),
+        (["x", "y"], "2", "'2' in column 'answerKey'; expected .* one of 0, 1"),
+        (list("abcdef"), "0", "6 choices.*at most 5 .data.num_choices"),
+        (None, "0", "two or more choices"),
+    ],
+)
+def test_bad_questions_are_told(choices, answer, told):
+    row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": answer}, "x:1")
+    with pytest.raises(RowError, match=told):
+        multiple_choice._labeled(row, questions_config("arc"))
+
+
+def test_a_missing_key_is_told():
+    with pytest.raises(RowError, match="without column 'choices'; its columns: 'text'"):
+        multiple_choice._question(Row({"question": {"text": "q"}}, "x:1"), questions_config("arc"))
+
+
+def test_choices_that_a_question_lacks_count_nothing(tmp_path):
+    """Nor do questions that fill up a batch."""
+    task, data, *_ = ready(tmp_path)
+    params, rows = random_params(task.init, scale=0.3), data._rows
+    more = multiple_choice.ChoiceRows(rows._rows, data._splits[0], 6)
+    loss = jax.jit(task.loss)
+    batch, wider = (each.padded(np.array([3, 5, -1]), 24) for each in (rows, more))
+    assert wider["input_ids"].shape == (3, 6, 24) and not wider["segment_ids"][:, 4:].any()
+    (one, metrics), (two, _) = loss(params, batch, None), loss(params, wider, None)
+    np.testing.assert_allclose(one["choice"], two["choice"], rtol=1e-5)
+    alone = loss(params, rows.padded(np.array([3, 5]), 24), None)
+    np.testing.assert_allclose(one["choice"], alone[0]["choice"], rtol=1e-5)
+    assert metrics["accuracy"][1] == 2 and task.denominators(batch)["choice"] == 2
+
+
+def test_batches_are_as_announced(tmp_path):
+    task, data, *_ = ready(tmp_path)
+    batch = next(data.batches("train", 0, np.arange(16)))
+    shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
+    assert shapes in [{name: (each.shape, each.dtype) for name, each in spec.items()} for spec in task.batch_specs()]
+
+
+def test_questions_are_shown_beside_their_answers(tmp_path):
+    task, data, *_ = ready(tmp_path)
+    found = shown(task, data, tmp_path / "shown")
+    for example, question in zip(found.examples, data.held_out(), strict=False):
+        assert example["reference"] == question.source.choices[question.source.label]
+        assert [bar["percent"] for bar in example["bars"]] == [25.0] * 4
+
+
+@pytest.mark.slow
+def test_outputs_and_gradients_are_those_of_transformers(tmp_path):
+    import torch
+    from transformers import BertForMultipleChoice
+
+    task, data, *_ = ready(tmp_path, count=60)
+    params = random_params(task.init, scale=0.2)
+    task.export(params, tmp_path / "exported")
+    model = BertForMultipleChoice.from_pretrained(tmp_path / "exported").eval()
+    batch = data._rows.padded(np.arange(8), 16)
+    names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "segment_ids": "attention_mask"}
+    output = model(
+        **{theirs: torch.tensor(batch[ours], dtype=torch.long) for ours, theirs in names.items()},
+        labels=torch.tensor(batch["labels"], dtype=torch.long),
+    )
+    output.loss.backward()
+    rows = {name: jnp.asarray(batch[name]).reshape(-1, batch[name].shape[-1]) for name in names}
+    logits = task.infer(params, rows)["logits"].reshape(8, 4)
+    np.testing.assert_allclose(logits, output.logits.detach().numpy(), atol=2e-5)
+
+    def loss(params):
+        return task.loss(params, batch, None)[0]["choice"] / 8
+
+    batch = jax.tree.map(jnp.asarray, batch)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    assert value == pytest.approx(output.loss.item(), rel=1e-5)
+    ours = bert_tensors.disassemble(jax.device_get(gradient))
+    theirs = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    assert ours.keys() == theirs.keys()
+    a, b = (np.concatenate([each[name].ravel() for name in sorted(each)]) for each in (ours, theirs))
+    assert distance(a, b) <= 1e-5
+
+    model.save_pretrained(tmp_path / "theirs")  # and back
+    found, report = huggingface.load(tmp_path / "theirs", params)
+    assert not report.missing
+    jax.tree.map(np.testing.assert_array_equal, found, jax.device_get(params))
