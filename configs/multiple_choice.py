@@ -7,8 +7,11 @@
     python launch.py --mode=predict --workdir=runs/swag --input=questions.txt --output=answers.jsonl
 
 To predict, a line has a text and its choices, parted by tabs; tables are read by the columns that `data` names
-(docs/inputs.md). Behind the colon, separated by commas: a size, as of configs/classification.py; `swag` (the default),
-CSV files with a column for each ending, or `arc`, JSON lines with a list of choices.
+(docs/inputs.md). Behind the colon, separated by commas: a size, the form of the rows.
+
+- Sizes: tiny, mini, small, medium, base, large, from fresh weights, with a vocabulary in `data.vocab_file`. Without a
+  size, `init_from` gives it.
+- Forms: `swag` (the default), CSV files with a column for each ending; `arc`, JSON lines with a list of choices.
 
 BERT's recipe for SWAG (section 4.4): 3 epochs of batches of 16 at 2e-5. The paper's BERT-Base has 81.6 % on the
 development set, and BERT-Large 86.6 %.

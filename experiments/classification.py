@@ -93,9 +93,10 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
       UserError: contradictions.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN)
-    if not config["data"]["source"] and config["init_from"]:
-        labels = config["data"]["labels"] or _known_classes(config)
-        config = {**config, "data": {**config["data"], "labels": labels}}
+    data = config["data"]
+    if config["init_from"] and not data.get("source"):
+        known = _known_classes(config)
+        config = {**config, "data": {**data, "labels": data.get("labels") or known}}
     return config
 
 
@@ -134,8 +135,8 @@ read_facts = fine_tuning.read_facts
 
 def stand_in_facts(config: Config) -> FineTuningFacts:
     """See `Trainable.stand_in_facts`: two classes where none are named, if there are rows that will tell them."""
-    is_open = config.objective == "classification" and config.data["source"]
-    return FineTuningFacts(stand_in_tokenizer(), config.data["labels"] or (("0", "1") if is_open else ()))
+    is_open = config.objective == "classification" and config.data["source"] and not config.data["labels"]
+    return FineTuningFacts(stand_in_tokenizer(), ("0", "1") if is_open else ())
 
 
 class ClassificationData(FineTuningData[Config]):
@@ -222,7 +223,7 @@ class Classification(BertTask[Config]):
         if len(self._text.text_columns) == 2:
             check_two_segments(bert)
         fine_tuning.check_packing(self._rows.packing, config.model)
-        self._numeric, self.labels = config.objective == "regression", facts.labels
+        self._numeric, self.labels = config.objective == "regression", self._rows.labels
         if self._numeric:
             _check_no_labels(config, self.labels)
         else:

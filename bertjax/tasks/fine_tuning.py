@@ -116,7 +116,7 @@ class FineTuningFacts(BertFacts):
     """The facts of a task that is fine-tuned for some epochs.
 
     Attributes:
-      labels: the classes, in order; none where there are none to tell apart.
+      labels: the classes, in order; none where there are none, or the config has them.
       count_rows: returns the rows of an epoch.
     """
 
@@ -125,19 +125,19 @@ class FineTuningFacts(BertFacts):
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Facts.complete`: the classes, and lengths in updates."""
-        if "labels" in config["data"]:
+        if self.labels:
             config = {**config, "data": {**config["data"], "labels": self.labels}}
         return resolve_lengths(config, self.count_rows)
 
 
 def read_facts(config: FineTuningConfig, folder: Path) -> FineTuningFacts:
     """See `Experiment.read_facts`."""
-    return FineTuningFacts(read_tokenizer(config, folder), tuple(config.data.get("labels", ())))
+    return FineTuningFacts(read_tokenizer(config, folder))
 
 
 def stand_in_facts(config: FineTuningConfig) -> FineTuningFacts:
-    """See `Trainable.stand_in_facts`; as for `read_facts`, classes are those that the config names."""
-    return FineTuningFacts(stand_in_tokenizer(), tuple(config.data.get("labels", ())))
+    """See `Trainable.stand_in_facts`."""
+    return FineTuningFacts(stand_in_tokenizer())
 
 
 C = TypeVar("C", bound=FineTuningConfig)
