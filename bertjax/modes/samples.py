@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ def write(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> No
     """Writes what a trained task shows, by the run's final checkpoint."""
     runner = inference.Inference(task, settings, workdir, "final")
     made_by = {"checkpoint": runner.checkpoint}
-    lines = [json.dumps(_plain({**record, **made_by}), ensure_ascii=False) for record in _fitting(runner, data)]
+    lines = [
+        json.dumps(_plain({**record, **made_by}), ensure_ascii=False)
+        for record in _fitting(runner.samples(data, _EXAMPLES))
+    ]
     distributed.on_first_process(lambda: _write(workdir, lines))
 
 
@@ -32,10 +35,10 @@ def _write(workdir: Path, lines: list[str]) -> None:
         partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def _fitting(runner: inference.Inference, data: Data) -> Iterator[Mapping[str, Any]]:
+def _fitting(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The records, without attention where there would be too much of it."""
     room = _WEIGHTS
-    for record in runner.samples(data, _EXAMPLES):
+    for record in records:
         size = sum(each.weights.size for each in record.get("attention", {}).values())
         if size > room:
             record = {key: value for key, value in record.items() if key != "attention"}

@@ -17,9 +17,11 @@ def test_a_test_score_is_logged_beside_its_baselines(tmp_path, monkeypatch):
     path.write_text(
         "".join(json.dumps(line) + "\n" for line in ({"step": 0, **baselines}, {"step": 4, "valid/nll": 1}))
     )
-    monkeypatch.setattr(train.inference, "Inference", lambda *_: SimpleNamespace(test=lambda: {"test/rouge1": 50.0}))
+    monkeypatch.setattr(
+        train.inference, "Inference", lambda *_: SimpleNamespace(test=lambda data: {"test/rouge1": 50.0})
+    )
     for _ in range(2):
-        train._test(Tested(), settings, tmp_path)
+        train._test(None, Tested(), settings, tmp_path)
     *_, before, last = map(json.loads, path.read_text().splitlines())
     assert before == {"step": 4, "valid/nll": 1}
     assert last == {"step": 4, "test/lead_rouge1": 40.0, "test/rouge1": 50.0}

@@ -8,17 +8,6 @@ import pytest
 
 from bertjax.contract import Attended
 from bertjax.modes import report, samples
-from bertjax.training import inference
-
-
-class Runner(inference.Inference):
-    """Has these records to show, and no model."""
-
-    def __init__(self, records):
-        self._records = records
-
-    def samples(self, count):
-        return iter(self._records[:count])
 
 
 def read(array):
@@ -53,7 +42,7 @@ def test_there_is_no_more_attention_than_a_page_has_room_for():
             "attention": {"encoder": Attended(np.zeros((12, 12, side, side)), [""] * side, [""] * side)},
         }
 
-    fitting = list(samples._fitting(Runner([record(60), record(60), record(8)])))
+    fitting = list(samples._fitting([record(60), record(60), record(8)]))
     assert ["attention" in each for each in fitting] == [True, False, True]
     size = len(json.dumps(samples._plain(fitting)))
     assert size < 1_000_000
