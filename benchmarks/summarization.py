@@ -23,14 +23,11 @@ import numpy as np
 from benchmarks import common, torch_summarization
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.contract import Batch
-from bertjax.data.summarization import article_rows
 from bertjax.data.summarization.article_rows import with_labels
 from bertjax.data.summarization.limits import LimitedArticle
-from bertjax.data.text.tokenizers import WordPiece
-from bertjax.tasks.summarization import ArticleData
+from bertjax.tasks.summarization import Encoding
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
-from bertjax.training.config import TrainingConfig
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
 from configs.bertsum_ext import get_config
@@ -63,13 +60,13 @@ def main() -> None:
 
 def compare(args: argparse.Namespace) -> Iterator[list[str]]:
     """The rows of the table."""
-    task, settings, keys, tokenizer = make(args.source, args.init_from)
+    opened = make(args.source, args.init_from)
+    settings, keys = opened.settings, opened.keys
     recipe = {"optimizer": vars(settings.optimizer), "num_steps": settings.num_steps}
     values = {"init_from": keys.init_from, "model": keys.model, **recipe}
     theirs = TorchSummarization(args.repository, values, args.attention)
-    data = ArticleData.of(keys.data)
-    articles = data.read("train")
-    batches = torch_summarization.endless(encoded(articles, tokenizer, data), _TOKENS, seed=0)
+    articles = opened.data.read("train")
+    batches = torch_summarization.endless(encoded(articles, opened.data.encoding), _TOKENS, seed=0)
 
     def update() -> int:
         made = list(itertools.islice(batches, args.updates))
@@ -77,12 +74,12 @@ def compare(args: argparse.Namespace) -> Iterator[list[str]]:
             theirs.update(batch)
         return sum(map(len, made))
 
-    yield train(task, settings, update, args)
-    yield predict(task, settings, theirs, articles[: args.articles], tokenizer, data, args.rounds)
+    yield train(opened, update, args)
+    yield predict(opened, theirs, articles[: args.articles], args.rounds)
 
 
-def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, Any, WordPiece]:
-    """The task as `launch.py` makes it, and its settings, keys and vocabulary."""
+def make(source: str, init_from: str) -> common.Opened:
+    """The task as `launch.py` makes it, with its data."""
     config = get_config("transformer")
     config.init_from = init_from
     config.model.sentence_pooling = "cls"  # as PreSumm has it
@@ -93,14 +90,12 @@ def make(source: str, init_from: str) -> tuple[Any, TrainingConfig, Any, WordPie
     config.optimizer.weight_decay = 0.0
     config.num_steps = 10**6  # more than are made
     with tempfile.TemporaryDirectory() as folder:
-        task, settings, keys = common.open_task(bertsum_ext, config, Path(folder))
-        return task, settings, keys, ArticleData.of(keys.data).tokenizer(Path(folder) / "data", ())
+        return common.open_task(bertsum_ext, config, Path(folder))
 
 
-def encoded(articles: Sequence[LimitedArticle], tokenizer: WordPiece, data: ArticleData) -> list[Batch]:
-    """A row of inputs and labels for each article."""
-    made = ((article, article_rows.rows(article.sentences, tokenizer, data.rows)) for article in articles)
-    return [with_labels(row, article.labels) for article, rows in made for row in rows]
+def encoded(articles: Sequence[LimitedArticle], encoding: Encoding) -> list[Batch]:
+    """Rows of inputs and labels for each article."""
+    return [with_labels(row, article.labels) for article in articles for row in encoding.rows(article)]
 
 
 def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
@@ -122,18 +117,11 @@ def count_rows(batch: Batch) -> int:
     return int(np.count_nonzero(batch["segment_ids"].any(axis=1)))
 
 
-def predict(
-    task: Any,
-    settings: TrainingConfig,
-    theirs: Any,
-    articles: Sequence[LimitedArticle],
-    tokenizer: WordPiece,
-    data: ArticleData,
-    rounds: int,
-) -> list[str]:
+def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticle], rounds: int) -> list[str]:
     """A row of the table: the summaries of some articles."""
     texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
-    rows = [row for article in articles for row in article_rows.rows(article.sentences, tokenizer, data.rows)]
+    rows = [row for article in articles for row in opened.data.encoding.rows(article)]
+    task, settings = opened.task, opened.settings
     params = Trainer(task, settings, jax.devices()[:1]).fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
 

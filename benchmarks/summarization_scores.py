@@ -25,7 +25,6 @@ from benchmarks import common, torch_summarization
 from benchmarks.summarization import encoded
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.contract import Example
-from bertjax.tasks.summarization import ArticleData
 from experiments import bertsum_ext
 
 _PREDICTED_TOKENS = 4096  # of a batch; nothing but the time depends on it
@@ -42,25 +41,24 @@ def main() -> None:
     print(common.describe_machine(), flush=True)
     torch.manual_seed(args.seed)
     config = json.loads((args.run / "config.json").read_text())
-    task, _, keys = common.open_run(bertsum_ext, args.run)
+    task, data, *_ = common.open_run(bertsum_ext, args.run)
     began = time.perf_counter()
     theirs = TorchSummarization(args.repository, config)
-    train(task, keys, theirs, config, args.seed)
-    figures = score(task, theirs, task.tested())
+    train(task, data, theirs, config, args.seed)
+    figures = score(task, theirs, data.tested())
     print(json.dumps(figures, indent=2))
     print(f"{(time.perf_counter() - began) / 60:.1f} min")
 
 
-def train(task: Any, keys: Any, theirs: TorchSummarization, config: Mapping[str, Any], seed: int) -> None:
+def train(task: Any, data: Any, theirs: TorchSummarization, config: Mapping[str, Any], seed: int) -> None:
     """Leaves the parameters that had the least loss of held-out articles."""
-    data = ArticleData.of(keys.data)
-    rows = encoded(data.read("train"), data.tokenizer(Path(config["init_from"]), ()), data)
-    batches = torch_summarization.endless(rows, config["batch_size"] * data.rows.seq_len, seed)
+    rows = encoded(data.read("train"), data.encoding)
+    batches = torch_summarization.endless(rows, config["batch_size"] * config["data"]["seq_len"], seed)
     best, state = math.inf, theirs.state()
     for done, batch in enumerate(itertools.islice(batches, config["num_steps"]), 1):
         loss = theirs.update(batch)
         if done % config["evaluate_every"] == 0 or done == config["num_steps"]:
-            figures = score(task, theirs, task.held_out())
+            figures = score(task, theirs, data.held_out())
             told = "  ".join(f"{name}={figures[name]:.4g}" for name in ("loss", "rouge1", "rouge2", "rougeLsum"))
             print(f"update {done}: train/loss={loss:.4g}; held out: {told}", flush=True)
             if figures["loss"] < best:

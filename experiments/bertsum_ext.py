@@ -3,9 +3,9 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,28 +14,35 @@ import optax
 from jaxtyping import Array, Float
 
 from bertjax.config import build, one_of
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
-from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len
-from bertjax.data.summarization import article_rows, article_text
-from bertjax.data.summarization.article_rows import ArticleRow, with_labels
-from bertjax.data.summarization.article_text import ArticleText
-from bertjax.data.summarization.limits import LimitedArticle
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.data.rows.buckets import Rows
+from bertjax.data.summarization import article_rows
+from bertjax.data.summarization.article_rows import with_labels
+from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle
+from bertjax.data.summarization.oracle import OracleConfig
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
-from bertjax.interop import huggingface, presumm
+from bertjax.interop import huggingface
 from bertjax.models.bert import BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
-from bertjax.models.transformer import TENSOR_RULES
-from bertjax.scoring.rouge import RougeConfig
-from bertjax.tasks import fine_tuning, pretrained, samples, summarization
-from bertjax.tasks.fine_tuning import FineTuningConfig
-from bertjax.tasks.summarization import ArticleData
+from bertjax.tasks import fine_tuning, summarization
+from bertjax.tasks.bert import BertFacts, batch_specs
+from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningFacts
+from bertjax.tasks.summarization import (
+    ArticleDataConfig,
+    Encoding,
+    Rules,
+    SummarizationConfig,
+    SummarizationData,
+    SummarizationTask,
+)
 
 _log = logging.getLogger(__name__)
 FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
 
+_INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
 _SHORTEST = 3  # tokens of a sentence: [CLS], a piece, [SEP]
@@ -50,48 +57,24 @@ _OTHERWISE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(FineTuningConfig):
+class Config(FineTuningConfig, SummarizationConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
-      batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
-        of shorter rows there are as many more as make up for it, in multiples of this.
-      positions: what positions that the model in `init_from` does not have begin as: "tile", copies of all that it has,
-        again and again; "repeat_last", copies of the last, as PreSumm. See `pretrained.extend_positions`.
       loss_reduction: "mean" over the sentences of a batch, or their "sum", as the published code.
       selection: fields of `SelectionConfig`.
       match_reference: in scoring, for comparisons at equal length, the limit in place of those of `selection`:
         "sentences", as many as the reference has; "words", at most as many; or "", which leaves those.
-      rouge: fields of `RougeConfig`.
     """
 
-    positions: Annotated[str, one_of("tile", "repeat_last")]
     loss_reduction: Annotated[str, one_of("mean", "sum")]
     selection: Mapping[str, Any]
     match_reference: Annotated[str, one_of(*selection.MATCHES)]
-    rouge: Mapping[str, Any]
 
 
-def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
-    """Fills in what `init_from` determines, and lengths in updates where there is a vocabulary to count rows with.
-
-    Raises:
-      UserError: contradictions, and whatever is wrong with the articles.
-    """
-    otherwise = {**_OTHERWISE, "model.sentence_pooling": _pooling(config["init_from"])}
-    config = summarization.resolve(config, otherwise)
-    data, count = ArticleData.of(config["data"]), 1
-    lengths = {key: config[key] for key in ("num_steps", "evaluate_every")}
-    lengths["checkpoint.save_every"] = config["checkpoint"]["save_every"]
-    unset = [key for key, value in lengths.items() if value is None]
-    if unset and data.articles.source and reads:
-        if not data.vocabulary.vocab_file:
-            got, expected = "none", "a number of updates, as rows are not known before the vocabulary is trained"
-            fix = f"set --config.{unset[0]}, or give a vocabulary in data.vocab_file"
-            raise UserError(f"config key {unset[0]}", got=got, expected=expected, fix=fix)
-        size = max(1, config["batch_size"])
-        count = size * _batches(data, article_text.given(data.vocabulary), size, config["seed"]).steps_per_epoch
-    return fine_tuning.resolve_lengths(config, count)
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines. Raises UserError for contradictions."""
+    return summarization.resolve(config, {**_OTHERWISE, "model.sentence_pooling": _pooling(config["init_from"])})
 
 
 def _pooling(init_from: str) -> str:
@@ -103,114 +86,82 @@ def _pooling(init_from: str) -> str:
     return "mean" if pooling == "mean" else "cls"
 
 
-def _batches(data: ArticleData, tokenizer: WordPiece, batch_size: int, seed: int) -> BucketedBatches:
-    lengths = bucket_lengths(data.rows.seq_len)
-    rows = _training_rows(data, tokenizer)
-    return BucketedBatches(rows, lengths, budget_sizes(lengths, batch_size), seed)
+def read_facts(config: Config, folder: Path) -> FineTuningFacts:
+    """See `Experiment.read_facts`."""
+    return FineTuningFacts(summarization.read_tokenizer(config, folder))
 
 
-@functools.lru_cache(maxsize=1)
-def _training_rows(data: ArticleData, tokenizer: WordPiece) -> Rows:
-    """The rows of all articles; `resolve` counts them before the task trains on them."""
-    articles = data.read("train")
-    _check_labels(articles, data)
-    return Rows(
-        with_labels(row, article.labels)
-        for article in articles
-        for row in article_rows.rows(article.sentences, tokenizer, data.rows)
-    )
+stand_in_facts = fine_tuning.stand_in_facts
 
 
-def _check_labels(articles: Sequence[LimitedArticle], data: ArticleData) -> None:
-    """Raises UserError if no article has a sentence that belongs into its summary; warns if most have none, or if the
-    oracle sees but a few of the letters.
-    """
-    count = sum(any(article.labels) for article in articles)
-    is_ascii = data.labels.oracle.letters == "ascii" and data.labels.oracle.method != "verbatim"  # no words compared
-    seen = summarization.ascii_share([each for each in articles if each.article.gold is None]) if is_ascii else 1.0
-    if 2 * count >= len(articles) and seen >= 0.5:
-        return
-    got = f"{count} of {len(articles)} articles with a sentence that belongs into their summary"
-    fix = "check that the summaries are those of the articles"
-    if data.labels.oracle.method == "verbatim":
-        fix += ", and that they have one sentence a line"
-    if seen < 0.5:
-        got += f", by ASCII letters, which are {seen:.0%} of those of the summaries"
-    if is_ascii:
-        fix += f"; if they are not in English, set {summarization.OF_OTHER_LETTERS}"
-    if not count:
-        raise UserError("config keys data.{source,oracle}", got=got, expected="one in most", fix=fix)
-    _log.warning("%s; %s", got, fix)
+def _encoding(config: Config, tokenizer: WordPiece) -> Encoding:
+    return Encoding(tokenizer, ArticleDataConfig.of(config.data).rows, _INPUTS)
 
 
-def preparation(config: Config, workdir: Path) -> ArticleText:
-    """The articles that training needs; their vocabulary is kept in the run's folder."""
-    return ArticleData.of(config.data).text(workdir, ())
+def _rules(config: Config) -> Rules:
+    """Those of summaries that are compared with the reference."""
+    rules = build(SelectionConfig, config.selection, "selection")
+    return lambda article: selection.matched(rules, article.article.summary or (), config.match_reference)
 
 
-def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Summarization":
-    """The task.
+class ExtractiveData(SummarizationData[Config]):
+    """See `bertjax.contract.Data`."""
 
-    Args:
-      config: its settings.
-      vocab_dir: see `ArticleData.tokenizer`; without it nothing more than the settings can be checked.
-      prepared: any folder if the task is to train or to be scored; without it no articles are read.
-    """
-    tokenizer = ArticleData.of(config.data).tokenizer(vocab_dir, ())
-    return Summarization(config, tokenizer, reads=prepared is not None)
+    def __init__(self, config: Config, folder: Path) -> None:
+        """See `Trainable.build_data`."""
+        super().__init__(config, folder, _rules(config))
 
+    @property
+    def facts(self) -> FineTuningFacts:
+        """See `Data.facts`. Raises UserError, too, if the vocabulary is still to be trained."""
+        if self._parts.articles.source and not self.is_prepared:
+            raise UserError(
+                "config key num_steps",
+                got="none",
+                expected="a number of updates, as rows are not known before the vocabulary is trained",
+                fix="set --config.num_steps, or give a vocabulary in data.vocab_file",
+            )
+        return FineTuningFacts(super().facts.tokenizer, count_rows=self._count_rows)
 
-class _Source(NamedTuple):
-    """What the rows of an example have been made of."""
-
-    article: LimitedArticle
-    rows: Sequence[ArticleRow]
-
-
-class Summarization(Task):
-    """See `bertjax.contract.Task`."""
-
-    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
-        """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
-        self._config, self._tokenizer, self._data = config, tokenizer, ArticleData.of(config.data)
-        self._model_config, self._head = fine_tuning.model_configs(config, BertSumConfig, tokenizer.vocab)
-        check_seq_len(self._data.rows.seq_len, self._model_config.max_positions)
-        if self._data.rows.interval_segments:
-            fine_tuning.check_two_segments(self._model_config)
-        self._model = BertSum(self._model_config, self._head)
-        self._selection = build(SelectionConfig, config.selection, "selection")
-        self._rouge = build(RougeConfig, config.rouge, "rouge")
-        self._lengths = bucket_lengths(self._data.rows.seq_len)
-        self._sizes = budget_sizes(self._lengths, config.batch_size)
-        self._scored = self._data.scored() if reads else {}
+    def _count_rows(self) -> int:
+        """As many as the batches of an epoch have room for, if all are as long as the longest."""
+        return self._config.batch_size * self.train.steps_per_epoch if self._parts.articles.source else 1
 
     @functools.cached_property
-    def _train(self) -> BucketedBatches:
-        """The rows to train on, which are not read to be scored."""
-        return _batches(self._data, self._tokenizer, self._config.batch_size, self._config.seed)
+    def encoding(self) -> Encoding:
+        """See `SummarizationData.encoding`."""
+        return _encoding(self._config, self.tokenizer)
+
+    def encoded(self, articles: Sequence[LimitedArticle]) -> Rows:
+        """The rows of all articles, with their labels."""
+        _check_labels(articles, self._parts.labels.oracle)
+        return Rows(with_labels(row, article.labels) for article in articles for row in self.encoding.rows(article))
+
+
+build_data = ExtractiveData
+
+
+class ExtractiveSummarization(SummarizationTask[Config]):
+    """See `bertjax.contract.Task`."""
+
+    def __init__(self, config: Config, facts: BertFacts) -> None:
+        """See `Experiment.build_task`."""
+        super().__init__(config, _encoding(config, facts.tokenizer), BertSumConfig, BertSum)
+        self._selection, self._rules = build(SelectionConfig, config.selection, "selection"), _rules(config)
+
+    @property
+    def limits(self) -> ArticleLimits:
+        """Sentences that the selection would not take are left out."""
+        return dataclasses.replace(super().limits, min_words=self._selection.min_words)
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return self._model.init(rng, BertInputs(ids, ids, ids, cls_positions=ids), ids, deterministic=True)["params"]
 
-    def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`."""
-        if not self._config.init_from:
-            return params
-        return pretrained.warm_start(params, Path(self._config.init_from), positions=self._config.positions)
-
-    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `Task.partition_rules`."""
-        return TENSOR_RULES
-
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
-        return fine_tuning.batch_specs(zip(self._sizes, self._lengths, strict=True), _OF_TOKENS, _OF_ROWS)
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Task.batches`."""
-        return self._train.training(start, rows) if split == "train" else iter(())
+        return batch_specs(self.shapes(), _OF_TOKENS, _OF_ROWS)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The sentences: those that a row owns, so that each counts once; or 1, for a sum."""
@@ -220,7 +171,7 @@ class Summarization(Task):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The binary cross-entropy of each sentence's label; see `Task.loss`."""
         # A sentence of words that normalize to nothing may be shorter; some may then go unlearned in a full row.
-        shortest = _SHORTEST + self._data.labels.limits.min_words
+        shortest = _SHORTEST + self._parts.labels.limits.min_words
         count = batch["input_ids"].shape[1] // shortest + 1
         logits, positions = self._logits(params, batch, count + count % 2, rng)  # cuDNN trains on even lengths only
         labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "label_weights"))
@@ -246,18 +197,6 @@ class Summarization(Task):
         )
         return logits, positions
 
-    def baselines(self) -> Mapping[str, float]:
-        """What the first sentences score, and those of the oracle: as many, but with no rules for their scores."""
-        return summarization.baselines(self._scored, self._rules, self._rouge)
-
-    def held_out(self) -> Iterator[Example]:
-        """See `Task.held_out`; an article each."""
-        return map(self._example, self._scored["valid"])
-
-    def tested(self) -> Iterator[Example]:
-        """See `Task.tested`."""
-        return map(self._example, self._scored.get("test", ()))
-
     def score_names(self) -> Sequence[str]:
         """Those of `summarization.figure_names`, and the loss."""
         return (*summarization.figure_names(self._rouge), "loss")
@@ -268,27 +207,6 @@ class Summarization(Task):
         summaries = [summarization.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
         figures = summarization.figures(summaries, [article for article, _ in pairs], self._rules, self._rouge)
         return {**figures, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
-
-    def _rules(self, article: LimitedArticle) -> SelectionConfig:
-        """Those of a summary that is compared with the reference."""
-        assert article.article.summary is not None
-        return selection.matched(self._selection, article.article.summary, self._config.match_reference)
-
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """See `ArticleData.of_lines`."""
-        return self._data.with_min_words(self._selection.min_words).of_lines(lines, self._example)
-
-    def examples_of(self, path: str) -> Iterator[Example]:
-        """See `ArticleData.of_files`."""
-        return self._data.with_min_words(self._selection.min_words).of_files(path, self._example)
-
-    def _example(self, article: LimitedArticle) -> Example:
-        rows = article_rows.rows(article.sentences, self._tokenizer, self._data.rows)
-        return fine_tuning.example([row.inputs for row in rows], _Source(article, rows))
-
-    def predict_lengths(self) -> Sequence[int]:
-        """See `Task.predict_lengths`."""
-        return self._lengths
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of the sentences of each row, [B, E]."""
@@ -319,29 +237,16 @@ class Summarization(Task):
                 for each in selected.refused
             ],
         }
-        return record if article.summary is None else {**record, "reference": list(article.article.summary or ())}
+        return summarization.with_reference(record, article.article)
 
-    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out articles with their sentences' scores, the reference and the oracle's choice; see `Task.samples`."""
-        for number, (example, outputs) in enumerate(infer(self.held_out())):
-            article = example.source.article
-            oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
-            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
-            yield {**self.record(example, outputs), "kind": "extract", "oracle": oracle, **seen}
-        yield from samples.bert_positions(params)
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """Also has the oracle's choice; see `BertTask.sample`."""
+        article = example.source.article
+        oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
+        return {**self.record(example, outputs), "kind": "extract", "oracle": oracle}
 
-    def line(self, record: Mapping[str, Any]) -> str:
-        """What a file of summaries has of a record."""
-        return " ".join(record["summary"])
 
-    def export(self, params: Params, folder: Path) -> None:
-        """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with the scorer and the vocabulary."""
-        presumm.save(folder, params, self._model_config, self._head, self._data.seen_rows())
-        self._tokenizer.save(folder, self._model_config.max_positions)
-
-    def save_vocabulary(self, folder: Path) -> None:
-        """See `Task.save_vocabulary`."""
-        self._tokenizer.save(folder)
+build_task = ExtractiveSummarization
 
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
@@ -359,3 +264,25 @@ def _loss(logits: np.ndarray, labels: Sequence[int]) -> float:
     """The sum over the sentences that have a score."""
     known = logits != -np.inf
     return float(np.sum(np.logaddexp(0, logits[known]) - logits[known] * np.array(labels)[known]))
+
+
+def _check_labels(articles: Sequence[LimitedArticle], oracle: OracleConfig) -> None:
+    """Raises UserError if no article has a sentence that belongs into its summary; warns if most have none, or if the
+    oracle sees but a few of the letters.
+    """
+    count = sum(any(article.labels) for article in articles)
+    is_ascii = oracle.letters == "ascii" and oracle.method != "verbatim"  # no words compared
+    seen = summarization.ascii_share([each for each in articles if each.article.gold is None]) if is_ascii else 1.0
+    if 2 * count >= len(articles) and seen >= 0.5:
+        return
+    got = f"{count} of {len(articles)} articles with a sentence that belongs into their summary"
+    fix = "check that the summaries are those of the articles"
+    if oracle.method == "verbatim":
+        fix += ", and that they have one sentence a line"
+    if seen < 0.5:
+        got += f", by ASCII letters, which are {seen:.0%} of those of the summaries"
+    if is_ascii:
+        fix += f"; if they are not in English, set {summarization.OF_OTHER_LETTERS}"
+    if not count:
+        raise UserError("config keys data.{source,oracle}", got=got, expected="one in most", fix=fix)
+    _log.warning("%s; %s", got, fix)

@@ -1,32 +1,38 @@
-"""What all summarization has in common: a run's articles and their vocabulary, and figures of summaries."""
+"""What all summarization has in common: a run's articles and their vocabulary, its tasks, and figures of summaries."""
 
+import abc
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from flax import linen as nn
 from jaxtyping import Float
 
 from bertjax import words
-from bertjax.config import build_all
-from bertjax.contract import Example
+from bertjax.config import build, build_all, one_of
+from bertjax.contract import Batch, Data, Example, Params, RowIndices
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.summarization import article_text, articles
-from bertjax.data.summarization.article_rows import ArticleRowsConfig
+from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.summarization import article_rows, article_text, articles
+from bertjax.data.summarization.article_rows import ArticleRow, ArticleRowsConfig
 from bertjax.data.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
 from bertjax.data.summarization.articles import Article, ArticlesConfig
-from bertjax.data.summarization.limits import LimitedArticle, limit
-from bertjax.data.text.given_vocabulary import given_vocabulary
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
 from bertjax.interop import presumm
+from bertjax.models.bert import BertConfig
 from bertjax.progress import tell_once
 from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
-from bertjax.tasks import inputs, pretrained
+from bertjax.tasks import bert, inputs, pretrained
+from bertjax.tasks.bert import BertFacts, BertTask, check_two_segments, model_configs, to_example
+from bertjax.tasks.fine_tuning import WarmStartConfig
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # Where neither the config nor `init_from` says what rows are like.
@@ -46,10 +52,29 @@ _LOOKED_AT = 1000  # articles, which tell the letters of all
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 
-Make = Callable[[LimitedArticle], Example]
 Rules = Callable[[LimitedArticle], SelectionConfig]  # by which an article's sentences are chosen
 Scores = Float[np.ndarray, " E"]
-_DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig)  # in the order of `ArticleData`
+# In the order of `ArticleDataConfig`.
+_DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarizationConfig(WarmStartConfig):
+    """The keys of the config that all summarization reads.
+
+    Attributes:
+      batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
+        of shorter rows there are as many more as make up for it, in multiples of this.
+      positions: what positions that the model in `init_from` does not have begin as: "tile", copies of all that it has,
+        again and again; "repeat_last", copies of the last, as PreSumm. See `pretrained.extend_positions`.
+      rouge: fields of `RougeConfig`.
+    """
+
+    positions: Annotated[str, one_of("tile", "repeat_last")]
+    rouge: Mapping[str, Any]
+
+
+C = TypeVar("C", bound=SummarizationConfig)
 
 
 def resolve(config: Mapping[str, Any], otherwise: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,16 +84,17 @@ def resolve(config: Mapping[str, Any], otherwise: Mapping[str, Any]) -> dict[str
       config: the whole of it.
       otherwise: see `pretrained.resolve`.
     Raises:
-      UserError: contradictions.
+      UserError: contradictions, and keys of `data` that are missing or wrong.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN, extends_positions=True, otherwise={**_ROWS, **otherwise})
     data = config["data"]
     if data.get("window_overlap", 0) is None and isinstance(length := data.get("seq_len"), int):
         data["window_overlap"] = _OVERLAP if length > _OVERLAP else length // 4
+    ArticleDataConfig.of(data)
     return config
 
 
-class ArticleData(NamedTuple):
+class ArticleDataConfig(NamedTuple):
     """What `config.data` says."""
 
     articles: ArticlesConfig
@@ -77,67 +103,220 @@ class ArticleData(NamedTuple):
     vocabulary: TrainedVocabularyConfig
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "ArticleData":
+    def of(cls, data: Mapping[str, Any]) -> "ArticleDataConfig":
         """Reads it. Raises UserError for keys or values that are not right."""
         return cls(*build_all(_DATA, data, "data"))
 
+
+def read_tokenizer(config: SummarizationConfig, folder: Path) -> WordPiece:
+    """The vocabulary in a folder, or that of the config for a checkpoint of PreSumm's, which has none."""
+    return bert.read_tokenizer(config, Path(config.data["vocab_file"]) if presumm.is_checkpoint(folder) else folder)
+
+
+class Source(NamedTuple):
+    """What the rows of an example have been made of."""
+
+    article: LimitedArticle
+    rows: Sequence[ArticleRow]
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How articles become examples.
+
+    Attributes:
+      tokenizer: with the vocabulary.
+      config: how they become rows.
+      inputs: the fields of these rows that the model reads, see `ArticleRow`.
+    """
+
+    tokenizer: WordPiece
+    config: ArticleRowsConfig
+    inputs: Sequence[str]
+
+    def rows(self, article: LimitedArticle) -> list[ArticleRow]:
+        """The rows of an article, one at least."""
+        found = article_rows.rows(article.sentences, self.tokenizer, self.config)
+        return [row._replace(inputs={name: row.inputs[name] for name in self.inputs}) for row in found]
+
+    def example(self, article: LimitedArticle) -> Example:
+        """An article to summarize; its source is a `Source`."""
+        rows = self.rows(article)
+        return to_example([row.inputs for row in rows], Source(article, rows))
+
+    def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yields examples that are summarized together; subclasses may number them, and log what concerns them all."""
+        yield from examples
+
+
+class SummarizationData(Data, Generic[C]):
+    """Articles as they stand, and a vocabulary, kept in the folder, which may have to be trained on them."""
+
+    def __init__(self, config: C, folder: Path, rules: Rules, more: tuple[str, ...] = ()) -> None:
+        """Initializes the data; see `Trainable.build_data`.
+
+        Args:
+          config: the settings.
+          folder: of the vocabulary.
+          rules: of the baselines.
+          more: tokens of a vocabulary that is trained, beside its own.
+        """
+        self._config, self._folder, self._rules = config, folder, rules
+        self._parts = ArticleDataConfig.of(config.data)
+        articles, _, rows, vocabulary = self._parts
+        self._text = ArticleText(folder, articles, vocabulary, rows.words, more)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Data.fingerprint`."""
+        return self._text.fingerprint
+
+    @property
+    def is_prepared(self) -> bool:
+        """See `Data.is_prepared`."""
+        is_given = bool(self._parts.vocabulary.vocab_file)
+        return bool(self._parts.articles.source) and (is_given or self._text.is_finished())
+
+    def prepare(self) -> None:
+        """Keeps the vocabulary in the folder; trains it first unless it is given."""
+        self._text.run()
+
+    @functools.cached_property
+    def tokenizer(self) -> WordPiece:
+        """The vocabulary: the given one, as the folder keeps it; where nothing is trained, that of the folder."""
+        is_kept = not self._parts.articles.source or self._text.is_finished()
+        return read_tokenizer(self._config, self._folder) if is_kept else article_text.given(self._parts.vocabulary)
+
+    @property
+    def facts(self) -> BertFacts:
+        """See `Data.facts`. Raises UserError for bad articles to score, before a model is trained or read."""
+        _ = self.scored
+        return BertFacts(self.tokenizer)
+
     def read(self, split: str) -> tuple[LimitedArticle, ...]:
         """See `article_text.read`."""
-        return article_text.read(self.articles, self.labels, split)
+        return article_text.read(self._parts.articles, self._parts.labels, split)
 
-    def scored(self) -> dict[str, tuple[LimitedArticle, ...]]:
+    @functools.cached_property
+    def scored(self) -> Mapping[str, tuple[LimitedArticle, ...]]:
         """The articles of all splits but "train"."""
-        return {split: self.read(split) for split in article_text.splits(self.articles)[1:]}
+        return {split: self.read(split) for split in article_text.splits(self._parts.articles)[1:]}
 
-    def with_min_words(self, min_words: int) -> "ArticleData":
-        """Returns the same, of sentences that have more than `min_words` words."""
-        limits = dataclasses.replace(self.labels.limits, min_words=min_words)
-        return self._replace(labels=dataclasses.replace(self.labels, limits=limits))
+    @property
+    def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:
+        """Those of them that summaries are made of."""
+        return self.scored
 
-    def of_lines(self, lines: Iterator[str], make: Make) -> Iterator[Example]:
-        """Makes an example of all lines, or one of each: see `ArticleFormat.layout`."""
-        bad_rows = BadRows(self.articles.on_bad_row)
-        return self._examples(articles.parse(lines, self.articles, bad_rows), make, bad_rows)
+    @property
+    @abc.abstractmethod
+    def encoding(self) -> Encoding:
+        """How articles become examples, with the vocabulary."""
 
-    def of_files(self, path: str, make: Make) -> Iterator[Example]:
-        """Makes an example of each article of files or of a folder; see `article_formats.read`."""
-        bad_rows = BadRows(self.articles.on_bad_row)
-        return self._examples(articles.read(path, "--input", self.articles, bad_rows), make, bad_rows)
+    @abc.abstractmethod
+    def encoded(self, articles: Sequence[LimitedArticle]) -> Padded:
+        """Articles as rows to learn from."""
 
-    def _examples(self, found: Iterator[Article], make: Make, bad_rows: BadRows) -> Iterator[Example]:
-        return inputs.examples(found, lambda article: make(self._limited(article)), bad_rows)
+    def bucketed(self, articles: Sequence[LimitedArticle]) -> BucketedBatches:
+        """The rows to learn from in batches."""
+        lengths = bucket_lengths(self._parts.rows.seq_len)
+        sizes = budget_sizes(lengths, self._config.batch_size)
+        return BucketedBatches(self.encoded(articles), lengths, sizes, self._config.seed)
 
-    def _limited(self, article: Article) -> LimitedArticle:
-        found = limit(article, article.gold or (), self.labels.limits, drops=False)
+    @functools.cached_property
+    def train(self) -> BucketedBatches:
+        """The batches of the training articles, which are not read to be scored."""
+        return self.bucketed(self.read("train"))
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Data.batches`."""
+        return self.train.training(start, rows) if split == "train" else iter(())
+
+    def held_out(self) -> Iterator[Example]:
+        """See `Data.held_out`; an article each."""
+        return self._examples("valid")
+
+    def tested(self) -> Iterator[Example]:
+        """See `Data.tested`."""
+        return self._examples("test")
+
+    def _examples(self, split: str) -> Iterator[Example]:
+        return self.encoding.counted(map(self.encoding.example, self.summarized.get(split, ())))
+
+    def baselines(self) -> Mapping[str, float]:
+        """What the first sentences score, and those of the oracle; see `baselines`."""
+        return baselines(self.summarized, self._rules, build(RougeConfig, self._config.rouge, "rouge"))
+
+
+class SummarizationTask(BertTask[C]):
+    """A task with a model that reads articles with BERT."""
+
+    def __init__(
+        self, config: C, encoding: Encoding, head: type, model: Callable[[BertConfig, Any], nn.Module]
+    ) -> None:
+        """Initializes the task; see `Experiment.build_task`.
+
+        Args:
+          config: its settings.
+          encoding: of articles.
+          head: the dataclass of what is on top of BERT.
+          model: makes the whole model from the configuration of BERT and that of the head.
+        """
+        self._parts, self._encoding = ArticleDataConfig.of(config.data), encoding
+        configs = model_configs(config, head, encoding.tokenizer.vocab)
+        check_seq_len(self._parts.rows.seq_len, configs[0].max_positions)
+        if self._parts.rows.interval_segments:
+            check_two_segments(configs[0])
+        super().__init__(config, encoding.tokenizer, configs[0], model(*configs), self._parts.rows.seq_len)
+        self._head = configs[1]
+        self._rouge = build(RougeConfig, config.rouge, "rouge")
+
+    def warm_start(self, params: Params) -> Params:
+        """See `Predicts.warm_start`; positions beyond those of the weights are copies, see `config.positions`."""
+        folder, positions = self._config.init_from, self._config.positions
+        return pretrained.warm_start(params, Path(folder), positions=positions) if folder else params
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and lengths that a batch may have."""
+        lengths = self.predict_lengths()
+        return list(zip(budget_sizes(lengths, self._config.batch_size), lengths, strict=True))
+
+    @property
+    def limits(self) -> ArticleLimits:
+        """What is taken of articles to summarize."""
+        return self._parts.labels.limits
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """An example of all lines, or one of each: see `ArticleFormat.layout`."""
+        bad_rows = BadRows(self._parts.articles.on_bad_row)
+        return self._examples(articles.parse(lines, self._parts.articles, bad_rows), bad_rows)
+
+    def examples_of(self, path: str) -> Iterator[Example]:
+        """An example of each article of files or of a folder; see `article_formats.read`."""
+        bad_rows = BadRows(self._parts.articles.on_bad_row)
+        return self._examples(articles.read(path, "--input", self._parts.articles, bad_rows), bad_rows)
+
+    def _examples(self, found: Iterator[Article], bad_rows: BadRows) -> Iterator[Example]:
+        return self._encoding.counted(inputs.examples(found, self._example, bad_rows))
+
+    def _example(self, article: Article) -> Example:
+        found = limit(article, article.gold or (), self.limits, drops=False)
         assert found is not None
-        return found
+        return self._encoding.example(found)
 
-    def seen_rows(self) -> dict[str, Any]:
-        """What those who use the model have to make rows alike."""
-        return {"words": self.rows.words, "interval_segments": self.rows.interval_segments}
+    def line(self, record: Mapping[str, Any]) -> str:
+        """What a file of summaries has of a record."""
+        return " ".join(record["summary"])
 
-    def text(self, workdir: Path, more: tuple[str, ...]) -> ArticleText:
-        """What training reads: the articles, and a vocabulary that is kept in the run's folder.
+    def export(self, params: Params, folder: Path) -> None:
+        """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with the rest and the vocabulary."""
+        rows = {"words": self._parts.rows.words, "interval_segments": self._parts.rows.interval_segments}
+        presumm.save(folder, params, self._model_config, self._head, rows)
+        self._tokenizer.save(folder, self._model_config.max_positions)
 
-        Args:
-          workdir: of the run.
-          more: tokens of a vocabulary that is trained on them, beside its own.
-        """
-        return ArticleText(workdir / "data", self.articles, self.vocabulary, self.rows.words, more)
 
-    def tokenizer(self, vocab_dir: Path | None, more: tuple[str, ...]) -> WordPiece:
-        """The vocabulary.
-
-        Args:
-          vocab_dir: a folder with it, or a checkpoint that has none and leaves it to the config; without it the special
-            tokens stand in.
-          more: tokens that are there beside these.
-        """
-        if vocab_dir is None:
-            return WordPiece((*SPECIALS, *more), lowercase=True)
-        if presumm.is_checkpoint(vocab_dir):
-            return article_text.given(self.vocabulary)
-        return given_vocabulary(vocab_dir, self.vocabulary.lowercase)
+def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:
+    """A record with the reference of its article, if it has one."""
+    return record if article.summary is None else {**record, "reference": list(article.summary)}
 
 
 def texts(article: LimitedArticle) -> list[str]:

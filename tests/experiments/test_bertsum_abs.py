@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import build, build_all
+from bertjax.config import build
 from bertjax.data.summarization.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError
+from bertjax.modes.resolved import Resolved
 from bertjax.progress import tell_once
 from bertjax.tasks import summarization
-from bertjax.training.config import TrainingConfig
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer
 from configs import bertsum_abs as config_file
 from experiments import bertsum_abs
@@ -81,14 +81,14 @@ def flags(values):
     return [f"--config.{key}={value}" for key, value in values.items()]
 
 
-def task_of(folder, variant="tiny", **overrides):
-    tree = config_file.get_config(variant)
+def tree_of(folder, **overrides):
+    tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict(values_of(folder, **overrides))
-    resolved = bertsum_abs.resolve(json.loads(tree.to_json_best_effort()))
-    settings, config = build_all((TrainingConfig, bertsum_abs.Config), resolved, "")
-    text = bertsum_abs.preparation(config, folder)
-    text.run()
-    return bertsum_abs.make(config, text.folder, text.folder), settings
+    return json.loads(tree.to_json_best_effort())
+
+
+def ready(folder, **overrides):
+    return tiny.ready(tree_of(folder, **overrides), folder / "data")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_it_is_exported_and_begun_from(run, tmp_path):
 
 def test_a_lower_max_length_bounds_the_summary_alone(tmp_path, caplog):
     """Articles have as many tokens as rows; those that are truncated are counted."""
-    task, _ = task_of(tmp_path, decoding__max_length=3, data__layout="line")
+    task = ready(tmp_path, decoding__max_length=3, data__layout="line").task
     tell_once.cache_clear()
     with caplog.at_level("INFO"):
         long, short = task.examples(iter(["It rains. Today Cleo goes to Oslo. " * 8, "It rains."]))
@@ -150,35 +150,31 @@ def test_a_lower_max_length_bounds_the_summary_alone(tmp_path, caplog):
 
 
 def test_what_is_scored_takes_no_articles_to_train_on(tmp_path, monkeypatch):
-    task_of(tmp_path)[0].save_vocabulary(tmp_path / "kept")
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict(values_of(tmp_path, data__source="", num_scored=5))
-    resolved = bertsum_abs.resolve(json.loads(tree.to_json_best_effort()))
-    _, config = build_all((TrainingConfig, bertsum_abs.Config), resolved, "")
-    task = bertsum_abs.make(config, tmp_path / "kept", tmp_path / "kept")
-    assert next(task.batches("valid", 0, np.arange(4)))["labels"].shape == (4, 16)
+    ready(tmp_path).data.facts.save(tmp_path / "kept")
+    tree = tree_of(tmp_path, data__source="", num_scored=5)
+    data = Resolved(bertsum_abs, bertsum_abs.resolve(tree)).data(tmp_path / "kept")
+    assert next(data.batches("valid", 0, np.arange(4)))["labels"].shape == (4, 16)
     # Held-out figures and what they are compared with are of the same articles.
-    assert len(list(task.held_out())) == 5
+    assert len(list(data.held_out())) == 5
     monkeypatch.setattr(
         summarization, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
     )
-    assert task.baselines() == {"valid": 5, "test": 20}
+    assert data.baselines() == {"valid": 5, "test": 20}
 
 
 def test_shapes_of_batches_are_announced(tmp_path):
-    task, _ = task_of(tmp_path)
+    task, data, *_ = ready(tmp_path)
     announced = [{name: spec.shape for name, spec in specs.items()} for specs in task.batch_specs()]
     for split in ("train", "valid"):
-        for _, batch in zip(range(8), task.batches(split, 0, np.arange(32)), strict=False):
+        for _, batch in zip(range(8), data.batches(split, 0, np.arange(32)), strict=False):
             assert {name: array.shape for name, array in batch.items()} in announced
-    assert all(batch["labels"].dtype == np.int32 for batch in task.batches("valid", 0, np.arange(32)))
+    assert all(batch["labels"].dtype == np.int32 for batch in data.batches("valid", 0, np.arange(32)))
 
 
 @pytest.mark.parametrize("variant", ["tiny", "base", "large,xsum", "baseline", "baseline,cnndm"])
 def test_each_variant_makes_a_task(variant):
     tree = json.loads(config_file.get_config(variant).to_json_best_effort())
-    settings, config = build_all((TrainingConfig, bertsum_abs.Config), bertsum_abs.resolve(tree), "")
-    task = bertsum_abs.make(config, None, None)
+    _, settings, task = Resolved(bertsum_abs, bertsum_abs.resolve(tree)).rehearsed()
     assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
     assert jax.eval_shape(task.init, jax.random.key(0))
 
@@ -218,17 +214,17 @@ def test_the_encoder_and_the_rest_warm_up_each_on_its_own(dataset):
 )
 def test_what_does_not_fit_is_told(tmp_path, overrides, told):
     with pytest.raises(UserError, match=told):
-        jax.eval_shape(task_of(tmp_path, **overrides)[0].init, jax.random.key(0))
+        jax.eval_shape(ready(tmp_path, **overrides).task.init, jax.random.key(0))
 
 
 def test_a_vocabulary_without_marks_is_refused(tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     with pytest.raises(UserError, match="take BERT's published vocabulary"):
-        task_of(tmp_path, data__vocab_file=str(Path(vocabulary)))
+        ready(tmp_path, data__vocab_file=str(Path(vocabulary)))
 
 
 def test_summaries_are_shown_beside_their_references(tmp_path):
-    task, _ = task_of(tmp_path)
-    for example in shown(task, tmp_path / "shown").examples:
+    task, data, *_ = ready(tmp_path)
+    for example in shown(task, data, tmp_path / "shown").examples:
         assert example["article"][0] == "It rains." and example["reference"][1] == "All is well."

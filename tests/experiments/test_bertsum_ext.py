@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from bertjax import progress
-from bertjax.config import build_all
 from bertjax.data.summarization import docstring_summaries
 from bertjax.errors import UserError
 from bertjax.models.bert import BertInputs
+from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import restore_params
 from bertjax.tasks import summarization
-from bertjax.training.config import TrainingConfig
 from configs import bertsum_ext as config_file
 from experiments import bertsum_ext
 from tests import published, tiny
@@ -101,23 +101,23 @@ def run(tmp_path_factory):
     return folder / "run", command
 
 
-def resolved(variant="tiny", **overrides):
+def tree_of(variant="tiny", **overrides):
     tree = config_file.get_config(variant)
     sizes = {key: value for key, value in SMALL.items() if variant or key not in SIZES}
     tree.update_from_flattened_dict({**sizes, **overrides})
-    return bertsum_ext.resolve(json.loads(tree.to_json_best_effort()))
+    return json.loads(tree.to_json_best_effort())
 
 
-def task_of(folder, variant="tiny", **overrides):
-    """A task with its articles, as training has it."""
+def resolved(variant="tiny", **overrides):
+    return bertsum_ext.resolve(tree_of(variant, **overrides))
+
+
+def ready(folder, variant="tiny", **overrides):
+    """What training starts with, with its articles."""
     articles = {} if "data.source" in overrides else tiny.write_articles(folder)
     if overrides.get("init_from"):
         articles.pop("data.vocab_file", None)
-    _, experiment = build_all((TrainingConfig, bertsum_ext.Config), resolved(variant, **{**articles, **overrides}), "")
-    bertsum_ext.make(experiment, None, None)
-    text = bertsum_ext.preparation(experiment, folder)
-    text.run()
-    return bertsum_ext.make(experiment, text.folder, text.folder)
+    return tiny.ready(tree_of(variant, **{**articles, **overrides}), folder / "data")
 
 
 def write_rows(folder, *rows, name="rows.jsonl"):
@@ -126,10 +126,10 @@ def write_rows(folder, *rows, name="rows.jsonl"):
     return str(folder / name)
 
 
-def results_of(task, logit):
+def results_of(data, logit):
     """Each held-out example with outputs in which a sentence's logit is a function of its label."""
     results = []
-    for example in task.held_out():
+    for example in data.held_out():
         article, rows = example.source
         outputs = []
         for row in rows:
@@ -212,25 +212,26 @@ def test_a_finished_run_stays_and_one_that_was_stopped_goes_on(run, tmp_path):
 
 
 def test_figures_of_right_and_wrong_choices(tmp_path):
-    task = task_of(tmp_path)
-    right = task.score(results_of(task, lambda label: 30 if label else -30))
+    task, data, *_ = ready(tmp_path)
+    right = task.score(results_of(data, lambda label: 30 if label else -30))
     assert set(right) == set(task.score_names())
     assert all(right[name] == 100 for name in FIGURES) and right["loss"] < 1e-9
-    wrong = task.score(results_of(task, lambda label: -1.0 if label else 1.0))
+    wrong = task.score(results_of(data, lambda label: -1.0 if label else 1.0))
     assert wrong["rouge2"] < 30 and wrong["over_lead"] < 0
     assert wrong["loss"] == pytest.approx(6 * np.log1p(np.e))
     with pytest.raises(UserError, match=r"scores of sentences: got NaN for sentence 0"):
-        task.score(results_of(task, lambda label: np.nan))
+        task.score(results_of(data, lambda label: np.nan))
+    assert "train" not in vars(data)  # whose articles are not read to be scored
 
 
 def test_recall_is_told_where_words_are_limited(tmp_path):
-    task = task_of(tmp_path, **{"rouge.words": "reference", "selection.num_sentences": 1})
-    scores = task.score(results_of(task, lambda label: 30 if label else -30))
+    task, data, *_ = ready(tmp_path, **{"rouge.words": "reference", "selection.num_sentences": 1})
+    scores = task.score(results_of(data, lambda label: 30 if label else -30))
     assert set(scores) == set(task.score_names())
     for name in FIGURES:  # half of the reference
         assert scores[f"{name}_recall"] < scores[name] < 100
         assert scores[f"{name}_recall_low"] <= scores[f"{name}_recall"] <= scores[f"{name}_recall_high"]
-    assert task.baselines()["valid/oracle_rouge1_recall"] == scores["rouge1_recall"]
+    assert data.baselines()["valid/oracle_rouge1_recall"] == scores["rouge1_recall"]
 
 
 @pytest.mark.parametrize(
@@ -246,8 +247,8 @@ def test_recall_is_told_where_words_are_limited(tmp_path):
 )
 def test_lengths_of_what_is_scored(tmp_path, overrides, words):
     """The oracle's are never longer than it has sentences, and the first sentences are three where nothing says."""
-    task = task_of(tmp_path, **{"selection.block_ngrams": 0, **overrides})
-    article = next(task.held_out()).source.article
+    task, data, *_ = ready(tmp_path, **{"selection.block_ngrams": 0, **overrides})
+    article = next(data.held_out()).source.article
     scores = np.where(article.labels, 0.9, 0.4)
 
     rules = task._rules(article)
@@ -263,10 +264,10 @@ def test_lengths_of_what_is_scored(tmp_path, overrides, words):
 
 def test_every_sentence_is_learned_once(tmp_path):
     """Whatever windows share, and none of what fills up a batch."""
-    task = task_of(tmp_path, **{"model.max_positions": 40, "data.seq_len": 40, "data.window_overlap": 20})
-    articles = 60 - len(list(task.held_out()))
-    epoch = task.batches("train", 0, np.arange(8))
-    batches = [next(epoch) for _ in range(task._train.steps_per_epoch)]
+    task, data, *_ = ready(tmp_path, **{"model.max_positions": 40, "data.seq_len": 40, "data.window_overlap": 20})
+    articles = 60 - len(list(data.held_out()))
+    epoch = data.batches("train", 0, np.arange(8))
+    batches = [next(epoch) for _ in range(data.train.steps_per_epoch)]
     assert sum(batch["label_weights"].sum() for batch in batches) == 6 * articles
     assert sum(batch["labels"].sum() for batch in batches) == 2 * articles
     assert sum(batch["sentence_starts"].sum() for batch in batches) > 6 * articles
@@ -275,31 +276,38 @@ def test_every_sentence_is_learned_once(tmp_path):
         assert not batch["label_weights"][batch["weights"] == 0].any()
         assert task.denominators(batch)["sentences"] == batch["label_weights"].sum()
     source = {**tiny.write_articles(tmp_path), "data.seq_len": 40, "data.window_overlap": 20}
-    epochs = resolved(**source, num_steps=None, num_epochs=3.0)
+    source["model.max_positions"] = 40
+    epochs = ready(tmp_path, **source, num_steps=None, num_epochs=3.0).config
     assert epochs["num_steps"] == 3 * len(batches)
     # Once an epoch, too, where updates are counted but not what is done every so many of them.
-    updates = resolved(**source, num_steps=100, evaluate_every=None, **{"checkpoint.save_every": None})
+    updates = ready(tmp_path, **source, num_steps=100, evaluate_every=None, **{"checkpoint.save_every": None}).config
     assert updates["evaluate_every"] == updates["checkpoint"]["save_every"] == len(batches) < 100
 
 
 @pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])
-def test_what_is_once_an_epoch_before_rows_are_known(tmp_path, key):
-    articles = tiny.write_articles(tmp_path) | {"data.vocab_file": ""}
+def test_what_is_once_an_epoch_of_rows_whose_vocabulary_is_trained(tmp_path, key):
+    """It is not known before that; only a plan has to."""
+    articles = tiny.write_articles(tmp_path) | {"data.vocab_file": "", "data.vocab_size": 60, "num_epochs": 1.0}
+    found = Resolved(bertsum_ext, resolved(**articles, **{"evaluate_every": None, key: None}))
+    data = found.data(tmp_path / "data")
     with pytest.raises(UserError) as error:
-        resolved(**articles, **{key: None})
+        data.facts  # noqa: B018
     tiny.check_told(
         f"error: {error.value}",
-        what=f"config key {key}",
+        what="config key num_steps",
         got="none",
         expected="a number of updates",
-        fix=f"--config.{key}",
+        fix="--config.num_steps",
     )
+    data.prepare()
+    values = traverse_util.flatten_dict(found.complete(data.facts).config, sep=".")
+    assert values[key] == data.train.steps_per_epoch != traverse_util.flatten_dict(tree_of(), sep=".")[key]
 
 
 @pytest.mark.parametrize("scorer", ["classifier", "transformer", pytest.param("rnn", marks=pytest.mark.slow)])
 def test_the_loss_is_a_sum_over_sentences(tmp_path, scorer):
-    task = task_of(tmp_path, f"tiny,{scorer}")
-    batch = next(task.batches("train", 0, np.arange(8)))
+    task, data, *_ = ready(tmp_path, f"tiny,{scorer}")
+    batch = next(data.batches("train", 0, np.arange(8)))
     params = random_params(task.init)
     weights = batch["label_weights"]
     rows = jax.tree.map(jnp.asarray, batch)
@@ -310,7 +318,7 @@ def test_the_loss_is_a_sum_over_sentences(tmp_path, scorer):
     assert metrics["accuracy"][1] == weights.sum() == task.denominators(batch)["sentences"] == 16
     assert metrics["tokens"] == ((batch["segment_ids"] != 0).sum(), 1)
     assert 0.3 < sums["sentences"] / 16 < 3
-    summed = task_of(tmp_path, f"tiny,{scorer}", loss_reduction="sum")
+    summed = ready(tmp_path, f"tiny,{scorer}", loss_reduction="sum").task
     assert summed.denominators(batch) == {"sentences": 1}
     assert task.denominators({"label_weights": np.zeros((8, 24))}) == {"sentences": 1}
 
@@ -347,7 +355,7 @@ def test_what_is_told_of_an_article(run):
 
 def test_short_sentences_can_be_chosen_unless_the_selection_says_otherwise(tmp_path):
     def numbers(**overrides):
-        (example,) = task_of(tmp_path, **overrides).examples(iter(SENTENCES))
+        (example,) = ready(tmp_path, **overrides).task.examples(iter(SENTENCES))
         return example.source.article.numbers
 
     assert numbers() == (0, 1, 2, 3, 4, 5)
@@ -355,8 +363,8 @@ def test_short_sentences_can_be_chosen_unless_the_selection_says_otherwise(tmp_p
 
 
 def test_a_budget_below_every_sentence_is_warned_of(tmp_path, caplog):
-    task = task_of(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
-    article = next(task.held_out()).source.article
+    task, data, *_ = ready(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
+    article = next(data.held_out()).source.article
     for budget in (7, 6):
         progress.tell_once.cache_clear()
         caplog.clear()
@@ -527,7 +535,7 @@ def test_rows_are_as_those_that_init_from_has_seen(golden_vocabulary, tmp_path):
         assert resolved("", **values)["data"]["words"] == words
     source = tiny.write_articles(tmp_path)["data.source"]
     values |= {"init_from": str(GOLDEN / "transformer.pt"), "data.interval_segments": False}
-    task = task_of(tmp_path, "", **{**values, "data.source": source, "data.seq_len": 40})
+    task = ready(tmp_path, "", **{**values, "data.source": source, "data.seq_len": 40}).task
     task.export(task.warm_start(random_params(task.init)), tmp_path / "exported")
     values = {**ROWS, **dict.fromkeys(SIZES), "init_from": str(tmp_path / "exported")}
     data = resolved("", **values)["data"]
@@ -588,7 +596,7 @@ def test_weights_without_a_scorer_begin_with_a_classifier(run, tmp_path, caplog)
 def test_positions_beyond_those_of_the_weights(run, tmp_path, how, expected):
     workdir, _ = run
     values = {"init_from": str(workdir), "positions": how, "model.max_positions": 1024, "data.seq_len": 1024}
-    task = task_of(tmp_path, "", **values)
+    task = ready(tmp_path, "", **values).task
     params = task.warm_start(jax.device_put(random_params(task.init)))
     before = restore_params(workdir, "latest", None)["bert"]["embeddings"]["position_embeddings"]
     after = params["bert"]["embeddings"]["position_embeddings"]
@@ -598,7 +606,7 @@ def test_positions_beyond_those_of_the_weights(run, tmp_path, how, expected):
     with pytest.raises(UserError, match=r"model\.max_positions: got 16; expected 24, as in init_from"):
         resolved("", **{**values, "model.max_positions": 16})
     with pytest.raises(UserError, match=r"data\.seq_len: got 1024; expected 8 to model\.max_positions=24"):
-        task_of(tmp_path, "", **{**values, "model.max_positions": None})
+        ready(tmp_path, "", **{**values, "model.max_positions": None})
 
 
 @pytest.fixture(scope="module")
@@ -700,11 +708,11 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
     ]
     monkeypatch.setattr(docstring_summaries, "docstrings", lambda: tuple(texts))
     monkeypatch.setattr("bertjax.data.readers.documentation.fingerprint", lambda: {})
-    task = task_of(tmp_path, **{"data.source": "documentation", "data.vocab_size": 90})
+    task, data, *_ = ready(tmp_path, **{"data.source": "documentation", "data.vocab_size": 90})
     vocabulary = (tmp_path / "data" / "vocab.txt").read_text()
     assert task._tokenizer.vocab_size == 90 and "\ncat\n" in vocabulary
-    assert task._train.rows.lengths.max() <= 24
-    again = task_of(tmp_path, **{"data.source": "documentation", "data.vocab_size": 80})
+    assert data.train.rows.lengths.max() <= 24
+    again = ready(tmp_path, **{"data.source": "documentation", "data.vocab_size": 80}).task
     assert again._tokenizer.vocab_size == 80  # not that of another config, left by a run that did not begin
 
 
@@ -728,7 +736,7 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
 def test_wrong_configs(tmp_path, overrides, message):
     values = {**tiny.write_articles(tmp_path), **overrides}
     with pytest.raises(UserError, match=message):
-        next(task_of(tmp_path, **values).batches("train", 0, np.arange(8)))
+        next(ready(tmp_path, **values).data.batches("train", 0, np.arange(8)))
 
 
 @pytest.mark.parametrize(
@@ -748,7 +756,7 @@ def test_articles_that_nothing_can_be_learned_from(tmp_path, name, content, mess
     (tmp_path / name).write_text(content + "\n")
     values = {**tiny.write_articles(tmp_path), "data.source": str(tmp_path / name)}
     with pytest.raises(UserError, match=message):
-        task_of(tmp_path / "run", **values)
+        ready(tmp_path / "run", **values)
 
 
 def test_articles_in_another_language(tmp_path, caplog):
@@ -759,17 +767,17 @@ def test_articles_in_another_language(tmp_path, caplog):
     with pytest.raises(
         UserError, match=r"got 0 of 10 articles .*oracle\.letters=unicode --config\.rouge\.flavor=unicode"
     ):
-        task_of(tmp_path / "ascii", **values)._train  # noqa: B018
+        ready(tmp_path / "ascii", **values).data.train  # noqa: B018
     values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}
-    task = task_of(tmp_path / "unicode", **values)
-    assert task._train.steps_per_epoch
-    article = next(task.held_out()).source.article
+    data = ready(tmp_path / "unicode", **values).data
+    assert data.train.steps_per_epoch
+    article = next(data.held_out()).source.article
     assert (article.article.sentences, article.labels) == (tuple(sentences), (0, 1, 0, 0))
-    assert task.baselines()["valid/oracle_rouge2"] == 100
+    assert data.baselines()["valid/oracle_rouge2"] == 100
     # Few summaries that have nothing to do with their articles pass, many are told.
     rows = [{**row, "summary": "雪" if i < 8 else row["summary"]} for i, row in enumerate(rows)]
     values |= {"data.source": write_rows(tmp_path, *rows, name="few.jsonl"), "data.limits.min_summary_words": 0}
-    assert task_of(tmp_path / "few", **values)._train.steps_per_epoch
+    assert ready(tmp_path / "few", **values).data.train.steps_per_epoch
     assert [message for message in caplog.messages if message.startswith("2 of 10 articles")]
 
 
@@ -778,7 +786,7 @@ def test_summaries_that_are_not_word_for_word(tmp_path):
     values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
     values["data.valid_source"] = values["data.source"]
     with pytest.raises(UserError, match="those of the articles, and that they have one sentence a line"):
-        task_of(tmp_path, **values, **{"data.oracle.method": "verbatim"})._train  # noqa: B018
+        ready(tmp_path, **values, **{"data.oracle.method": "verbatim"}).data.train  # noqa: B018
 
 
 def test_numbers_do_not_pass_for_words(tmp_path, caplog):
@@ -787,16 +795,16 @@ def test_numbers_do_not_pass_for_words(tmp_path, caplog):
     values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
     values["data.valid_source"] = values["data.source"]
     progress.tell_once.cache_clear()
-    task = task_of(tmp_path / "ascii", **values)
-    assert task._train.steps_per_epoch and task.baselines()
+    data = ready(tmp_path / "ascii", **values).data
+    assert data.train.steps_per_epoch and data.baselines()
     labels, figures = caplog.messages
     assert labels.startswith("10 of 10 articles") and ", by ASCII letters, which are 0% of those of the sum" in labels
     assert figures.startswith("ROUGE sees 0% of the letters")
     assert all("--config.rouge.flavor=unicode" in message for message in (labels, figures))
     caplog.clear()
     values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}
-    task = task_of(tmp_path / "unicode", **values)
-    assert task._train.steps_per_epoch and task.baselines() and not caplog.messages
+    data = ready(tmp_path / "unicode", **values).data
+    assert data.train.steps_per_epoch and data.baselines() and not caplog.messages
 
 
 def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):
@@ -804,15 +812,15 @@ def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):
     source = write_rows(tmp_path, *({**row, "article": [*SENTENCES, f"Number {i}."]} for i, row in enumerate(rows)))
     values = {**tiny.write_articles(tmp_path), "data.source": source, "data.gold_field": "chosen"}
     with caplog.at_level(logging.INFO):
-        task = task_of(tmp_path, **values)
-    article = next(task.held_out()).source.article
+        data = ready(tmp_path, **values).data
+    article = next(data.held_out()).source.article
     assert (article.numbers, article.labels) == ((0, 1, 3, 4, 5), (1, 0, 0, 0, 1))
-    assert task_of(tmp_path, **{**values, "data.gold_field": ""})._scored["valid"][0].labels == (0, 1, 0, 0, 0)
+    assert ready(tmp_path, **{**values, "data.gold_field": ""}).data.scored["valid"][0].labels == (0, 1, 0, 0, 0)
 
 
 def test_articles_are_shown_with_the_oracle(tmp_path):
-    task = task_of(tmp_path)
-    for example, article in zip(shown(task, tmp_path / "shown").examples, task.held_out(), strict=False):
+    task, data, *_ = ready(tmp_path)
+    for example, article in zip(shown(task, data, tmp_path / "shown").examples, data.held_out(), strict=False):
         sentences = article.source.article.article.sentences
         assert [sentences[number] for number in example["oracle"]] == example["reference"]
         assert example["html"].count('class="sentence') == len(sentences)

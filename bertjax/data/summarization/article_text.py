@@ -53,7 +53,6 @@ class LabelsConfig:
     oracle: OracleConfig
 
 
-@functools.lru_cache(maxsize=3)
 def read(config: ArticlesConfig, labels: LabelsConfig, split: str) -> tuple[LimitedArticle, ...]:
     """What is taken of the articles of a split; those out of limits are left out of "train" alone.
 
@@ -108,22 +107,27 @@ class ArticleText:
     words: str
     more: tuple[str, ...]
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
-        """What the rows and their encoding depend on."""
+        """What the rows and their encoding depend on. Raises UserError for sources that are not there."""
         texts = [Articles(self.articles, split, _SPLIT_SEED, True).fingerprint() for split in splits(self.articles)]
         config = self.vocabulary
         vocabulary: Any = given(config).vocab if config.vocab_file else [config.vocab_size, self.words]
         return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
 
+    def is_finished(self) -> bool:
+        """Whether the folder has the vocabulary."""
+        done = self.folder / _DONE
+        return done.exists() and done.read_text() == self.fingerprint
+
     def run(self) -> None:
         """Puts the vocabulary into the folder, unless that has been done."""
-        done, fingerprint = self.folder / _DONE, self.fingerprint
-        if done.exists() and done.read_text() == fingerprint:
+        fingerprint = self.fingerprint
+        if self.is_finished():
             return
         vocabulary = given(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
         vocabulary.save(self.folder)
-        with completed(done) as path:
+        with completed(self.folder / _DONE) as path:
             path.write_text(fingerprint)
 
     def _trained(self) -> WordPiece:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bertjax.data.summarization import article_rows, article_text
+from bertjax.data.summarization import article_rows
 from bertjax.data.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig, read, splits
 from bertjax.data.summarization.articles import ArticlesConfig
 from bertjax.data.summarization.limits import ArticleLimits
@@ -136,8 +136,3 @@ def test_the_fingerprint_tells_what_rows_depend_on(tmp_path):
     found = {before, *(each.fingerprint for each in changed)}
     assert len(found) == 7
     assert text(tmp_path, count=3).fingerprint not in found
-
-
-@pytest.fixture(autouse=True)
-def _read_anew():
-    article_text.read.cache_clear()
