@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bertjax.config import build_part
 from bertjax.contract import Batch
 from bertjax.data.readers import documentation
 from bertjax.modes.resolved import Resolved
