@@ -14,25 +14,22 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax.config import Constrained, build_all, choice, one_of
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
+from bertjax.config import Constrained, build_all, build_part, one_of
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import tagged_words
-from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.fine_tuning.tagged_words import Columns, Sentence, SentencesConfig
 from bertjax.data.readers.lines import RowError
-from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, check_seq_len
-from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
-from bertjax.data.text.given_vocabulary import VocabularyConfig, kept_vocabulary
+from bertjax.data.rows.buckets import check_seq_len
+from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece, separate_punctuation
 from bertjax.errors import UserError
-from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
-from bertjax.models.transformer import TENSOR_RULES
 from bertjax.scoring import tags
-from bertjax.tasks import fine_tuning, inputs, pretrained, samples
-from bertjax.tasks.fine_tuning import FineTuningConfig, HeadConfig
+from bertjax.tasks import fine_tuning, inputs, pretrained
+from bertjax.tasks.bert import BertTask, model_configs, read_tokenizer, stand_in_tokenizer, to_example
+from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
 
 _log = logging.getLogger(__name__)
 
@@ -98,43 +95,27 @@ FREE_AFTER_TRAINING = (
 )
 
 
-def resolve(config: Mapping[str, Any], reads: bool = True) -> dict[str, Any]:
-    """Fills in what `init_from` determines, the scheme, the tags, what tells the best checkpoint, lengths in updates.
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines, which is the tags too where there are no sentences to train on.
 
     A BERT that gives features is frozen, before any group of parameters that the config has.
 
-    Args:
-      config: the whole of it.
-      reads: whether sentences are to be read for more than tags that nothing else tells.
     Raises:
-      UserError: contradictions, and whatever is wrong with the sentences.
+      UserError: contradictions.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN)
-    text, columns, rows, _ = build_all(_DATA, config["data"], "data")
-    known = pretrained.describe(Path(config["init_from"])).labels if config["init_from"] else ()
-    labels, scheme, count = rows.labels, rows.scheme, 1
-    if (text.source or text.valid_source) and (reads or not (labels or known)):
-        train, valid = _read(text, columns)
-        if scheme == _AUTO:
-            tagged = (train or valid) if text.valid_source else [*train, *valid]
-            scheme = _recognized([sentence.tags for sentence in tagged])
-        if train:
-            labels = labels or _label_names(_in_bio(train, scheme), scheme, known)
-            tokenizer = GivenText.of(config["data"], Path()).tokenizer()
-            windows = [row for each in train for row in tagged_words.rows(each.words, tokenizer, rows.seq_len)]
-            count = count_rows(np.array([len(row["input_ids"]) for row in windows]), rows.seq_len, rows.packing)
-    labels = labels or known
-    scheme = (tags.recognize([labels]) or _PLAIN) if scheme == _AUTO else scheme
-    checkpoint, optimizer = dict(config["checkpoint"]), dict(config["optimizer"])
+    data, optimizer = dict(config["data"]), dict(config["optimizer"])
+    if config["init_from"] and not data.get("source"):
+        data["labels"] = data.get("labels") or _known_tags(config["init_from"])
     if config["model"].get("feature_layers"):  # without gradients weight decay alone would change it
         others = [group for group in optimizer["groups"] if group not in (_FROZEN, list(_FROZEN))]
         optimizer["groups"] = (_FROZEN, *others)
-    if checkpoint["best_metric"] is None:
-        checkpoint["best_metric"] = "valid/accuracy" if scheme == _PLAIN else "valid/f1"
-    data = {**config["data"], "labels": labels, "scheme": scheme}
-    return fine_tuning.resolve_lengths(
-        {**config, "checkpoint": checkpoint, "optimizer": optimizer, "data": data}, count
-    )
+    return {**config, "data": data, "optimizer": optimizer}
+
+
+def _known_tags(init_from: str) -> tuple[str, ...]:
+    """The tags of the model that `init_from` names; none if it has none."""
+    return pretrained.describe(Path(init_from)).labels if init_from else ()
 
 
 def _recognized(sentences: tags.Sentences) -> str:
@@ -151,12 +132,6 @@ def _recognized(sentences: tags.Sentences) -> str:
         )
     _log.info("the tags are recognized as scheme %s: %s", found, ", ".join(names))
     return found
-
-
-@functools.lru_cache(maxsize=1)
-def _read(config: SentencesConfig, columns: Columns) -> tuple[list[Sentence], list[Sentence]]:
-    """The training sentences and the held-out ones, which `resolve` reads before the task does."""
-    return tagged_words.read_splits(config, columns, _SPLIT_SEED)
 
 
 def _in_bio(sentences: Sequence[Sentence], scheme: str) -> list[Sentence]:
@@ -192,23 +167,6 @@ def _label_names(sentences: Sequence[Sentence], scheme: str, known: tuple[str, .
     return known if set(known) == set(names) else tuple(names)
 
 
-def preparation(config: Config, workdir: Path) -> GivenText:
-    """The sentences that training needs; their vocabulary is kept in the run's folder."""
-    return GivenText.of(config.data, workdir / "data")
-
-
-def make(config: Config, vocab_dir: Path | None, prepared: Path | None) -> "Tagging":
-    """The task.
-
-    Args:
-      config: its settings.
-      vocab_dir: see `kept_vocabulary`.
-      prepared: any folder if the task is to train; without it the sentences are not read.
-    """
-    tokenizer = kept_vocabulary(vocab_dir, config.data["lowercase"])
-    return Tagging(config, tokenizer, reads=prepared is not None)
-
-
 class _Words(NamedTuple):
     """What the rows of an example have been made of."""
 
@@ -217,83 +175,151 @@ class _Words(NamedTuple):
     tags: Sequence[str]  # in BIO if of entities; none if they are not known
 
 
-class Tagging(Task):
-    """See `bertjax.contract.Task`."""
+def _example(words: Sequence[str], known: Sequence[str], tokenizer: WordPiece, seq_len: int) -> Example:
+    """A sentence to predict on, with the tags that are known."""
+    windows = tagged_words.rows(words, tokenizer, seq_len)
+    rows = [{name: row[name] for name in _INPUTS} for row in windows]
+    return to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known))
 
-    def __init__(self, config: Config, tokenizer: WordPiece, reads: bool) -> None:
-        """Args: settings; the vocabulary; whether to read. Raises UserError if they do not fit together."""
-        self._config, self._tokenizer = config, tokenizer
-        self._text, self._columns, self._rows, _ = build_all(_DATA, config.data, "data")
-        self._model_config, head = fine_tuning.model_configs(config, TaggerConfig, tokenizer.vocab)
-        check_seq_len(self._rows.seq_len, self._model_config.max_positions)
-        fine_tuning.check_packing(self._rows.packing, config.model)
-        self._labels = self._rows.labels
-        tagged_words.check_labels(self._labels)
-        self._number = {label: i for i, label in enumerate(self._labels)}
-        self._head, self._model = head, _model(self._model_config, len(self._labels), head)
-        self._train: BucketedBatches | PackedBatches | None = None
-        self._held_out: list[Example] = []
-        if reads:
-            self._read_rows()
 
-    def _read_rows(self) -> None:
-        choice(self._rows.scheme, (*tags.SCHEMES, _PLAIN), "data.scheme")  # `resolve` recognizes others
-        train, valid = (_in_bio(sentences, self._rows.scheme) for sentences in _read(self._text, self._columns))
-        tagged_words.check_tags(train, self._labels)
-        tagged_words.check_held_out(valid, self._labels)
-        if train:
-            rows, config = Rows(self._encoded(train)), self._config
-            self._train = training_batches(rows, self._rows.seq_len, self._rows.packing, config.batch_size, config.seed)
-        self._held_out = [self._example(sentence.words, sentence.tags) for sentence in valid]
+@dataclasses.dataclass(frozen=True)
+class TaggingFacts(FineTuningFacts):
+    """The facts of tagging.
 
-    def _encoded(self, sentences: Sequence[Sentence]) -> Iterator[dict[str, np.ndarray]]:
-        """The rows of all sentences as arrays: `input_ids`, `token_type_ids`, `labels`, `label_weights`."""
-        for sentence in sentences:
-            numbers = np.array([self._number[tag] for tag in sentence.tags])
-            windows = tagged_words.rows(sentence.words, self._tokenizer, self._rows.seq_len)
+    Attributes:
+      scheme: how the tags of the sentences tell where entities begin and end; "auto" where no sentences tell it.
+    """
+
+    scheme: str = _AUTO
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Facts.complete`: the tags, their scheme, what tells the best checkpoint, and lengths in updates."""
+        rows, checkpoint = build_part(RowsConfig, config["data"], "data"), dict(config["checkpoint"])
+        scheme = self.scheme if rows.scheme == _AUTO else rows.scheme
+        if scheme == _AUTO:
+            scheme = tags.recognize([self.labels or rows.labels]) or _PLAIN
+        if checkpoint["best_metric"] is None:
+            checkpoint["best_metric"] = "valid/accuracy" if scheme == _PLAIN else "valid/f1"
+        return super().complete({**config, "checkpoint": checkpoint, "data": {**config["data"], "scheme": scheme}})
+
+
+def read_facts(config: Config, folder: Path) -> TaggingFacts:
+    """See `Experiment.read_facts`."""
+    return TaggingFacts(read_tokenizer(config, folder))
+
+
+def stand_in_facts(config: Config) -> TaggingFacts:
+    """See `Trainable.stand_in_facts`: tags of entities where none are named, if there are sentences that will tell."""
+    is_open = config.data["source"] and not config.data["labels"]
+    return TaggingFacts(stand_in_tokenizer(), ("O", "B-X", "I-X") if is_open else ())
+
+
+class TaggingData(FineTuningData[Config]):
+    """See `bertjax.contract.Data`."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        """See `Trainable.build_data`."""
+        self._text, self._columns, self._settings, _ = build_all(_DATA, config.data, "data")
+        super().__init__(config, folder, self._settings.seq_len, self._settings.packing)
+
+    @functools.cached_property
+    def _read(self) -> tuple[list[Sentence], list[Sentence]]:
+        """The training sentences and the held-out ones, with the tags of their files."""
+        return tagged_words.read_splits(self._text, self._columns, _SPLIT_SEED)
+
+    @functools.cached_property
+    def _scheme(self) -> str:
+        """How the tags of the files tell where entities begin and end; "auto" if there are no files."""
+        if self._settings.scheme != _AUTO or not (self._text.source or self._text.valid_source):
+            return self._settings.scheme
+        train, valid = self._read
+        tagged = (train or valid) if self._text.valid_source else [*train, *valid]
+        return _recognized([sentence.tags for sentence in tagged])
+
+    @functools.cached_property
+    def _sentences(self) -> tuple[list[Sentence], list[Sentence]]:
+        """The same sentences, with tags of entities in BIO."""
+        train, valid = (_in_bio(sentences, self._scheme) for sentences in self._read)
+        return train, valid
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """See `FineTuningData.labels`: the tags of the config, or else of the training sentences."""
+        labels = self._settings.labels
+        if labels or not self._text.source:
+            return labels
+        return _label_names(self._sentences[0], self._scheme, _known_tags(self._config.init_from))
+
+    @functools.cached_property
+    def _splits(self) -> tuple[list[Sentence], list[Sentence]]:
+        """The same sentences; those to train on have tags to learn alone."""
+        train, valid = self._sentences
+        tagged_words.check_tags(train, self.labels)
+        tagged_words.check_held_out(valid, self.labels)
+        return train, valid
+
+    @property
+    def facts(self) -> TaggingFacts:
+        """See `Data.facts`."""
+        return TaggingFacts(**vars(super().facts), scheme=self._scheme)
+
+    def encoded(self) -> Iterator[dict[str, np.ndarray]]:
+        """See `FineTuningData.encoded`; with "labels" and "label_weights"."""
+        number = {label: i for i, label in enumerate(self.labels)}
+        for sentence in self._splits[0]:
+            numbers = np.array([number[tag] for tag in sentence.tags])
+            windows = tagged_words.rows(sentence.words, self.tokenizer, self._seq_len)
             for row in tagged_words.with_labels(windows, numbers):
                 yield {name: row[name] for name in (*_INPUTS, *_LABELS)}
 
-    def _example(self, words: Sequence[str], given: Sequence[str]) -> Example:
-        windows = tagged_words.rows(words, self._tokenizer, self._rows.seq_len)
-        inputs = [{name: row[name] for name in _INPUTS} for row in windows]
-        positions = [row["unit_starts"] for row in windows]
-        return fine_tuning.example(inputs, _Words(words, positions, given))
+    @functools.cached_property
+    def _held_out(self) -> list[Example]:
+        return [_example(each.words, each.tags, self.tokenizer, self._seq_len) for each in self._splits[1]]
 
-    def init(self, rng: jax.Array) -> Params:
-        """See `Task.init`."""
-        return fine_tuning.init(self._model, rng)
+    def held_out(self) -> Iterator[Example]:
+        """See `Data.held_out`; a sentence each."""
+        return iter(self._held_out)
 
-    def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`; a classifier of other tags is not taken over, and no tagger on other features."""
-        if not self._config.init_from:
-            return params
-        folder = Path(self._config.init_from)
+    def baselines(self) -> Mapping[str, float]:
+        """What the most frequent held-out tag scores, given to all words."""
+        counts = Counter(tag for sentence in self._splits[1] for tag in sentence.tags)
+        return {"valid/majority_accuracy": max(counts.values()) / counts.total()}
+
+
+build_data = TaggingData
+
+
+class Tagging(BertTask[Config]):
+    """See `bertjax.contract.Task`."""
+
+    architecture = "BertForTokenClassification"
+
+    def __init__(self, config: Config, facts: TaggingFacts) -> None:
+        """See `Experiment.build_task`."""
+        self._text, _, self._rows, _ = build_all(_DATA, config.data, "data")
+        bert, self._head = model_configs(config, TaggerConfig, facts.tokenizer.vocab)
+        check_seq_len(self._rows.seq_len, bert.max_positions)
+        fine_tuning.check_packing(self._rows.packing, config.model)
+        self.labels = self._rows.labels
+        tagged_words.check_labels(self.labels)
+        model = _model(bert, len(self.labels), self._head)
+        super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
+
+    def modules_afresh(self, folder: Path) -> Sequence[str]:
+        """A classifier of other tags is not taken over, and no tagger on other features."""
         found = pretrained.describe(folder)
-        is_same = found.labels == self._labels and found.task in ("", "tagging")
+        is_same = found.labels == self.labels and found.task in ("", "tagging")
         if self._head.feature_layers:
             theirs = found.config.get("model", {})
             of_tagger = {key: theirs.get(key) for key in ("feature_layers", "mixing", "lstm_layers", "lstm_size")}
             of_tagger["feature_layers"] = tuple(of_tagger["feature_layers"] or ())
             is_same = is_same and of_tagger.items() <= dataclasses.asdict(self._head).items()
-        name = "tagger" if self._head.feature_layers else "classifier"
-        return pretrained.warm_start(params, folder, () if is_same else (name,))
-
-    def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `Task.partition_rules`."""
-        return TENSOR_RULES
+        return () if is_same else ("tagger" if self._head.feature_layers else "classifier",)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
         rows = self._rows
         return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, _LABELS, {})
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Task.batches`."""
-        if split != "train":
-            return iter(())
-        assert self._train, "a task that has read no sentences to train on is only used"
-        return self._train.training(start, rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The words: those that a row owns, so that each word of a sentence counts once."""
@@ -301,7 +327,7 @@ class Tagging(Task):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy of each word's tag; see `Task.loss`."""
-        logits, labels = fine_tuning.apply(self._model, params, batch, rng), batch["labels"]
+        logits, labels = self.apply(params, batch, rng), batch["labels"]
         weights = batch["label_weights"]
         metrics = {
             "tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(())),
@@ -309,28 +335,20 @@ class Tagging(Task):
         }
         return {"tagging": jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
 
-    def baselines(self) -> Mapping[str, float]:
-        """What the most frequent held-out tag scores, given to all words."""
-        counts = Counter(tag for example in self._held_out for tag in example.source.tags)
-        return {"valid/majority_accuracy": max(counts.values()) / counts.total()}
-
-    def held_out(self) -> Iterator[Example]:
-        """See `Task.held_out`; a sentence each."""
-        return iter(self._held_out)
-
     def score_names(self) -> Sequence[str]:
         """Of entities, the scores of `tags.score` that do not depend on types; the accuracy and mean loss of words."""
         return (*(() if self._rows.scheme == _PLAIN else _ENTITY_SCORES), "accuracy", "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `score_names`; of entities also F1 by type. The loss leaves out words with tags that are not learned."""
+        number = {label: i for i, label in enumerate(self.labels)}
         predictions, references, losses = [], [], []
         for example, outputs in results:
             logits = _word_logits(example, outputs)
-            predictions.append([self._labels[i] for i in logits.argmax(axis=-1)])
+            predictions.append([self.labels[i] for i in logits.argmax(axis=-1)])
             references.append(example.source.tags)
-            known = [(word, self._number[tag]) for word, tag in enumerate(references[-1]) if tag in self._number]
-            losses += [np.logaddexp.reduce(logits[word]) - logits[word, number] for word, number in known]
+            known = [(word, number[tag]) for word, tag in enumerate(references[-1]) if tag in number]
+            losses += [np.logaddexp.reduce(logits[word]) - logits[word, label] for word, label in known]
         entities = {} if self._rows.scheme == _PLAIN else tags.score(predictions, references)
         accuracy = tags.token_accuracy(predictions, references)
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
@@ -349,27 +367,20 @@ class Tagging(Task):
         words = (separate_punctuation(text) if self._rows.split_punctuation else text).split()
         if not words:
             raise RowError(where, "an empty line", "words", "delete the line")
-        return self._example(words, ())
-
-    def predict_lengths(self) -> Sequence[int]:
-        """See `Task.predict_lengths`."""
-        return bucket_lengths(self._rows.seq_len)
+        return _example(words, (), self._tokenizer, self._rows.seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each token, [B, S, C]."""
-        return {"logits": fine_tuning.apply(self._model, params, batch, None)}
+        return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The words, and the likeliest tag of each."""
         best = _word_logits(example, outputs).argmax(axis=-1)
-        return {"words": list(example.source.words), "tags": [self._labels[i] for i in best]}
+        return {"words": list(example.source.words), "tags": [self.labels[i] for i in best]}
 
-    def samples(self, params: Params, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out sentences with their tags and the right ones; see `Task.samples`."""
-        for number, (example, outputs) in enumerate(infer(self.held_out())):
-            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
-            yield {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags), **seen}
-        yield from samples.bert_positions(params)
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """See `BertTask.sample`."""
+        return {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags)}
 
     def export(self, params: Params, folder: Path) -> None:
         """A folder that `transformers.BertForTokenClassification.from_pretrained` opens.
@@ -384,12 +395,10 @@ class Tagging(Task):
                 expected="a tagger that transformers has: model.feature_layers=() and model.lstm_size=0",
                 fix="predict with the run itself, --mode=predict --workdir=...",
             )
-        huggingface.save(folder, params, self._model_config, "BertForTokenClassification", self._labels)
-        self._tokenizer.save(folder, self._model_config.max_positions)
+        super().export(params, folder)
 
-    def save_vocabulary(self, folder: Path) -> None:
-        """See `Task.save_vocabulary`."""
-        self._tokenizer.save(folder)
+
+build_task = Tagging
 
 
 def _model(config: BertConfig, num_labels: int, head: TaggerConfig) -> nn.Module:

@@ -11,8 +11,6 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.config import build_all
-from bertjax.training.config import TrainingConfig
 from tests import tiny
 from tests.random_params import random_params
 
@@ -83,9 +81,9 @@ def totals(task, batches):
 
 def epoch(tree):
     """Sums, metrics, denominators and the gradient of the loss over all instances of the first epoch; and its rows."""
-    task, _ = tiny.task_and_settings(tree)
-    batches = task._split("train").evaluation(np.arange(tree["batch_size"]))
-    return *totals(task, batches), task._split("train")._plan.count(0)
+    task, data, *_ = tiny.pretraining(tree)
+    batches = data._split("train").evaluation(np.arange(tree["batch_size"]))
+    return *totals(task, batches), data._split("train")._plan.count(0)
 
 
 @pytest.mark.parametrize(
@@ -109,30 +107,20 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     assert distance <= 1e-5
 
 
-def fine_tuning_tree(name, folder, **overrides):
-    """The experiment's module, and its config."""
+def fine_tuning(name, folder, **overrides):
     experiment, write, changes = FINE_TUNING[name]
-    module = importlib.import_module(f"experiments.{experiment}")
     tree = importlib.import_module(f"configs.{experiment}").get_config("tiny")
     tree.update_from_flattened_dict({**SMALL, **write(folder), **changes, **overrides})
-    return module, module.resolve(json.loads(tree.to_json_best_effort()))
-
-
-def fine_tuning_task(name, folder, **overrides):
-    module, resolved = fine_tuning_tree(name, folder, **overrides)
-    settings, config = build_all((TrainingConfig, module.Config), resolved, "")
-    text = module.preparation(config, folder)
-    text.run()
-    return module.make(config, text.folder, text.folder), settings
+    return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "kept")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FINE_TUNING)
 def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
-    plain, _ = fine_tuning_task(name, tmp_path)
-    packed, settings = fine_tuning_task(name, tmp_path, **{"data.packing": True})
-    alone = plain._train.rows.padded(np.arange(len(plain._train.rows.lengths)), 48)
-    shared = list(itertools.islice(packed.batches("train", 0, np.arange(4)), packed._train.steps_per_epoch))
+    plain, rows, *_ = fine_tuning(name, tmp_path)
+    packed, data, settings, _ = fine_tuning(name, tmp_path, **{"data.packing": True})
+    alone = rows._rows.padded(np.arange(len(rows._rows.lengths)), 48)
+    shared = list(itertools.islice(data.batches("train", 0, np.arange(4)), data._batches.steps_per_epoch))
     assert settings.evaluate_every == len(shared) < 0.6 * len(alone["weights"]) / 4
     (specs,) = packed.batch_specs()
     shapes = {key: (array.shape, array.dtype) for key, array in shared[0].items()}
@@ -150,8 +138,8 @@ def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
 def test_packed_batches_resume_at_any_step(text):
     """Batches from a later step on are those of an uninterrupted run, across epochs too."""
     tree = tiny.config(text, data__packing=True, data__valid_rows=5)
-    (task, _), rows = tiny.task_and_settings(tree), np.arange(tree["batch_size"])
-    steps = 2 * (task._split("train")._plan.count(0) // tree["batch_size"]) + 1
-    whole = list(itertools.islice(task.batches("train", 0, rows), steps + 1))
+    data, rows = tiny.pretraining(tree).data, np.arange(tree["batch_size"])
+    steps = 2 * (data._split("train")._plan.count(0) // tree["batch_size"]) + 1
+    whole = list(itertools.islice(data.batches("train", 0, rows), steps + 1))
     for start in (1, 3, steps):
-        jax.tree.map(np.testing.assert_array_equal, next(task.batches("train", start, rows)), whole[start])
+        jax.tree.map(np.testing.assert_array_equal, next(data.batches("train", start, rows)), whole[start])

@@ -8,11 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import build_all
 from bertjax.data.fine_tuning import spans
-from bertjax.training.config import TrainingConfig
 from configs import question_answering as config_file
-from experiments import question_answering
 from tests import tiny
 from tests.random_params import random_params
 from tests.showing import shown
@@ -87,15 +84,11 @@ def predict(*command, questions=TEXTS):
     return [json.loads(line) for line in outcome.stdout.splitlines()]
 
 
-def task_of(tmp_path, variant="squad", answerable=1.0, **overrides):
+def ready(tmp_path, variant="squad", answerable=1.0, **overrides):
     tree = config_file.get_config(f"tiny,{variant}")
     values = tiny.write_questions(tmp_path, answerable=answerable, words=20)
     tree.update_from_flattened_dict({**SMALL, **values, **overrides})
-    resolved = question_answering.resolve(json.loads(tree.to_json_best_effort()))
-    settings, experiment = build_all((TrainingConfig, question_answering.Config), resolved, "")
-    text = question_answering.preparation(experiment, tmp_path)
-    text.run()
-    return question_answering.make(experiment, text.folder, text.folder), settings
+    return tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept")
 
 
 def test_a_run_learns(run):
@@ -288,8 +281,8 @@ def right_logits(example, length=24):
     ],
 )
 def test_right_logits_score_100(tmp_path, variant, answerable, expected):
-    task, settings = task_of(tmp_path, variant, answerable)
-    examples = list(task.held_out())
+    task, data, settings, _ = ready(tmp_path, variant, answerable)
+    examples = list(data.held_out())
     assert len(examples) == len({example.source[0].id for example in examples}) > 8
     assert max(len(example.rows) for example in examples) > 1
     assert {row["segment_ids"].sum() for example in examples for row in example.rows} > {24}
@@ -303,15 +296,14 @@ def test_right_logits_score_100(tmp_path, variant, answerable, expected):
 
 
 def test_held_out_questions_share_no_text_with_training(tmp_path):
-    task, _ = task_of(tmp_path)
-    train, valid = question_answering._read(task._text, False)
+    train, valid = ready(tmp_path).data._splits
     assert len(train) + len(valid) == 80
     assert not {question.context for question in train} & {question.context for question in valid}
 
 
 def test_training_rows_point_to_their_answers(tmp_path):
-    task, _ = task_of(tmp_path)
-    batch = next(task.batches("train", 0, np.arange(16)))
+    task, data, *_ = ready(tmp_path)
+    batch = next(data.batches("train", 0, np.arange(16)))
     assert {name: (array.dtype, array.shape) for name, array in batch.items()} in [
         {name: (spec.dtype, spec.shape) for name, spec in specs.items()} for specs in task.batch_specs()
     ]
@@ -325,8 +317,8 @@ def test_training_rows_point_to_their_answers(tmp_path):
 
 
 def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
-    task, _ = task_of(tmp_path)
-    few = {name: array[:3] for name, array in next(task.batches("train", 0, np.arange(16))).items()}
+    task, data, *_ = ready(tmp_path)
+    few = {name: array[:3] for name, array in next(data.batches("train", 0, np.arange(16))).items()}
     filled = {name: np.concatenate([array, np.zeros_like(array)]) for name, array in few.items()}
     params = random_params(task.init)
 
@@ -341,8 +333,8 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
 
 
 def test_padding_takes_no_part_in_the_loss(tmp_path):
-    task, _ = task_of(tmp_path)
-    batch = next(task.batches("train", 0, np.arange(16)))
+    task, data, *_ = ready(tmp_path)
+    batch = next(data.batches("train", 0, np.arange(16)))
     short = {name: array * (np.arange(24) < 16) if array.ndim == 2 else array for name, array in batch.items()}
     short |= {name: np.minimum(batch[name], 15) for name in ("start_positions", "end_positions")}
     cut = {name: array[:, :16] if array.ndim == 2 else array for name, array in short.items()}
@@ -352,8 +344,8 @@ def test_padding_takes_no_part_in_the_loss(tmp_path):
 
 
 def test_questions_are_shown_in_their_contexts(tmp_path):
-    task, _ = task_of(tmp_path)
-    for example, asked in zip(shown(task, tmp_path / "shown").examples, task.held_out(), strict=False):
+    task, data, *_ = ready(tmp_path)
+    for example, asked in zip(shown(task, data, tmp_path / "shown").examples, data.held_out(), strict=False):
         question, _ = asked.source
         assert "".join(part["text"] for part in example["parts"]) == question.context
         assert [part["text"] for part in example["parts"] if part["right"]] == [question.answers[0].text]
