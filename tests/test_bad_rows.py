@@ -113,6 +113,13 @@ def test_a_held_out_label_that_no_training_row_has(train, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_bad_row_where_nothing_in_the_config_depends_on_rows(train, tmp_path):
+    lengths = dict.fromkeys(("num_steps", "evaluate_every", "checkpoint__save_every"), 1)
+    message = train(GOOD + "a\t\n", data__labels="('no', 'yes')", **lengths)
+    check(message, what=rf"{tmp_path}/rows\.tsv:4$", got="an empty label", expected="a class", fix="correct the row")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_label_that_the_config_does_not_have(train, home):
     message = train(data__labels="('yes', 'maybe')")
     check(message, what=rf"{home}/rows\.tsv:\d+$", got="label 'no'", expected="one of yes, maybe", fix="data.labels")

@@ -94,7 +94,9 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
         record = check(resolved, workdir)
         _write(request.output, record)
         return Outcome.DONE if record["can_learn"] else Outcome.FAILED
-    text.prepare(text.checked(resolved, workdir)[0], workdir, is_of_run=False)
+    data, _ = text.checked(resolved, workdir)
+    text.check_rows(resolved, data)
+    text.prepare(data, workdir, is_of_run=False)
     return Outcome.DONE
 
 

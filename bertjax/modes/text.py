@@ -22,6 +22,12 @@ def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
     return data, complete
 
 
+def check_rows(resolved: Resolved, data: Data) -> None:
+    """Raises UserError for bad rows of a new run, unless its data have to be prepared before they are read."""
+    if data.is_prepared and resolved.config["data"]["source"]:
+        next(data.held_out(), None)
+
+
 def prepare(data: Data, workdir: Path, *, is_of_run: bool) -> None:
     """Prepares the data of a run.
 

@@ -34,6 +34,7 @@ def train(
     """
     data, checked = text.checked(resolved, workdir)
     loop.check(checked.task, checked.settings, checked.config)
+    text.check_rows(resolved, data)
     with run_folder.alone(workdir):
         distributed.on_first_process(lambda: run_folder.check_config(workdir, resolved.config, resolved.open_keys()))
         text.prepare(data, workdir, is_of_run=True)
