@@ -81,10 +81,15 @@ def plan(task: Task, settings: TrainingConfig, where: Slice) -> dict[str, Any]:
         "hbm_bytes": where.chip.hbm_bytes,
         "bytes_per_chip": compiled.sizes,
         "flops_per_step": training_flops(task, spec),
-        "tokens_per_step": max(x.size for x in spec.values() if x.ndim == 2),
+        "tokens_per_step": count_positions(spec),
     }
     costs = step_costs(compiled.text, len(where.devices)) if compiled.text else None
     return {**record, **_times(record, costs, where, assembled.mesh), **_facts(where, compiled)}
+
+
+def count_positions(spec: Spec) -> int:
+    """Returns the number of positions of a batch, padding included."""
+    return max(x.size for x in spec.values())
 
 
 def _compile(task: Task, settings: TrainingConfig, assembled: steps.Assembly, spec: Spec) -> Compiled:

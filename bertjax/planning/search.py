@@ -17,7 +17,7 @@ from bertjax.contract import Task
 from bertjax.errors import UserError
 from bertjax.planning.chips import Slice
 from bertjax.planning.flops import training_flops
-from bertjax.planning.plan import describe, plan
+from bertjax.planning.plan import count_positions, describe, plan
 from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import SPLIT_BY_TENSOR
 
@@ -168,7 +168,7 @@ def measure(config: Mapping[str, Any], build: Build, remat: bool | None) -> Size
     parameter_bytes = _bytes(jax.tree.leaves(params))
     row_bytes = max(_bytes(residuals) - parameter_bytes, 0) / rows
     flops = training_flops(task, spec) * (4 / 3 if remat else 1)
-    positions = max(x.size for x in spec.values() if x.ndim == 2) / rows
+    positions = count_positions(spec) / rows
     width = 2 if model.get("dtype") == "bfloat16" else 4
     # A sum after attention and one after the feed-forward network, forward and backward.
     exchanged = 4 * positions * (model.get("hidden_size") or 0) * (model.get("num_layers") or 0) * width

@@ -20,7 +20,9 @@ from bertjax.errors import UserError
 from bertjax.modes.resolved import Resolved
 from bertjax.planning import chips, plan, planner, search
 from configs import bert_pretraining as config_file
+from configs import multiple_choice
 from experiments import bert_pretraining
+from experiments import multiple_choice as choices
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -251,6 +253,20 @@ def test_rematerialization_keeps_less():
     assert remat.row_bytes < plain.row_bytes / 2
     assert plain.parameter_bytes == 4 * size_of_model()
     assert remat.flops == pytest.approx(plain.flops * 4 / 3)
+
+
+def test_batches_of_several_choices_are_counted():
+    tree = multiple_choice.get_config("tiny")
+    tree.update_from_flattened_dict({"data.source": "questions.csv", "data.seq_len": LENGTH, "model.vocab_size": 10})
+
+    def built(tree):
+        rehearsed = Resolved(choices, tree).rehearsed()
+        return rehearsed.task, rehearsed.settings
+
+    sizes = search.measure(choices.resolve(json.loads(tree.to_json())), built, None)
+    assert sizes.exchanged_bytes == 4 * (4 * LENGTH) * tree.model.hidden_size * tree.model.num_layers * 4
+    (spec,) = built(choices.resolve(json.loads(tree.to_json())))[0].batch_specs()[-1:]
+    assert plan.count_positions(spec) == 16 * 4 * LENGTH
 
 
 # What the user can mend.
