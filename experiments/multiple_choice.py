@@ -6,6 +6,7 @@ Shapes: B questions, C choices, S tokens of a question with a choice.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from bertjax.config import at_least, build_all
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.readers import tables
-from bertjax.data.readers.lines import BadRows, RowError
+from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.rows.buckets import Indices, Row, Rows, bucket_lengths, check_seq_len
 from bertjax.data.rows.text_rows import text_row, truncate
 from bertjax.data.splits import read_splits
@@ -25,14 +26,14 @@ from bertjax.data.text.tokenizers import WordPiece
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, mask_logits
 from bertjax.tasks import fine_tuning, inputs, pretrained
-from bertjax.tasks.bert import INPUTS, BertTask, check_two_segments, model_configs, to_example
+from bertjax.tasks.bert import INPUTS, BertTask, batch_specs, check_two_segments, model_configs, to_example
 from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
 
 _SPLIT_SEED = 0  # rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones
 _SEQ_LEN = 128  # the default
 _COLUMNS = ("context_column", "start_column", "choice_columns", "label_column")
-_KEY = "data.{context_column,start_column,choice_columns,label_column}"
-FREE_AFTER_TRAINING = (*(f"data.{column}" for column in _COLUMNS), "data.header", "data.separator", "data.seq_len")
+_KEY = "data.{context_column,start_column,choice_columns}"
+FREE_AFTER_TRAINING = tuple(f"data.{key}" for key in (*_COLUMNS, "num_choices", "header", "separator", "seq_len"))
 
 Config = FineTuningConfig
 
@@ -73,19 +74,23 @@ class Question(NamedTuple):
 
 def _question(row: tables.Row, config: QuestionsConfig) -> Question:
     """A question without its label. Raises RowError for a row that is none."""
-    columns = [_value(row, column) for column in config.choice_columns]
-    choices = _by_label(columns if len(columns) > 1 else columns[0] if columns else None)
-    start = f"{_value(row, config.start_column)} " if config.start_column else ""
-    context, texts = _value(row, config.context_column), [start + str(text).strip() for text in choices.values()]
-    if len(choices) < 2 or not all(isinstance(text, str) and text.strip() for text in (context, *choices.values())):
-        got = f"{context!r:.60} with the choices {columns!r:.100}"
-        raise RowError(row.where, got, "a text, and two or more choices with labels of their own")
-    return Question(context.strip(), dict(zip(choices, texts, strict=True)), None)
+    columns = [_value(row, column, "data.choice_columns") for column in config.choice_columns]
+    values = columns[0] if len(columns) == 1 else columns
+    start = _value(row, config.start_column, "data.start_column") if config.start_column else ""
+    context, choices = _value(row, config.context_column, "data.context_column"), _by_label(values)
+    texts = [context, *choices.values()]
+    if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
+        got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
+        raise RowError(row.where, got, "a text, a start, and two or more choices with labels of their own")
+    check_text(" ".join([start, *choices, *texts]), row.where)
+    choices = {label: f"{start} {text.strip()}".strip() for label, text in choices.items()}
+    return Question(context.strip(), choices, None)
 
 
 def _labeled(row: tables.Row, config: QuestionsConfig) -> Question:
     """A question to learn from. Raises RowError for a row that is none."""
-    question, label = _question(row, config), str(_value(row, config.label_column)).strip()
+    question = _question(row, config)
+    label = str(_value(row, config.label_column, "data.label_column")).strip()
     if label not in question.choices or len(question.choices) > config.num_choices:
         got = f"{len(question.choices)} choices, and {label!r} in column {config.label_column!r}"
         expected = f"at most {config.num_choices} (data.num_choices), and one of " + ", ".join(question.choices)
@@ -93,23 +98,24 @@ def _labeled(row: tables.Row, config: QuestionsConfig) -> Question:
     return question._replace(label=label)
 
 
-def _value(row: tables.Row, column: str) -> Any:
-    first, _, rest = column.partition(".")
-    value = tables.value_of(row, first, _KEY)
-    if not rest:
-        return value
-    return _value(tables.Row(value if isinstance(value, Mapping) else {}, row.where), rest)
+def _value(row: tables.Row, column: str, key: str) -> Any:
+    value: Any = row.values
+    for name in column.split("."):
+        if not isinstance(value, Mapping):
+            raise RowError(row.where, f"{type(value).__name__} for column {column!r}", f"an object with key {name!r}")
+        value = tables.value_of(tables.Row(value, row.where), name, key)
+    return value
 
 
 def _by_label(choices: Any) -> dict[str, Any]:
     """The choices in a value that `choice_columns` describes; none in any other."""
     if isinstance(choices, Mapping) and all(isinstance(choices.get(key), list) for key in ("text", "label")):
-        pairs = zip(choices["text"], choices["label"], strict=False)
-        choices = [{"text": text, "label": label} for text, label in pairs]
+        choices = [{"text": text, "label": label} for text, label in zip_longest(choices["text"], choices["label"])]
     if not isinstance(choices, list):
         return {}
-    of_objects = [(str(each.get("label")), each.get("text")) for each in choices if isinstance(each, Mapping)]
-    found = dict(of_objects or ((str(number), each) for number, each in enumerate(choices)))
+    of_objects = [(each.get("label"), each.get("text")) for each in choices if isinstance(each, Mapping)]
+    labeled = of_objects or enumerate(choices)
+    found = {str(label).strip(): text for label, text in labeled if label is not None}
     return found if len(found) == len(choices) else {}
 
 
@@ -142,9 +148,8 @@ class ChoiceRows:
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
         """See `buckets.Padded`; `labels` [B] are the numbers of the right choices."""
         is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
-        rows = self._rows.padded(
-            np.where(is_choice, self._starts[indices][:, None] + self._choices, -1).ravel(), length
-        )
+        places = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
+        rows = self._rows.padded(places.ravel(), length)
         batch = {name: rows[name].reshape(*is_choice.shape, length) for name in INPUTS}
         return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
 
@@ -206,12 +211,8 @@ class MultipleChoice(BertTask[Config]):
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `Task.batch_specs`."""
         size, choices = self._config.batch_size, self._questions.num_choices
-        of_rows = {
-            "labels": jax.ShapeDtypeStruct((size,), np.int32),
-            "weights": jax.ShapeDtypeStruct((size,), np.float32),
-        }
         shapes = [(size, choices, length) for length in bucket_lengths(self._questions.seq_len)]
-        return [{**{name: jax.ShapeDtypeStruct(shape, np.int32) for name in INPUTS}, **of_rows} for shape in shapes]
+        return batch_specs(shapes, {}, {"labels": np.int32})
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The questions."""
@@ -236,10 +237,8 @@ class MultipleChoice(BertTask[Config]):
         """See `score_names`."""
         found = [(each.source.label, _probabilities(each, outputs)) for each, outputs in results]
         right = [label == max(each, key=each.__getitem__) for label, each in found]
-        return {
-            "accuracy": float(np.mean(right)),
-            "loss": float(np.mean([-np.log(each[label]) for label, each in found])),
-        }
+        losses = [-np.log(each[label]) for label, each in found]
+        return {"accuracy": float(np.mean(right)), "loss": float(np.mean(losses))}
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """A text and its choices in each line, with tabs between them."""
@@ -256,8 +255,9 @@ class MultipleChoice(BertTask[Config]):
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """The questions of a table, read as those to train on; see `Task.examples_of`."""
         config, bad_rows = self._questions, BadRows(self._questions.on_bad_row)
-        columns = [name.split(".")[0] for name in (config.context_column, *config.choice_columns)]
-        rows = tables.read_input(path, _KEY, columns, config.header, bad_rows)
+        columns = (config.context_column, config.start_column, *config.choice_columns)
+        first = [name.split(".")[0] for name in columns if name]
+        rows = tables.read_input(path, _KEY, first, config.header, bad_rows)
         return None if rows is None else inputs.examples(rows, lambda row: self._example(row, config), bad_rows)
 
     def _example(self, row: tables.Row, config: QuestionsConfig) -> Example:

@@ -204,12 +204,12 @@ class BertTask(BertPredicts[C], Task):
 
 
 def batch_specs(
-    shapes: Iterable[tuple[int, int]], of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
+    shapes: Iterable[tuple[int, ...]], of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
 ) -> list[dict[str, jax.ShapeDtypeStruct]]:
     """Shape and type of each field of a batch; see `Task.batch_specs`.
 
     Args:
-      shapes: rows and lengths that a batch may have, see `shapes`.
+      shapes: of the tokens of a batch: rows and length, see `shapes`, or rows, choices of each and length.
       of_tokens: types of what tokens have beside BERT's inputs.
       of_rows: types of what rows have.
     """

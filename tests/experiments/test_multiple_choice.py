@@ -14,6 +14,7 @@ from bertjax.config import build
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
 from configs import multiple_choice as config_file
 from experiments import multiple_choice
@@ -91,6 +92,18 @@ def test_a_run_learns_predicts_and_goes_to_transformers_and_back(tmp_path):
         right = [row["label"] for row in csv.DictReader(file)]
     assert np.mean([a == b for a, b in zip(found, right, strict=True)]) > 0.95
 
+    question = {
+        "stem": "likes bird",
+        "choices": [f"the {animal} runs" for animal in ("cat", "bird", "dog", "fish", "horse")],
+    }
+    (tmp_path / "arc.jsonl").write_text(json.dumps({"question": question, "answerKey": "1"}) + "\n")
+    columns = {"context_column": "question.stem", "start_column": "", "choice_columns": "('question.choices',)"}
+    other = {**columns, "label_column": "answerKey", "num_choices": 5, "test_source": tmp_path / "arc.jsonl"}
+    flags = [f"--config.data.{key}={value}" for key, value in other.items()]
+    evaluated = tiny.run_on_one("--mode=evaluate", f"--workdir={workdir}", *flags)
+    metrics = json.loads(evaluated.stdout)
+    assert (metrics["test/accuracy"], metrics["test/chance_accuracy"]) == (1.0, 0.2)
+
     exported = tmp_path / "exported"
     assert tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={exported}").status is None
     config = json.loads((exported / "config.json").read_text())
@@ -123,17 +136,26 @@ def test_choices_may_be_lists():
     for choices in (["x", "y"], {"text": ["x", "y"], "label": ["0", "1"]}):
         row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": 1}, "x:1")
         assert multiple_choice._labeled(row, config) == ("q", {"0": "x", "1": "y"}, "1")
+    choices = [{"text": "x", "label": " A"}, {"text": "y", "label": "B "}]
+    row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": "B "}, "x:1")
+    assert multiple_choice._labeled(row, config) == ("q", {"A": "x", "B": "y"}, "B")
 
 
 @pytest.mark.parametrize(
     ("choices", "answer", "told"),
     [
-        ("xy", "0", "'q' with the choices .'xy'."),
+        ("xy", "0", "got 'q', '', 'xy'; expected"),
         (["x"], "0", "two or more choices"),
         (["x", 3], "0", "two or more choices"),
         (["x", " "], "0", "two or more choices"),
         ([{"text": "x", "label": "A"}, {"text": "y", "label": "A"}], "A", "labels of their own"),
         ({"text": ["x", "y"]}, "0", "two or more choices"),
+        ({"text": ["x", "y", "z"], "label": ["A", "B"]}, "A", "two or more choices"),
+        ({"text": ["x", "y"], "label": ["A", "B", "C"]}, "A", "two or more choices"),
+        ([{"text": "x"}, {"text": "y", "label": "B"}], "B", "labels of their own"),
+        ([{"text": "x", "label": "A"}, "y"], "A", "labels of their own"),
+        (["x", "\ud800"], "0", "half of a surrogate pair"),
+        (["x", "y\0"], "0", "a NUL character"),
         (["x", "y"], "2", "'2' in column 'answerKey'; expected .* one of 0, 1"),
         (list("abcdef"), "0", "6 choices.*at most 5 .data.num_choices"),
         (None, "0", "two or more choices"),
@@ -145,9 +167,35 @@ def test_bad_questions_are_told(choices, answer, told):
         multiple_choice._labeled(row, questions_config("arc"))
 
 
-def test_a_missing_key_is_told():
-    with pytest.raises(RowError, match="without column 'choices'; its columns: 'text'"):
-        multiple_choice._question(Row({"question": {"text": "q"}}, "x:1"), questions_config("arc"))
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        (
+            {"text": "q"},
+            "without column 'choices'; its columns: 'text'; expected what config.data.choice_columns names",
+        ),
+        ("q", "str for column 'question.choices'; expected an object with key 'choices'"),
+    ],
+)
+def test_a_missing_key_is_told(question, told):
+    with pytest.raises(RowError, match=told):
+        multiple_choice._question(Row({"question": question}, "x:1"), questions_config("arc"))
+
+
+def test_a_start_has_to_be_text():
+    row = {"sent1": "q", "sent2": None, "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d"}
+    with pytest.raises(RowError, match=r"'q', None, .*a start, and two"):
+        multiple_choice._question(Row(row, "x:1"), questions_config("swag"))
+    start = multiple_choice._question(Row({**row, "sent2": ""}, "x:1"), questions_config("swag"))
+    assert start.choices["0"] == "a"
+
+
+def test_a_table_without_the_start_is_told(tmp_path):
+    """Even where bad rows are skipped, since all would be bad."""
+    task, *_ = ready(tmp_path, **{"data.on_bad_row": "skip"})
+    (tmp_path / "in.csv").write_text("sent1,ending0,ending1,ending2,ending3\nq,a,b,c,d\n")
+    with pytest.raises(UserError, match=r"without column 'sent2'.*set --config\.data\..*start_column"):
+        list(task.examples_of(str(tmp_path / "in.csv")))
 
 
 def test_choices_that_a_question_lacks_count_nothing(tmp_path):
@@ -216,3 +264,23 @@ def test_outputs_and_gradients_are_those_of_transformers(tmp_path):
     found, report = huggingface.load(tmp_path / "theirs", params)
     assert not report.missing
     jax.tree.map(np.testing.assert_array_equal, found, jax.device_get(params))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seq_len", [9, 15, 23])
+def test_rows_are_those_of_transformers(tmp_path, seq_len):
+    """Where the room is odd and the second text is not the shorter one, Google's code gives the first a token more."""
+    from transformers import BertTokenizerFast
+
+    write_questions(tmp_path, 1)
+    ours = WordPiece.load(tmp_path / "vocabulary")
+    theirs = BertTokenizerFast.from_pretrained(tmp_path / "vocabulary")
+    rng = random.Random(0)
+    for _ in range(300):
+        context, start, *endings = (" ".join(rng.choices([*ANIMALS, *WORDS], k=rng.randint(1, 16))) for _ in range(6))
+        row = {"sent1": context, "sent2": start, **{f"ending{i}": each for i, each in enumerate(endings)}}
+        question = multiple_choice._question(Row(row, "x:1"), questions_config("swag"))
+        for found, ending in zip(multiple_choice._example(question, ours, seq_len).rows, endings, strict=True):
+            expected = theirs(context, f"{start} {ending}", truncation=True, max_length=seq_len)
+            assert found["input_ids"].tolist() == expected["input_ids"]
+            assert found["token_type_ids"].tolist() == expected["token_type_ids"]
