@@ -25,7 +25,9 @@ def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[st
 def truncate(segments: Sequence[Sequence[int]], seq_len: int) -> list[Sequence[int]]:
     """Cuts texts at their ends until they fit into a row, always the longer one, of equals the second.
 
-    As `_truncate_seq_pair` of google-research/bert, and `longest_first` of transformers.
+    As `_truncate_seq_pair` of google-research/bert. The fast tokenizers' `longest_first` differs where both texts have
+    to be cut, an odd number of tokens remains, and the second text is not the shorter one: they give the odd token to
+    the second.
 
     >>> truncate([[1, 2, 3, 4, 5], [6, 7]], 8)
     [[1, 2, 3], [6, 7]]
