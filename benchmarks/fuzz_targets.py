@@ -1,6 +1,7 @@
 """What `fuzz` reads: every reader of data and every task that predicts, and what their results should be."""
 
 import dataclasses
+import functools
 import importlib
 import io
 import json
@@ -34,6 +35,7 @@ from bertjax.data.translation import parallel_text
 from bertjax.data.translation.parallel_text import ParallelTextConfig
 from bertjax.reporting import summaries
 from bertjax.training import inference
+from experiments import multiple_choice
 
 Read = Callable[[Path, bool], list[Any]]
 
@@ -77,6 +79,26 @@ _PAIRS = ParallelTextConfig(
     target_prefix=(),
     on_bad_row="stop",
 )
+_SWAG = multiple_choice.QuestionsConfig(
+    source="",
+    valid_source="",
+    valid_fraction=0.1,
+    header=True,
+    separator="",
+    context_column="sent1",
+    start_column="sent2",
+    choice_columns=("ending0", "ending1", "ending2", "ending3"),
+    label_column="label",
+    num_choices=5,
+    seq_len=32,
+    on_bad_row="stop",
+)
+_ARC_COLUMNS = {
+    "context_column": "question.stem",
+    "start_column": "",
+    "choice_columns": ("question.choices",),
+    "label_column": "answerKey",
+}
 _FORCED = {"decoding.method": "forced", "data.on_long_line": "refuse"}
 
 
@@ -123,6 +145,9 @@ def readers() -> Iterator[Target]:
     rows = {"in.jsonl": _jsonl({"text": f"{text}\n{text}"} for text in texts)}
     yield Target("text jsonl", 2, rows, _read_text, fuzz_checks.texts, packs=True)
     yield from _tables(texts)
+    swag, arc = small_runs.choices(rng, _ROWS), small_runs.choice_objects(rng, _ROWS)
+    yield Target("choices csv", 2, swag, _read_choices, fuzz_checks.csv, packs=True)
+    yield Target("choices jsonl", 3, arc, _read_choice_objects, fuzz_checks.rows, packs=True)
     tagged = small_runs.tagged(rng, _ROWS)
     yield Target("conll", 3, tagged, _read_tagged, fuzz_checks.groups, packs=True)
     yield Target("conllu", 2, {"in.conllu": _conllu(texts)}, _read_conllu, fuzz_checks.groups, packs=True)
@@ -188,6 +213,16 @@ def _read_table(folder: Path, skips: bool, **changes: Any) -> list[Any]:
 
 def _read_bars(folder: Path, skips: bool) -> list[Any]:
     return _read_table(folder, skips, separator="|||")
+
+
+def _read_choices(folder: Path, skips: bool, **changes: Any) -> list[Any]:
+    config = dataclasses.replace(_SWAG, on_bad_row=_on_bad_row(skips), **changes)
+    make = functools.partial(multiple_choice._labeled, config=config)
+    return [tuple(question) for question in config.read(_first(folder), "data.source", make)]
+
+
+def _read_choice_objects(folder: Path, skips: bool) -> list[Any]:
+    return _read_choices(folder, skips, **_ARC_COLUMNS)
 
 
 def _read_tagged(folder: Path, skips: bool, word: int = 0, tag: int = -1) -> list[Any]:
@@ -376,6 +411,10 @@ def _predictions_of_tables(home: Path, rng: random.Random) -> Iterator[Target]:
             name, read = f"predict {target.name}", _predict(home, "classification")
             yield dataclasses.replace(target, name=name, share=2, read=read, split=split, drops=False)
     of_rows = {"split": fuzz_checks.rows, "drops": False, "packs": True}
+    swag, arc = small_runs.choices(rng, _ROWS), small_runs.choice_objects(rng, _ROWS)
+    yield Target("predict choices csv", 2, swag, _predict(home, "choices"), fuzz_checks.csv, drops=False, packs=True)
+    objects = _predict(home, "choices", {f"data.{key}": str(value) for key, value in _ARC_COLUMNS.items()})
+    yield Target("predict choices jsonl", 3, arc, objects, **of_rows)
     masked = {"in.jsonl": _jsonl({"text": f"{text} [MASK]"} for text in texts)}
     yield Target("predict masks jsonl", 2, masked, _predict(home, "masks"), **of_rows)
     tagged = {"in.csv": "".join(f"{row}\n" for row in ["text", *texts]).encode()}

@@ -1,4 +1,4 @@
-"""Small runs of seven tasks, and inputs for them: what `fuzz` and `kills` predict with."""
+"""Small runs of several tasks, and inputs for them: what `fuzz` and `kills` predict with."""
 
 import dataclasses
 import json
@@ -69,6 +69,27 @@ def table(rng: random.Random, count: int) -> Text:
     """Labeled texts, as a TSV file with a header."""
     rows = [f"{text}\t{'yes' if 'cat' in text else 'no'}" for text in sentences(rng, count)]
     return {"in.tsv": _text(["sentence\tlabel", *rows])}
+
+
+def choices(rng: random.Random, count: int) -> Text:
+    """Questions with four endings, as a CSV file in SWAG's form."""
+    rows = [",".join([text, "it", *sentences(rng, 4), str(rng.randrange(4))]) for text in sentences(rng, count)]
+    return {"in.csv": _text(["sent1,sent2,ending0,ending1,ending2,ending3,label", *rows])}
+
+
+def choice_lines(rng: random.Random, count: int) -> Text:
+    """Questions with two to five choices, in lines."""
+    rows = ["\t".join([text, *sentences(rng, 2 + number % 4)]) for number, text in enumerate(sentences(rng, count))]
+    return {"in.txt": _text(rows)}
+
+
+def choice_objects(rng: random.Random, count: int) -> Text:
+    """Questions with two to five choices, as JSON lines in ARC's form."""
+    rows = []
+    for number, text in enumerate(sentences(rng, count)):
+        found = [{"text": each, "label": "ABCDE"[i]} for i, each in enumerate(sentences(rng, 2 + number % 4))]
+        rows.append(json.dumps({"id": number, "question": {"stem": text, "choices": found}, "answerKey": "B"}))
+    return {"in.jsonl": _text(rows)}
 
 
 def tagged(rng: random.Random, count: int) -> Text:
@@ -166,6 +187,7 @@ _QUESTIONS = {"data.doc_stride": 8, "data.max_query_length": 8, "data.max_answer
 KINDS = {
     "masks": Kind("bert_pretraining.py:tiny", _PRETRAINED, documents, ("data.source",), masked),
     "classification": Kind("classification.py:tiny", _FINE_TUNED, table, ("data.source",), lines),
+    "choices": Kind("multiple_choice.py:tiny", _FINE_TUNED, choices, ("data.source",), choice_lines),
     "tagging": Kind("tagging.py:tiny", _FINE_TUNED, tagged, ("data.source",), lines),
     "answers": Kind(
         "question_answering.py:tiny,squad", {**_FINE_TUNED, **_QUESTIONS}, questions, ("data.source",), questions
