@@ -220,8 +220,8 @@ def save(
       params: of our class of that name; of `Bert` with its pooler for "BertModel".
       config: its configuration.
       architecture: the class that opens it, one of `BertModel`, `BertForPreTraining`, `BertForMaskedLM`,
-        `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering`; or "BertSum" or
-        "BertSumAbs", which `BertModel` opens.
+        `BertForSequenceClassification`, `BertForTokenClassification`, `BertForMultipleChoice`,
+        `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: further keys of config.json.
     Raises:

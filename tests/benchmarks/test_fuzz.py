@@ -40,7 +40,7 @@ def test_questions_are_counted_where_all_of_them_are_in_lists():
 
 @pytest.fixture
 def fuzzing(tmp_path):
-    return fuzz.prepare(tmp_path, tmp_path, "text,table,conll,squad,articles")
+    return fuzz.prepare(tmp_path, tmp_path, "text,table,choices,conll,squad,articles")
 
 
 def test_damaged_files_are_read_or_refused(fuzzing):
