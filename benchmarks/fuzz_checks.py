@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bertjax.data.readers.lines import MAX_LINE_BYTES
+
 _BOM = b"\xef\xbb\xbf"
 _LONGEST = 2**20
 _TOLERANCE = 2e-3  # of numbers: rows are padded otherwise in other company
@@ -81,8 +83,9 @@ def lines(files: Mapping[str, bytes]) -> list[Part]:
 
 
 def rows(files: Mapping[str, bytes]) -> list[Part]:
-    """Of JSON lines: each line but those of white space."""
-    return [Part(line, 1, 1) for line in _lines(only(files)) if line.strip()]
+    """Of JSON lines: each line but those of white space, which are bad rows if they are longer than a line may be."""
+    found = [line for line in _lines(only(files)) if line.strip() or len(line) > MAX_LINE_BYTES]
+    return [Part(line, 1 if line.strip() else 0, 1) for line in found]
 
 
 def texts(files: Mapping[str, bytes]) -> list[Part]:
@@ -92,7 +95,7 @@ def texts(files: Mapping[str, bytes]) -> list[Part]:
 
 def table(files: Mapping[str, bytes]) -> list[Part]:
     """Of a header and rows without quoting: each line but the empty ones."""
-    header, *found = [line for line in _lines(only(files)) if line not in (b"", b"\r")] or [b""]
+    header, *found = [line for line in _lines(only(files)) if line.strip(b"\r")] or [b""]
     return [Part((header, line), 1, 1) for line in found]
 
 

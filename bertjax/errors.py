@@ -91,6 +91,10 @@ def restored(message: str) -> UserError:
 
 
 def _one_line(text: str) -> str:
-    if len(text) > _MAX_PART:
-        text = f"{text[: _MAX_PART // 2]} ... {text[-_MAX_PART // 2 :]}"
-    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+    return _shortened(_CONTROL.sub(lambda match: repr(match[0])[1:-1], _shortened(text)))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_PART:
+        return text
+    return f"{text[: _MAX_PART // 2]} ... {text[-_MAX_PART // 2 :]}"

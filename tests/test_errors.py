@@ -26,6 +26,10 @@ from bertjax.config import (
 from bertjax.errors import UserError, as_user_error
 
 
+def test_long_parts_of_control_characters_stay_short():
+    assert len(str(UserError("file", got="\t" * 10**6, expected="\x00" * 2000, fix="x"))) < 4200
+
+
 @dataclasses.dataclass(frozen=True)
 class Inner:
     size: int

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax.errors import UserError
 
 INDEX_FILE = "index.json"
+_MOST_TEXTS = 2**48  # of a shard: more is damage
 _SHARD_BYTES = 2**27  # of vectors, after which a shard ends: what is held in memory
 
 
@@ -178,13 +179,15 @@ def _read_index(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, error, "the index of a folder that --mode=predict wrote") from error
     shards = index.get("shards") if isinstance(index, dict) else None
-    keys = {"features": str, "units": str, "texts": int}
-    if not isinstance(shards, list) or not all(
-        isinstance(shard, dict) and all(isinstance(shard.get(key), kind) for key, kind in keys.items())
-        for shard in shards
-    ):
+    if not isinstance(shards, list) or not all(map(_is_shard, shards)):
         raise _damaged(path, "no list of shards", "the features, units and texts of each")
     return dict(index)
+
+
+def _is_shard(shard: Any) -> bool:
+    keys = {"features": str, "units": str, "texts": int}
+    is_complete = isinstance(shard, dict) and all(isinstance(shard.get(key), kind) for key, kind in keys.items())
+    return is_complete and 0 <= shard["texts"] < _MOST_TEXTS
 
 
 def _damaged(path: Path, got: object, expected: str) -> UserError:

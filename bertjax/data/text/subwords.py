@@ -121,7 +121,8 @@ class LibrarySubwords(Subwords):
         self._tokenizer.no_truncation()
         self._tokenizer.post_processor = None  # special tokens are added here
         self._tokenizer.encode_special_tokens = True  # as ordinary text, that is
-        steps = _normalization(json.loads(content).get("normalizer"))
+        # As the library writes it: in a file that it reads, steps may lack the names of their types.
+        steps = _normalization(json.loads(tokenizer.to_str()).get("normalizer"))
         super().__init__(max(ids.values(), default=-1) + 1, special, steps)
 
     def __reduce__(self) -> tuple[type["LibrarySubwords"], tuple[str, str]]:

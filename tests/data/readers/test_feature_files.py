@@ -108,6 +108,11 @@ def test_numbers_that_are_not_finite(tmp_path):
         ("index.json", b"[" * 10**5, r"index\.json: got maximum recursion depth exceeded"),
         ("index.json", b"[]", r"index\.json: got no list of shards"),
         ("index.json", b'{"shards": [{"features": "a"}]}', r"index\.json: got no list of shards"),
+        (
+            "index.json",
+            b'{"shards": [{"features": "a", "units": "b", "texts": 99999999999999999999}]}',
+            r"index\.json: got no list of shards",
+        ),
         ("features-00000.safetensors", b"", r"features-00000\.safetensors: got .*; expected complete files"),
         (
             "units-00000.jsonl",

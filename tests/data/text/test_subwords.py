@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import pickle
 import sys
 import unicodedata
@@ -178,6 +179,12 @@ def test_text_is_normalized_whether_it_is_known_or_not(bpe, wordpiece, sentencep
         (subwords.characters("abc"), decomposed, decomposed, ""),
     ):
         assert (vocabulary.normalized(text), vocabulary.normalization) == (expected, name)
+
+
+def test_a_normalizer_without_the_names_of_its_steps():
+    content = json.loads(bpe_of([TEXT], 40)._tokenizer.to_str())
+    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"prepend": "_"}]}
+    assert subwords.LibrarySubwords(json.dumps(content), "tokenizer.json").normalization == "nfkc"
 
 
 def test_a_given_sentencepiece_model(sentencepiece_model):
