@@ -101,8 +101,16 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes of the model in `init_from`. Raises UserError for a model that tells several."""
-    found = pretrained.describe(Path(config["init_from"]))
+    """The names of the classes of the model in `init_from`. Raises UserError for a model without, or of several."""
+    found, numeric = pretrained.describe(Path(config["init_from"])), config["objective"] == "regression"
+    if found.num_classes == 1 and not numeric:
+        raise UserError(
+            f"config key init_from={config['init_from']}",
+            got="a model that gives one number: of regression, or of multiple choice",
+            expected="one that tells classes",
+            fix="set --config.objective=regression and its --config.metrics, use configs/multiple_choice.py, or name "
+            "another",
+        )
     if found.tells_several:
         raise UserError(
             f"config key init_from={config['init_from']}",
@@ -110,7 +118,7 @@ def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
             expected="one that tells one",
             fix="name another, or train with this one on rows in data.source, which begins with its encoder alone",
         )
-    return () if config["objective"] == "regression" else found.labels
+    return () if numeric else found.labels
 
 
 def _class_names(rows: Sequence[LabeledText], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:

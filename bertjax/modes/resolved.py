@@ -86,19 +86,20 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
       UserError: flags or config keys that are missing, wrong or contradictory.
     """
     config = config_of(request, given)
-    module = find(config.get("experiment", ""))
-    if not isinstance(module, Trainable) and request.mode != "predict":
+    module: Any = find(config.get("experiment", ""))
+    trains = _trains(module)
+    if not trains and request.mode != "predict":
         fix = "add --mode=predict --input=FILE --output=FOLDER/, and leave out --workdir"
         raise UserError(f"--mode={request.mode}", got="an experiment without training", expected="predict", fix=fix)
     check_unresolved((_settings(module), module.Config), config)  # no key is missing where `resolve` looks
     if given is None:  # a run's own config is resolved, and the folder in init_from may be gone
         named = request.sources if request.mode == "evaluate" else ()
         values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
-        if values and isinstance(module, Trainable):
+        if values and trains:
             config = overrides.override(config, values, module.FREE_AFTER_TRAINING)
         config = config if request.mode == "plan" else sharding.fitted(config)
     else:
-        if isinstance(module, Trainable) and config["init_from"]:
+        if trains and config["init_from"]:
             config = _with_settings_of_folder(request, module, config)
         if request.mode in ("predict", "export"):
             config = overrides.without_sources(config)
@@ -140,4 +141,8 @@ def _with_settings_of_folder(request: Request, module: Trainable, config: dict[s
 
 def _settings(module: Experiment) -> type[InferenceConfig]:
     """The settings that an experiment has besides its own."""
-    return TrainingConfig if isinstance(module, Trainable) else InferenceConfig
+    return TrainingConfig if _trains(module) else InferenceConfig
+
+
+def _trains(module: Experiment) -> bool:
+    return isinstance(module, Trainable)

@@ -27,7 +27,7 @@ def check(sweep: Sweep, recipes: Recipes, request: modes.Request, find: Callable
     """
     done = set()
     with tempfile.TemporaryDirectory() as home:
-        for stage in sweep.stages:  # by stages, as experiments remember the data that they have read last
+        for stage in sweep.stages:
             for row in sweep.rows:
                 recipe = recipes[row.name, stage.name]
                 if recipe.content in done:

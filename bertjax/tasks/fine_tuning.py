@@ -6,12 +6,12 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import jax
 import numpy as np
 
-from bertjax.config import Constrained, Count, DropoutRate, Seed, Size
+from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, at_least
 from bertjax.contract import Batch, Data, RowIndices
 from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.rows.buckets import BucketedBatches, Padded, Row, Rows, examples_in
@@ -54,8 +54,8 @@ class FineTuningConfig(WarmStartConfig):
       warmup_fraction: which fraction of the updates is warm-up, where `optimizer.warmup_steps` is not set.
     """
 
-    num_epochs: float
-    warmup_fraction: float
+    num_epochs: Annotated[float, above(0, below=math.inf)]
+    warmup_fraction: Annotated[float, at_least(0, at_most=1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +79,7 @@ def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) ->
     Args:
       config: with those keys.
       count_rows: returns the rows of an epoch; not called where nothing that depends on them is open.
-    Raises:
-      UserError: a run of no update, or a fraction that is none.
     """
-    if not 0 < config["num_epochs"] < math.inf:
-        got, expected = config["num_epochs"], "a number above 0"
-        raise UserError("config key num_epochs", got=got, expected=expected, fix="use 3.0, as BERT does")
-    if not 0 <= config["warmup_fraction"] <= 1:
-        got = config["warmup_fraction"]
-        raise UserError("config key warmup_fraction", got=got, expected="0 to 1", fix="use 0.1, as BERT does")
     resolved = {**config, "optimizer": dict(config["optimizer"]), "checkpoint": dict(config["checkpoint"])}
     if open_lengths(config):
         steps_per_epoch = -(-count_rows() // max(config["batch_size"], 1))

@@ -55,10 +55,14 @@ def run(tmp_path_factory):
     return folder / "run", command
 
 
-def ready(tmp_path, **overrides):
+def ready_of(values, folder):
     tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict({**SMALL, **tiny.write_table(tmp_path), **overrides})
-    return tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept")
+    tree.update_from_flattened_dict({**SMALL, **values})
+    return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "kept")
+
+
+def ready(tmp_path, **overrides):
+    return ready_of({**tiny.write_table(tmp_path), **overrides}, tmp_path)
 
 
 def test_the_second_class_of_mrpc_is_the_positive_one(tmp_path):
@@ -191,6 +195,16 @@ def test_a_classifier_of_several_classes_at_once_is_only_trained_on(tmp_path):
     config["data"]["source"] = ""
     with pytest.raises(UserError, match=r"init_from=.*: got a model that tells several classes.*Fix: name another, or"):
         classification.resolve(config)
+
+
+def test_a_model_of_one_number_has_no_classes(tmp_path):
+    numbers = {"objective": "regression", "metrics": ("pearson",), "checkpoint.best_metric": "valid/pearson"}
+    rows = tiny.write_table(tmp_path)
+    Path(rows["data.source"]).write_text("sentence\tlabel\n" + "a cat .\t1\na dog .\t2\n" * 9)
+    task, *_ = ready_of({**rows, **numbers}, tmp_path)
+    task.export(random_params(task.init), tmp_path / "exported")
+    told = published(tmp_path / "exported", "predict", **{"data.seq_len": 16}).error
+    tiny.check_told(told, what="init_from=", got="one number", expected="classes", fix="objective=regression")
 
 
 def test_training_without_rows_is_told(run, tmp_path):
