@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from bertjax.config import build_part
 from bertjax.errors import UserError
-from bertjax.tasks.fine_tuning import check_packing, resolve_lengths
+from bertjax.tasks.fine_tuning import FineTuningConfig, check_packing, resolve_lengths
 from configs import parts
 from tests.tiny import check_told
 
@@ -74,19 +75,20 @@ def test_nothing_else_changes_and_the_config_given_stays():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "expected", "fix"),
+    ("key", "value", "expected"),
     [
-        ("num_epochs", 0.0, "above 0", "use 3.0"),
-        ("num_epochs", -1.0, "above 0", "use 3.0"),
-        ("num_epochs", math.nan, "above 0", "use 3.0"),
-        ("num_epochs", math.inf, "above 0", "use 3.0"),
-        ("warmup_fraction", -0.1, "0 to 1", "0.1, as BERT"),
-        ("warmup_fraction", 2.0, "0 to 1", "0.1, as BERT"),
+        ("num_epochs", 0.0, "above 0 and finite"),
+        ("num_epochs", -1.0, "above 0 and finite"),
+        ("num_epochs", math.nan, "above 0 and finite"),
+        ("num_epochs", math.inf, "above 0 and finite"),
+        ("warmup_fraction", -0.1, "at least 0 and at most 1"),
+        ("warmup_fraction", 2.0, "at least 0 and at most 1"),
     ],
 )
-def test_lengths_out_of_range(key, value, expected, fix):
+def test_lengths_out_of_range(key, value, expected):
     with pytest.raises(UserError) as error:
-        resolve_lengths(config(**{key: value}), lambda: 320)
+        build_part(FineTuningConfig, {**config(**{key: value}), "data": {}})
+    fix = rf"change --config\.{key}"
     check_told(f"error: {error.value}", what=f"config key {key}$", got=str(value), expected=expected, fix=fix)
 
 
