@@ -71,8 +71,12 @@ def small(name: str, folder: Path) -> dict[str, Any]:
     if name == "translation":
         dates = {"data.num_valid": 8, "data.num_test": 0, "data.seq_len": 48, "data.vocab_size": 300}
         return {**values, **dates, "checkpoint.final": "latest"}
-    write = {"classification": tiny.write_table, "tagging": tiny.write_sentences}[name]
-    return {**values, **write(folder), "data.seq_len": 16}
+    writers = {
+        "classification": tiny.write_table,
+        "multiple_choice": tiny.write_choices,
+        "tagging": tiny.write_sentences,
+    }
+    return {**values, **writers[name](folder), "data.seq_len": 16}
 
 
 def tree_of(name: str, size: str) -> dict[str, Any]:

@@ -165,6 +165,40 @@ def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
     return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
+_ANIMALS = ("cat", "dog", "bird", "fish", "horse")
+CHOICE_WORDS = (
+    *_ANIMALS,
+    "sees",
+    "likes",
+    "finds",
+    "the",
+    "a",
+    "small",
+    "big",
+    "red",
+    "old",
+    "runs",
+    "sleeps",
+    "sings",
+)
+
+
+def write_choices(folder: Path, count: int = 60) -> dict[str, object]:
+    """Questions in SWAG's form, whose right ending has the animal of their text, in a CSV file with a vocabulary.
+
+    Returns the keys of the config that name the two.
+    """
+    rng, lines = random.Random(0), ["sent1,sent2,ending0,ending1,ending2,ending3,label"]
+    for _ in range(count):
+        animals, label = rng.sample(_ANIMALS, 4), rng.randrange(4)
+        endings = [f"{animal} {rng.choice(CHOICE_WORDS[-3:])}" for animal in animals]
+        lines.append(f"{rng.choice(CHOICE_WORDS[5:8])} {animals[label]},the,{','.join(endings)},{label}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "swag.csv").write_text("\n".join(lines) + "\n")
+    WordPiece([*SPECIALS, *CHOICE_WORDS], lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "swag.csv"), "data.vocab_file": str(folder / "vocabulary")}
+
+
 def write_articles(folder: Path, count: int = 60, length: int = 6) -> dict[str, object]:
     """Articles whose summaries are those two of their sentences in which someone sings, and a vocabulary.
 

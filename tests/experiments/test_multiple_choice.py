@@ -13,7 +13,7 @@ import pytest
 from bertjax.config import build
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
 from configs import multiple_choice as config_file
@@ -24,8 +24,6 @@ from tests.parity.test_bert import distance
 from tests.random_params import random_params
 from tests.showing import shown
 
-ANIMALS = ("cat", "dog", "bird", "fish", "horse")
-WORDS = ("sees", "likes", "finds", "the", "a", "small", "big", "red", "old", "runs", "sleeps", "sings", ".")
 SMALL = {
     "batch_size": 16,
     "log_every": 50,
@@ -43,25 +41,9 @@ SMALL = {
 }
 
 
-def write_questions(folder: Path, count: int) -> dict[str, object]:
-    """Questions in SWAG's form, whose right ending has the animal of their text; and a vocabulary."""
-    rng = random.Random(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "swag.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"])
-        for _ in range(count):
-            animals = rng.sample(ANIMALS, 4)
-            label = rng.randrange(4)
-            endings = [f"{animal} {rng.choice(WORDS[-4:-1])}" for animal in animals]
-            writer.writerow([f"{rng.choice(WORDS[:3])} {animals[label]}", "the", *endings, label])
-    WordPiece([*SPECIALS, *ANIMALS, *WORDS], lowercase=True).save(folder / "vocabulary")
-    return {"data.source": str(folder / "swag.csv"), "data.vocab_file": str(folder / "vocabulary")}
-
-
 def ready(folder, variant="tiny", count=40, **values):
     tree = config_file.get_config(variant)
-    tree.update_from_flattened_dict({**SMALL, **write_questions(folder, count), **values})
+    tree.update_from_flattened_dict({**SMALL, **tiny.write_choices(folder, count), **values})
     return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "kept")
 
 
@@ -72,7 +54,7 @@ def questions_config(variant):
 
 @pytest.mark.slow
 def test_a_run_learns_predicts_and_goes_to_transformers_and_back(tmp_path):
-    values = {**SMALL, **write_questions(tmp_path, 2000), "num_epochs": 6.0}
+    values = {**SMALL, **tiny.write_choices(tmp_path, 2000), "num_epochs": 6.0}
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     workdir = tmp_path / "run"
     outcome = tiny.run_on_one("--config=configs/multiple_choice.py:tiny", f"--workdir={workdir}", *flags)
@@ -272,12 +254,12 @@ def test_rows_are_those_of_transformers(tmp_path, seq_len):
     """Where the room is odd and the second text is not the shorter one, Google's code gives the first a token more."""
     from transformers import BertTokenizerFast
 
-    write_questions(tmp_path, 1)
+    tiny.write_choices(tmp_path, 1)
     ours = WordPiece.load(tmp_path / "vocabulary")
     theirs = BertTokenizerFast.from_pretrained(tmp_path / "vocabulary")
     rng = random.Random(0)
     for _ in range(300):
-        context, start, *endings = (" ".join(rng.choices([*ANIMALS, *WORDS], k=rng.randint(1, 16))) for _ in range(6))
+        context, start, *endings = (" ".join(rng.choices(tiny.CHOICE_WORDS, k=rng.randint(1, 16))) for _ in range(6))
         row = {"sent1": context, "sent2": start, **{f"ending{i}": each for i, each in enumerate(endings)}}
         question = multiple_choice._question(Row(row, "x:1"), questions_config("swag"))
         for found, ending in zip(multiple_choice._example(question, ours, seq_len).rows, endings, strict=True):

@@ -14,7 +14,7 @@ from unittest import mock
 from absl import app
 
 import launch
-from experiments.bert_pretraining import BertPretraining
+from experiments.bert_pretraining import PretrainingData
 
 _SECONDS = 0.2  # between batches, so that a run can be killed at some step
 
@@ -22,10 +22,10 @@ _SECONDS = 0.2  # between batches, so that a run can be killed at some step
 @contextlib.contextmanager
 def hashing(folder: Path, seconds: float = 0.0) -> Iterator[None]:
     """Writes the hashes of training batches to a file in `folder`, and waits so many seconds between batches."""
-    original = BertPretraining.batches
+    original = PretrainingData.batches
 
-    def batches(task, split, start, rows):
-        for index, batch in enumerate(original(task, split, start, rows), start):
+    def batches(data, split, start, rows):
+        for index, batch in enumerate(original(data, split, start, rows), start):
             if split == "train":
                 for place, row in enumerate(rows):
                     content = b"".join(batch[name][place].tobytes() for name in sorted(batch))
@@ -34,7 +34,7 @@ def hashing(folder: Path, seconds: float = 0.0) -> Iterator[None]:
                 time.sleep(seconds)
             yield batch
 
-    with (folder / str(os.getpid())).open("w") as log, mock.patch.object(BertPretraining, "batches", batches):
+    with (folder / str(os.getpid())).open("w") as log, mock.patch.object(PretrainingData, "batches", batches):
         yield
 
 

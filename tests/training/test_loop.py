@@ -183,7 +183,7 @@ def test_an_evaluation_goes_on_while_the_checkpoint_is_written(text, tmp_path, m
         manifest(self)
 
     def evaluate(self, params, data, stop):
-        scores = original(self, params, stop)
+        scores = original(self, params, data, stop)
         evaluated.set()
         return scores
 
