@@ -95,6 +95,7 @@ def adamw() -> ConfigDict:
     optimizer.layer_decay = 1.0
     optimizer.frozen_layers = 0
     optimizer.groups = ()
+    optimizer.schedule_steps = placeholder(int)  # num_steps
     return optimizer
 
 

@@ -376,8 +376,12 @@ def _logging_kept():
 
 
 def saved_params(tree: dict, workdir: Path, which: str = "latest") -> Any:
-    """The parameters of a run's checkpoint, as numpy arrays."""
-    task = pretraining(tree).task
+    """The parameters of a checkpoint of a pretraining run, as numpy arrays."""
+    return params_of(pretraining(tree).task, workdir, which)
+
+
+def params_of(task: Any, workdir: Path, which: str = "latest") -> Any:
+    """The parameters of a checkpoint of a task's run, as numpy arrays."""
     here = SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     return jax.device_get(

@@ -10,7 +10,7 @@ from flax import traverse_util
 from bertjax.config import build_all, build_part, check_unresolved
 from bertjax.contract import Data, Experiment, Facts, ReadsSettings, Trainable
 from bertjax.errors import UserError
-from bertjax.modes import overrides
+from bertjax.modes import extension, overrides
 from bertjax.modes.request import Request, config_of
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import has_checkpoint
@@ -74,6 +74,11 @@ class Resolved(NamedTuple):
         ours, whole = (traverse_util.flatten_dict(each, sep=".") for each in (self.config, self.rehearsed().config))
         return frozenset(key for key, value in ours.items() if value != whole[key])
 
+    def check_folder(self, workdir: Path) -> None:
+        """Raises UserError if a folder holds a run of another config, with which this one does not go on."""
+        free = extension.free_keys(workdir, self.config)
+        run_folder.check_config(workdir, self.config, self.open_keys() | free)
+
 
 def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Resolved:
     """Resolves the config of a request.
@@ -118,8 +123,7 @@ def rehearse(request: Request, given: dict[str, Any], find: Callable[[str], Expe
 
 def check_folder(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> None:
     """Raises UserError, as `run` would, for a bad config, or a folder that holds a run of another one."""
-    resolved = resolve(request, given, find)
-    run_folder.check_config(Path(request.workdir), resolved.config, resolved.open_keys())
+    resolve(request, given, find).check_folder(Path(request.workdir))
 
 
 def _with_settings_of_folder(request: Request, module: Trainable, config: dict[str, Any]) -> dict[str, Any]:

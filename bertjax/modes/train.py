@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax import distributed
 from bertjax.contract import Data, Task
-from bertjax.modes import report, text
+from bertjax.modes import extension, report, samples, text
 from bertjax.modes.request import Outcome
 from bertjax.modes.resolved import Resolved
 from bertjax.runs import run_folder
@@ -36,11 +36,11 @@ def train(
     loop.check(checked.task, checked.settings, checked.config)
     text.check_rows(resolved, data)
     with run_folder.alone(workdir):
-        distributed.on_first_process(lambda: run_folder.check_config(workdir, resolved.config, resolved.open_keys()))
+        distributed.on_first_process(lambda: resolved.check_folder(workdir))
         text.prepare(data, workdir, is_of_run=True)
         config, settings, task = resolved.complete(data.facts)
         settings.check_final()
-        distributed.on_first_process(lambda: run_folder.save_config(workdir, config))
+        distributed.on_first_process(lambda: _save_config(workdir, config))
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, started))
         distributed.on_first_process(lambda: data.facts.save(workdir))
         if loop.train(task, data, settings, workdir, profile):
@@ -50,6 +50,14 @@ def train(
             report.write_samples(workdir, lambda: (task, data, settings))
             report.write_page(workdir, render_page)
     return Outcome.DONE
+
+
+def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
+    """Writes `config.json`. What a run of fewer updates showed at its end is deleted."""
+    free = extension.free_keys(workdir, config)
+    run_folder.save_config(workdir, config, free)
+    if free:
+        (workdir / samples.FILE).unlink(missing_ok=True)
 
 
 def _test(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:

@@ -24,6 +24,8 @@ from bertjax.runs.checkpoints import has_checkpoint
 _MAY_CHANGE = (
     "log_every",
     "evaluate_every",
+    "num_epochs",  # what follows from these two is compared
+    "warmup_fraction",
     "mesh",
     "checkpoint",
     "model.remat",
@@ -75,7 +77,7 @@ def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection
       config: the config of the run that is to begin or to go on.
       open_keys: its dotted keys whose values are not known yet, which are not compared.
     """
-    if (workdir / "config.json").exists() and _has_begun(workdir):
+    if has_begun(workdir):
         flat = (traverse_util.flatten_dict(each, sep=".") for each in (load_config(workdir), config))
         old, new = ({key: value for key, value in each.items() if key not in open_keys} for each in flat)
         differing = differences(old, json.loads(json.dumps(new)))
@@ -108,9 +110,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def save_config(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Writes `config.json`. Raises UserError as `check_config` does."""
-    check_config(workdir, config)
+def save_config(workdir: Path, config: Mapping[str, Any], free_keys: Collection[str] = ()) -> None:
+    """Writes `config.json`. Raises UserError as `check_config` does, but for dotted keys that may differ."""
+    check_config(workdir, config, free_keys)
     workdir.mkdir(parents=True, exist_ok=True)
     with completed(workdir / "config.json") as partial:
         partial.write_text(json.dumps(config, indent=2) + "\n")
@@ -133,6 +135,11 @@ def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
     }
     with completed(path) as partial:
         partial.write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def has_begun(workdir: Path) -> bool:
+    """Whether there is a run that has done any update; one that stopped before may start anew with another config."""
+    return (workdir / "config.json").exists() and _has_begun(workdir)
 
 
 def _has_begun(workdir: Path) -> bool:

@@ -18,6 +18,8 @@ from bertjax.errors import UserError
 
 Schedule = Callable[[Any], jax.Array]
 
+# The schedules that reach their end with a number of updates.
+_DECAYING = {"linear", "sqrt_decay", "cosine"}
 # What the lowest layer of an encoder reads: BERT's tables, or those of an encoder-decoder that are not the decoder's.
 _ENCODER_INPUT = re.compile(r"(^|/)(embeddings(/|$)|source_)")
 
@@ -44,8 +46,10 @@ class OptimizerConfig(Constrained, prefix="optimizer"):
         for none.
       groups: ordered (path pattern, overrides): a parameter belongs to the first group whose pattern is found
         in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any keys of `optimizer` but
-        `groups`, `clip_norm`, `layer_decay` and `frozen_layers`, or {"frozen": True} alone:
+        `groups`, `clip_norm`, `layer_decay`, `frozen_layers` and `schedule_steps`, or {"frozen": True} alone:
         `--config.optimizer.groups="(('embeddings', {'learning_rate': 1e-5}),)"`.
+      schedule_steps: updates over which "linear", "sqrt_decay" and "cosine" decay; None for `num_steps`. The rate stays
+        at its last value after them. Where it is set, `num_steps` of a run may be raised later.
     """
 
     name: Annotated[str, one_of("adamw", "lamb")]
@@ -62,9 +66,11 @@ class OptimizerConfig(Constrained, prefix="optimizer"):
     layer_decay: Annotated[float, at_least(0)]
     frozen_layers: Count
     groups: tuple[Any, ...]
+    schedule_steps: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check(self.schedule_steps is None or self.schedule_steps >= 1, "schedule_steps", "at least 1, or None")
         _check_pattern(self.no_decay, "optimizer.no_decay")
         for i, group in enumerate(self.groups):
             where = f"optimizer.groups[{i}]"
@@ -96,7 +102,7 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> o
     Args:
       config: its settings.
       params: the parameters, or their shapes: group patterns are looked up in their paths.
-      num_steps: updates of the run, over which the schedule decays.
+      num_steps: updates of the run, over which the schedule decays unless the config says otherwise.
     Raises:
       UserError: a group that matches nothing or overrides what cannot be overridden.
     """
@@ -159,7 +165,7 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
     "inverse_sqrt" is the schedule of Vaswani et al. 2017, section 5.3, with its peak as `learning_rate`:
     their factor d_model**-0.5 * warmup_steps**-0.5.
     """
-    warmup, peak = config.warmup_steps, config.learning_rate
+    warmup, peak, num_steps = config.warmup_steps, config.learning_rate, config.schedule_steps or num_steps
 
     def schedule(count: Any) -> jax.Array:
         step = jnp.asarray(count, jnp.float32)
@@ -178,6 +184,12 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
         return peak * jnp.where(step < warmup, step / max(warmup, 1), jnp.maximum(after, 0))
 
     return schedule
+
+
+def schedule_length(config: OptimizerConfig, num_steps: int) -> int | None:
+    """Returns the number of updates that the schedules of a run depend on; None if they depend on none."""
+    schedules = {config.schedule, *(dict(overrides).get("schedule") for _, overrides in config.groups)}
+    return config.schedule_steps or num_steps if schedules & _DECAYING else None
 
 
 def path_names(params: Params) -> Params:
@@ -216,7 +228,7 @@ def _group_rule(
     if overrides == {"frozen": True}:
         return optax.set_to_zero()
     allowed = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
-    for key in ("groups", "clip_norm", "layer_decay", "frozen_layers"):
+    for key in ("groups", "clip_norm", "layer_decay", "frozen_layers", "schedule_steps"):
         del allowed[key]
     for key, value in overrides.items():
         if key not in allowed or not isinstance(value, (float, int) if allowed[key] is float else allowed[key]):

@@ -1,0 +1,82 @@
+"""A run that goes on for longer is the longer run, bit for bit, where the learning rate does not tell them apart."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.modes import extension
+from bertjax.modes.resolved import Resolved
+from experiments import classification
+from tests import tiny
+
+CONSTANT = {"schedule": "constant", "schedule_steps": None}
+LINEAR = {"schedule": "linear", "schedule_steps": None}
+
+
+def write_run(folder, **optimizer):
+    """As much of a run of 4 updates as is looked at."""
+    config = tiny.config(folder / "text.txt", num_steps=4)
+    config["optimizer"] |= optimizer
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "metrics.jsonl").write_text('{"step": 2, "train/loss": 1.0}\n')
+    return config
+
+
+@pytest.mark.parametrize("optimizer", [CONSTANT, {**LINEAR, "schedule_steps": 9}, {"schedule": "inverse_sqrt"}])
+def test_a_schedule_that_does_not_end_with_the_run(tmp_path, optimizer):
+    config = write_run(tmp_path, **optimizer)
+    free = {"num_steps", "optimizer.schedule_steps"}
+    assert extension.free_keys(tmp_path, config | {"num_steps": 6}) == free
+    for steps in (None, 3, 4):
+        assert not extension.free_keys(tmp_path, config | {"num_steps": steps})
+    assert not extension.free_keys(tmp_path / "elsewhere", config | {"num_steps": 6})
+
+
+def test_a_schedule_that_ends_with_the_run(tmp_path):
+    config = write_run(tmp_path, **LINEAR)
+    with pytest.raises(UserError) as error:
+        extension.free_keys(tmp_path, config | {"num_steps": 6})
+    tiny.check_told(
+        f"error: {error.value}",
+        what="config key num_steps",
+        got="6, in a run of 4 whose .* over 4 updates",
+        expected="the schedule that the run was begun with",
+        fix=r"schedule_steps=4, .* --config\.init_from=",
+    )
+    stated = config | {"num_steps": 6, "optimizer": {**config["optimizer"], "schedule_steps": 4}}
+    assert extension.free_keys(tmp_path, stated)
+    in_a_group = {**CONSTANT, "groups": [["bias", {"schedule": "cosine"}]]}
+    other = write_run(tmp_path, **in_a_group)
+    with pytest.raises(UserError, match="config key num_steps"):
+        extension.free_keys(tmp_path, other | {"num_steps": 6})
+
+
+@pytest.mark.slow
+def test_an_extended_run_is_the_longer_run(tmp_path):
+    """From 2 epochs to 4; and the page shows what the longer run makes of its examples."""
+    values = {
+        **tiny.write_table(tmp_path),
+        **{"batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.2, "log_every": 3},
+        **{"model.num_layers": 1, "model.hidden_size": 32, "model.num_heads": 2, "model.max_positions": 16},
+        **{"optimizer.schedule": "constant", "warmup_fraction": 0.0, "checkpoint.final": "latest"},
+    }
+    saved, figures = {}, {}
+    for name, epochs in (("extended", (2, 4)), ("whole", (4,))):
+        workdir = tmp_path / name
+        for num_epochs in epochs:
+            flags = [f"--config.{key}={value}" for key, value in {**values, "num_epochs": float(num_epochs)}.items()]
+            outcome = tiny.run_on_one(
+                "--report", "--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags
+            )
+            assert outcome.status is None, outcome.status
+        config = json.loads((workdir / "config.json").read_text())
+        saved[name] = tiny.params_of(Resolved(classification, config).of_folder(workdir).task, workdir)
+        lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+        figures[name] = {(line["step"], key): line[key] for line in lines for key in line if "valid/" in key}
+        shown = json.loads((workdir / "samples.jsonl").read_text().splitlines()[0])
+        assert shown["checkpoint"] == str(config["num_steps"])
+    jax.tree.map(np.testing.assert_array_equal, saved["extended"], saved["whole"])
+    assert figures["extended"] == figures["whole"]
