@@ -51,7 +51,8 @@ class FineTuningConfig(WarmStartConfig):
 
     Attributes:
       num_epochs: how often training goes through the rows, where `num_steps` is not set.
-      warmup_fraction: which fraction of the updates is warm-up, where `optimizer.warmup_steps` is not set.
+      warmup_fraction: which fraction of the updates, or of `optimizer.schedule_steps`, is warm-up, where
+        `optimizer.warmup_steps` is not set.
     """
 
     num_epochs: Annotated[float, above(0, below=math.inf)]
@@ -74,7 +75,7 @@ class HeadConfig(Constrained, prefix="model"):
 def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
     """Fills in what a config leaves open: `num_steps`, the warm-up, and when to evaluate and to save.
 
-    These become `num_epochs`, the fraction `warmup_fraction` of that, and once an epoch.
+    These become `num_epochs`; the fraction `warmup_fraction` of that, or of `optimizer.schedule_steps`; and once an epoch.
 
     Args:
       config: with those keys.
@@ -86,7 +87,8 @@ def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) ->
         _fill(resolved, "num_steps", max(1, round(config["num_epochs"] * steps_per_epoch)))
         _fill(resolved, "evaluate_every", max(1, min(steps_per_epoch, resolved["num_steps"])))
         _fill(resolved["checkpoint"], "save_every", max(1, resolved["evaluate_every"]))
-    _fill(resolved["optimizer"], "warmup_steps", round(config["warmup_fraction"] * resolved["num_steps"]))
+    scheduled = config["optimizer"].get("schedule_steps") or resolved["num_steps"]
+    _fill(resolved["optimizer"], "warmup_steps", round(config["warmup_fraction"] * scheduled))
     return resolved
 
 

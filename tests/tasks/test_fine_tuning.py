@@ -39,6 +39,7 @@ def lengths(num_rows, **changes):
         (320, {"num_epochs": 2.5, "warmup_fraction": 1.0}, (25, 25, 10, 10)),
         (320, {"warmup_fraction": 0.0}, (30, 0, 10, 10)),
         (320, {"batch_size": 16}, (60, 6, 20, 20)),
+        (320, {"optimizer__schedule_steps": 10}, (30, 1, 10, 10)),
     ],
 )
 def test_lengths_follow_from_the_rows(num_rows, changes, expected):
