@@ -75,7 +75,7 @@ class HeadConfig(Constrained, prefix="model"):
 def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
     """Fills in what a config leaves open: `num_steps`, the warm-up, and when to evaluate and to save.
 
-    These become `num_epochs`; the fraction `warmup_fraction` of that, or of `optimizer.schedule_steps`; and once an epoch.
+    These become `num_epochs`; the fraction `warmup_fraction` of that, or of `optimizer.schedule_steps`; once an epoch.
 
     Args:
       config: with those keys.
