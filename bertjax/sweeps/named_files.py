@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.readers import lines
+from bertjax.data.readers import tables
 from bertjax.data.readers.sources import split_name
 from bertjax.data.summarization import article_formats
 from bertjax.errors import UserError
@@ -32,7 +32,7 @@ def check_named_files(data: Mapping[str, Any]) -> None:
             RowRecords(*split_name(source, f"data.{key}"), f"data.{key}")
         elif source not in _BUILT_IN and _LATER not in source:
             is_of_articles = "article_field" in data  # which may be in folders
-            find = article_formats.find_files if is_of_articles else lines.find_files
+            find = article_formats.find_files if is_of_articles else tables.find_files
             find(source, f"data.{key}")
     for key in _VOCABULARIES:
         path = data.get(key) or ""

@@ -1,4 +1,4 @@
-"""Tables as rows of named values: TSV, CSV, JSON lines and TFDS records."""
+"""Tables as rows of named values: TSV, CSV, JSON lines, Parquet, Arrow and TFDS records."""
 
 import csv
 import dataclasses
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertjax.data.readers import lines
+from bertjax.data.readers import columnar, lines
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.readers.sources import split_name
 from bertjax.data.splits import SplitConfig
@@ -76,8 +76,8 @@ class _Fields(NamedTuple):
 def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
     """Yields the rows of a table, in order.
 
-    Rows of JSON lines (`.jsonl`) and TFDS records name their values themselves. In other files a row is a line, its
-    fields parted by a separator:
+    Rows of JSON lines (`.jsonl`), Parquet (`.parquet`), Arrow (`.arrow`) and TFDS records name their values themselves.
+    In other files a row is a line, its fields parted by a separator:
     - a tab (`.tsv`): no quoting; a `"` is a plain character, as in the GLUE files;
     - a comma (`.csv`): quoted as in RFC 4180, so that a field can hold commas and line breaks;
     - any other string: no quoting; the last column takes the rest of the line. Without a header there are two
@@ -85,7 +85,8 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
     All are UTF-8 text, `.gz` or not. Empty lines are left out.
 
     Args:
-      source: comma-separated paths and globs (see `lines.find_files`), or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
+      source: comma-separated paths and globs (see `lines.find_files`); `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; or
+        `hf:FOLDER`, a dataset that Hugging Face's `datasets` saved.
       key: the config key that named the source, for messages.
       header: whether the first row of each file names the columns. If not, their names are "0", "1", and so on.
       separator: the separator of all files; "" to tell it and JSON lines by the files' names.
@@ -96,7 +97,7 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
     if source.startswith("tfds:"):
         yield from _records(source, key, bad_rows)
         return
-    paths = lines.find_files(source, key, also="tfds:NAME[:SPLIT]")
+    paths = find_files(source, key)
     kinds = [_separator(path, key, separator) for path in paths]
     for path, kind in zip(paths, kinds, strict=True):
         yield from _read(path, header, kind, bad_rows)
@@ -106,7 +107,7 @@ def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_ro
     """Returns the rows of a file to predict on, or None if it has lines of text instead.
 
     A file is a table if its name ends in `.jsonl` or `.csv`, or in `.tsv` if its first line names the columns, `.gz` or
-    not.
+    not; or in `.parquet` or `.arrow`.
 
     Args:
       path: the file.
@@ -121,7 +122,7 @@ def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_ro
     if kind == ".tsv":
         is_table = header and all(columns) and file.is_file() and set(columns) <= set(first_fields(file))
     else:
-        is_table = kind in (".jsonl", ".csv")
+        is_table = kind in (".jsonl", ".csv", *columnar.SUFFIXES)
     if not is_table:
         return None
     rows = _read(file, header, _SEPARATORS.get(kind, ""), bad_rows)
@@ -175,10 +176,18 @@ def _without(row: Row, column: str, key: str) -> RowError:
     return RowError(row.where, got, f"what config.{key} names", fix)
 
 
+def find_files(source: str, key: str) -> list[Path]:
+    """Returns the files of a source that is not of TFDS. Raises UserError for one that is not there."""
+    if source.startswith(columnar.DATASET):
+        return columnar.find_files(source, key)
+    return lines.find_files(source, key, also="tfds:NAME[:SPLIT] or hf:FOLDER")
+
+
 def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
-    """Returns the classes of a column in the order that TFDS gives them; none if the source says nothing of them."""
+    """Returns the classes of a column in the order that its source gives them; none if it says nothing of them."""
     if not source.startswith("tfds:"):
-        return ()
+        found = [columnar.class_names(path) for path in find_files(source, key) if path.suffix in columnar.SUFFIXES]
+        return tuple(found[0].get(column, ())) if found else ()
     from bertjax.data.readers.records import RowRecords
 
     return RowRecords(*split_name(source, key), key).class_names(column)
@@ -187,7 +196,7 @@ def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
 def fingerprint(source: str, key: str) -> list[Any]:
     """Returns a JSON-able description of what `read_rows` would read, which tells nothing of its place and time."""
     if not source.startswith("tfds:"):
-        return [lines.fingerprint(path) for path in lines.find_files(source, key, also="tfds:NAME[:SPLIT]")]
+        return [lines.fingerprint(path) for path in find_files(source, key)]
     from bertjax.data.readers.records import RowRecords
 
     return [RowRecords(*split_name(source, key), key).fingerprint()]
@@ -195,20 +204,23 @@ def fingerprint(source: str, key: str) -> list[Any]:
 
 def _separator(path: Path, key: str, separator: str) -> str:
     """Returns the separator of a file; "" for JSON lines."""
-    if separator or lines.is_json_lines(path):
+    if separator or lines.is_json_lines(path) or path.suffix in columnar.SUFFIXES:
         return separator
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending not in _SEPARATORS:
         raise UserError(
             f"config key {key}={path}",
             got="a file whose name does not tell how its fields are parted",
-            expected="a name that ends in .tsv, .csv or .jsonl (or one of them and .gz), or a separator",
+            expected="a name that ends in .tsv, .csv or .jsonl (or one of them and .gz), in .parquet or .arrow, or a "
+            "separator",
             fix="set --config.data.separator to what parts the fields, or rename the file",
         )
     return _SEPARATORS[ending]
 
 
 def _read(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
+    if path.suffix in columnar.SUFFIXES:
+        return bad_rows.sift(itertools.starmap(Row, columnar.Rows(path)))
     return _rows(path, header, separator, bad_rows) if separator else _objects(path, bad_rows)
 
 
