@@ -4,8 +4,10 @@ An Arrow file may have either of Arrow's two formats; datasets of Hugging Face w
 classes that a file has names for, in the metadata of these datasets, are read as the names.
 """
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +19,46 @@ SUFFIXES = (".parquet", ".arrow")
 DATASET = "hf:"  # what a source begins with that is the folder of a dataset, as `save_to_disk` writes it
 _STATE_FILE = "state.json"
 _BATCH_ROWS = 1024
+_CONTINUES = b"\xff" * 4  # what each message of a stream begins with
 
 
 class Rows:
-    """The rows of a file: yields the values of each by the names of their columns, and where it stands.
+    """The rows of a file: yields the values of each row by column name, and the row's position.
 
-    Raises RowError in the place of a row with text that is not text, and goes on behind it.
+    A value that Python cannot represent, such as a time with nanoseconds, is None. So is class -1, the label of
+    unlabeled rows. Raises RowError in place of a row with text that is not UTF-8 or a class number without a name; the
+    next row can be read after it.
     """
 
     def __init__(self, path: Path) -> None:
         """Args: a file with one of `SUFFIXES`. Raises UserError if it cannot be read."""
         self._path, self._number = path, 0
-        self._batches = _batches(path)
+        self._rows = _rows(path)
         self._names = class_names(path)
-        self._waiting: Iterator[Any] = iter(())
 
     def __iter__(self) -> "Rows":
         return self
 
     def __next__(self) -> tuple[Mapping[str, object], str]:
-        row = next(self._waiting, None)
-        while row is None:
-            self._waiting = _rows(next(self._batches))
-            row = next(self._waiting, None)
+        row = next(self._rows)
         self._number += 1
         where = f"{self._path}: row {self._number}"
-        if isinstance(row, UnicodeDecodeError):
+        if isinstance(row, Exception):
             raise RowError(where, f"bytes that are not UTF-8 ({row})", "text")
         for name, value in row.items():
             if isinstance(value, str):
                 lines.check_text(value, where)
-            elif name in self._names and type(value) is int and 0 <= value < len(self._names[name]):
-                row[name] = self._names[name][value]
+            elif name in self._names and type(value) is int:
+                row[name] = _class_name(value, self._names[name], name, where)
         return row, where
 
 
-def _rows(batch: Any) -> Iterator[Any]:
-    """Yields the values of each row; an error in place of one with text that is none."""
-    try:
-        yield from batch.to_pylist()  # many times as fast as row by row
-    except UnicodeDecodeError:
-        for number in range(batch.num_rows):
-            try:
-                yield from batch.slice(number, 1).to_pylist()
-            except UnicodeDecodeError as error:
-                yield error
+def _class_name(number: int, names: Sequence[str], column: str, where: str) -> str | None:
+    """Returns the name of a class, or None for -1."""
+    if not -1 <= number < len(names):
+        got, expected = f"class {number} in column {column!r}", f"0 to {len(names) - 1}, which the file has names for"
+        raise RowError(where, got, expected)
+    return None if number == -1 else names[number]
 
 
 def class_names(path: Path) -> dict[str, list[str]]:
@@ -72,10 +69,24 @@ def class_names(path: Path) -> dict[str, list[str]]:
     """
     metadata = _schema(path).metadata or {}
     try:
-        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        return {name: list(map(str, kind["names"])) for name, kind in features.items() if "names" in kind}
-    except (ValueError, AttributeError, TypeError, RecursionError):
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return {}  # metadata of others
+    of_classes = {name: kind for name, kind in features if isinstance(kind, dict) and kind.get("_type") == "ClassLabel"}
+    found = {name: kind.get("names") for name, kind in of_classes.items()}
+    return {name: names for name, names in found.items() if isinstance(names, list) and _are_texts(names)}
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def is_columnar(path: Path) -> bool:
+    """Returns whether a file's name says that it is of Parquet or Arrow. Raises UserError if it is gzipped too."""
+    if path.suffix == ".gz" and Path(path.stem).suffix in SUFFIXES:
+        got, expected = "a gzipped Parquet or Arrow file", "one as it was written, which has a compression of its own"
+        raise UserError(str(path), got=got, expected=expected, fix="unpack it (gunzip does)")
+    return path.suffix in SUFFIXES
 
 
 def find_files(source: str, key: str) -> list[Path]:
@@ -91,7 +102,8 @@ def find_files(source: str, key: str) -> list[Path]:
     try:
         state = json.loads((folder / _STATE_FILE).read_text("utf-8"))
         paths = [folder / each["filename"] for each in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        has_indices = bool(state.get("_indices_data_files"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         splits = sorted(path.parent.name for path in folder.glob(f"*/{_STATE_FILE}"))
         raise UserError(
             f"config key {key}={source}",
@@ -99,6 +111,9 @@ def find_files(source: str, key: str) -> list[Path]:
             expected="the folder of a dataset that save_to_disk of Hugging Face's datasets wrote",
             fix="name the folder of a split in it" if splits else "correct the path",
         ) from error
+    if has_indices:
+        got, fix = "a dataset of some rows of its files, chosen by indices", "save it again, after flatten_indices()"
+        raise UserError(f"config key {key}={source}", got=got, expected="one of all rows of its files", fix=fix)
     missing = [path for path in paths if not path.is_file()]
     if missing or not paths:
         got = f"no {missing[0].name}" if missing else "a dataset of no files"
@@ -108,35 +123,67 @@ def find_files(source: str, key: str) -> list[Path]:
 
 
 def _schema(path: Path) -> Any:
-    import pyarrow
-    from pyarrow import parquet
+    from pyarrow import OSFile, parquet
 
-    try:
+    with _reading(path):
         if path.suffix == ".parquet":
-            return parquet.read_schema(path)
-        with pyarrow.memory_map(str(path)) as file:
-            return _open(file).schema
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(path, error) from error
+            schema = parquet.read_schema(path)
+        else:
+            with OSFile(str(path)) as file:
+                schema = _open(file).schema
+        twice = [name for number, name in enumerate(schema.names) if name in schema.names[:number]]
+    if twice:
+        got, fix = f"two columns {twice[0]!r}", "rename one of them"
+        raise UserError(str(path), got=got, expected="a name for each column", fix=fix)
+    return schema
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    """Yields the values of each row, or the error of a row with text that is not UTF-8."""
+    with _reading(path):
+        for batch in _batches(path):
+            for start in range(0, batch.num_rows, _BATCH_ROWS):
+                part = batch.slice(start, _BATCH_ROWS)
+                try:
+                    part.validate(full=True)  # without it, damage can end the process
+                    found = part.to_pylist()  # many times as fast as row by row
+                except (ValueError, OverflowError):
+                    found = [_row(part.slice(number, 1)) for number in range(part.num_rows)]
+                yield from found
+
+
+def _row(batch: Any) -> Any:
+    """Returns the values of a batch of one row, or the error of its text; raises ArrowInvalid for damage."""
+    try:
+        batch.validate(full=True)
+    except ValueError as error:
+        if "UTF8" not in str(error):
+            raise
+        return error
+    return {name: _value(column[0]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):  # a time finer or later than those of Python
+        return None
 
 
 def _batches(path: Path) -> Iterator[Any]:
-    import pyarrow
-    from pyarrow import parquet
+    from pyarrow import OSFile, RecordBatchFileReader, parquet
 
-    try:
-        if path.suffix == ".parquet":
-            with parquet.ParquetFile(path) as table:
-                yield from table.iter_batches(_BATCH_ROWS)
-            return
-        with pyarrow.memory_map(str(path)) as file:
-            reader = _open(file)
-            if isinstance(reader, pyarrow.RecordBatchFileReader):
-                yield from map(reader.get_batch, range(reader.num_record_batches))
-            else:
-                yield from reader
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(path, error) from error
+    if path.suffix == ".parquet":
+        with parquet.ParquetFile(path) as table:
+            yield from table.iter_batches(_BATCH_ROWS)
+        return
+    with OSFile(str(path)) as file:
+        reader = _open(file)
+        if isinstance(reader, RecordBatchFileReader):
+            yield from map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            yield from reader
+            _check_end(file)
 
 
 def _open(file: Any) -> Any:
@@ -149,7 +196,28 @@ def _open(file: Any) -> Any:
         return pyarrow.ipc.open_stream(file)
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
-    kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
-    fix = "make or copy the file again"
-    return UserError(str(path), got=f"what is no complete {kind} file ({error})", expected="one", fix=fix)
+def _check_end(file: Any) -> None:
+    """Raises OSError if the mark at the end of a stream is missing, whose writer was then stopped between batches.
+
+    Streams of Arrow before 0.15, which begin with no mark, are not checked.
+    """
+    file.seek(0)
+    begins_with_mark = file.read(4) == _CONTINUES
+    file.seek(file.size() - 8)
+    if begins_with_mark and file.read() != _CONTINUES + bytes(4):
+        raise OSError("the mark at its end is missing")
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises UserError for what pyarrow cannot read."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise lines.unreadable(path, OSError(error.errno, os.strerror(error.errno))) from error
+        kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
+        got, fix = f"a damaged or incomplete {kind} file ({error})", "make or copy the file again"
+        raise UserError(str(path), got=got, expected="a complete one", fix=fix) from error

@@ -262,7 +262,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
     try:
         return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest(path)}
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 @contextlib.contextmanager
@@ -289,7 +289,7 @@ def _open(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
             fix="make or copy the file again (gzip -t tests one)",
         ) from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def _check_name(path: Path, is_gzip: bool) -> None:
@@ -310,7 +310,7 @@ def _matches(part: str, key: str, also: str) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return _globbed(part, key, also)
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     if stat.S_ISDIR(mode):
         fix = f"name its files, for example {path / '*.txt'} or {path / '**' / '*.txt'}"
         raise UserError(f"{named(key)}={part}", got="a folder", expected="files", fix=fix)
@@ -342,7 +342,8 @@ def _not_utf8(error: UnicodeDecodeError, offset: int) -> str:
     return f"byte {error.object[error.start]:#04x} at byte offset {offset + error.start}, not valid UTF-8"
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Returns the error for a file that the system does not let be read."""
     reason = getattr(error, "strerror", None) or str(error)
     fix = "correct the path, or the file's permissions"
     return UserError(str(path), got=f"an unreadable file ({reason})", expected="a readable one", fix=fix)

@@ -184,10 +184,20 @@ def find_files(source: str, key: str) -> list[Path]:
 
 
 def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
-    """Returns the classes of a column in the order that its source gives them; none if it says nothing of them."""
+    """Returns the classes of a column in the order that its source gives them; none if it does not name them.
+
+    Raises:
+      UserError: a source that cannot be read, or Parquet or Arrow files of which only some name the classes.
+    """
     if not source.startswith("tfds:"):
-        found = [columnar.class_names(path) for path in find_files(source, key) if path.suffix in columnar.SUFFIXES]
-        return tuple(found[0].get(column, ())) if found else ()
+        paths = [path for path in find_files(source, key) if columnar.is_columnar(path)]
+        found = {path: tuple(columnar.class_names(path).get(column, ())) for path in paths}
+        named = [path for path in paths if found[path]]
+        if named and (unnamed := next((path for path in paths if not found[path]), None)):
+            got = f"names for the classes of {column!r} in {named[0]}, and none in {unnamed}"
+            fix = "write the files with the same metadata"
+            raise UserError(f"config key {key}={source}", got=got, expected="names in all files, or in none", fix=fix)
+        return found[named[0]] if named else ()
     from bertjax.data.readers.records import RowRecords
 
     return RowRecords(*split_name(source, key), key).class_names(column)
@@ -204,7 +214,7 @@ def fingerprint(source: str, key: str) -> list[Any]:
 
 def _separator(path: Path, key: str, separator: str) -> str:
     """Returns the separator of a file; "" for JSON lines."""
-    if separator or lines.is_json_lines(path) or path.suffix in columnar.SUFFIXES:
+    if columnar.is_columnar(path) or separator or lines.is_json_lines(path):
         return separator
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending not in _SEPARATORS:
@@ -219,7 +229,7 @@ def _separator(path: Path, key: str, separator: str) -> str:
 
 
 def _read(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
-    if path.suffix in columnar.SUFFIXES:
+    if columnar.is_columnar(path):
         return bad_rows.sift(itertools.starmap(Row, columnar.Rows(path)))
     return _rows(path, header, separator, bad_rows) if separator else _objects(path, bad_rows)
 

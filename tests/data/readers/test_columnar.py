@@ -85,7 +85,8 @@ def test_damage_is_told(tmp_path, name, keeps):
     write(tmp_path)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: int(keeps * len(content))])
-    with pytest.raises(UserError, match=rf"{name}: got what is no complete (Parquet|Arrow) file .* Fix: make or copy"):
+    message = rf"{name}: got a damaged or incomplete (Parquet|Arrow) file .* Fix: make or copy"
+    with pytest.raises(UserError, match=message):
         read(tmp_path / name)
 
 
@@ -109,3 +110,103 @@ def test_a_file_to_predict_on_is_a_table(tmp_path):
         rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("none",), True, BadRows("stop"))
         with pytest.raises(UserError, match="without column 'none'"):
             next(rows or iter(()))
+
+
+def write_stream(path, table, closes=True):
+    with pyarrow.OSFile(str(path), "wb") as file:
+        writer = pyarrow.ipc.new_stream(file, table.schema)
+        writer.write_table(table)
+        if closes:
+            writer.close()
+        else:
+            file.flush()
+            content = path.read_bytes()
+    if not closes:
+        path.write_bytes(content)
+
+
+def test_a_value_that_python_cannot_hold_is_none(tmp_path):
+    kinds = {"ns": pyarrow.timestamp("ns"), "us": pyarrow.timestamp("us"), "gap": pyarrow.duration("ns")}
+    columns = {name: pyarrow.array([1, 2**62 + 1], kind) for name, kind in kinds.items()}
+    parquet.write_table(pyarrow.table({"sentence": ["a", "b"], **columns}), tmp_path / "rows.parquet")
+    first, second = (row.values for row in read(tmp_path / "rows.parquet"))
+    assert first["sentence"] == "a" and first["ns"] is None and first["gap"] is None and first["us"].microsecond == 1
+    assert second == {"sentence": "b", "ns": None, "us": None, "gap": None}
+
+
+def test_values_that_point_nowhere_are_damage(tmp_path):
+    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 9]), ["a"], safe=False)
+    write_stream(tmp_path / "rows.arrow", pyarrow.table({"sentence": column}))
+    for on_bad_row in ("stop", "skip"):
+        with pytest.raises(UserError, match=r"rows\.arrow: got a damaged or incomplete Arrow file"):
+            read(tmp_path / "rows.arrow", on_bad_row)
+
+
+def test_a_stream_without_its_end_is_damage(tmp_path):
+    write_stream(tmp_path / "rows.arrow", pyarrow.Table.from_pylist(ROWS), closes=False)
+    with pytest.raises(UserError, match=r"incomplete Arrow file \(the mark at its end is missing\)"):
+        read(tmp_path / "rows.arrow")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"none\.parquet: got an unreadable file \(No such file"):
+        tables.read_input(str(tmp_path / "none.parquet"), "data.text_columns", (), True, BadRows("stop"))
+
+
+def test_two_columns_of_a_name(tmp_path):
+    table = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array([1])], names=["x", "x"])
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"rows\.parquet: got two columns 'x'; expected a name for each"):
+        read(tmp_path / "rows.parquet")
+
+
+def test_classes_without_a_name(tmp_path):
+    write(tmp_path, [{"sentence": "x", "label": label} for label in (2, -1, 3, -2, 0, None)], named=True)
+    for name in ("rows.parquet", "stream.arrow"):
+        assert [row.values["label"] for row in read(tmp_path / name, "skip")] == ["maybe", None, "no", None]
+        with pytest.raises(UserError, match=r"row 3: got class 3 in column 'label'; expected 0 to 2, which the file"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"label": {"names": "abc", "_type": "ClassLabel"}},
+        {"label": {"names": [0, 1, 2], "_type": "ClassLabel"}},
+        {"label": {"_type": "ClassLabel"}},
+        {"label": {"names": {"dtype": "string", "_type": "Value"}}},
+        {"label": [{"names": ["a", "b", "c"], "_type": "ClassLabel"}]},
+    ],
+)
+def test_metadata_that_does_not_name_classes(tmp_path, features, monkeypatch):
+    monkeypatch.setitem(FEATURES["info"], "features", features)
+    write(tmp_path, named=True)
+    assert [row.values for row in read(tmp_path / "rows.parquet")] == ROWS
+    assert tables.class_names(str(tmp_path / "rows.parquet"), "data.source", "label") == ()
+
+
+def test_names_of_classes_in_some_files_only(tmp_path):
+    for name, named in (("a", True), ("b", False)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, named=named)
+    source = f"{tmp_path}/*/rows.parquet"
+    with pytest.raises(UserError, match=r"got names for the classes of 'label' in .*a/rows.* none in .*b/rows"):
+        tables.class_names(source, "data.source", "label")
+
+
+@pytest.mark.parametrize("separator", ["", "\t"])
+def test_a_columnar_file_that_is_gzipped(tmp_path, separator):
+    path = tmp_path / "rows.parquet.gz"
+    path.write_bytes(b"\x1f\x8b")
+    with pytest.raises(UserError, match=r"rows\.parquet\.gz.*got a gzipped Parquet or Arrow file.*Fix: unpack it"):
+        list(tables.read_rows(str(path), "data.source", True, separator, BadRows("stop")))
+    with pytest.raises(UserError, match="Fix: unpack it"):
+        list(tables.read_input(str(path), "data.text_columns", ("sentence",), True, BadRows("stop")) or ())
+
+
+def test_a_dataset_of_chosen_rows(tmp_path):
+    write(tmp_path)
+    state = {"_data_files": [{"filename": "stream.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"chosen by indices.*flatten_indices"):
+        columnar.find_files(f"hf:{tmp_path}", "data.source")
