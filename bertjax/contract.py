@@ -1,4 +1,4 @@
-"""The contract between an experiment and the packages that run it, which know no task, as tasks know no mesh."""
+"""The contract between an experiment and the packages that run it. They know no task; tasks know no mesh."""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ from jaxtyping import Int64
 
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 Params = Any  # a nested dict of float32 arrays
-Batch = Mapping[str, Any]  # arrays: of numpy where they are made, of JAX where they are used
+Batch = Mapping[str, Any]  # NumPy arrays from `Data`, JAX arrays in `Task`
 Sums = dict[str, jax.Array]  # {term: float32 scalar}
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float32 scalars
 
 
-Output = Mapping[str, np.ndarray]  # what a model says of a row
+Output = Mapping[str, np.ndarray]  # the outputs of `Predicts.infer` for one row
 
 
 class BadInput(NamedTuple):
@@ -33,9 +33,9 @@ class Example(NamedTuple):
     """One thing to predict on.
 
     Attributes:
-      rows: the rows of a batch that it takes, one or (windows of a long text) several: one-dimensional arrays of the
-        batch fields, unpadded.
-      source: what the task needs to write the record, or to score it; or a `BadInput`.
+      rows: one row, or several for the windows of a long text. A row maps batch fields to unpadded one-dimensional
+        arrays.
+      source: what the task needs to write or score the record; or a `BadInput`.
     """
 
     rows: Sequence[Mapping[str, np.ndarray]]
@@ -60,15 +60,16 @@ Infer = Callable[[Iterable[Example]], Iterator[tuple[Example, Sequence[Output]]]
 
 
 class Predicts(abc.ABC):
-    """A task that predicts. Methods that are not abstract are for tasks that need them.
+    """A task that predicts. Methods that are not abstract are optional.
 
     Attributes:
-      line: returns the line of text that stands for a record, without its end. None for tasks that write no text.
-      official: returns the JSON object that the field's scripts read, of all records but those of bad inputs. None if
-        there is no such form.
-      open_folder: opens a folder for records that no file of lines could hold. Gives a function that takes each record,
-        those of bad inputs too; the folder appears when it has all. None for tasks that write lines.
-      attention: returns the attention, by kind, of an example of one row with its outputs. None for tasks without.
+      line: returns a record as one line of text, without the line break. None for tasks without text output.
+      official: returns the JSON object that the official evaluation scripts read, from the records of all good inputs.
+        None if there is no official format.
+      open_folder: opens an output folder, for records that do not fit a file of lines. Yields a function that must be
+        called with every record, including those of bad inputs; the folder gets its final name after the last one.
+        None for tasks that write lines.
+      attention: returns the attention weights, by kind, of an example with one row. None for tasks without.
     """
 
     line: Callable[[Mapping[str, Any]], str] | None = None
@@ -86,52 +87,55 @@ class Predicts(abc.ABC):
 
     @abc.abstractmethod
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """For parameter paths that match a pattern: which mesh axis each dimension is split over, if it divides."""
+        """Returns (pattern of parameter paths, mesh axis or None for each dimension) pairs.
+
+        A dimension is split over its axis if its size is divisible.
+        """
 
     @abc.abstractmethod
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """Yields what `--mode=predict` reads; see `bertjax.tasks.inputs` for bad lines.
+        """Yields an example for each input of `--mode=predict`; see `bertjax.tasks.inputs` for bad lines.
 
         Args:
-          lines: without their ends; bytes that are not UTF-8 are lone surrogates, as `surrogateescape` decodes them.
+          lines: without line breaks; decoded with `surrogateescape`, so invalid UTF-8 bytes are lone surrogates.
         Raises:
-          UserError: a bad line, with its number, unless `data.on_bad_row=skip`.
+          UserError: for a bad line, naming its number, unless `data.on_bad_row=skip`.
         """
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """Yields what is in a table, a file of another format or a folder; None for a file of lines for `examples`."""
+        """Yields the examples of a table, other file format or folder; returns None for lines that `examples` reads."""
         return None
 
     @abc.abstractmethod
     def predict_lengths(self) -> Sequence[int]:
-        """The lengths that rows are padded to, ascending: a compiled program each."""
+        """The lengths that rows are padded to, ascending. Each is one compiled program."""
 
     def width(self) -> int:
-        """How many beams or samples a row has: the more, the fewer rows are inferred from together."""
+        """Beams or samples per row. Batches for `infer` have fewer rows if this is larger."""
         return 1
 
     @abc.abstractmethod
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """Returns outputs for a padded batch of rows, each with the batch as its first axis."""
+        """Returns outputs for a padded batch of rows; the first axis of each is the batch."""
 
     @abc.abstractmethod
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Returns the record of an example, JSON-able or with arrays of numbers.
+        """Returns the record of an example, JSON-serializable except for NumPy arrays.
 
         Args:
           example: an example.
-          outputs: of its rows, still padded.
+          outputs: the outputs of its rows, still padded.
         """
 
 
 class Facts(abc.ABC):
-    """What a model and its predictions must know of data: the vocabulary, and classes where there are any.
+    """Properties of the data that a task needs: the vocabulary and, if there are any, the classes.
 
-    Those of a trained run follow from its config and the vocabulary in its folder.
+    A trained run's facts are restored from its config and the vocabulary in its folder.
     """
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a config with the values that these facts determine, where it leaves them open."""
+        """Returns the config with its unset values filled in from these facts."""
         return dict(config)
 
     @abc.abstractmethod
@@ -140,42 +144,43 @@ class Facts(abc.ABC):
 
 
 class Data(abc.ABC):
-    """What a run learns from and is scored on, as NumPy arrays. It knows no model and no mesh.
+    """The training, validation and test data of a run, as NumPy arrays. It knows no model and no mesh.
 
-    As with `tfds.core.DatasetBuilder`, construction reads no rows, `prepare` runs once, and then all else may be read.
+    Construction reads no rows. Before `prepare`, only `fingerprint` and `is_prepared` may be used, as with
+    `tfds.core.DatasetBuilder`; if `is_prepared` is true, everything may be used.
     """
 
     @property
     @abc.abstractmethod
     def is_prepared(self) -> bool:
-        """Whether all else may be read already, as where `prepare` only keeps a vocabulary that is given."""
+        """Whether the data can be read before `prepare`, for example because the vocabulary is given."""
 
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """What rows and their encoding depend on, as a digest."""
+        """A digest of everything that the rows and their encoding depend on."""
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Writes what is read later, such as a vocabulary, unless that has been done. In one process alone."""
+        """Writes what the other methods read, such as a vocabulary, unless it exists. Called by process 0 only."""
 
     @property
     @abc.abstractmethod
     def facts(self) -> Facts:
-        """The facts, for which rows may have to be read."""
+        """The facts. May read rows."""
 
     @abc.abstractmethod
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """Yields rows `rows`, numbers below `batch_size`, of each global batch from batch `start` on.
+        """Yields the rows with indices `rows` of each global batch, beginning with batch `start`.
 
-        A batch may have m times as many rows where they are short; then each of these stands for m.
+        Indices are below `batch_size`. A batch of short rows may hold m * `batch_size` rows; each index then selects m.
 
-        The "train" split never ends; the "valid" split ends after each of its rows has come once, the last
-        batch filled up with rows of weight 0. It is empty where `Task.score` gives all validation metrics.
+        The "train" split is infinite. The "valid" split yields each row once and fills the last batch with rows of
+        weight 0; it is empty if `Task.score` computes all validation metrics.
         """
 
     def held_out(self) -> Iterator[Example]:
-        """Yields validation examples for `Task.score`; none where the metrics of `Task.loss` are all metrics."""
+        """Yields validation examples for `Task.score`; none if `Task.loss` computes all validation metrics."""
         return iter(())
 
     def tested(self) -> Iterator[Example]:
@@ -183,52 +188,51 @@ class Data(abc.ABC):
         return iter(())
 
     def baselines(self) -> Mapping[str, float]:
-        """Metrics known before training, to be logged once: what a model that has learned nothing scores."""
+        """Reference metrics that need no model, such as that of the most frequent class. Logged once, at step 0."""
         return {}
 
 
 class Task(Predicts):
-    """A task that also trains, evaluates and exports. It reads no data: see `Data`."""
+    """A task that also trains, evaluates and exports. Only `samples` is passed the `Data`."""
 
     @abc.abstractmethod
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """Shape and type of each field of a global training batch, for every shape that one may have."""
+        """Shape and dtype of each field of a global training batch, one mapping for each possible shape."""
 
     @abc.abstractmethod
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """What each term of the loss is divided by, from a whole global batch alone."""
+        """The divisor of each term of the loss, computed from the whole global batch."""
 
     @abc.abstractmethod
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """Returns sums over the rows of a micro-batch; without `rng`, dropout is off.
+        """Returns sums over the rows of a micro-batch. Dropout is off if `rng` is None.
 
-        The metric "tokens" is the number of tokens that are not padding; of models of a target given a source, of those
-        of the targets.
+        The metric "tokens" counts tokens that are not padding; sequence-to-sequence models count those of the targets.
         """
 
     def score_names(self) -> Sequence[str]:
-        """The names of all validation metrics; none where these are the means of the metrics of `loss`."""
+        """The names of all validation metrics of `score`; empty if the validation metrics are those of `loss`."""
         return ()
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """Returns the metrics of the field for all examples of a split and the outputs of their rows."""
+        """Returns the metrics of a split, from all of its examples and the outputs of their rows."""
         return {}
 
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Yields records for the run's page, which may hold arrays and `Attended`.
+        """Yields records for the run's page. Values may be arrays and `Attended`.
 
-        Their "kind" is one that `bertjax.reporting.samples` lists.
+        Each "kind" is one that `bertjax.reporting.samples` lists.
 
         Args:
           params: the parameters.
-          data: the run's, with the examples to show.
-          infer: yields the first few examples, however many are given, and the outputs of their rows.
+          data: the run's data.
+          infer: takes any number of examples; yields only the first few, with the outputs of their rows.
         """
         return iter(())
 
     @abc.abstractmethod
     def export(self, params: Params, folder: Path) -> None:
-        """Writes a folder that the published systems open."""
+        """Writes a folder that other libraries, such as transformers, open."""
 
 
 @runtime_checkable
@@ -238,36 +242,36 @@ class Experiment(Protocol):
     Config: type
 
     def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Fills in what `init_from` determines; reads no rows. Values that rows determine stay open."""
+        """Fills in what `init_from` determines; reads no rows. Values that depend on rows stay None."""
 
     def read_facts(self, config: Any, folder: Path) -> Any:
-        """The facts of a run or of published weights, from a `Config` and the vocabulary in their folder."""
+        """The facts of a run or of published weights, from a `Config` and the vocabulary in the folder."""
 
     def build_task(self, config: Any, facts: Any) -> Predicts:
-        """The task of a `Config` that the facts have completed. Raises UserError if they do not fit together."""
+        """The task, from a `Config` completed by `Facts.complete`. Raises UserError if the two do not fit together."""
 
 
 @runtime_checkable
 class Trainable(Experiment, Protocol):
-    """An experiment that trains; the others only predict.
+    """An experiment that trains. Experiments that are not `Trainable` only predict.
 
     Attributes:
-      FREE_AFTER_TRAINING: config keys that may differ when a trained run is used; a key stands for all keys below it.
+      FREE_AFTER_TRAINING: config keys that may differ when a trained run is used. A key includes all keys below it.
     """
 
     FREE_AFTER_TRAINING: tuple[str, ...]
 
     def stand_in_facts(self, config: Any) -> Any:
-        """Facts in the place of those of the data, to check or to plan with."""
+        """Placeholder facts, for checks and plans that read no data."""
 
     def build_data(self, config: Any, folder: Path) -> Data:
-        """The data of a `Config`, some of whose values may be open.
+        """The data of a `Config`. Values that depend on rows may be None.
 
         Args:
           config: the settings.
-          folder: where their vocabulary is, or will be once they are prepared.
+          folder: the folder that `Data.prepare` writes the vocabulary to.
         Raises:
-          UserError: settings that are wrong, or sources that are not there.
+          UserError: for invalid settings or missing sources.
         """
 
     def build_task(self, config: Any, facts: Any) -> Task:
@@ -276,7 +280,7 @@ class Trainable(Experiment, Protocol):
 
 @runtime_checkable
 class ReadsSettings(Protocol):
-    """An experiment whose published folders state settings, as a generation_config.json does."""
+    """An experiment whose published folders contain settings, for example in generation_config.json."""
 
     def published_settings(self, folder: Path) -> Mapping[str, Any]:
-        """What a folder states, as the config has it; keys that it does not state are left out."""
+        """The settings in a folder, as config keys and values."""

@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to choose the best of several endings of a text, or answers to a question: SWAG, ARC.
+"""Fine-tunes BERT on multiple choice: the best ending of a text (SWAG), or the answer to a question (ARC).
 
     python launch.py --config=configs/multiple_choice.py:swag --workdir=runs/swag --config.init_from=BERT_FOLDER \\
         --config.data.source=train.csv --config.data.valid_source=val.csv
@@ -6,15 +6,15 @@
         --config.data.source=ARC-Easy-Train.jsonl
     python launch.py --mode=predict --workdir=runs/swag --input=questions.txt --output=answers.jsonl
 
-To predict, a line has a text and its choices, parted by tabs; tables are read by the columns that `data` names
-(docs/inputs.md). Behind the colon, separated by commas: a size, the form of the rows.
+Each line of the input of predictions is a text and its choices, separated by tabs; tables are read by the columns that
+`data` names (docs/inputs.md). The variant, after the colon, is a size and a row format, separated by a comma:
 
-- Sizes: tiny, mini, small, medium, base, large, from fresh weights, with a vocabulary in `data.vocab_file`. Without a
-  size, `init_from` gives it.
-- Forms: `swag` (the default), CSV files with a column for each ending; `arc`, JSON lines with a list of choices.
+- Sizes: tiny, mini, small, medium, base, large, from random weights, with a vocabulary in `data.vocab_file`. Without a
+  size, `init_from` determines it.
+- Row formats: `swag` (the default), CSV files with a column for each ending; `arc`, JSON lines with a list of choices.
 
-BERT's recipe for SWAG (section 4.4): 3 epochs of batches of 16 at 2e-5. The paper's BERT-Base has 81.6 % on the
-development set, and BERT-Large 86.6 %.
+BERT's recipe for SWAG (section 4.4): 3 epochs with batch size 16 and learning rate 2e-5. In the paper, BERT-Base has an
+accuracy of 81.6 % on the development set, BERT-Large 86.6 %.
 """
 
 from ml_collections import ConfigDict

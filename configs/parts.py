@@ -1,4 +1,4 @@
-"""What several configs have in common."""
+"""Parts that several configs share."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from configs.sizes import SIZES
 
 
 def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
-    """The names in a variant such as `base,lamb`: of each group at most one, or "" for none of it.
+    """The names in a variant such as `base,lamb`: one of each group, or "" if the variant has none of it.
 
     Raises:
-      ValueError: an unknown name, or two of a group.
+      ValueError: for an unknown name, or two of a group.
     """
     names = [name for name in variant.split(",") if name]
     found = [[name for name in names if name in group] for group in groups]
@@ -28,7 +28,7 @@ def mesh() -> ConfigDict:
 
 
 def training(experiment: str) -> ConfigDict:
-    """What every config of training begins with."""
+    """The keys that every training config starts with."""
     config = ConfigDict()
     config.experiment = experiment
     config.init_from = ""
@@ -50,7 +50,7 @@ def training(experiment: str) -> ConfigDict:
 
 
 def model(size: str) -> ConfigDict:
-    """BERT at a size of `SIZES`; without one, what `init_from` fills in."""
+    """BERT at a size of `SIZES`. Without a size, `init_from` fills in the open keys."""
     layers, hidden = SIZES[size or "tiny"]
     model = ConfigDict()
     model.num_layers = layers
@@ -65,7 +65,7 @@ def model(size: str) -> ConfigDict:
     model.direction = "both"
     if not size:
         model.update({key: placeholder(type(value)) for key, value in model.items()})
-    model.vocab_size = placeholder(int)  # follows from the vocabulary
+    model.vocab_size = placeholder(int)  # default: from the vocabulary
     model.dropout = 0.1
     model.attention_dropout = 0.1
     model.activation_dropout = 0.0
@@ -79,7 +79,7 @@ def model(size: str) -> ConfigDict:
 
 
 def adamw() -> ConfigDict:
-    """BERT's optimizer, in pretraining."""
+    """The optimizer of BERT's pretraining."""
     optimizer = ConfigDict()
     optimizer.name = "adamw"
     optimizer.learning_rate = 1e-4
@@ -95,44 +95,44 @@ def adamw() -> ConfigDict:
     optimizer.layer_decay = 1.0
     optimizer.frozen_layers = 0
     optimizer.groups = ()
-    optimizer.schedule_steps = placeholder(int)  # num_steps
+    optimizer.schedule_steps = placeholder(int)  # default: num_steps
     return optimizer
 
 
 def fine_tuning(experiment: str, size: str) -> ConfigDict:
-    """What all fine-tuning begins with: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
+    """The keys that all fine-tuning starts with: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
     config = training(experiment)
     config.num_epochs = 3.0
     config.warmup_fraction = 0.1
-    config.num_steps = placeholder(int)  # num_epochs
+    config.num_steps = placeholder(int)  # default: from num_epochs
     config.batch_size = 32
     config.log_every = 50
-    config.evaluate_every = placeholder(int)  # once an epoch
+    config.evaluate_every = placeholder(int)  # default: once an epoch
     config.model = model(size)
     config.model.classifier_dropout = 0.1
     config.model.lstm_size = 0
     config.optimizer.learning_rate = 5e-5
-    config.optimizer.warmup_steps = placeholder(int)  # warmup_fraction
-    # With few updates its lack makes runs fail now and then (Zhang et al. 2021; Mosbach et al. 2021).
+    config.optimizer.warmup_steps = placeholder(int)  # default: from warmup_fraction
+    # Without it, short runs sometimes fail (Zhang et al. 2021; Mosbach et al. 2021).
     config.optimizer.bias_correction = True
     return config
 
 
 def rows(size: str) -> ConfigDict:
-    """Rows to fine-tune on, and the vocabulary that encodes them."""
+    """The sources of fine-tuning rows, and the vocabulary."""
     data = ConfigDict()
     data.source = ""
     data.valid_source = ""
     data.valid_fraction = 0.1
     data.on_bad_row = "stop"
-    data.seq_len = placeholder(int)  # as the experiment says, or all positions of a model with fewer
+    data.seq_len = placeholder(int)  # default: the experiment's, or all positions of a model with fewer
     data.vocab_file = ""
     data.lowercase = True if size else placeholder(bool)
     return data
 
 
 def table(size: str) -> ConfigDict:
-    """The same of tables."""
+    """`rows` for tables."""
     data = rows(size)
     data.header = True
     data.separator = ""
@@ -140,7 +140,7 @@ def table(size: str) -> ConfigDict:
 
 
 def decoding() -> ConfigDict:
-    """Beam search, and what `decoding.method=sampling` reads."""
+    """Beam search, and the keys of `decoding.method=sampling`."""
     decoding = ConfigDict()
     decoding.method = "beam_search"
     decoding.num_beams = 4
@@ -158,14 +158,14 @@ def decoding() -> ConfigDict:
     decoding.forbid_unk = False
     decoding.sample_by_line = False
     decoding.stopping = "exact"
-    decoding.temperature = 1.0  # this and the rest of sampling
+    decoding.temperature = 1.0  # from here on: sampling
     decoding.top_k = 0
     decoding.top_p = 1.0
     return decoding
 
 
 def articles(size: str) -> ConfigDict:
-    """Articles to summarize, as rows of BERT's."""
+    """Articles to summarize, and how they become BERT rows."""
     data = ConfigDict()
     data.source = "documentation" if size else ""
     data.valid_source = ""
@@ -196,11 +196,11 @@ def articles(size: str) -> ConfigDict:
         "first_sentences": 0,
         "letters": "ascii",
     }
-    data.seq_len = placeholder(int)  # 512, or all positions of a model with fewer
+    data.seq_len = placeholder(int)  # default: 512, or all positions of a model with fewer
     data.long_articles = "windows"
-    data.window_overlap = placeholder(int)  # 128, or a quarter of rows that are no longer than that
-    data.interval_segments = True if size else placeholder(bool)  # as init_from says, or else True
-    data.words = "bert" if size else placeholder(str)  # as init_from says, or else "bert"
+    data.window_overlap = placeholder(int)  # default: 128, or a quarter of data.seq_len if that is at most 128
+    data.interval_segments = True if size else placeholder(bool)  # default: init_from's, or True
+    data.words = "bert" if size else placeholder(str)  # default: init_from's, or "bert"
     data.vocab_file = ""
     data.vocab_size = 8192
     data.lowercase = True if size else placeholder(bool)

@@ -44,9 +44,9 @@ class Config(Constrained):
       experiment: this file's name.
       init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to take sizes, vocabulary and weights
         from; or "".
-      learned_positions: how many positions the model in `init_from` was trained on, if those beyond are to begin as
-        copies of them; 0 to take all as they are.
-      seed: of parameters, data order, masks and dropout.
+      learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
+        copies of these. 0 to take all positions unchanged.
+      seed: seed of parameters, data order, masks and dropout.
       batch_size: rows of an update, over all devices and micro-batches.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
       model: fields of `BertConfig`.
@@ -100,7 +100,7 @@ def _batch_config(config: Config) -> BatchConfig:
 
 
 class PretrainingData(Data):
-    """See `bertjax.contract.Data`: the prepared text is kept in the folder unless the config says where."""
+    """See `bertjax.contract.Data`. The prepared text is in `data.prepared_dir`, by default in the folder."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
@@ -142,14 +142,16 @@ class PretrainingData(Data):
         return self._batches[split]
 
     def baselines(self) -> Mapping[str, float]:
-        """The cross-entropy of the training text's unigram distribution on the held-out predicted tokens."""
+        """The loss of predicting validation tokens by their frequency in the training text."""
         if self._corpus.unigrams is None:
             return {}
-        # One more of each token, so that one never seen in training does not cost infinity.
+        # Add-one smoothing, so that a token unseen in training has a finite loss.
         tokenizer = self._corpus.tokenizer
         counts = np.zeros(self._config.model.get("vocab_size") or tokenizer.vocab_size) + 1
         counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
-        if self._config.objective == "causal_lm":  # each instance also predicts the [SEP], or the [CLS], at its end
+        if (
+            self._config.objective == "causal_lm"
+        ):  # each instance also predicts the special token at its end: [SEP] or [CLS]
             counts[[tokenizer.sep_id, tokenizer.cls_id]] += self._split("train").instances_per_epoch
         costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
         for batch in self._split("valid").evaluation(np.arange(self._config.batch_size)):
@@ -216,11 +218,11 @@ class BertPretraining(BertTask[Config]):
         return sums, metrics
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text with one or more [MASK] in each line, or two texts with a tab between them."""
+        """An example for each line: a text with one or more [MASK], or two texts with a tab between them."""
         return inputs.of_lines(lines, self._example, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_field` of a table, such as `examples` reads; see `Task.examples_of`."""
+        """An example for each text in `data.text_field` of a table; see `Task.examples_of`."""
         columns, on_bad_row = (self._text.text_field,), self._text.on_bad_row
         return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
 
@@ -230,7 +232,7 @@ class BertPretraining(BertTask[Config]):
         return [*(length for length in _PREDICT_LENGTHS if length < limit), limit]
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The likeliest tokens at each masked position [B, P, 5], and the odds of the second segment [B]."""
+        """The likeliest tokens at each masked position [B, P, 5]; the probability of the next sentence [B]."""
         output = self._apply(params, batch, None)
         top = min(_TOP, self._model_config.vocab_size)
         probabilities, tokens = jax.lax.top_k(jax.nn.softmax(output.masked_lm_logits), top)
@@ -240,7 +242,10 @@ class BertPretraining(BertTask[Config]):
         return result
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Positions count from [CLS], which is 0; `is_next_probability` is null without a second segment."""
+        """The likeliest tokens of each [MASK]. Positions count from [CLS], which is 0.
+
+        `is_next_probability` is null without a second segment.
+        """
         (text, positions), (output,) = example.source, outputs
         vocab = self._tokenizer.vocab
         masks = [
@@ -258,10 +263,12 @@ class BertPretraining(BertTask[Config]):
         return {"text": text, "masks": masks, "is_next_probability": is_next}
 
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Short held-out instances with their masks filled, a row's mask, and the positions; see `Task.samples`."""
+        """An attention mask, and the samples of `BertTask`; see `Task.samples`."""
         segments = self._held_out_batch(data)["segment_ids"]
-        lengths = np.sum(segments == 1, axis=1)  # 0 in rows that fill up the batch
-        fewest = np.argmin(np.where(lengths, lengths, np.inf))  # the row with the most else in it
+        lengths = np.sum(segments == 1, axis=1)  # 0 for rows that fill up the batch
+        fewest = np.argmin(
+            np.where(lengths, lengths, np.inf)
+        )  # the row whose first instance is shortest: it has the most room for others
         yield samples.mask(segments[fewest], self._model_config.direction)
         yield from super().samples(params, data, infer)
 
@@ -278,14 +285,14 @@ class BertPretraining(BertTask[Config]):
         return next(data.batches("valid", 0, np.arange(self._config.batch_size)))
 
     def shown(self, data: Data) -> Iterator[Example]:
-        """The first instance of each row of a batch of which anything is predicted, the shortest first."""
+        """The first instance of each row of a validation batch, the shortest first; skips those without masks."""
         batch = self._held_out_batch(data)
         lengths = np.sum(batch["segment_ids"] == 1, axis=1)
         for i in np.argsort(lengths, kind="stable"):
             row = {name: batch[name][i, : lengths[i]] for name in ("input_ids", "token_type_ids", "segment_ids")}
             asked = batch["masked_positions"][i]
             chosen = np.flatnonzero((batch["masked_weights"][i] > 0) & (asked < lengths[i]))
-            if self._config.objective == "causal_lm":  # where all is predicted, a few words do
+            if self._config.objective == "causal_lm":  # every token is predicted; show only some
                 chosen = chosen[3::6]
             if len(chosen):
                 is_pair = "next_sentence_labels" in batch and row["token_type_ids"].any()
@@ -307,7 +314,7 @@ class BertPretraining(BertTask[Config]):
 
     @property
     def _shift(self) -> int:
-        """How far from a token it is predicted: a causal model does it from its neighbor's position."""
+        """The offset from a token to the position that predicts it: 0, or a neighbor in a causal model."""
         shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
         return shifts[self._model_config.direction] if self._config.objective == "causal_lm" else 0
 

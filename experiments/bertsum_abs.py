@@ -1,4 +1,4 @@
-"""Summaries that a decoder writes from what BERT makes of an article (Liu and Lapata 2019, section 4)."""
+"""Abstractive summarization: a decoder on a BERT encoder (Liu and Lapata 2019, section 4)."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ from bertjax.tasks.summarization import (
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 _INPUTS = ("input_ids", "token_type_ids")
-# Where neither the config nor `init_from` says.
+# Defaults of keys that neither the config nor `init_from` sets.
 _OTHERWISE = {
     "model.decoder_layers": 6,
     "model.decoder_heads": 8,
@@ -50,12 +50,12 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
-      copy_embeddings: whether the decoder's words begin as BERT's, where `init_from` has no decoder (PreSumm's
+      copy_embeddings: whether the decoder's embeddings start as BERT's, if `init_from` has no decoder (PreSumm's
         `-use_bert_emb`).
-      target_len: pieces of a summary to learn from at most, with what parts its sentences and ends it.
+      target_len: the most tokens of a training summary, including the tokens that separate its sentences and end it.
       decoding: fields of `DecodingConfig`.
-      num_scored: how many held-out articles are summarized at each evaluation, 2 or more; 0 for all. The likelihood is
-        that of all.
+      num_scored: the number of validation articles that are summarized at each evaluation, at least 2; 0 for all. The
+        loss is always that of all articles.
     """
 
     copy_embeddings: bool
@@ -76,7 +76,7 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines. Raises UserError for contradictions."""
+    """See `Experiment.resolve`. Raises UserError for contradictions."""
     return summarization.resolve(config, _OTHERWISE)
 
 
@@ -91,29 +91,29 @@ def stand_in_facts(config: Config) -> BertFacts:
 
 
 def _rules(article: LimitedArticle) -> SelectionConfig:
-    """Those of the baselines."""
+    """The selection rules of the baselines."""
     return SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
 
 
 @dataclasses.dataclass(frozen=True)
 class _AbstractiveEncoding(Encoding):
-    """How articles become examples of one row each, as they are truncated.
+    """Encodes articles as examples of one row; longer articles are truncated.
 
     Attributes:
-      decoding: how their summaries are written.
+      decoding: how summaries are decoded.
     """
 
     decoding: DecodingConfig
 
     @classmethod
     def of(cls, config: Config, tokenizer: WordPiece) -> "_AbstractiveEncoding":
-        """Raises UserError for wrong settings."""
+        """The encoding of a config. Raises UserError for invalid settings."""
         decoding = build(DecodingConfig, config.decoding, "decoding")
         seq2seq.check_finds(decoding)
         return cls(tokenizer, ArticleDataConfig.of(config.data).rows, _INPUTS, decoding)
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """The same examples, numbered if samples need it; logs at their end how many articles were truncated."""
+        """Yields the examples, numbered if sampling needs it, then logs how many articles were truncated."""
         count = cut = 0
         for example in seq2seq.numbered(examples, self.decoding):
             count += 1
@@ -136,7 +136,7 @@ class AbstractiveData(SummarizationData[Config]):
         return _AbstractiveEncoding.of(self._config, self.tokenizer)
 
     def encoded(self, articles: Sequence[LimitedArticle]) -> SummaryRows:
-        """The articles with their summaries."""
+        """Encodes articles with their summaries."""
         return SummaryRows(map(self._pair, articles), self._config.target_len)
 
     def _pair(self, article: LimitedArticle) -> dict[str, np.ndarray]:
@@ -154,7 +154,7 @@ class AbstractiveData(SummarizationData[Config]):
 
     @property
     def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:
-        """The first of those that are held out, and all to test on."""
+        """The first `num_scored` validation articles, and all test articles."""
         return {**self.scored, "valid": self.scored["valid"][: self._config.num_scored or None]}
 
 
@@ -179,7 +179,7 @@ class AbstractiveSummarization(SummarizationTask[Config]):
         return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
 
     def warm_start(self, params: Params) -> Params:
-        """See `SummarizationTask.warm_start`; the decoder's words may begin as BERT's."""
+        """See `SummarizationTask.warm_start` and `Config.copy_embeddings`."""
         found, folder = super().warm_start(params), self._config.init_from
         is_new = bool(folder) and "decoder_layers" not in pretrained.describe(Path(folder)).model
         return copy_embeddings(found) if is_new and self._config.copy_embeddings else found
@@ -196,17 +196,17 @@ class AbstractiveSummarization(SummarizationTask[Config]):
         ]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The tokens of the summaries."""
+        """The number of target tokens."""
         return {"summary": jnp.maximum(seq2seq.count(batch["target_segment_ids"] != 0), 1)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy with smoothed labels, and the metrics of `seq2seq.loss`; see `Task.loss`."""
+        """The label-smoothed cross-entropy, and the metrics of `seq2seq.loss`; see `Task.loss`."""
         output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
         total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
         return {"summary": total}, metrics
 
     def score_names(self) -> Sequence[str]:
-        """Those of `summarization.figure_names`, and of summaries that are given."""
+        """The names of `summarization.figure_names`, and those of the loss on reference summaries."""
         return (*summarization.figure_names(self._rouge), *seq2seq.FIGURES)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
@@ -229,7 +229,7 @@ class AbstractiveSummarization(SummarizationTask[Config]):
         return summary_rows.sentences(output["ids"][rank, : output["lengths"][rank]].tolist(), self._tokenizer)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The summary, as sentences, with its score; all of `n_best`; and the reference, if there is one."""
+        """The sentences and score of the summary; all `n_best` if more than one; and any reference."""
         article = example.source.article.article
         each = [
             {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}
@@ -239,7 +239,7 @@ class AbstractiveSummarization(SummarizationTask[Config]):
         return summarization.with_reference(record, article)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Also has the article; see `BertTask.sample`."""
+        """See `BertTask.sample`; adds the article."""
         sentences = list(example.source.article.article.sentences)
         return {**self.record(example, outputs), "kind": "summary", "article": sentences}
 

@@ -1,4 +1,4 @@
-"""Summaries made of an article's own sentences (Liu 2019; Liu and Lapata 2019, section 3)."""
+"""Extractive summarization: selects sentences of an article (Liu 2019; Liu and Lapata 2019, section 3)."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ _INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
 _SHORTEST = 3  # tokens of a sentence: [CLS], a piece, [SEP]
-# Where neither the config nor `init_from` says.
+# Defaults of keys that neither the config nor `init_from` sets.
 _OTHERWISE = {
     "model.scorer": "classifier",
     "model.scorer_layers": 2,
@@ -61,10 +61,10 @@ class Config(FineTuningConfig, SummarizationConfig):
     """The keys of the config that this experiment reads.
 
     Attributes:
-      loss_reduction: "mean" over the sentences of a batch, or their "sum", as the published code.
+      loss_reduction: "mean" over the sentences of a batch, or "sum", as in the published code.
       selection: fields of `SelectionConfig`.
-      match_reference: in scoring, for comparisons at equal length, the limit in place of those of `selection`:
-        "sentences", as many as the reference has; "words", at most as many; or "", which leaves those.
+      match_reference: replaces the length limits of `selection` in scoring, for comparisons at equal length:
+        "sentences", as many as the reference has; "words", at most as many as it has; "" to keep the limits.
     """
 
     loss_reduction: Annotated[str, one_of("mean", "sum")]
@@ -73,15 +73,15 @@ class Config(FineTuningConfig, SummarizationConfig):
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines. Raises UserError for contradictions."""
+    """See `Experiment.resolve`. Raises UserError for contradictions."""
     return summarization.resolve(config, {**_OTHERWISE, "model.sentence_pooling": _pooling(config["init_from"])})
 
 
 def _pooling(init_from: str) -> str:
-    """What a scorer's sentences are where nothing else says: means if the encoder was trained to give such vectors."""
+    """The default of `model.sentence_pooling`: "mean" if the encoder was trained for mean pooling, else "cls"."""
     try:
         pooling = huggingface.read_pooling(init_from) if init_from and Path(init_from).is_dir() else None
-    except UserError:  # vectors that we do not make, of an encoder that serves as well as any
+    except UserError:  # an unsupported pooling; the encoder can still be used
         pooling = None
     return "mean" if pooling == "mean" else "cls"
 
@@ -99,7 +99,7 @@ def _encoding(config: Config, tokenizer: WordPiece) -> Encoding:
 
 
 def _rules(config: Config) -> Rules:
-    """Those of summaries that are compared with the reference."""
+    """The selection rules for summaries that are compared with the reference."""
     rules = build(SelectionConfig, config.selection, "selection")
     return lambda article: selection.matched(rules, article.article.summary or (), config.match_reference)
 
@@ -113,18 +113,18 @@ class ExtractiveData(SummarizationData[Config]):
 
     @property
     def facts(self) -> FineTuningFacts:
-        """See `Data.facts`. Raises UserError, too, if the vocabulary is still to be trained."""
+        """See `Data.facts`. Raises UserError if the vocabulary is not trained yet: it is needed to count rows."""
         if self._parts.articles.source and not self.is_prepared:
             raise UserError(
                 "config key num_steps",
                 got="none",
-                expected="a number of updates, as rows are not known before the vocabulary is trained",
+                expected="a number of updates, because the number of rows is unknown until the vocabulary is trained",
                 fix="set --config.num_steps, or give a vocabulary in data.vocab_file",
             )
         return FineTuningFacts(super().facts.tokenizer, count_rows=self._count_rows)
 
     def _count_rows(self) -> int:
-        """As many as the batches of an epoch have room for, if all are as long as the longest."""
+        """The updates of an epoch times `batch_size`: batches of short rows hold more than `batch_size` rows."""
         return self._config.batch_size * self.train.steps_per_epoch if self._parts.articles.source else 1
 
     @functools.cached_property
@@ -133,7 +133,7 @@ class ExtractiveData(SummarizationData[Config]):
         return _encoding(self._config, self.tokenizer)
 
     def encoded(self, articles: Sequence[LimitedArticle]) -> Rows:
-        """The rows of all articles, with their labels."""
+        """Encodes articles with the labels of their sentences."""
         _check_labels(articles, self._parts.labels.oracle)
         return Rows(with_labels(row, article.labels) for article in articles for row in self.encoding.rows(article))
 
@@ -151,7 +151,7 @@ class ExtractiveSummarization(SummarizationTask[Config]):
 
     @property
     def limits(self) -> ArticleLimits:
-        """Sentences that the selection would not take are left out."""
+        """The limits of the config, with the `min_words` of `selection`."""
         return dataclasses.replace(super().limits, min_words=self._selection.min_words)
 
     def init(self, rng: jax.Array) -> Params:
@@ -164,13 +164,13 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         return batch_specs(self.shapes(), _OF_TOKENS, _OF_ROWS)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The sentences: those that a row owns, so that each counts once; or 1, for a sum."""
+        """The number of sentences, each counted in the row that owns it; 1 if the loss is a sum."""
         number = jnp.maximum(jnp.sum(batch["label_weights"]), 1)
         return {"sentences": number if self._config.loss_reduction == "mean" else jnp.ones_like(number)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The binary cross-entropy of each sentence's label; see `Task.loss`."""
-        # A sentence of words that normalize to nothing may be shorter; some may then go unlearned in a full row.
+        # Sentences whose words normalize to nothing may be shorter; a full row then drops some from the loss.
         shortest = _SHORTEST + self._parts.labels.limits.min_words
         count = batch["input_ids"].shape[1] // shortest + 1
         logits, positions = self._logits(params, batch, count + count % 2, rng)  # cuDNN trains on even lengths only
@@ -185,7 +185,7 @@ class ExtractiveSummarization(SummarizationTask[Config]):
     def _logits(
         self, params: Params, batch: Batch, count: int, rng: jax.Array | None
     ) -> tuple[Float[Array, "B E"], Array]:
-        """Those of the first `count` sentences of each row, and the places of their [CLS]."""
+        """The logits of the first `count` sentences of each row, and the positions of their [CLS]."""
         positions = first_places(batch["sentence_starts"], count)
         logits: Any = self._model.apply(
             {"params": params},
@@ -198,11 +198,11 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         return logits, positions
 
     def score_names(self) -> Sequence[str]:
-        """Those of `summarization.figure_names`, and the loss."""
+        """The names of `summarization.figure_names`, and the loss."""
         return (*summarization.figure_names(self._rouge), "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `summarization.figures`. The loss is that of an article, summed over its sentences."""
+        """See `summarization.figures`. The loss is the mean over articles of the sum over sentences."""
         pairs = [(example.source.article, _merged(example, outputs)) for example, outputs in results]
         summaries = [summarization.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
         figures = summarization.figures(summaries, [article for article, _ in pairs], self._rules, self._rouge)
@@ -214,7 +214,7 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         return {"logits": logits}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The summary; for each sentence of the article its score, null if it is out of limits; who was passed over."""
+        """The summary, the score of each sentence (null outside the limits), and the sentences skipped with reasons."""
         article, logits = example.source.article, _merged(example, outputs)
         selected = summarization.select(article, _probabilities(logits), self._selection)
         scores: list[float | None] = [None] * len(article.article.sentences)
@@ -240,7 +240,7 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         return summarization.with_reference(record, article.article)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Also has the oracle's choice; see `BertTask.sample`."""
+        """See `BertTask.sample`; adds the oracle's choice."""
         article = example.source.article
         oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
         return {**self.record(example, outputs), "kind": "extract", "oracle": oracle}
@@ -250,37 +250,38 @@ build_task = ExtractiveSummarization
 
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
-    """The logit of each sentence that was taken, -inf for those that no row shows."""
+    """The logit of each sentence within the limits; -inf if no row contains it."""
     article, rows = example.source
     return article_rows.merged(rows, [output["logits"] for output in outputs], len(article.sentences))
 
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:
-    """Those of the sentences that have a logit; -inf for the others. What is no number stays so."""
+    """The probability of each sentence; -inf stays -inf, and NaN stays NaN."""
     return np.where(logits == -np.inf, -np.inf, 1 / (1 + np.exp(-logits)))
 
 
 def _loss(logits: np.ndarray, labels: Sequence[int]) -> float:
-    """The sum over the sentences that have a score."""
+    """The summed loss of the sentences that have a logit."""
     known = logits != -np.inf
     return float(np.sum(np.logaddexp(0, logits[known]) - logits[known] * np.array(labels)[known]))
 
 
 def _check_labels(articles: Sequence[LimitedArticle], oracle: OracleConfig) -> None:
-    """Raises UserError if no article has a sentence that belongs into its summary; warns if most have none, or if the
-    oracle sees but a few of the letters.
+    """Raises UserError if no article has a sentence with label 1.
+
+    Warns if most articles have none, or if the oracle ignores most letters.
     """
     count = sum(any(article.labels) for article in articles)
     is_ascii = oracle.letters == "ascii" and oracle.method != "verbatim"  # no words compared
     seen = summarization.ascii_share([each for each in articles if each.article.gold is None]) if is_ascii else 1.0
     if 2 * count >= len(articles) and seen >= 0.5:
         return
-    got = f"{count} of {len(articles)} articles with a sentence that belongs into their summary"
+    got = f"{count} of {len(articles)} articles with a sentence that belongs in their summary"
     fix = "check that the summaries are those of the articles"
     if oracle.method == "verbatim":
         fix += ", and that they have one sentence a line"
     if seen < 0.5:
-        got += f", by ASCII letters, which are {seen:.0%} of those of the summaries"
+        got += f", by ASCII letters, which are {seen:.0%} of the letters of the summaries"
     if is_ascii:
         fix += f"; if they are not in English, set {summarization.OF_OTHER_LETTERS}"
     if not count:

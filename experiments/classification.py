@@ -1,4 +1,4 @@
-"""Classification and regression of sentences and pairs of them (Devlin et al. 2019, section 4.1)."""
+"""Classification and regression of texts and pairs of texts (Devlin et al. 2019, section 4.1)."""
 
 import dataclasses
 import functools
@@ -42,8 +42,8 @@ class Config(FineTuningConfig):
 
     Attributes:
       objective: "classification", or "regression": one number for each row.
-      class_weights: what the loss of a row counts by its class, in the order of `data.labels`; none for 1 each.
-      metrics: held-out figures: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
+      class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each.
+      metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
         "pearson", "spearman". See `bertjax.scoring.glue`.
     """
 
@@ -68,9 +68,9 @@ class RowsConfig:
     """How texts become rows.
 
     Attributes:
-      labels: the classes, in order; none for those of the training rows, or else of `init_from`.
-      seq_len: tokens of a row at most, special ones included; longer texts are cut at their ends. Default: 128,
-        or as many as the model has positions, if fewer.
+      labels: the classes, in order. Default: those of the training rows, or of `init_from` without training rows.
+      seq_len: the most tokens of a row, including special tokens; longer texts are truncated. Default: 128, or all
+        positions of a model with fewer.
       packing: whether several texts share a row of `seq_len` tokens in training.
     """
 
@@ -87,10 +87,10 @@ FREE_AFTER_TRAINING = (
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines, which is the classes too where there are no rows to train on.
+    """Fills in what `init_from` determines. This includes the classes if there are no training rows.
 
     Raises:
-      UserError: contradictions.
+      UserError: for contradictions.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN)
     data = config["data"]
@@ -101,35 +101,35 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes of the model in `init_from`. Raises UserError for a model without, or of several."""
+    """The class names of the model in `init_from`. Raises UserError unless it is a single-label classifier."""
     found, numeric = pretrained.describe(Path(config["init_from"])), config["objective"] == "regression"
     if found.num_classes == 1 and not numeric:
         raise UserError(
             f"config key init_from={config['init_from']}",
-            got="a model that gives one number: of regression, or of multiple choice",
-            expected="one that tells classes",
+            got="a model with one output: for regression or multiple choice",
+            expected="a classifier",
             fix="set --config.objective=regression and its --config.metrics, use configs/multiple_choice.py, or name "
-            "another",
+            "another folder",
         )
     if found.tells_several:
         raise UserError(
             f"config key init_from={config['init_from']}",
-            got="a model that tells several classes or numbers of a text (problem_type in its config.json)",
-            expected="one that tells one",
-            fix="name another, or train with this one on rows in data.source, which begins with its encoder alone",
+            got="a multi-label or multi-output model (problem_type in its config.json)",
+            expected="a single-label classifier",
+            fix="name another, or train on rows in data.source, which takes only the encoder from this one",
         )
     return () if numeric else found.labels
 
 
 def _class_names(rows: Sequence[LabeledText], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The classes of training rows; in the order of `init_from` if it has the same ones, as its weights have it."""
+    """The classes of training rows. If `init_from` has the same classes, they keep the order of its weights."""
     names = labeled_text.label_names(rows, tables.class_names(text.source, "data.source", text.label_column))
     by_default = {row.label for row in labeled_text.with_default_names(rows, known)}
     return known if set(known) in (set(names), by_default) else names
 
 
 def _encoded(rows: Iterable[LabeledText], tokenizer: WordPiece, seq_len: int) -> Iterator[dict[str, np.ndarray]]:
-    """Each text, or pair, as `input_ids` and `token_type_ids`."""
+    """Yields the `input_ids` and `token_type_ids` of each text or pair."""
     rows = iter(rows)
     while part := list(itertools.islice(rows, _ENCODED_AT_ONCE)):
         first = tokenizer.encode_batch([row.first for row in part])
@@ -142,7 +142,7 @@ read_facts = fine_tuning.read_facts
 
 
 def stand_in_facts(config: Config) -> FineTuningFacts:
-    """See `Trainable.stand_in_facts`: two classes where none are named, if there are rows that will tell them."""
+    """See `Trainable.stand_in_facts`; two classes if the training rows will determine them."""
     is_open = config.objective == "classification" and config.data["source"] and not config.data["labels"]
     return FineTuningFacts(stand_in_tokenizer(), ("0", "1") if is_open else ())
 
@@ -158,12 +158,12 @@ class ClassificationData(FineTuningData[Config]):
 
     @functools.cached_property
     def _read(self) -> tuple[list[LabeledText], list[LabeledText]]:
-        """The training rows and the held-out rows, as they stand."""
+        """The training rows and the validation rows, as read."""
         return labeled_text.read_splits(self._text, self._numeric, _SPLIT_SEED)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """See `FineTuningData.labels`: of the config, or else of the training rows."""
+        """See `FineTuningData.labels`; from the config, or else from the training rows."""
         labels = self._columns.labels
         if labels or self._numeric or not self._text.source:
             return labels
@@ -172,7 +172,7 @@ class ClassificationData(FineTuningData[Config]):
 
     @functools.cached_property
     def _splits(self) -> tuple[list[LabeledText], list[LabeledText]]:
-        """The same rows; in classification all have labels of the classes."""
+        """The rows of `_read`. In classification, each label is checked to be a class."""
         if self._numeric:
             return self._read
         train, valid = (labeled_text.with_default_names(rows, self.labels) for rows in self._read)
@@ -181,7 +181,7 @@ class ClassificationData(FineTuningData[Config]):
 
     @property
     def facts(self) -> FineTuningFacts:
-        """See `Data.facts`. Raises UserError for weights that do not fit the classes."""
+        """See `Data.facts`. Raises UserError for class weights that do not fit the classes."""
         if not self._numeric:
             _check_weights(self._config, self.labels)
         return super().facts
@@ -208,7 +208,7 @@ class ClassificationData(FineTuningData[Config]):
         return iter(self._held_out)
 
     def baselines(self) -> Mapping[str, float]:
-        """What the mean of the held-out numbers, or their most frequent class for all, scores."""
+        """Metrics of always predicting the mean of the validation labels or, in classification, the majority class."""
         labels = np.array([example.source for example in self._held_out])
         if self._numeric:
             return {"valid/mean_loss": float(labels.var())}
@@ -241,7 +241,7 @@ class Classification(BertTask[Config]):
         super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
 
     def modules_afresh(self, folder: Path) -> Sequence[str]:
-        """A classifier of other classes is not taken over; one without names is if it has as many."""
+        """The classifier, unless the folder's classes match: the same names, or as many classes without names."""
         return () if pretrained.has_classes(folder, self.labels) else ("classifier",)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
@@ -250,7 +250,7 @@ class Classification(BertTask[Config]):
         return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, {}, {"labels": label})
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The texts, each as much as its class counts."""
+        """The sum of the weights of the texts."""
         return {self._config.objective: jnp.maximum(jnp.sum(self._row_weights(batch)), 1e-6)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
@@ -265,7 +265,7 @@ class Classification(BertTask[Config]):
         return {self._config.objective: jnp.sum(each * self._row_weights(batch))}, metrics
 
     def _row_weights(self, batch: Batch) -> jax.Array:
-        """How much each text counts; nothing where a place is left, or a row only fills up the batch."""
+        """The weight of each text in the loss; 0 for empty positions and rows that fill up the batch."""
         if not self._config.class_weights:
             return jnp.asarray(batch["weights"])
         return batch["weights"] * jnp.asarray(self._config.class_weights)[batch["labels"]]
@@ -275,7 +275,7 @@ class Classification(BertTask[Config]):
         return (*self._config.metrics, "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`; the classes count alike."""
+        """See `score_names`; `class_weights` do not apply."""
         logits = np.stack([outputs[0]["logits"] for _, outputs in results]).astype(np.float64)
         labels = np.array([example.source for example, _ in results])
         predictions = logits[:, 0] if self._numeric else logits.argmax(axis=1)
@@ -286,7 +286,7 @@ class Classification(BertTask[Config]):
         return {**glue.score(self._config.metrics, predictions, labels), "loss": float(losses.mean())}
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text in each line, or two with a tab between them where `data.text_columns` has two."""
+        """An example for each line: a text, or two with a tab between them if `data.text_columns` has two columns."""
 
         def make(line: Sequence[str], where: str) -> Example:
             return self._example(labeled_text.texts_of_line(line[0], where, self._text.text_columns), where)
@@ -307,7 +307,7 @@ class Classification(BertTask[Config]):
         return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The likeliest class and the probabilities of all, or the number."""
+        """The likeliest class and the probabilities of all classes, or the predicted number."""
         (output,) = outputs
         if self._numeric:
             return {"score": round(float(output["logits"][0]), 6)}
@@ -332,7 +332,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError if there are classes, or weights of them, where a number is to be predicted."""
+    """Raises UserError if classes or class weights are set in regression."""
     if labels or config.class_weights:
         raise UserError(
             "config key objective",
@@ -343,7 +343,7 @@ def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
 
 
 def _check_weights(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError unless there are no weights or a proper one for each class."""
+    """Raises UserError unless there are no class weights, or a valid one for each class."""
     weights = config.class_weights
     if weights and not (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < np.inf):
         raise UserError(
@@ -355,7 +355,7 @@ def _check_weights(config: Config, labels: Sequence[str]) -> None:
 
 
 def _check_labels(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError unless there are classes to tell apart, and a fitting metric."""
+    """Raises UserError unless there are two or more distinct classes, and the metrics fit them."""
     if not labels:
         raise UserError(
             "config key data.source",

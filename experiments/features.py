@@ -1,4 +1,4 @@
-"""Vectors of word pieces, words or texts from a BERT that stays as it is (Devlin et al. 2019, section 5.3)."""
+"""Vectors of word pieces, words or texts from a frozen BERT (Devlin et al. 2019, section 5.3)."""
 
 import contextlib
 import dataclasses
@@ -104,7 +104,7 @@ _DATA = (RowsConfig, VocabularyConfig)
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines: sizes, casing, how sentences are pooled. Raises UserError, as it reads."""
+    """Fills in what `init_from` determines: sizes, casing and sentence pooling. Raises UserError if it is invalid."""
     folder, of_sentence = Path(config["init_from"]), config["pooling"] == "sentence"
     config = pretrained.resolve(config, seq_len=huggingface.read_sentence_length(folder) if of_sentence else None)
     model = dict(config["model"])
@@ -137,7 +137,7 @@ class Features(BertPredicts[Config]):
         self._size = encoder.hidden_size * joined
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text in each line, or two with a tab between them; the number of truncated sentences is logged."""
+        """An example for each line: a text, or two with a tab between them. Logs the number of truncated texts."""
 
         def make(line: Sequence[str], where: str) -> Example:
             return self._example(split_pair(line[0], where), where)
@@ -151,7 +151,7 @@ class Features(BertPredicts[Config]):
         return found and self._logged(found)
 
     def _logged(self, found: Iterator[Example]) -> Iterator[Example]:
-        """Yields examples, and then logs how many sentences were truncated."""
+        """Yields the examples, then logs how many texts were truncated."""
         count = cut = 0
         for example in found:
             count += 1

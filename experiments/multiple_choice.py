@@ -1,6 +1,6 @@
-"""Multiple choice: a text and several endings, of which one is right (Devlin et al. 2019, section 4.4).
+"""Multiple choice: a text and several choices, one of them right (Devlin et al. 2019, section 4.4).
 
-Shapes: B questions, C choices, S tokens of a question with a choice.
+Shapes: B questions, C choices, S tokens of a text with one choice.
 """
 
 import dataclasses
@@ -40,17 +40,17 @@ Config = FineTuningConfig
 
 @dataclasses.dataclass(frozen=True)
 class QuestionsConfig(tables.TableConfig):
-    """Which rows to read, and what of them. A column "a.b" is key "b" of the JSON object in column "a".
+    """The rows and columns to read. A column "a.b" is key "b" of the JSON object in column "a".
 
     Attributes:
       context_column: the column of the text.
-      start_column: the column of what every choice begins with; "" for nothing.
-      choice_columns: the column of each choice; or the column of a list of texts, of a list of objects with "text" and
-        "label", or of an object with these two lists.
-      label_column: the column of the right choice's label or, without labels, its number from 0.
-      num_choices: the most choices of a row to learn from.
-      seq_len: tokens of a text with a choice at most; the longer of the two is cut. Default: 128, or as many as the
-        model has positions, if fewer.
+      start_column: the column of a text put before each choice; "" for none.
+      choice_columns: one column for each choice; or one column with all choices: a list of texts, a list of objects
+        with "text" and "label", or an object with these two lists.
+      label_column: the column of the right choice: its label or, if choices have no labels, its number from 0.
+      num_choices: the most choices of a training or validation row.
+      seq_len: the most tokens of a text with one choice; the longer of the two is truncated. Default: 128, or all
+        positions of a model with fewer.
     """
 
     context_column: str
@@ -68,12 +68,12 @@ class Question(NamedTuple):
     """A text and its choices."""
 
     context: str
-    choices: Mapping[str, str]  # by their labels, or their numbers from 0
-    label: str | None  # of the right one; None where nothing says
+    choices: Mapping[str, str]  # by label, or by number from 0 if there are no labels
+    label: str | None  # of the right choice; None if unknown
 
 
 def _question(row: tables.Row, config: QuestionsConfig) -> Question:
-    """A question without its label. Raises RowError for a row that is none."""
+    """Reads a question, without the right label. Raises RowError for a malformed row."""
     columns = [_value(row, column, "data.choice_columns") for column in config.choice_columns]
     values = columns[0] if len(columns) == 1 else columns
     start = _value(row, config.start_column, "data.start_column") if config.start_column else ""
@@ -81,14 +81,14 @@ def _question(row: tables.Row, config: QuestionsConfig) -> Question:
     texts = [context, *choices.values()]
     if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
         got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
-        raise RowError(row.where, got, "a text, a start, and two or more choices with labels of their own")
+        raise RowError(row.where, got, "a text, a start, and two or more choices with distinct labels")
     check_text(" ".join([start, *choices, *texts]), row.where)
     choices = {label: f"{start} {text.strip()}".strip() for label, text in choices.items()}
     return Question(context.strip(), choices, None)
 
 
 def _labeled(row: tables.Row, config: QuestionsConfig) -> Question:
-    """A question to learn from. Raises RowError for a row that is none."""
+    """Reads a question with its right label. Raises RowError for a malformed row."""
     question = _question(row, config)
     label = str(_value(row, config.label_column, "data.label_column")).strip()
     if label not in question.choices or len(question.choices) > config.num_choices:
@@ -108,7 +108,7 @@ def _value(row: tables.Row, column: str, key: str) -> Any:
 
 
 def _by_label(choices: Any) -> dict[str, Any]:
-    """The choices in a value that `choice_columns` describes; none in any other."""
+    """The choices by label, from a value as `choice_columns` describes; empty for any other value."""
     if isinstance(choices, Mapping) and all(isinstance(choices.get(key), list) for key in ("text", "label")):
         choices = [{"text": text, "label": label} for text, label in zip_longest(choices["text"], choices["label"])]
     if not isinstance(choices, list):
@@ -120,7 +120,7 @@ def _by_label(choices: Any) -> dict[str, Any]:
 
 
 def _example(question: Question, tokenizer: WordPiece, seq_len: int) -> Example:
-    """A row for each choice."""
+    """The example of a question, with one row per choice."""
     context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
     return to_example([text_row(truncate([context, each], seq_len), tokenizer) for each in choices], question)
 
@@ -137,7 +137,13 @@ class ChoiceRows:
     """Questions as rows [B, C, S]; see `buckets.Padded`."""
 
     def __init__(self, rows: Rows, questions: Sequence[Example], num_choices: int) -> None:
-        """Args: the rows of all choices; the questions, with labels; the most choices of one."""
+        """Initializes the rows.
+
+        Args:
+          rows: the rows of all choices of all questions, in order.
+          questions: the questions, with labels.
+          num_choices: C, the most choices of a question.
+        """
         self._rows = rows
         self._counts = np.array([len(each.rows) for each in questions])
         self._starts = np.cumsum(self._counts) - self._counts
@@ -146,7 +152,7 @@ class ChoiceRows:
         self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """See `buckets.Padded`; `labels` [B] are the numbers of the right choices."""
+        """See `buckets.Padded`; `labels` [B] are the indices of the right choices."""
         is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
         places = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
         rows = self._rows.padded(places.ravel(), length)
@@ -164,14 +170,14 @@ class ChoiceData(FineTuningData[Config]):
 
     @functools.cached_property
     def _splits(self) -> tuple[Sequence[Example], Sequence[Example]]:
-        """The training questions and the held-out ones."""
+        """The training and the validation questions."""
         make = functools.partial(_labeled, config=self._questions)
         splits = read_splits(self._questions, lambda source, key: self._questions.read(source, key, make), _SPLIT_SEED)
         train, valid = ([_example(each, self.tokenizer, self._seq_len) for each in split] for split in splits)
         return train, valid
 
     def encoded(self) -> Iterator[Row]:
-        """See `FineTuningData.encoded`; a row for each choice."""
+        """See `FineTuningData.encoded`; one row per choice."""
         return (row for question in self._splits[0] for row in question.rows)
 
     @functools.cached_property
@@ -179,11 +185,11 @@ class ChoiceData(FineTuningData[Config]):
         return ChoiceRows(Rows(self.encoded()), self._splits[0], self._questions.num_choices)
 
     def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; a row for each choice."""
+        """See `Data.held_out`; one row per choice."""
         return iter(self._splits[1])
 
     def baselines(self) -> Mapping[str, float]:
-        """What guesses score."""
+        """The expected accuracy of guessing."""
         return {"valid/chance_accuracy": float(np.mean([1 / len(each.rows) for each in self._splits[1]]))}
 
 
@@ -205,7 +211,7 @@ class MultipleChoice(BertTask[Config]):
         super().__init__(config, facts.tokenizer, bert, model, self._questions.seq_len)
 
     def modules_afresh(self, folder: Path) -> Sequence[str]:
-        """A classifier of another task is not taken over."""
+        """The classifier, if the folder has one of another task."""
         return () if pretrained.describe(folder).task == "multiple_choice" else ("classifier",)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
@@ -215,11 +221,11 @@ class MultipleChoice(BertTask[Config]):
         return batch_specs(shapes, {}, {"labels": np.int32})
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The questions."""
+        """The number of questions."""
         return {"choice": jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy of each question's choice; see `Task.loss`."""
+        """The cross-entropy over the choices of each question; see `Task.loss`."""
         tokens, labels, weights = batch["segment_ids"] != 0, batch["labels"], batch["weights"]
         rows = {name: batch[name].reshape(-1, tokens.shape[-1]) for name in INPUTS}
         logits = mask_logits(self.apply(params, rows, rng).reshape(tokens.shape[:2]), tokens.any(axis=-1))
@@ -230,7 +236,7 @@ class MultipleChoice(BertTask[Config]):
         return {"choice": jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
 
     def score_names(self) -> Sequence[str]:
-        """The share of the questions with the right choice, and the mean loss."""
+        """The accuracy and the mean loss of the questions."""
         return ("accuracy", "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
@@ -241,7 +247,7 @@ class MultipleChoice(BertTask[Config]):
         return {"accuracy": float(np.mean(right)), "loss": float(np.mean(losses))}
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text and its choices in each line, with tabs between them."""
+        """An example for each line: a text and its choices, separated by tabs."""
 
         def make(line: Sequence[str], where: str) -> Example:
             context, *choices = line[0].split("\t")
@@ -253,7 +259,7 @@ class MultipleChoice(BertTask[Config]):
         return inputs.of_lines(lines, make, self._questions.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The questions of a table, read as those to train on; see `Task.examples_of`."""
+        """An example for each row of a table, read as in training but without labels; see `Task.examples_of`."""
         config, bad_rows = self._questions, BadRows(self._questions.on_bad_row)
         columns = (config.context_column, config.start_column, *config.choice_columns)
         first = [name.split(".")[0] for name in columns if name]
@@ -268,7 +274,7 @@ class MultipleChoice(BertTask[Config]):
         return {"logits": self.apply(params, batch, None)[:, 0]}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The likeliest choice, by its label and as text, and the probabilities of all."""
+        """The label and text of the likeliest choice, and the probabilities of all choices by label."""
         found = _probabilities(example, outputs)
         label = max(found, key=found.__getitem__)
         probabilities = {name: round(each, 6) for name, each in found.items()}
@@ -286,7 +292,7 @@ build_task = MultipleChoice
 
 
 def _probabilities(example: Example, outputs: Sequence[Output]) -> dict[str, float]:
-    """Those of the choices, by their labels."""
+    """The probabilities of the choices, by label."""
     logits = np.array([output["logits"] for output in outputs], np.float64)
     exponentials = np.exp(logits - logits.max())
     return dict(zip(example.source.choices, (exponentials / exponentials.sum()).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Questions answered by a part of a text, or by none: SQuAD 1.1 and 2.0 (Devlin et al. 2019, sections 4.2 and 4.3)."""
+"""Extractive question answering: SQuAD 1.1 and 2.0 (Devlin et al. 2019, sections 4.2 and 4.3)."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ Config = FineTuningConfig  # it reads no keys of its own
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig(Constrained, prefix="model"):
-    """What is on top of the encoder; see `BertForQuestionAnswering`."""
+    """The head on top of the encoder; see `BertForQuestionAnswering`."""
 
     lstm_size: Count
 
@@ -58,7 +58,7 @@ FREE_AFTER_TRAINING = (
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines. Raises UserError for contradictions."""
+    """See `Experiment.resolve`. Raises UserError for contradictions."""
     return pretrained.resolve(config, seq_len=_SEQ_LEN)
 
 
@@ -67,13 +67,13 @@ stand_in_facts = fine_tuning.stand_in_facts
 
 
 def _example(question: Question, tokenizer: WordPiece, spans: SpanConfig) -> Example:
-    """A question with a row for each window of its context."""
+    """The example of a question, with one row per window of its context."""
     rows = windows(question, tokenizer, spans)
     return to_example([row.inputs for row in rows], (question, rows))
 
 
 def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
-    """The right answers of each question."""
+    """The reference answers by question id."""
     return {question.id: [answer.text for answer in question.answers] for question in questions}
 
 
@@ -87,22 +87,22 @@ class QuestionAnsweringData(FineTuningData[Config]):
 
     @functools.cached_property
     def _splits(self) -> tuple[list[Question], list[Question]]:
-        """The training questions and the held-out questions."""
+        """The training and the validation questions."""
         train, valid = read_splits(self._text, _SPLIT_SEED)
         for question in [] if self._spans.null_answers else [*train, *valid]:
             if question.is_impossible:
                 raise UserError(
                     f"{question.where} (id {question.id})",
-                    got="a question that has no answer",
+                    got="a question without an answer",
                     expected="answers, as data.null_answers=False says (SQuAD 1.1)",
                     fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
                 )
         return train, valid
 
     def encoded(self) -> Iterator[dict[str, np.ndarray]]:
-        """See `FineTuningData.encoded`: the windows, with "start_positions" and "end_positions".
+        """See `FineTuningData.encoded`; rows are windows, with "start_positions" and "end_positions".
 
-        Of several answers the first is learned; in a window without it, [CLS], as in `run_squad.py`.
+        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`.
         """
         for question in self._splits[0]:
             for window in windows(question, self.tokenizer, self._spans):
@@ -113,11 +113,11 @@ class QuestionAnsweringData(FineTuningData[Config]):
         return [_example(question, self.tokenizer, self._spans) for question in self._splits[1]]
 
     def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; a row for each window."""
+        """See `Data.held_out`; one row per window."""
         return iter(self._held_out)
 
     def baselines(self) -> Mapping[str, float]:
-        """What it scores to answer each question by its whole text, or with unanswerable ones to answer none."""
+        """F1 of answering with the whole context or, if there are unanswerable questions, of never answering."""
         _, questions = self._splits
         if self._spans.null_answers:
             unanswerable = [question.is_impossible for question in questions]
@@ -151,14 +151,14 @@ class QuestionAnswering(BertTask[Config]):
         return fine_tuning.training_specs(self._config.batch_size, spans.seq_len, spans.packing, {}, of_rows)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The windows."""
+        """The number of windows."""
         return {"span": jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The mean of the cross-entropies of start and end, of each window; see `Task.loss`.
+        """The mean of the cross-entropies of start and end, for each window; see `Task.loss`.
 
-        Padding takes no part in the softmax, unlike in `run_squad.py`, which pads all rows to one length: so a window's
-        loss does not depend on the length of its batch, nor, packed, on what it shares a row with.
+        The softmax excludes padding and, in packed rows, other windows, so the loss of a window does not depend on its
+        batch. `run_squad.py` includes padding, because it pads all rows to one length.
         """
         start, end = self._logits(params, batch, rng)
         starts, ends = batch["start_positions"], batch["end_positions"]
@@ -174,11 +174,11 @@ class QuestionAnswering(BertTask[Config]):
         return {"span": jnp.sum(each * weights)}, metrics
 
     def score_names(self) -> Sequence[str]:
-        """The figures that there are for any questions; those of `squad.score_v2` for a part of them come on top."""
+        """The metrics that every set of questions has. `squad.score_v2` adds others for some sets."""
         return ("exact", "f1", "best_exact", "best_f1") if self._spans.null_answers else ("exact_match", "f1")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """The official figures; with unanswerable questions, also with the best threshold in place of the config's."""
+        """The official metrics; with unanswerable questions, also those at the best threshold."""
         best, nulls = {}, {}
         references = _references(example.source[0] for example, _ in results)
         for example, outputs in results:
@@ -190,7 +190,7 @@ class QuestionAnswering(BertTask[Config]):
         return squad.score_v2(best, references, nulls, null_threshold=self._spans.null_threshold)
 
     def _candidates(self, example: Example, outputs: Sequence[Output]) -> tuple[list[Candidate], float]:
-        """The best answers of a question; and by how much no answer scores above the best one that is none."""
+        """The best answers of a question, and the score of no answer minus that of the best answer."""
         question, rows = example.source
         width = max(len(row.inputs["input_ids"]) for row in rows)
         start, end = (_stacked([output[name] for output in outputs], width) for name in SpanLogits._fields)
@@ -199,20 +199,20 @@ class QuestionAnswering(BertTask[Config]):
         return candidates, null_score(start, end) - best
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """The questions of a SQuAD file, whose answers are not looked for."""
+        """An example for each question of a SQuAD file. Answers in the file are ignored."""
         bad_rows = BadRows(self._text.on_bad_row)
         make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._spans)
         return inputs.examples(parse_questions("\n".join(lines), bad_rows), make, bad_rows)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The logits of `start` and `end` at each token, [B, S]."""
+        """The start and end logits of each token, [B, S]."""
         return self._logits(params, batch, None)._asdict()
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The answer, "" for none, and its characters in the context.
+        """The answer, "" for none, and its start and end as characters of the context.
 
-        `score` is that of the best answer, chosen or not, and `null_score` by how much that of no answer is above it;
-        null where the text has nothing that could be an answer.
+        `score` is the score of the best answer, even if no answer is chosen; `null_score` is the score of no answer
+        minus `score`. Both are null if the context has no possible answer.
         """
         question, _ = example.source
         candidates, null = self._candidates(example, outputs)
@@ -229,7 +229,7 @@ class QuestionAnswering(BertTask[Config]):
         }
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`: the question in its context, with the answer and the right ones."""
+        """See `BertTask.sample`; adds question, context and reference answers."""
         question, _ = example.source
         right = {
             "reference": [answer.text for answer in question.answers],
@@ -239,11 +239,11 @@ class QuestionAnswering(BertTask[Config]):
         return {**shown, **self.record(example, outputs)}
 
     def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The answer of each id, as the evaluation scripts of SQuAD read it."""
+        """The answers by question id, as the evaluation scripts of SQuAD read them."""
         return {record["id"]: record["answer"] for record in records}
 
     def _logits(self, params: Params, batch: Batch, rng: jax.Array | None) -> SpanLogits:
-        """Those of padding are so low that a softmax gives it nothing."""
+        """The start and end logits, with padding masked."""
         logits = self.apply(params, batch, rng)
         return SpanLogits(*(mask_logits(each, batch["segment_ids"] != 0) for each in logits))
 
@@ -252,7 +252,7 @@ build_task = QuestionAnswering
 
 
 def _of_each(logits: jax.Array, batch: Batch) -> jax.Array:
-    """The logits of packed rows [B, S] once for each of their windows [B, E, S], those of the others masked."""
+    """The logits of packed rows [B, S], repeated for each window [B, E, S] with the other windows masked."""
     numbers = 1 + jnp.arange(batch["cls_positions"].shape[1])
     own = batch["segment_ids"][:, None] == numbers[:, None]
     return mask_logits(jnp.broadcast_to(logits[:, None], own.shape), own)

@@ -47,12 +47,12 @@ Config = FineTuningConfig
 
 @dataclasses.dataclass(frozen=True)
 class TaggerConfig(HeadConfig):
-    """What is on top of the encoder; see `BertForTokenClassification`, or `BertFeatureTagger` for the last three.
+    """The head on top of the encoder; see `BertForTokenClassification`, or `BertFeatureTagger` with `feature_layers`.
 
     Attributes:
-      feature_layers: the layers of a BERT that is not trained, whose vectors the tagger reads; none to train BERT.
-      mixing: how the vectors of `feature_layers` become one: "concatenation", "sum" or "weighted".
-      lstm_layers: BiLSTMs of `lstm_size` on the vectors of `feature_layers`.
+      feature_layers: layers of a frozen BERT whose vectors the tagger reads; empty to train BERT.
+      mixing: how the vectors of `feature_layers` are combined: "concatenation", "sum" or "weighted".
+      lstm_layers: number of BiLSTM layers of `lstm_size` on the vectors of `feature_layers`.
     """
 
     feature_layers: tuple[int, ...]
@@ -65,13 +65,13 @@ class RowsConfig(Constrained, prefix="data"):
     """How sentences become rows.
 
     Attributes:
-      scheme: how the tags tell where entities begin and end: "BIO", "IOB1", "IO" or "BIOES"; "plain" for tags of single
-        words; "auto" to tell it by the tags in `source`. Tags of entities are learned and predicted in BIO.
-      labels: the tags to learn, in order; none for those of the training sentences, or else of `init_from`.
-      seq_len: tokens of a row at most, special ones included; longer sentences take several rows. Default: 128,
-        or as many as the model has positions, if fewer.
-      split_punctuation: whether punctuation marks are words of their own in text to predict on, whose words are
-        otherwise what is between spaces.
+      scheme: the scheme of entity tags in the files: "BIO", "IOB1", "IO" or "BIOES"; "plain" for tags of single words;
+        "auto" to detect it from the tags. Entity tags are learned and predicted in BIO.
+      labels: the tags to learn, in order. Default: those of the training sentences, or of `init_from` without any.
+      seq_len: the most tokens of a row, including special tokens; longer sentences take several rows. Default: 128, or
+        all positions of a model with fewer.
+      split_punctuation: whether punctuation marks are separate words in text to predict on. Otherwise words are
+        separated by spaces only.
       packing: whether several sentences share a row of `seq_len` tokens in training.
       text_field: the column of the sentences in a table to predict on; "" to refuse tables.
     """
@@ -96,30 +96,30 @@ FREE_AFTER_TRAINING = (
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines, which is the tags too where there are no sentences to train on.
+    """Fills in what `init_from` determines. This includes the tags if there are no training sentences.
 
-    A BERT that gives features is frozen, before any group of parameters that the config has.
+    With `model.feature_layers`, BERT is frozen by a parameter group before those of the config.
 
     Raises:
-      UserError: contradictions.
+      UserError: for contradictions.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN)
     data, optimizer = dict(config["data"]), dict(config["optimizer"])
     if config["init_from"] and not data.get("source"):
         data["labels"] = data.get("labels") or _known_tags(config["init_from"])
-    if config["model"].get("feature_layers"):  # without gradients weight decay alone would change it
+    if config["model"].get("feature_layers"):  # weight decay would change it even without gradients
         others = [group for group in optimizer["groups"] if group not in (_FROZEN, list(_FROZEN))]
         optimizer["groups"] = (_FROZEN, *others)
     return {**config, "data": data, "optimizer": optimizer}
 
 
 def _known_tags(init_from: str) -> tuple[str, ...]:
-    """The tags of the model that `init_from` names; none if it has none."""
+    """The tags of the model in `init_from`; empty if there are none."""
     return pretrained.describe(Path(init_from)).labels if init_from else ()
 
 
 def _recognized(sentences: tags.Sentences) -> str:
-    """The scheme of all tags of a file. Raises UserError if they look like those of entities, but some do not."""
+    """Detects the scheme of tags. Raises UserError if only some of them look like entity tags."""
     found = tags.recognize(sentences) or _PLAIN
     names = sorted({tag for sentence in sentences for tag in sentence})
     strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]
@@ -135,7 +135,7 @@ def _recognized(sentences: tags.Sentences) -> str:
 
 
 def _in_bio(sentences: Sequence[Sentence], scheme: str) -> list[Sentence]:
-    """The sentences with tags of entities in BIO. Raises UserError for a tag that the scheme does not have."""
+    """Converts entity tags to BIO. Raises UserError for a tag that is not of the scheme."""
     if scheme == _PLAIN:
         return list(sentences)
     letters = list(tags.SCHEMES[scheme])
@@ -152,7 +152,10 @@ def _in_bio(sentences: Sequence[Sentence], scheme: str) -> list[Sentence]:
 
 
 def _label_names(sentences: Sequence[Sentence], scheme: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The tags to learn, in BIO both of each type; in the order `known` if they are those. Raises UserError for one."""
+    """The tags to learn, with both B and I of each type; in the order of `known` if they are the same tags.
+
+    Raises UserError if there is only one.
+    """
     names = sorted({tag for sentence in sentences for tag in sentence.tags})
     if scheme != _PLAIN:
         types = sorted({tag[2:] for tag in names if tag != "O"})
@@ -168,15 +171,15 @@ def _label_names(sentences: Sequence[Sentence], scheme: str, known: tuple[str, .
 
 
 class _Words(NamedTuple):
-    """What the rows of an example have been made of."""
+    """The words of an example, and where its rows contain them."""
 
     words: Sequence[str]
-    positions: Sequence[np.ndarray]  # for each row, the first pieces of the words that it owns
-    tags: Sequence[str]  # in BIO if of entities; none if they are not known
+    positions: Sequence[np.ndarray]  # for each row, the position of the first piece of each word that it owns
+    tags: Sequence[str]  # entity tags are in BIO; empty if unknown
 
 
 def _example(words: Sequence[str], known: Sequence[str], tokenizer: WordPiece, seq_len: int) -> Example:
-    """A sentence to predict on, with the tags that are known."""
+    """The example of a sentence; `known` are its tags, if any."""
     windows = tagged_words.rows(words, tokenizer, seq_len)
     rows = [{name: row[name] for name in _INPUTS} for row in windows]
     return to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known))
@@ -184,16 +187,16 @@ def _example(words: Sequence[str], known: Sequence[str], tokenizer: WordPiece, s
 
 @dataclasses.dataclass(frozen=True)
 class TaggingFacts(FineTuningFacts):
-    """The facts of tagging.
+    """The facts of tagged sentences.
 
     Attributes:
-      scheme: how the tags of the sentences tell where entities begin and end; "auto" where no sentences tell it.
+      scheme: the scheme of the tags in the files; "auto" if there are no files.
     """
 
     scheme: str = _AUTO
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Facts.complete`: the tags, their scheme, what tells the best checkpoint, and lengths in updates."""
+        """See `Facts.complete`; fills in tags, scheme, `checkpoint.best_metric` and lengths in updates."""
         rows, checkpoint = build_part(RowsConfig, config["data"], "data"), dict(config["checkpoint"])
         scheme = self.scheme if rows.scheme == _AUTO else rows.scheme
         if scheme == _AUTO:
@@ -209,7 +212,7 @@ def read_facts(config: Config, folder: Path) -> TaggingFacts:
 
 
 def stand_in_facts(config: Config) -> TaggingFacts:
-    """See `Trainable.stand_in_facts`: tags of entities where none are named, if there are sentences that will tell."""
+    """See `Trainable.stand_in_facts`; entity tags if the training sentences will determine the tags."""
     is_open = config.data["source"] and not config.data["labels"]
     return TaggingFacts(stand_in_tokenizer(), ("O", "B-X", "I-X") if is_open else ())
 
@@ -224,12 +227,12 @@ class TaggingData(FineTuningData[Config]):
 
     @functools.cached_property
     def _read(self) -> tuple[list[Sentence], list[Sentence]]:
-        """The training sentences and the held-out ones, with the tags of their files."""
+        """The training and validation sentences, with the tags of the files."""
         return tagged_words.read_splits(self._text, self._columns, _SPLIT_SEED)
 
     @functools.cached_property
     def _scheme(self) -> str:
-        """How the tags of the files tell where entities begin and end; "auto" if there are no files."""
+        """The scheme of the tags in the files; "auto" if there are no files to detect it from."""
         if self._settings.scheme != _AUTO or not (self._text.source or self._text.valid_source):
             return self._settings.scheme
         train, valid = self._read
@@ -238,13 +241,13 @@ class TaggingData(FineTuningData[Config]):
 
     @functools.cached_property
     def _sentences(self) -> tuple[list[Sentence], list[Sentence]]:
-        """The same sentences, with tags of entities in BIO."""
+        """The sentences of `_read`, with entity tags in BIO."""
         train, valid = (_in_bio(sentences, self._scheme) for sentences in self._read)
         return train, valid
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """See `FineTuningData.labels`: the tags of the config, or else of the training sentences."""
+        """See `FineTuningData.labels`; the tags of the config, or else of the training sentences."""
         labels = self._settings.labels
         if labels or not self._text.source:
             return labels
@@ -252,7 +255,7 @@ class TaggingData(FineTuningData[Config]):
 
     @functools.cached_property
     def _splits(self) -> tuple[list[Sentence], list[Sentence]]:
-        """The same sentences; those to train on have tags to learn alone."""
+        """The sentences of `_sentences`, after a check that all training tags are in `labels`."""
         train, valid = self._sentences
         tagged_words.check_tags(train, self.labels)
         tagged_words.check_held_out(valid, self.labels)
@@ -277,11 +280,11 @@ class TaggingData(FineTuningData[Config]):
         return [_example(each.words, each.tags, self.tokenizer, self._seq_len) for each in self._splits[1]]
 
     def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; a sentence each."""
+        """See `Data.held_out`; an example is a sentence."""
         return iter(self._held_out)
 
     def baselines(self) -> Mapping[str, float]:
-        """What the most frequent held-out tag scores, given to all words."""
+        """The accuracy of tagging every word with the most frequent validation tag."""
         counts = Counter(tag for sentence in self._splits[1] for tag in sentence.tags)
         return {"valid/majority_accuracy": max(counts.values()) / counts.total()}
 
@@ -306,7 +309,7 @@ class Tagging(BertTask[Config]):
         super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
 
     def modules_afresh(self, folder: Path) -> Sequence[str]:
-        """A classifier of other tags is not taken over, and no tagger on other features."""
+        """The classifier or tagger, unless the folder's has the same tags and features."""
         found = pretrained.describe(folder)
         is_same = found.labels == self.labels and found.task in ("", "tagging")
         if self._head.feature_layers:
@@ -322,7 +325,7 @@ class Tagging(BertTask[Config]):
         return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, _LABELS, {})
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The words: those that a row owns, so that each word of a sentence counts once."""
+        """The number of words, each counted in the row that owns it."""
         return {"tagging": jnp.maximum(jnp.sum(batch["label_weights"]), 1)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
@@ -336,11 +339,11 @@ class Tagging(BertTask[Config]):
         return {"tagging": jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
 
     def score_names(self) -> Sequence[str]:
-        """Of entities, the scores of `tags.score` that do not depend on types; the accuracy and mean loss of words."""
+        """The accuracy and mean loss of words; for entity tags also precision, recall and F1 over all types."""
         return (*(() if self._rows.scheme == _PLAIN else _ENTITY_SCORES), "accuracy", "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`; of entities also F1 by type. The loss leaves out words with tags that are not learned."""
+        """See `score_names`; for entity tags also F1 by type. The loss excludes words with tags not in `labels`."""
         number = {label: i for i, label in enumerate(self.labels)}
         predictions, references, losses = [], [], []
         for example, outputs in results:
@@ -354,11 +357,11 @@ class Tagging(BertTask[Config]):
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A sentence in each line; its words are those between spaces, and punctuation if so configured."""
+        """An example for each line: a sentence, split at spaces and, with `data.split_punctuation`, at punctuation."""
         return inputs.of_lines(lines, self._of_text, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The sentences in `data.text_field` of a table; see `Task.examples_of`."""
+        """An example for each sentence in `data.text_field` of a table; see `Task.examples_of`."""
         return inputs.of_table(path, "data.text_field", (self._rows.text_field,), self._of_text, self._text.on_bad_row)
 
     def _of_text(self, texts: Sequence[str], where: str) -> Example:
@@ -383,10 +386,10 @@ class Tagging(BertTask[Config]):
         return {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags)}
 
     def export(self, params: Params, folder: Path) -> None:
-        """A folder that `transformers.BertForTokenClassification.from_pretrained` opens.
+        """Writes a folder that `transformers.BertForTokenClassification.from_pretrained` opens.
 
         Raises:
-          UserError: a tagger on features, or one with a BiLSTM, which that class is not.
+          UserError: if the tagger reads features or has a BiLSTM, which that class does not support.
         """
         if self._head.feature_layers:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Translation, or any text from text, by an encoder and a decoder (Vaswani et al. 2017; Bahdanau et al. 2015)."""
+"""Translation with an encoder-decoder model (Vaswani et al. 2017; Bahdanau et al. 2015)."""
 
 import dataclasses
 import functools
@@ -52,21 +52,21 @@ class Config(seq2seq.SmoothingConfig):
 
     Attributes:
       experiment: the name of its file.
-      init_from: a run of ours or the folder of a MarianMTModel to begin with; or "".
-      seed: of parameters, the order of pairs, dates to train on, dropout, and sampling.
-      batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
-        of shorter rows there are as many more as make up for it, in multiples of this. Of packed rows, and of dates,
-        just as many as this.
+      init_from: a run of ours or the folder of a MarianMTModel to start from; or "".
+      seed: seed of parameters, the order of pairs, training dates, dropout and sampling.
+      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. Batches of
+        shorter rows hold a multiple of this, for about as many tokens. Batches of packed rows and of dates always hold
+        this many rows.
       architecture: "transformer" or "recurrent".
       model: fields of `EncoderDecoderConfig` or of `RecurrentConfig`.
-      data: which pairs, and how they are encoded.
-      start_token: what the decoder is fed first: the vocabulary's "begin" (Marian's has none, and uses "pad"), "pad" or
-        "end" (as fairseq does).
+      data: which pairs to read, and how to encode them.
+      start_token: the decoder's first input: the vocabulary's "begin", "pad" (as Marian, whose vocabulary has no
+        "begin") or "end" (as fairseq).
       decoding: fields of `DecodingConfig`.
       metrics: validation and test metrics: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match". The
         target's vocabulary normalizes the references first, as it does all text; the log states it with each metric.
-      num_scored: how many held-out pairs are translated at each evaluation; 0 for all. The likelihood is that of all
-        within `data.seq_len`.
+      num_scored: the number of validation pairs that are translated at each evaluation; 0 for all. The loss is always
+        that of all pairs within `data.seq_len`.
     """
 
     experiment: str
@@ -94,7 +94,7 @@ resolve, read_facts = translators.resolve, translators.read_facts
 
 
 def published_settings(folder: Path) -> dict[str, Any]:
-    """The decoding that the generation_config.json of a published folder states, as keys of the config."""
+    """The decoding settings in the generation_config.json of a published folder, as config keys and values."""
     values = marian.read_generation(folder)
     if not values:
         return {}
@@ -107,13 +107,13 @@ def published_settings(folder: Path) -> dict[str, Any]:
 
 
 def _text(config: Config) -> TranslationText:
-    """The pairs. Raises UserError for sources that do not fit together, or are not there."""
+    """The parallel text. Raises UserError for sources that are missing or do not fit together."""
     files, dates, counts, *_ = build_all(_DATA, config.data, "data")
     return TranslationText(files, dates, counts, config.seed)
 
 
 def _check_positions(config: Config, key: str, tokens: int) -> None:
-    """Raises UserError for more tokens than a model has positions; a recurrent one has none."""
+    """Raises UserError for more tokens than the model has positions. Recurrent models have no limit."""
     limit = config.model.get("max_positions")
     if isinstance(limit, int) and tokens > limit:
         fix = "lower it" if config.init_from else "lower it, or raise --config.model.max_positions"
@@ -122,12 +122,12 @@ def _check_positions(config: Config, key: str, tokens: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """How texts to translate become examples.
+    """Encodes texts to translate as examples.
 
     Attributes:
-      encoder: makes their rows.
-      decoding: how they are translated.
-      limit: tokens of a source at most: one for each position or, of a recurrent model, as many as it trains on.
+      encoder: encodes texts as rows.
+      decoding: how translations are decoded.
+      limit: the most tokens of a source: the positions of the model, or `data.seq_len` for a recurrent model.
     """
 
     encoder: TranslationRows
@@ -136,7 +136,7 @@ class Encoding:
 
     @classmethod
     def of(cls, config: Config, facts: TranslationFacts) -> "Encoding":
-        """Raises UserError for wrong settings."""
+        """The encoding of a config. Raises UserError for invalid settings."""
         files, *_, rows = build_all(_DATA, config.data, "data")
         decoding = build(DecodingConfig, config.decoding, "decoding")
         _check_positions(config, "decoding.max_length", decoding.max_length)
@@ -144,7 +144,7 @@ class Encoding:
         return cls(TranslationRows(facts.vocabularies, rows, files), decoding, limit)
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples, numbered if samples need it, and then logs how many were split."""
+        """Yields the examples, numbered if sampling needs it, then logs how many were split."""
         count = split = 0
         for example in seq2seq.numbered(examples, self.decoding):
             count, split = count + 1, split + (len(example.rows) > 1)
@@ -154,13 +154,13 @@ class Encoding:
 
 
 def stand_in_facts(config: Config) -> TranslationFacts:
-    """See `Trainable.stand_in_facts`. Raises UserError for sources that do not fit together, or are not there."""
+    """See `Trainable.stand_in_facts`. Raises UserError for sources that are missing or do not fit together."""
     _text(config)
     return translators.stand_in_facts()
 
 
 class TranslationData(Data):
-    """See `bertjax.contract.Data`: the vocabularies are kept in the folder."""
+    """See `bertjax.contract.Data`. The vocabularies are in the folder."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
@@ -185,17 +185,17 @@ class TranslationData(Data):
         return done.exists() and bool(json.loads(done.read_text())["fingerprint"] == self.fingerprint)
 
     def prepare(self) -> None:
-        """Makes the vocabularies."""
+        """Writes the vocabularies into the folder."""
         if self.is_prepared:
             return
-        shutil.rmtree(self._folder, ignore_errors=True)  # of another kind of vocabularies, perhaps
+        shutil.rmtree(self._folder, ignore_errors=True)  # may hold vocabularies of another kind
         self._folder.mkdir(parents=True)
         translators.save_vocabularies(self._make_vocabularies(), self._folder)
         with completed(self._folder / _DONE) as path:
             path.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n")
 
     def _make_vocabularies(self) -> Vocabularies:
-        """Those of `init_from`, given ones, or ones trained on the pairs to train on."""
+        """The vocabularies of `init_from`, given ones, or ones trained on the training pairs."""
         if self._config.init_from:
             return translators.open_vocabularies(Path(self._config.init_from))
         pairs = self._text.pairs
@@ -205,8 +205,8 @@ class TranslationData(Data):
 
     @property
     def facts(self) -> TranslationFacts:
-        """See `Data.facts`. Raises UserError for held-out pairs that are bad, or all too long."""
-        _ = self._valid  # so that these are reported before a model is trained or read
+        """See `Data.facts`. Raises UserError if validation pairs are bad or all too long."""
+        _ = self._valid  # reports bad pairs before a model is trained or read
         return self._facts
 
     @functools.cached_property
@@ -225,7 +225,7 @@ class TranslationData(Data):
 
     @functools.cached_property
     def _train(self) -> BucketedBatches | PackedBatches | StreamBatches:
-        """The pairs to train on, which are not read to be scored."""
+        """The training batches. Cached lazily: evaluation does not read the training pairs."""
         config, length = self._config, self._rows.seq_len
         if self._text.is_dates:
             encoded, dates = self._encoding.encoder.encoded, self._text.dates
@@ -247,11 +247,11 @@ class TranslationData(Data):
         return self._train.training(start, rows) if split == "train" else self._valid.evaluation(rows)
 
     def held_out(self) -> Iterator[Example]:
-        """The first held-out pairs, to be translated."""
+        """The first `num_scored` validation pairs, to be translated."""
         return self._scored(itertools.islice(self._text.pairs("valid"), self._config.num_scored or None))
 
     def tested(self) -> Iterator[Example]:
-        """All pairs to test on."""
+        """All test pairs, to be translated."""
         return self._scored(self._text.pairs("test") if self._text.has_test else ())
 
     def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
@@ -363,7 +363,7 @@ class Translation(Task):
         return found and self._with_unknown_counted(found)
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """As `Encoding.counted`; also logs at the end which characters of the sources are unknown."""
+        """As `Encoding.counted`; then also logs the unknown characters of the sources."""
         vocabulary, found, count, affected = self._facts.vocabularies.source, Counter[str](), 0, 0
         for example in self._encoding.counted(examples):
             count += 1

@@ -1,4 +1,4 @@
-"""Which rows are held out where no source of their own gives them."""
+"""Splits off validation rows when they have no source of their own."""
 
 import dataclasses
 import hashlib
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class SplitConfig(Constrained, prefix="data"):
-    """Where training rows and held-out rows come from.
+    """The sources of the training and validation rows.
 
     Attributes:
-      source: the training rows; empty where there are only held-out rows to score.
-      valid_source: the held-out rows; empty to hold out rows of `source`.
-      valid_fraction: which fraction of the rows is held out where `valid_source` is empty, drawn by their numbers.
+      source: the training rows; empty to score validation rows only.
+      valid_source: the validation rows; empty to split them off `source`.
+      valid_fraction: the fraction of the rows of `source` that is split off if `valid_source` is empty.
     """
 
     source: str
@@ -41,15 +41,15 @@ def read_splits(
     seed: int,
     group: Callable[[list[T]], Sequence[int]] = lambda rows: range(len(rows)),
 ) -> tuple[list[T], list[T]]:
-    """Returns the training rows, none without a source of them, and the held-out rows.
+    """Returns the training rows, empty without `config.source`, and the validation rows.
 
     Args:
       config: the sources.
-      read: returns the rows of a source, given the config key that names it.
-      seed: what draws the held-out rows, if they have no source.
-      group: returns the numbers of rows; those of one number are held out together.
+      read: reads a source; takes the source and the config key that names it.
+      seed: draws the validation rows if they have no source.
+      group: returns the group number of each row. A group is never divided. By default each row is a group.
     Raises:
-      UserError: as `read`; or no row on one side.
+      UserError: as `read`; or if the training or the validation split would be empty.
     """
     if config.valid_source:
         train = read(config.source, "data.source") if config.source else []
@@ -60,7 +60,7 @@ def read_splits(
 
 
 def check_split(valid_source: str, valid_fraction: float) -> None:
-    """Raises UserError unless there is a source of held-out rows, or a fraction of all rows to hold out."""
+    """Raises UserError unless there is a source of validation rows or a fraction in (0, 1)."""
     if not valid_source and not 0 < valid_fraction < 1:
         raise UserError(
             "config key data.valid_fraction",
@@ -71,15 +71,15 @@ def check_split(valid_source: str, valid_fraction: float) -> None:
 
 
 def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int, source: str) -> Bool[np.ndarray, " rows"]:
-    """Whether each row is held out, which follows from the seed and its group's number alone.
+    """Whether each row is held out. Depends only on the seed and the row's group number.
 
     Args:
-      groups: rows of one number are held out together or not at all.
-      fraction: of the groups.
-      seed: what draws them.
-      source: what the rows are of, for messages.
+      groups: the group number of each row. A group is never divided.
+      fraction: the probability that a group is held out.
+      seed: draws the groups.
+      source: the source of the rows, for messages.
     Raises:
-      UserError: no row on one side.
+      UserError: if no row or every row would be held out.
     """
     out: Bool[np.ndarray, " rows"] = uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
     if out.all() or not out.any():
@@ -93,12 +93,12 @@ def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int, sourc
 
 
 def is_held_out(text: str, fraction: float, seed: int) -> bool:
-    """Whether a text is held out, which follows from the seed and the text alone: so are all of its copies.
+    """Whether a text is held out. Depends only on the seed and the text, so copies of it are never divided.
 
     Args:
-      text: what has to be on one side.
-      fraction: of the different texts.
-      seed: what draws them.
+      text: the text.
+      fraction: the probability that a distinct text is held out.
+      seed: draws the texts.
     """
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8, salt=seed.to_bytes(16, "little")).digest()
     return int.from_bytes(digest, "little") < fraction * 2**64

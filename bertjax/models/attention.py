@@ -21,8 +21,8 @@ class MultiHeadAttention(nn.Module):
 
     Parameters: `value` and `output`, each with `kernel` [H, H] and `bias` [H]; `query` and `key`, with `kernel`
     [H, N Q] and `bias` [N Q].
-    Dropout falls on the weights, as in BERT, by a key of each row and head, so that with "threefry2x32" it does not
-    depend on what is computed together. `backend` is one of `dot_product.BACKENDS`.
+    Dropout applies to the attention weights, as in BERT. Each row and head has its own key, so with "threefry2x32" the
+    draws do not depend on batching. `backend` is one of `dot_product.BACKENDS`.
     """
 
     hidden_size: int
@@ -47,12 +47,12 @@ class MultiHeadAttention(nn.Module):
         deterministic: bool,
         return_attention: bool,
     ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S T"] | None]:
-        """Returns what `x` attends to in `source`, and the attention weights; see `attend`."""
+        """Returns the attention output of `x` over `source`, and the attention weights; see `attend`."""
         key, value = self.project(source)
         return self.attend(x, key, value, mask, deterministic=deterministic, return_attention=return_attention)
 
     def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T N Q"], Float[Array, "B T N D"]]:
-        """Returns the keys and the values of `source`, which `attend` takes."""
+        """Returns the keys and values of `source`, for `attend`."""
         return self._split(self.key(source)), self._split(self.value(source))
 
     def attend(
@@ -65,15 +65,15 @@ class MultiHeadAttention(nn.Module):
         deterministic: bool,
         return_attention: bool,
     ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S T"] | None]:
-        """Returns what `x` attends to, and the attention weights.
+        """Returns the attention output of `x`, and the attention weights.
 
         Args:
-          x: the queries.
-          key: by `project`, as are the values.
-          value: what is attended to.
-          mask: which query may attend to which key. Applied before the softmax, so that masked keys take no weight.
-          deterministic: no dropout.
-          return_attention: whether to return the weights (float32, before dropout) or None in their place.
+          x: the input of the queries.
+          key: the keys, from `project`.
+          value: the values, from `project`.
+          mask: which query may attend to which key. Applied before the softmax, so masked keys get no weight.
+          deterministic: whether dropout is off.
+          return_attention: whether to return the weights (float32, before dropout) instead of None.
         Raises:
           UserError: the backend does not support dropout, `return_attention` or the device.
         """
@@ -96,10 +96,10 @@ def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[
     """Returns which query (axis 2) may attend to which key (axis 3) of the same row.
 
     Args:
-      segment_ids: 0 at padding; tokens attend to those of the same number. Several instances packed into a row
-        are numbered 1, 2, ...; where a row holds one, this is the attention mask of 1 and 0 as others have it.
+      segment_ids: 0 at padding; instances packed into a row are numbered 1, 2, ... Tokens attend only to tokens of
+        the same number. For one instance per row, this is the usual attention mask of 1 and 0.
       direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
-      position_ids: of the tokens in their instances; None for 0 to S - 1.
+      position_ids: the position of each token in its instance; None for 0 to S - 1.
     """
     length = segment_ids.shape[-1]
     query, key = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
@@ -113,18 +113,18 @@ def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[
 
 
 def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Mask:
-    """Returns which query (axis 2) may attend to which key (axis 3) of another row: those of its number."""
+    """Returns which query (axis 2) may attend to which key (axis 3) of another sequence: same segment number."""
     allowed = _same_segment(query_segments, key_segments)
     return Mask(allowed, Tokens.of(query_segments), Tokens.of(key_segments))
 
 
 def make_memory_mask(segments: Int[Array, "B T"]) -> Mask:
-    """Returns the mask of beams that attend to a memory of one instance: to all of it but padding."""
+    """Returns the mask of beams over the memory of one instance: all keys except padding."""
     one = jnp.ones_like(segments[:, :1])
     return Mask((segments != 0)[:, None, None, :], Tokens.of(one), Tokens.of(segments))
 
 
 def _same_segment(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Bool[Array, "B 1 S T"]:
     of_query, of_key = query_segments[:, None, :, None], key_segments[:, None, None, :]
-    # Padding attends to all tokens, as in google-research/bert: what it gets is finite, and nobody looks at it.
+    # Padding attends to all tokens, as in google-research/bert: its output is finite and never used.
     return ((of_query == of_key) | (of_query == 0)) & (of_key != 0)

@@ -18,30 +18,30 @@ from bertjax.models.layers import drop
 MASKED_SCORE = -1e30
 # How many scores `chunked` computes at a time: 4 MB, which stay in a CPU's caches.
 _SCORES_AT_A_TIME = 2**20
-_MANY_MORE = 4  # times as many scores are worth chunks; with fewer, recomputing them costs what is gained
+_MANY_MORE = 4  # chunks pay off above this multiple of _SCORES_AT_A_TIME; below, recomputation costs what they save
 
 Context = Float[Array, "B S N D"]
 Weights = Float[Array, "B N S T"]
 
 
 class Tokens(NamedTuple):
-    """Where tokens are."""
+    """The segment and position of each token."""
 
-    segments: Array  # [B, S] int: the instance of the row that a token belongs to, from 1; 0 at padding
-    positions: Array  # [B, S] int: its position in that instance, from 0
+    segments: Array  # [B, S] int: the number of the token's instance in its row, from 1; 0 at padding
+    positions: Array  # [B, S] int: the token's position in its instance, from 0
 
     @classmethod
     def of(cls, segments: Int[Array, "B S"], positions: Int[Array, "B S"] | None = None) -> "Tokens":
-        """Makes them; without `positions` these are 0 to S - 1."""
+        """Returns tokens; `positions` default to 0 to S - 1."""
         every = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
         return cls(segments, every if positions is None else positions)
 
 
 class Mask(NamedTuple):
-    """Which query may attend to which key, and where both are.
+    """Which query may attend to which key, with the segments and positions of both.
 
-    Backends that mask by segments, and scores that depend on distances, read `queries` and `keys`. These are None only
-    where attention is called on its own, with a mask that follows from no tokens.
+    The backends of this module read only `allowed`. `queries` and `keys` are for backends that mask by segments and for
+    scores that depend on distances. They are None if the mask was not made from tokens.
     """
 
     allowed: Array  # [B, 1, #S, T] bool. A query without any True gives finite, meaningless output
@@ -49,7 +49,7 @@ class Mask(NamedTuple):
     keys: Tokens | None = None  # [B, T]
 
     def of_queries(self, places: Int[Array, "B P"]) -> "Mask":
-        """The mask of some of the queries, by their places in the row."""
+        """Returns the mask of the queries at these indices of the row."""
         allowed = jnp.take_along_axis(self.allowed, places[:, None, :, None], axis=2)
         return Mask(
             allowed, jax.tree.map(lambda ids: jnp.take_along_axis(ids, places, axis=1), self.queries), self.keys
@@ -59,7 +59,7 @@ class Mask(NamedTuple):
 class Dropout(NamedTuple):
     """Dropout on the attention weights."""
 
-    keys: Key[Array, "B N"]  # one for each row and head, so that draws do not depend on what is computed together
+    keys: Key[Array, "B N"]  # one for each row and head, so that draws do not depend on batching
     rate: float
 
 
@@ -70,7 +70,7 @@ def xla(
     mask: Mask,
     dropout: Dropout | None,
 ) -> tuple[Context, Weights | None]:
-    """Attention as the equation reads, compiled by XLA on any device.
+    """Attention written as in the equation, compiled by XLA for any device.
 
     All backends have this signature. Scores, mask and softmax are float32.
 
@@ -79,10 +79,10 @@ def xla(
       key: keys.
       value: values.
       mask: which query may attend to which key.
-      dropout: on the weights; None for none.
+      dropout: dropout on the weights, or None.
     Returns:
-      For each query the weighted mean of the values; and the weights before dropout, or None from a backend that does
-      not compute them all at once.
+      The weighted mean of the values for each query, and the weights before dropout. Backends that never hold all
+      weights at once return None instead.
     """
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     keys, rate = dropout or (None, 0.0)
@@ -97,9 +97,9 @@ def chunked(
     mask: Mask,
     dropout: Dropout | None,
 ) -> tuple[Context, None]:
-    """`xla`, some rows or heads at a time, for one CPU; the backward pass computes the weights again.
+    """`xla` on chunks of rows or heads, for one CPU. The backward pass recomputes the weights.
 
-    That takes less time there than to write the weights to memory and to read them.
+    On a CPU, recomputing the weights is faster than writing them to memory and reading them back.
     """
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     keys, rate = dropout or (None, 0.0)
@@ -128,7 +128,7 @@ def cudnn(
     mask: Mask,
     dropout: Dropout | None,
 ) -> tuple[Context, None]:
-    """The flash attention of cuDNN, which never stores the weights."""
+    """cuDNN's flash attention, which never stores the weights."""
     assert dropout is None
     allowed = jnp.broadcast_to(mask.allowed, (*mask.allowed.shape[:2], query.shape[1], key.shape[1]))
     return jax.nn.dot_product_attention(query, key, value, mask=allowed, implementation="cudnn"), None
@@ -172,12 +172,12 @@ def dot_product_attention(
     dropout: Dropout | None,
     return_weights: bool,
 ) -> tuple[Context, Weights | None]:
-    """Calls a backend, and `chunked` in place of "xla" on a single CPU unless the weights are wanted.
+    """Calls a backend. On one CPU, `chunked` replaces "xla" unless the weights are requested.
 
     Args:
       backend: a name in `BACKENDS`.
       query, key, value, mask, dropout: see `xla`.
-      return_weights: whether the weights are wanted.
+      return_weights: whether to return the weights.
     Raises:
       UserError: see `Backend.check`.
     """
@@ -197,7 +197,7 @@ def _of_heads(
     keys: Key[Array, "*pairs"] | None,
     rate: float,
 ) -> tuple[Float[Array, "*pairs S D"], Float[Array, "*pairs S T"]]:
-    """Attention of pairs of a row and a head, and its weights before dropout of `rate` by `keys`."""
+    """Attention for each (row, head) pair, and the weights before dropout."""
     query = query * query.shape[-1] ** -0.5  # fewer elements than the scores
     scores = jnp.einsum("...SQ,...TQ->...ST", query, key, preferred_element_type=jnp.float32)
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED_SCORE))
@@ -208,7 +208,7 @@ def _of_heads(
 
 
 def _pairs_at_a_time(batch: int, num_heads: int, scores: int) -> int:
-    """How many pairs of a row and a head, with so many scores each, make a chunk: heads of one row, or whole rows.
+    """The number of (row, head) pairs in a chunk, given `scores` per pair: heads of one row, or whole rows.
 
     >>> _pairs_at_a_time(8, 12, 512 * 512), _pairs_at_a_time(64, 12, 128 * 128), _pairs_at_a_time(8, 12, 128 * 128)
     (4, 48, 96)
@@ -226,7 +226,7 @@ def _largest_divisor(number: int, most: int) -> int:
 
 
 def _platform() -> str:
-    """The platform that the program is compiled for: that of the mesh, if there is one."""
+    """The platform that the program is compiled for: the mesh's, or the default if there is no mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
@@ -235,6 +235,6 @@ def _platform() -> str:
 
 
 def _is_one_cpu() -> bool:
-    """Whether the program is for one CPU: over several devices, chunks of rows and heads would have to be moved."""
+    """Whether the program is for one CPU. With several devices, chunks would have to move between them."""
     mesh = jax.sharding.get_abstract_mesh()
     return _platform() == "cpu" and (mesh.empty or mesh.size == 1)

@@ -10,7 +10,7 @@ from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import find_steps
 from bertjax.training import inference
 
-_OF_ONE = ("_low", "_high", "_p")  # endings of metrics whose means over checkpoints would say nothing
+_OF_ONE = ("_low", "_high", "_p")  # suffixes of intervals and p-values, whose means over checkpoints mean nothing
 
 
 def evaluate(
@@ -18,17 +18,17 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the metrics of a run, or of the weights in `init_from`.
 
-    Of a run these are its own splits, or those in `sources`, all of whose rows are scored without reading the
-    training data.
+    Without `sources`, a run is scored on its own validation and test splits. With `sources`, all of their rows are
+    scored, and the training data are not read.
 
     Args:
       resolved: the experiment.
       run: the run's folder; None for the weights in `init_from`.
-      checkpoint: which checkpoint, or "each:" and several.
-      sources: files to score a run on, see `overrides.SOURCES`.
+      checkpoint: a checkpoint, or "each:" and several.
+      sources: files to score a run on, by key; see `overrides.SOURCES`.
       overridden: the config keys that the command line sets.
     Raises:
-      UserError: see the parts.
+      UserError: for an invalid config, bad rows, or a missing checkpoint.
     """
     if run and not sources:
         data, _ = text.checked(resolved, run)
@@ -62,9 +62,9 @@ def _scored(resolved: Resolved, run: Path | None) -> Data:
 
 
 def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str) -> dict[str, float]:
-    """The metrics of a checkpoint; or the means of those of each of several, without intervals and p.
+    """The metrics of a checkpoint, or means over several checkpoints, without intervals and p-values.
 
-    PreSumm reports such means of its three best.
+    PreSumm reports such means over its three best checkpoints.
     """
     _, settings, task = resolved.complete(data.facts)
     kind, _, several = checkpoint.partition(":")

@@ -1,4 +1,4 @@
-"""A run that goes on for longer than it was begun for."""
+"""Extends a run to more updates than it was started with."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +13,13 @@ _LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps"})
 
 
 def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the dotted keys that may differ from those of the run in a folder because this one goes on for longer.
+    """Returns the dotted keys that may differ from those of the run in the folder; none unless `num_steps` grows.
 
     Args:
-      workdir: the folder.
-      config: the config; `num_steps` may be open.
+      workdir: the run's folder.
+      config: the new config; `num_steps` may be None.
     Raises:
-      UserError: more updates than the run was begun for, by another schedule of the learning rate than it has had.
+      UserError: if `num_steps` grows and this would change the learning rate of updates that were already made.
     """
     if not run_folder.has_begun(workdir):
         return frozenset()
@@ -34,9 +34,9 @@ def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
     if old != new:
         raise UserError(
             "config key num_steps",
-            got=f"{wanted}, in a run of {steps} whose learning rate has been scheduled over {old} updates",
+            got=f"{wanted}, in a run of {steps} whose learning rate is scheduled over {old} updates",
             expected="the schedule that the run was begun with",
-            fix=f"set --config.optimizer.schedule_steps={old}, after which the rate stays at its end; or begin another "
-            f"run with --config.init_from={workdir}",
+            fix=f"set --config.optimizer.schedule_steps={old}, after which the rate keeps its final value; or start "
+            f"another run with --config.init_from={workdir}",
         )
     return _LENGTHS

@@ -18,19 +18,19 @@ _log = logging.getLogger(__name__)
 # Keys of `data` that name the splits to evaluate.
 SOURCES = ("valid_source", "valid_target", "test_source", "test_target")
 _TRAINING_SOURCES = ("source", "target")
-# Where and how any task computes; each experiment's FREE_AFTER_TRAINING adds its own keys.
+# Keys that never change the result of training; each experiment adds its FREE_AFTER_TRAINING.
 _ALWAYS = ("mesh", "model.attention_backend", "model.dtype", "data.on_bad_row")
 
 
 def override(config: Mapping[str, Any], overrides: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
-    """Returns a run's config with values of the command line.
+    """Returns a run's config with the values that the command line sets.
 
     Args:
-      config: the run's.
-      overrides: values as they were written, by dotted key.
-      free: the experiment's keys that may differ after training; each stands for all keys below it.
+      config: the run's config.
+      overrides: values as written on the command line, by dotted key.
+      free: the experiment's keys that may differ after training. A key includes all keys below it.
     Raises:
-      UserError: a key that may not differ.
+      UserError: for a key that may not differ.
     """
     result: dict[str, Any] = copy.deepcopy(dict(config))
     for key, written in overrides.items():
@@ -49,13 +49,14 @@ def override(config: Mapping[str, Any], overrides: Mapping[str, str], free: Sequ
 def with_settings_of(
     folder: Path, stated: Mapping[str, Any], config: Mapping[str, Any], overridden: Collection[str], free: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns a config with the settings of the folder in its `init_from`, and logs all that differ.
+    """Returns a config with the settings of the folder in its `init_from`, and logs every difference.
 
     Args:
-      folder: a run's or a published one, for messages.
-      stated: the run's config, or the keys that a published folder states.
-      config: of a file in `configs/` and the command line.
-      overridden: the keys that the command line sets, which are kept. So are values of `data`: they describe files.
+      folder: a run's folder or a published one, for messages.
+      stated: the run's config, or the settings of the published folder.
+      config: the config of a file in `configs/` and the command line.
+      overridden: the keys that the command line sets, which win. Values of `data` also win if they are set, because
+        they describe the files to read.
       free: the experiment's keys that may differ after training.
     """
     result: dict[str, Any] = copy.deepcopy(dict(config))
@@ -73,12 +74,12 @@ def with_settings_of(
 def splits_to_score(
     config: Mapping[str, Any], sources: Mapping[str, str], *, reads_training: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the splits to evaluate, "valid" and "test", each with a config that has it as its validation split.
+    """Yields each split to evaluate, "valid" or "test", with a config whose validation split it is.
 
     Args:
       config: the config.
-      sources: the files of the splits, by key (see `SOURCES`); empty to hold out training data as the config says.
-      reads_training: whether the config keeps its training data.
+      sources: the files of the splits, by key (see `SOURCES`); empty to split the training data as the config says.
+      reads_training: whether to keep the sources of the training data.
     """
     emptied = SOURCES if reads_training else (*SOURCES, *_TRAINING_SOURCES)
     data = _without(config["data"], emptied)
@@ -89,12 +90,12 @@ def splits_to_score(
 
 
 def without_sources(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config that reads no rows."""
+    """Returns a config without any source of rows."""
     return {**config, "data": _without(config["data"], (*SOURCES, *_TRAINING_SOURCES))}
 
 
 def without_limits(config: Mapping[str, Any], overridden: Collection[str]) -> dict[str, Any]:
-    """Returns a config whose evaluations score all rows, unless `overridden` has a limit."""
+    """Returns a config that scores all rows, except where `overridden` names a limit."""
     result: dict[str, Any] = copy.deepcopy(dict(config))
     for subtree, prefix, key in ((result, "", "num_scored"), (result["data"], "data.", "valid_rows")):
         if key in subtree and prefix + key not in overridden:
@@ -103,12 +104,12 @@ def without_limits(config: Mapping[str, Any], overridden: Collection[str]) -> di
 
 
 def _without(data: Mapping[str, Any], sources: Collection[str]) -> dict[str, Any]:
-    """The subtree `data` of a config that names none of these sources."""
+    """The subtree `data` with these sources emptied."""
     return {**data, **{key: "" for key in sources if key in data}}
 
 
 def _place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """The subtree that a dotted key is in, and its name there."""
+    """The subtree that contains a dotted key, and the key's name in it."""
     *path, name = key.split(".")
     for part in path:
         config = config.setdefault(part, {})
@@ -123,7 +124,7 @@ def _is_below(key: str, prefixes: Sequence[str]) -> bool:
 
 
 def _parsed(written: str, before: Any) -> Any:
-    """The value of a flag: text in place of text, otherwise a Python literal if it is one."""
+    """The value of a flag: a string if the key holds one, otherwise a Python literal if it parses."""
     if isinstance(before, str):
         return written
     if written.lower() in ("true", "false"):

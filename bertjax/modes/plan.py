@@ -14,7 +14,7 @@ from bertjax.training.config import TrainingConfig
 def plan(
     resolved: Resolved, topology: str, is_search: bool, draw: Callable[[Mapping[str, Any]], None] | None
 ) -> dict[str, Any]:
-    """Returns what training on a slice would need and take; see `planner.run`.
+    """Returns the memory and time that training on a TPU slice would take; see `planner.run`.
 
     Args:
       resolved: the experiment.
@@ -25,7 +25,7 @@ def plan(
     def build(config: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
         planned = Resolved(resolved.module, dict(config))
         complete = planned.rehearsed()
-        if config["num_steps"] is None and config["data"]["source"]:  # how long it takes depends on the rows
+        if config["num_steps"] is None and config["data"]["source"]:  # the number of updates depends on the rows
             with tempfile.TemporaryDirectory() as folder:
                 complete = planned.complete(planned.data(Path(folder)).facts)
         return complete.task, complete.settings

@@ -1,4 +1,4 @@
-"""From a request to an experiment and its settings."""
+"""Resolves a request to an experiment with its config."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ from bertjax.runs.checkpoints import has_checkpoint
 from bertjax.training import sharding
 from bertjax.training.config import InferenceConfig, TrainingConfig
 
-# What a fine-tuning run without a number of updates determines by that of its rows.
+# Keys that fine-tuning derives from the number of rows if they are None.
 _LENGTHS = ("num_steps", "evaluate_every", "checkpoint.save_every")
 
 
 class Complete(NamedTuple):
-    """A task, and the config that it has been built from, all of whose values are set.
+    """A task and the complete config that it was built from.
 
     Attributes:
       config: the config.
-      settings: what it says of training, or only of inference.
-      task: a `Task` in all modes but "predict".
+      settings: its `TrainingConfig`, or its `InferenceConfig` if the experiment only predicts.
+      task: a `Task`, or a `Predicts` if the experiment only predicts.
     """
 
     config: dict[str, Any]
@@ -36,10 +36,10 @@ class Complete(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """An experiment with a config; values that its rows determine may be open.
+    """An experiment with its config. Values that depend on rows may be None.
 
     Attributes:
-      module: the experiment; `Trainable` in all modes but "predict".
+      module: the experiment. It is `Trainable` except in mode "predict", where it need not be.
       config: the config.
     """
 
@@ -52,17 +52,17 @@ class Resolved(NamedTuple):
         return data
 
     def complete(self, facts: Facts) -> Complete:
-        """The task that the facts make of it. Raises UserError for values that are wrong."""
+        """Completes the config by the facts and builds the task. Raises UserError for invalid values."""
         config = facts.complete(self.config)
         settings, experiment = build_all((_settings(self.module), self.module.Config), config, "")
         return Complete(config, settings, self.module.build_task(experiment, facts))
 
     def of_folder(self, folder: Path) -> Complete:
-        """The task of a trained run, or of published weights."""
+        """The task of the trained run or published weights in a folder."""
         return self.complete(self.module.read_facts(build_part(self.module.Config, self.config), folder))
 
     def rehearsed(self) -> Complete:
-        """The task with stand-in facts, after all checks that need neither rows nor devices. Raises UserError."""
+        """Builds the task with stand-in facts. Raises UserError for errors that show without rows or devices."""
         complete = self.complete(self.module.stand_in_facts(build_part(self.module.Config, self.config)))
         values = traverse_util.flatten_dict(self.config, sep=".")
         if all(values[key] is not None for key in _LENGTHS):
@@ -70,12 +70,12 @@ class Resolved(NamedTuple):
         return complete
 
     def open_keys(self) -> frozenset[str]:
-        """The keys whose values rows determine, dotted."""
+        """The dotted keys whose values depend on rows."""
         ours, whole = (traverse_util.flatten_dict(each, sep=".") for each in (self.config, self.rehearsed().config))
         return frozenset(key for key, value in ours.items() if value != whole[key])
 
     def check_folder(self, workdir: Path) -> None:
-        """Raises UserError if a folder holds a run of another config, with which this one does not go on."""
+        """Raises UserError if the folder holds a run that this config can neither resume nor extend."""
         free = extension.free_keys(workdir, self.config)
         run_folder.check_config(workdir, self.config, self.open_keys() | free)
 
@@ -88,7 +88,7 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
       given: the config of a new run, or None for that of the run in `workdir`.
       find: the experiment of a name.
     Raises:
-      UserError: flags or config keys that are missing, wrong or contradictory.
+      UserError: for flags or config keys that are missing, invalid or contradictory.
     """
     config = config_of(request, given)
     module: Any = find(config.get("experiment", ""))
@@ -96,8 +96,10 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
     if not trains and request.mode != "predict":
         fix = "add --mode=predict --input=FILE --output=FOLDER/, and leave out --workdir"
         raise UserError(f"--mode={request.mode}", got="an experiment without training", expected="predict", fix=fix)
-    check_unresolved((_settings(module), module.Config), config)  # no key is missing where `resolve` looks
-    if given is None:  # a run's own config is resolved, and the folder in init_from may be gone
+    check_unresolved(
+        (_settings(module), module.Config), config
+    )  # `module.resolve` reads keys without checking that they exist
+    if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
         named = request.sources if request.mode == "evaluate" else ()
         values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
         if values and trains:
@@ -117,19 +119,20 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
 
 
 def rehearse(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> dict[str, Any]:
-    """Returns the config after `Resolved.rehearsed`, with stand-ins for values that rows determine."""
+    """Returns the complete config of `Resolved.rehearsed`: values that depend on rows come from stand-in facts."""
     return resolve(request, given, find).rehearsed().config
 
 
 def check_folder(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> None:
-    """Raises UserError, as `run` would, for a bad config, or a folder that holds a run of another one."""
+    """Raises UserError, as `run` would, for an invalid config or a folder that holds a run of another config."""
     resolve(request, given, find).check_folder(Path(request.workdir))
 
 
 def _with_settings_of_folder(request: Request, module: Trainable, config: dict[str, Any]) -> dict[str, Any]:
-    """The config with the settings that the folder in `init_from` states.
+    """The config with the settings of the folder in `init_from`.
 
-    A run of the same experiment states them for evaluation and prediction, a published folder for training too.
+    Settings of a run of the same experiment apply to evaluation and prediction, those of a published folder also to
+    training.
     """
     folder = Path(config["init_from"])
     stated: Mapping[str, Any] = {}
@@ -144,7 +147,7 @@ def _with_settings_of_folder(request: Request, module: Trainable, config: dict[s
 
 
 def _settings(module: Experiment) -> type[InferenceConfig]:
-    """The settings that an experiment has besides its own."""
+    """The dataclass of the settings that all experiments of this kind share."""
     return TrainingConfig if _trains(module) else InferenceConfig
 
 

@@ -1,4 +1,4 @@
-"""The data that a task is trained or scored on, prepared."""
+"""Checks and prepares the data that a task is trained or scored on."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from bertjax.runs import run_folder
 
 
 def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
-    """Returns the data of a run and its task, with stand-in facts if the data have to be prepared before their own.
+    """Returns the data and the task of a run. The task has stand-in facts unless `Data.is_prepared`.
 
     Raises:
-      UserError: all that can be told before anything is written.
+      UserError: for every error that can be found before anything is written.
     """
     complete = resolved.rehearsed()
     data = resolved.data(workdir / "data")
@@ -23,7 +23,7 @@ def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
 
 
 def check_rows(resolved: Resolved, data: Data) -> None:
-    """Raises UserError for bad rows of a new run, unless its data have to be prepared before they are read."""
+    """Reads up to the first validation example, so that bad rows raise UserError; not before data are prepared."""
     if data.is_prepared and resolved.config["data"]["source"]:
         next(data.held_out(), None)
 
@@ -34,9 +34,9 @@ def prepare(data: Data, workdir: Path, *, is_of_run: bool) -> None:
     Args:
       data: the data.
       workdir: the run's folder.
-      is_of_run: whether they have to be the data that the run began with.
+      is_of_run: whether the data must be the same as when the run began.
     Raises:
-      UserError: bad text, or text that has changed since the run began.
+      UserError: for bad text, or text that has changed since the run began.
     """
     distributed.agree(data.fingerprint, "the text to prepare")
     if is_of_run:

@@ -21,7 +21,7 @@ def train(
     profile: range,
     render_page: Callable[[Path], Path] | None,
 ) -> Outcome:
-    """Trains a run, or resumes it; then tests it and writes its page.
+    """Starts or resumes a run; after training, scores the test split and writes the page.
 
     Args:
       resolved: the experiment.
@@ -30,7 +30,7 @@ def train(
       profile: the updates to trace.
       render_page: writes the page of a folder and returns its path; None for no page.
     Raises:
-      UserError: a config, text or folder that is wrong.
+      UserError: for an invalid config, text or folder.
     """
     data, checked = text.checked(resolved, workdir)
     loop.check(checked.task, checked.settings, checked.config)
@@ -53,7 +53,7 @@ def train(
 
 
 def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Writes `config.json`. What a run of fewer updates showed at its end is deleted."""
+    """Writes `config.json`. If this extends a finished run, deletes the samples of its shorter version."""
     free = extension.free_keys(workdir, config)
     run_folder.save_config(workdir, config, free)
     if free:
@@ -61,7 +61,7 @@ def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
 
 
 def _test(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:
-    """Adds a trained run's metrics on the test split, if there is one, beside the split's baselines of step 0; once."""
+    """Logs the metrics and baselines of the test split at the last step, if the split exists and is not scored yet."""
     if next(data.tested(), None):
         with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
             if not log.has_scores(settings.num_steps, "test/"):

@@ -1,4 +1,4 @@
-"""What all tasks of a BERT have in common: configuration, inputs, weights to begin with, vocabulary and export."""
+"""Base classes of tasks with a BERT: model config, inputs, vocabulary, initial weights and export."""
 
 import abc
 import dataclasses
@@ -25,13 +25,13 @@ from bertjax.models.transformer import TENSOR_RULES
 from bertjax.tasks import pretrained, samples
 
 _log = logging.getLogger(__name__)
-_MOST_PADDING = 128  # embeddings without a token, which some have to fill up a multiple of that
+_MOST_PADDING = 128  # embeddings without a token: some models round the vocabulary size up to a multiple of this
 INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 
 
 @runtime_checkable
 class HasModel(Protocol):
-    """The config of an experiment with a BERT, which may have nothing to train."""
+    """The config keys that every experiment with a BERT has, including those that only predict."""
 
     @property
     def init_from(self) -> str:
@@ -39,25 +39,25 @@ class HasModel(Protocol):
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """Fields of `BertConfig` and of what is on top of it."""
+        """Fields of `BertConfig` and of the head."""
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """How text is read and encoded, "lowercase" among it."""
+        """How text is read and encoded; includes the fields of `VocabularyConfig`."""
 
 
 C = TypeVar("C", bound=HasModel)
 
 
 def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[BertConfig, Any]:
-    """The encoder's configuration, and that of the head on top of it.
+    """Returns the configuration of the encoder and of the head.
 
     Args:
-      config: whose `model` has the fields of both.
+      config: the config; its `model` has the fields of both.
       head: the dataclass of the head.
-      vocab: the vocabulary, as large as the model's where `model.vocab_size` does not say another size.
+      vocab: the vocabulary. Its size is the default of `model.vocab_size`.
     Raises:
-      UserError: a key that neither knows or that is missing, or a value out of range.
+      UserError: for an unknown or missing key, a value out of range, or a vocabulary larger than `model.vocab_size`.
     """
     size = len(vocab)
     values = {**config.model, "vocab_size": config.model.get("vocab_size") or size, "next_sentence": False}
@@ -73,28 +73,30 @@ def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[B
         )
     if bert.vocab_size - size > _MOST_PADDING and not is_bare(vocab):
         _log.warning(
-            "data.vocab_file has %d tokens for %d embeddings: is it that of the weights?", size, bert.vocab_size
+            "data.vocab_file has %d tokens for %d embeddings: is it the vocabulary of these weights?",
+            size,
+            bert.vocab_size,
         )
     return bert, found
 
 
 def check_two_segments(config: BertConfig) -> None:
-    """Raises UserError for a BERT without a token type for each of two texts."""
+    """Raises UserError if the model has fewer than two token types."""
     if config.type_vocab_size < 2:
         raise UserError(
             "config key model.type_vocab_size",
             got=config.type_vocab_size,
             expected="at least 2, a token type for each of two segments",
-            fix="begin with a BERT that has them",
+            fix="use a BERT that has them",
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class BertFacts(Facts):
-    """The facts of a task whose data determine a vocabulary alone.
+    """The facts of a task that needs only a vocabulary.
 
     Attributes:
-      tokenizer: with the vocabulary.
+      tokenizer: the tokenizer, with the vocabulary.
     """
 
     tokenizer: WordPiece
@@ -105,12 +107,12 @@ class BertFacts(Facts):
 
 
 def read_tokenizer(config: HasModel, folder: Path) -> WordPiece:
-    """The vocabulary in a folder, cased as `data.lowercase` says."""
+    """Reads the vocabulary in a folder; `data.lowercase` determines the casing."""
     return given_vocabulary(folder, build_part(VocabularyConfig, config.data, "data").lowercase)
 
 
 def stand_in_tokenizer() -> WordPiece:
-    """Special tokens in the place of a vocabulary, where only settings are checked."""
+    """A vocabulary of the special tokens only, for checks of settings."""
     return WordPiece(SPECIALS, lowercase=True)
 
 
@@ -125,17 +127,17 @@ def stand_in_facts(config: HasModel) -> BertFacts:
 
 
 class BertPredicts(Predicts, Generic[C]):
-    """A task with a model that has BERT as `bert`."""
+    """A task that predicts with a model whose encoder is a BERT named `bert`."""
 
     def __init__(self, config: C, tokenizer: WordPiece, bert: BertConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
 
         Args:
-          config: its settings.
-          tokenizer: with the vocabulary.
-          bert: the configuration of `bert`.
+          config: the settings.
+          tokenizer: the tokenizer, with the vocabulary.
+          bert: the configuration of the encoder.
           model: the whole model.
-          seq_len: tokens of a row to predict on, at most.
+          seq_len: the most tokens of a row to predict on.
         """
         self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
         self._model_config, self._model = bert, model
@@ -153,7 +155,7 @@ class BertPredicts(Predicts, Generic[C]):
         return pretrained.warm_start(params, folder, self.modules_afresh(folder))
 
     def modules_afresh(self, folder: Path) -> Sequence[str]:
-        """The modules that start afresh even if a folder has weights of that name."""
+        """Names of modules that keep their random initialization even if the folder has weights for them."""
         return ()
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
@@ -165,40 +167,40 @@ class BertPredicts(Predicts, Generic[C]):
         return bucket_lengths(self._seq_len)
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
-        """Returns the model's output for BERT's inputs; without `rng`, dropout is off."""
+        """Returns the model's output for the `BertInputs` of a batch. Dropout is off if `rng` is None."""
         rngs = {} if rng is None else {"dropout": rng}
         inputs = BertInputs.of(batch)
         return self._model.apply({"params": params}, inputs, deterministic=rng is None, rngs=rngs)
 
 
 class BertTask(BertPredicts[C], Task):
-    """A task that trains such a model.
+    """A task that trains a model whose encoder is a BERT.
 
     Attributes:
-      architecture: the class of transformers that opens what is exported.
-      labels: the names of the classes, in order; none where there are none.
+      architecture: the class of transformers that opens the exported folder.
+      labels: the names of the classes, in order; empty for tasks without classes.
     """
 
     architecture: str
     labels: Sequence[str] = ()
 
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Yields held-out examples, the first of them with what their tokens attend to; and the positions."""
+        """Yields validation examples, the first few with attention weights, and the position embeddings."""
         for number, (example, outputs) in enumerate(infer(self.shown(data))):
             seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
             yield {**self.sample(example, outputs), **seen}
         yield from samples.bert_positions(params)
 
     def shown(self, data: Data) -> Iterator[Example]:
-        """Yields the examples that the run's page may show."""
+        """Yields candidates for the examples on the run's page."""
         return data.held_out()
 
     @abc.abstractmethod
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Returns the record of a held-out example as the run's page shows it: with its "kind" and the reference."""
+        """Returns the record of a validation example for the run's page, with its "kind" and the reference."""
 
     def export(self, params: Params, folder: Path) -> None:
-        """Writes a folder that `from_pretrained` of transformers' `architecture` opens."""
+        """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
         huggingface.save(folder, params, self._model_config, self.architecture, self.labels or None)
         self._tokenizer.save(folder, self._model_config.max_positions)
 
@@ -206,12 +208,12 @@ class BertTask(BertPredicts[C], Task):
 def batch_specs(
     shapes: Iterable[tuple[int, ...]], of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
 ) -> list[dict[str, jax.ShapeDtypeStruct]]:
-    """Shape and type of each field of a batch; see `Task.batch_specs`.
+    """Shape and dtype of each field of a batch; see `Task.batch_specs`.
 
     Args:
-      shapes: of the tokens of a batch: rows and length, see `shapes`, or rows, choices of each and length.
-      of_tokens: types of what tokens have beside BERT's inputs.
-      of_rows: types of what rows have.
+      shapes: shapes of the token fields: (rows, length) as `shapes` returns, or (rows, choices, length).
+      of_tokens: dtypes of the token fields other than BERT's inputs.
+      of_rows: dtypes of the row fields other than "weights".
     """
     of_tokens = {**dict.fromkeys(INPUTS, np.int32), **of_tokens}
     of_rows = {**of_rows, "weights": np.float32}
@@ -223,10 +225,10 @@ def batch_specs(
 
 
 def shapes(batch_size: int, seq_len: int) -> list[tuple[int, int]]:
-    """As many rows of each bucket's length."""
+    """The shape of a batch for each bucket length; all have `batch_size` rows."""
     return [(batch_size, length) for length in bucket_lengths(seq_len)]
 
 
 def to_example(rows: Sequence[Mapping[str, np.ndarray]], source: Any) -> Example:
-    """An example whose rows have BERT's inputs, `segment_ids` among them."""
+    """Returns an example whose rows also have `segment_ids`, 1 at every token."""
     return Example([{**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)} for row in rows], source)

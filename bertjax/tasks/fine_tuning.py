@@ -1,4 +1,4 @@
-"""What all fine-tuning has in common: its config, lengths in epochs, its facts and its data."""
+"""Base classes of fine-tuning: config, facts and data; and lengths in epochs."""
 
 import abc
 import dataclasses
@@ -20,21 +20,21 @@ from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.tasks.bert import INPUTS, BertFacts, batch_specs, read_tokenizer, shapes, stand_in_tokenizer
 
-# Keys of `model` for what knows nothing of packed rows.
+# Keys of `model` for modules that do not support packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig(Constrained):
-    """The keys of the config that every experiment reads which trains a BERT further.
+    """The config keys of every experiment that trains a BERT from `init_from`.
 
     Attributes:
       experiment: the name of its file.
-      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to begin with; or "".
-      seed: of parameters, the order of rows, dropout, and whatever else is drawn.
+      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to start from; or "".
+      seed: seed of all random numbers: parameters, row order, dropout and others.
       batch_size: rows of an update, over all devices and micro-batches.
       model: fields of `BertConfig` and of the head.
-      data: which rows, and how they are encoded.
+      data: which rows to read, and how to encode them.
     """
 
     experiment: str
@@ -47,12 +47,12 @@ class WarmStartConfig(Constrained):
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningConfig(WarmStartConfig):
-    """The keys of those that count epochs; see `resolve_lengths`.
+    """The config keys of experiments whose length is set in epochs; see `resolve_lengths`.
 
     Attributes:
-      num_epochs: how often training goes through the rows, where `num_steps` is not set.
-      warmup_fraction: which fraction of the updates, or of `optimizer.schedule_steps`, is warm-up, where
-        `optimizer.warmup_steps` is not set.
+      num_epochs: epochs to train for, if `num_steps` is not set.
+      warmup_fraction: the warm-up as a fraction of `optimizer.schedule_steps`, or of `num_steps` if that is not set;
+        ignored if `optimizer.warmup_steps` is set.
     """
 
     num_epochs: Annotated[float, above(0, below=math.inf)]
@@ -61,10 +61,10 @@ class FineTuningConfig(WarmStartConfig):
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig(Constrained, prefix="model"):
-    """What classifies on top of the encoder; see `bertjax.models.heads`.
+    """The classifier on top of the encoder; see `bertjax.models.heads`.
 
     Attributes:
-      classifier_dropout: on what the classifier reads.
+      classifier_dropout: dropout rate of the classifier's input.
       lstm_size: width of each direction of a BiLSTM on top of the encoder; 0 for none.
     """
 
@@ -73,13 +73,14 @@ class HeadConfig(Constrained, prefix="model"):
 
 
 def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
-    """Fills in what a config leaves open: `num_steps`, the warm-up, and when to evaluate and to save.
+    """Fills in `num_steps`, the warm-up, and the intervals of evaluation and saving, where they are None.
 
-    These become `num_epochs`; the fraction `warmup_fraction` of that, or of `optimizer.schedule_steps`; once an epoch.
+    `num_steps` comes from `num_epochs`, `optimizer.warmup_steps` from `warmup_fraction`. Evaluation is once an epoch,
+    and saving as often as evaluation.
 
     Args:
-      config: with those keys.
-      count_rows: returns the rows of an epoch; not called where nothing that depends on them is open.
+      config: a config with these keys.
+      count_rows: returns the number of rows in an epoch; called only if it is needed.
     """
     resolved = {**config, "optimizer": dict(config["optimizer"]), "checkpoint": dict(config["checkpoint"])}
     if open_lengths(config):
@@ -93,32 +94,32 @@ def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) ->
 
 
 def open_lengths(config: Mapping[str, Any]) -> list[str]:
-    """The keys that a config leaves to the number of its rows."""
+    """The unset keys of a config that depend on the number of rows."""
     values = {key: config[key] for key in ("num_steps", "evaluate_every")}
     values["checkpoint.save_every"] = config["checkpoint"]["save_every"]
     return [key for key, value in values.items() if value is None]
 
 
 def _fill(tree: dict[str, Any], key: str, value: int) -> None:
-    """Sets what is not set; a 0 is, and is told of where it is read."""
+    """Sets a key that is None. A 0 is kept: the config check reports it if it is invalid."""
     if tree[key] is None:
         tree[key] = value
 
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningFacts(BertFacts):
-    """The facts of a task that is fine-tuned for some epochs.
+    """The facts of a task whose length is set in epochs.
 
     Attributes:
-      labels: the classes, in order; none where there are none, or the config has them.
-      count_rows: returns the rows of an epoch.
+      labels: the classes, in order; empty if the task has none or the config names them.
+      count_rows: returns the number of rows in an epoch.
     """
 
     labels: tuple[str, ...] = ()
     count_rows: Callable[[], int] = lambda: 1
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Facts.complete`: the classes, and lengths in updates."""
+        """See `Facts.complete`; fills in the classes and the lengths in updates."""
         if self.labels:
             config = {**config, "data": {**config["data"], "labels": self.labels}}
         return resolve_lengths(config, self.count_rows)
@@ -138,14 +139,22 @@ C = TypeVar("C", bound=FineTuningConfig)
 
 
 class FineTuningData(Data, Generic[C]):
-    """Rows that are read as they stand, and a vocabulary that is given. Subclasses read and encode the rows.
+    """Data with a given vocabulary, read without preparation. Subclasses read and encode the rows.
 
     Attributes:
-      tokenizer: the vocabulary: the given one, as the folder keeps it; where nothing is trained, that of the folder.
+      tokenizer: the given vocabulary, from the folder's copy if there is one. Without training rows, the vocabulary in
+        the folder.
     """
 
     def __init__(self, config: C, folder: Path, seq_len: int, packing: bool) -> None:
-        """Args: settings; see `Trainable.build_data`; tokens of a row at most; whether examples share rows."""
+        """Initializes the data.
+
+        Args:
+          config: the settings.
+          folder: see `Trainable.build_data`.
+          seq_len: the most tokens of a row.
+          packing: whether training examples share rows.
+        """
         self._config, self._seq_len, self._packing = config, seq_len, packing
         self._given = GivenText.of(config.data, folder)
 
@@ -160,7 +169,7 @@ class FineTuningData(Data, Generic[C]):
         return self._given.fingerprint
 
     def prepare(self) -> None:
-        """Keeps the vocabulary in the folder."""
+        """Copies the vocabulary into the folder."""
         self._given.run()
 
     @functools.cached_property
@@ -178,19 +187,19 @@ class FineTuningData(Data, Generic[C]):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes; none where there are none to tell apart."""
+        """The classes, in order; empty for tasks without classes."""
         return ()
 
     @abc.abstractmethod
     def encoded(self) -> Iterable[Row]:
-        """The rows to train on: "input_ids", "token_type_ids", and what else the loss needs."""
+        """The training rows: "input_ids", "token_type_ids", and the fields that the loss needs."""
 
     @functools.cached_property
     def _rows(self) -> Padded:
         return Rows(self.encoded())
 
     def _count_rows(self) -> int:
-        """The rows of an epoch; 1 where there is nothing to train on."""
+        """The number of rows in an epoch; 1 without training rows."""
         return count_rows(self._rows.lengths, self._seq_len, self._packing) if self._config.data["source"] else 1
 
     @functools.cached_property
@@ -205,12 +214,12 @@ class FineTuningData(Data, Generic[C]):
 def training_specs(
     batch_size: int, length: int, packing: bool, of_tokens: Mapping[str, Any], of_examples: Mapping[str, Any]
 ) -> list[dict[str, jax.ShapeDtypeStruct]]:
-    """Shape and type of each field of `packed_rows.training_batches`; see `Task.batch_specs`.
+    """Shape and dtype of each field of `packed_rows.training_batches`; see `Task.batch_specs`.
 
     Args:
-      batch_size, length, packing: as there.
-      of_tokens: types of what tokens have beside BERT's inputs.
-      of_examples: types of what examples have.
+      batch_size, length, packing: see `packed_rows.training_batches`.
+      of_tokens: dtypes of the token fields other than BERT's inputs.
+      of_examples: dtypes of the example fields.
     """
     if not packing:
         return batch_specs(shapes(batch_size, length), of_tokens, of_examples)
@@ -224,17 +233,17 @@ def training_specs(
 
 
 def check_packing(packing: bool, model: Mapping[str, Any]) -> None:
-    """Raises UserError if rows are to be packed for a model that reads on from one example into the next.
+    """Raises UserError if packing is on for a model that would mix the examples of a row.
 
     Args:
-      packing: whether they are.
-      model: the config's.
+      packing: whether packing is on.
+      model: the subtree `model` of the config.
     """
     wrong = [f"model.{key}={model[key]}" for key in _NOT_PACKED if model.get(key)]
     if packing and wrong:
         raise UserError(
             "config key data.packing",
             got=f"True with {', '.join(wrong)}",
-            expected="False, or a classifier on BERT itself: a BiLSTM reads on from one example of a row into the next",
-            fix="leave out --config.data.packing, or that",
+            expected="False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row",
+            fix="leave out one of them",
         )

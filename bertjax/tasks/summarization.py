@@ -1,4 +1,4 @@
-"""What all summarization has in common: a run's articles and their vocabulary, its tasks, and figures of summaries."""
+"""Base classes of summarization: config, articles, vocabulary and tasks; and metrics of summaries."""
 
 import abc
 import dataclasses
@@ -35,7 +35,7 @@ from bertjax.tasks.bert import BertFacts, BertTask, check_two_segments, model_co
 from bertjax.tasks.fine_tuning import WarmStartConfig
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-# Where neither the config nor `init_from` says what rows are like.
+# Defaults of keys that neither the config nor `init_from` sets.
 _ROWS = {"data.words": "bert", "data.interval_segments": True}
 # Keys of `data` that may differ when a trained run is used: how articles are read and labeled.
 FREE_AFTER_TRAINING = tuple(
@@ -46,13 +46,13 @@ FREE_AFTER_TRAINING = tuple(
     )
 )
 _SEQ_LEN, _OVERLAP = 512, 128  # the defaults
-# What to say where few letters of the summaries are ASCII.
+# The advice if few letters of the summaries are ASCII.
 OF_OTHER_LETTERS = "--config.data.oracle.letters=unicode --config.rouge.flavor=unicode --config.rouge.stem=False"
-_LOOKED_AT = 1000  # articles, which tell the letters of all
+_LOOKED_AT = 1000  # articles that the share of ASCII letters is estimated from
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 
-Rules = Callable[[LimitedArticle], SelectionConfig]  # by which an article's sentences are chosen
+Rules = Callable[[LimitedArticle], SelectionConfig]  # the selection rules for an article
 Scores = Float[np.ndarray, " E"]
 # In the order of `ArticleDataConfig`.
 _DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig)
@@ -60,13 +60,13 @@ _DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfi
 
 @dataclasses.dataclass(frozen=True)
 class SummarizationConfig(WarmStartConfig):
-    """The keys of the config that all summarization reads.
+    """The config keys of all summarization.
 
     Attributes:
-      batch_size: rows of an update, over all devices and micro-batches, where they are padded to `data.seq_len` tokens;
-        of shorter rows there are as many more as make up for it, in multiples of this.
-      positions: what positions that the model in `init_from` does not have begin as: "tile", copies of all that it has,
-        again and again; "repeat_last", copies of the last, as PreSumm. See `pretrained.extend_positions`.
+      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. Batches of
+        shorter rows hold a multiple of this, for about as many tokens.
+      positions: the initial values of positions that the model in `init_from` lacks: "tile", repeated copies of all its
+        positions; "repeat_last", copies of the last one, as PreSumm. See `pretrained.extend_positions`.
       rouge: fields of `RougeConfig`.
     """
 
@@ -78,13 +78,13 @@ C = TypeVar("C", bound=SummarizationConfig)
 
 
 def resolve(config: Mapping[str, Any], otherwise: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines, and how articles become rows.
+    """Fills in what `init_from` determines, and the defaults of `data`.
 
     Args:
-      config: the whole of it.
+      config: the whole config.
       otherwise: see `pretrained.resolve`.
     Raises:
-      UserError: contradictions, and keys of `data` that are missing or wrong.
+      UserError: for contradictions, and for keys of `data` that are missing or invalid.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN, extends_positions=True, otherwise={**_ROWS, **otherwise})
     data = config["data"]
@@ -95,7 +95,7 @@ def resolve(config: Mapping[str, Any], otherwise: Mapping[str, Any]) -> dict[str
 
 
 class ArticleDataConfig(NamedTuple):
-    """What `config.data` says."""
+    """The parts of `config.data`."""
 
     articles: ArticlesConfig
     labels: LabelsConfig
@@ -104,17 +104,17 @@ class ArticleDataConfig(NamedTuple):
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "ArticleDataConfig":
-        """Reads it. Raises UserError for keys or values that are not right."""
+        """Builds the parts. Raises UserError for invalid keys or values."""
         return cls(*build_all(_DATA, data, "data"))
 
 
 def read_tokenizer(config: SummarizationConfig, folder: Path) -> WordPiece:
-    """The vocabulary in a folder, or that of the config for a checkpoint of PreSumm's, which has none."""
+    """Reads the vocabulary in a folder, or `data.vocab_file` for a PreSumm checkpoint, which has none."""
     return bert.read_tokenizer(config, Path(config.data["vocab_file"]) if presumm.is_checkpoint(folder) else folder)
 
 
 class Source(NamedTuple):
-    """What the rows of an example have been made of."""
+    """The article of an example, and its rows."""
 
     article: LimitedArticle
     rows: Sequence[ArticleRow]
@@ -122,12 +122,12 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """How articles become examples.
+    """Encodes articles as examples.
 
     Attributes:
-      tokenizer: with the vocabulary.
-      config: how they become rows.
-      inputs: the fields of these rows that the model reads, see `ArticleRow`.
+      tokenizer: the tokenizer, with the vocabulary.
+      config: how articles become rows.
+      inputs: the row fields that the model reads, see `ArticleRow`.
     """
 
     tokenizer: WordPiece
@@ -135,31 +135,31 @@ class Encoding:
     inputs: Sequence[str]
 
     def rows(self, article: LimitedArticle) -> list[ArticleRow]:
-        """The rows of an article, one at least."""
+        """The rows of an article, at least one."""
         found = article_rows.rows(article.sentences, self.tokenizer, self.config)
         return [row._replace(inputs={name: row.inputs[name] for name in self.inputs}) for row in found]
 
     def example(self, article: LimitedArticle) -> Example:
-        """An article to summarize; its source is a `Source`."""
+        """The example of an article. Its source is a `Source`."""
         rows = self.rows(article)
         return to_example([row.inputs for row in rows], Source(article, rows))
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields examples that are summarized together; subclasses may number them, and log what concerns them all."""
+        """Yields the examples of one input. Subclasses may number them, and log statistics at the end."""
         yield from examples
 
 
 class SummarizationData(Data, Generic[C]):
-    """Articles as they stand, and a vocabulary, kept in the folder, which may have to be trained on them."""
+    """Articles, read without preparation, and a vocabulary in the folder, given or trained on the articles."""
 
     def __init__(self, config: C, folder: Path, rules: Rules, more: tuple[str, ...] = ()) -> None:
         """Initializes the data; see `Trainable.build_data`.
 
         Args:
           config: the settings.
-          folder: of the vocabulary.
-          rules: of the baselines.
-          more: tokens of a vocabulary that is trained, beside its own.
+          folder: the folder that the vocabulary is kept in.
+          rules: the selection rules of the baselines.
+          more: extra tokens to add to a trained vocabulary.
         """
         self._config, self._folder, self._rules = config, folder, rules
         self._parts = ArticleDataConfig.of(config.data)
@@ -178,18 +178,18 @@ class SummarizationData(Data, Generic[C]):
         return bool(self._parts.articles.source) and (is_given or self._text.is_finished())
 
     def prepare(self) -> None:
-        """Keeps the vocabulary in the folder; trains it first unless it is given."""
+        """Writes the vocabulary into the folder. Trains it first unless it is given."""
         self._text.run()
 
     @functools.cached_property
     def tokenizer(self) -> WordPiece:
-        """The vocabulary: the given one, as the folder keeps it; where nothing is trained, that of the folder."""
+        """The folder's vocabulary if it is prepared or there are no training articles; otherwise the given one."""
         is_kept = not self._parts.articles.source or self._text.is_finished()
         return read_tokenizer(self._config, self._folder) if is_kept else article_text.given(self._parts.vocabulary)
 
     @property
     def facts(self) -> BertFacts:
-        """See `Data.facts`. Raises UserError for bad articles to score, before a model is trained or read."""
+        """See `Data.facts`. Also reads the validation and test articles, so that bad ones raise UserError early."""
         _ = self.scored
         return BertFacts(self.tokenizer)
 
@@ -199,32 +199,32 @@ class SummarizationData(Data, Generic[C]):
 
     @functools.cached_property
     def scored(self) -> Mapping[str, tuple[LimitedArticle, ...]]:
-        """The articles of all splits but "train"."""
+        """The validation and test articles, by split."""
         return {split: self.read(split) for split in article_text.splits(self._parts.articles)[1:]}
 
     @property
     def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:
-        """Those of them that summaries are made of."""
+        """The articles of `scored` that are summarized for metrics."""
         return self.scored
 
     @property
     @abc.abstractmethod
     def encoding(self) -> Encoding:
-        """How articles become examples, with the vocabulary."""
+        """The encoding of articles."""
 
     @abc.abstractmethod
     def encoded(self, articles: Sequence[LimitedArticle]) -> Padded:
-        """Articles as rows to learn from."""
+        """Encodes articles as training rows."""
 
     def bucketed(self, articles: Sequence[LimitedArticle]) -> BucketedBatches:
-        """The rows to learn from in batches."""
+        """Batches of the training rows of articles, by length."""
         lengths = bucket_lengths(self._parts.rows.seq_len)
         sizes = budget_sizes(lengths, self._config.batch_size)
         return BucketedBatches(self.encoded(articles), lengths, sizes, self._config.seed)
 
     @functools.cached_property
     def train(self) -> BucketedBatches:
-        """The batches of the training articles, which are not read to be scored."""
+        """The training batches. Cached lazily: evaluation does not read the training articles."""
         return self.bucketed(self.read("train"))
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
@@ -232,7 +232,7 @@ class SummarizationData(Data, Generic[C]):
         return self.train.training(start, rows) if split == "train" else iter(())
 
     def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; an article each."""
+        """See `Data.held_out`; an example is an article."""
         return self._examples("valid")
 
     def tested(self) -> Iterator[Example]:
@@ -243,12 +243,12 @@ class SummarizationData(Data, Generic[C]):
         return self.encoding.counted(map(self.encoding.example, self.summarized.get(split, ())))
 
     def baselines(self) -> Mapping[str, float]:
-        """What the first sentences score, and those of the oracle; see `baselines`."""
+        """Metrics of the first sentences and of the oracle; see `baselines`."""
         return baselines(self.summarized, self._rules, build(RougeConfig, self._config.rouge, "rouge"))
 
 
 class SummarizationTask(BertTask[C]):
-    """A task with a model that reads articles with BERT."""
+    """A task that summarizes articles with a BERT encoder."""
 
     def __init__(
         self, config: C, encoding: Encoding, head: type, model: Callable[[BertConfig, Any], nn.Module]
@@ -256,10 +256,10 @@ class SummarizationTask(BertTask[C]):
         """Initializes the task; see `Experiment.build_task`.
 
         Args:
-          config: its settings.
-          encoding: of articles.
-          head: the dataclass of what is on top of BERT.
-          model: makes the whole model from the configuration of BERT and that of the head.
+          config: the settings.
+          encoding: the encoding of articles.
+          head: the dataclass of the head.
+          model: builds the whole model from the configurations of BERT and of the head.
         """
         self._parts, self._encoding = ArticleDataConfig.of(config.data), encoding
         configs = model_configs(config, head, encoding.tokenizer.vocab)
@@ -271,27 +271,27 @@ class SummarizationTask(BertTask[C]):
         self._rouge = build(RougeConfig, config.rouge, "rouge")
 
     def warm_start(self, params: Params) -> Params:
-        """See `Predicts.warm_start`; positions beyond those of the weights are copies, see `config.positions`."""
+        """See `Predicts.warm_start`; `config.positions` determines positions that the weights lack."""
         folder, positions = self._config.init_from, self._config.positions
         return pretrained.warm_start(params, Path(folder), positions=positions) if folder else params
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Rows and lengths that a batch may have."""
+        """(rows, length) of each possible batch."""
         lengths = self.predict_lengths()
         return list(zip(budget_sizes(lengths, self._config.batch_size), lengths, strict=True))
 
     @property
     def limits(self) -> ArticleLimits:
-        """What is taken of articles to summarize."""
+        """The limits of articles to summarize."""
         return self._parts.labels.limits
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example of all lines, or one of each: see `ArticleFormat.layout`."""
+        """One example of all lines, or one per line; see `ArticleFormat.layout`."""
         bad_rows = BadRows(self._parts.articles.on_bad_row)
         return self._examples(articles.parse(lines, self._parts.articles, bad_rows), bad_rows)
 
     def examples_of(self, path: str) -> Iterator[Example]:
-        """An example of each article of files or of a folder; see `article_formats.read`."""
+        """One example per article of the files or folder; see `article_formats.read`."""
         bad_rows = BadRows(self._parts.articles.on_bad_row)
         return self._examples(articles.read(path, "--input", self._parts.articles, bad_rows), bad_rows)
 
@@ -304,28 +304,28 @@ class SummarizationTask(BertTask[C]):
         return self._encoding.example(found)
 
     def line(self, record: Mapping[str, Any]) -> str:
-        """What a file of summaries has of a record."""
+        """The summary on one line."""
         return " ".join(record["summary"])
 
     def export(self, params: Params, folder: Path) -> None:
-        """A folder whose encoder `transformers.BertModel.from_pretrained` opens, with the rest and the vocabulary."""
+        """Writes weights and vocabulary; `transformers.BertModel.from_pretrained` opens the encoder."""
         rows = {"words": self._parts.rows.words, "interval_segments": self._parts.rows.interval_segments}
         presumm.save(folder, params, self._model_config, self._head, rows)
         self._tokenizer.save(folder, self._model_config.max_positions)
 
 
 def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:
-    """A record with the reference of its article, if it has one."""
+    """Adds the reference summary to a record if the article has one."""
     return record if article.summary is None else {**record, "reference": list(article.summary)}
 
 
 def texts(article: LimitedArticle) -> list[str]:
-    """The sentences that were taken, uncut."""
+    """The sentences within the limits, not truncated."""
     return [article.article.sentences[number] for number in article.numbers]
 
 
 def select(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> Selection:
-    """Which of the sentences that were taken make the summary; compared in lower case, as PreSumm does."""
+    """Selects the sentences of the summary. N-gram blocking ignores case, as in PreSumm."""
     found = [text.lower() for text in texts(article)]
     selected = selection.select(scores, found, rules)
     if rules.word_budget and not selected.chosen and min(len(words.split(text)) for text in found) > rules.word_budget:
@@ -341,34 +341,34 @@ def summary(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> 
 
 
 def lead(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
-    """The first sentences: as many, but with no rules for their scores."""
+    """The first sentences, as many as `rules` allow, without threshold and n-gram blocking."""
     return summary(article, selection.lead_scores(len(article.numbers)), selection.plain(rules))
 
 
 def oracle(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
-    """The sentences that are to be learned: as many, but with no rules for their scores."""
+    """The oracle's sentences, as many as `rules` allow, without threshold and n-gram blocking."""
     labels = np.flatnonzero(article.labels).tolist()
     return summary(article, selection.oracle_scores(labels, len(article.numbers)), selection.plain(rules))
 
 
 def figure_names(config: RougeConfig) -> tuple[str, ...]:
-    """The names that `figures` gives."""
+    """The names of the metrics of `figures`."""
     return (*_rouge_names(config), *_OVER_LEAD)
 
 
 def _rouge_names(config: RougeConfig) -> tuple[str, ...]:
-    """F1, and recall where the words are limited, each with its interval."""
+    """The names of F1, of recall if words are limited, and of their intervals."""
     parts = ("",) if config.words is None else ("", "_recall")
     return tuple(f"{name}{part}{end}" for part in parts for name in METRICS for end in _ENDS)
 
 
 def ascii_share(found: Sequence[LimitedArticle]) -> float:
-    """The share of the letters of the summaries that ASCII has, by which the oracle and ROUGE may go."""
+    """The share of ASCII letters among the letters of the summaries; the oracle and ROUGE may see only these."""
     return words.ascii_share(sentence for summary in _references(found[:_LOOKED_AT]) for sentence in summary)
 
 
 def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, config: RougeConfig) -> dict[str, float]:
-    """What `lead` and `oracle` score on each split, as "SPLIT/lead_rouge1" and so on, with 95 % intervals."""
+    """Metrics of `lead` and `oracle` on each split, such as "SPLIT/lead_rouge1", with 95 % intervals."""
     found: dict[str, float] = {}
     for split, members in scored.items():
         _check_letters(members, config)
@@ -382,14 +382,15 @@ def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, conf
 def figures(
     summaries: Sequence[Sequence[str]], found: Sequence[LimitedArticle], rules: Rules, config: RougeConfig
 ) -> dict[str, float]:
-    """`figure_names`: ROUGE of summaries with 95 % intervals; "over_lead", by how much their rougeLsum is above that of
-    `lead`, with interval and p by a paired bootstrap.
+    """Returns the metrics of summaries: ROUGE with 95 % intervals, and "over_lead".
+
+    "over_lead" is the difference in rougeLsum to `lead`, with interval and p-value of a paired bootstrap.
 
     Args:
-      summaries: the sentences of each.
-      found: their articles.
-      rules: of each article's `lead`.
-      config: what is counted.
+      summaries: the sentences of each summary.
+      found: the article of each summary.
+      rules: the selection rules of `lead` for an article.
+      config: the settings of ROUGE.
     """
     references = _references(found)
     tell_once(f"ROUGE is {rouge.signature(config)}")
@@ -402,9 +403,11 @@ def figures(
 
 
 def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None:
-    """Warns if ROUGE does not see most of the letters."""
+    """Warns if ROUGE ignores most letters of the summaries."""
     if config.flavor != "unicode" and (share := ascii_share(found)) < 0.5:
-        told = f"ROUGE sees {share:.0%} of the letters of the summaries, those of ASCII; for the others set"
+        told = (
+            f"ROUGE sees {share:.0%} of the letters of the summaries, because it reads ASCII only; for the others set"
+        )
         tell_once(f"{told} {OF_OTHER_LETTERS}", logging.WARNING)
 
 

@@ -1,4 +1,4 @@
-"""What a translation model begins with: its vocabularies, and what `init_from` names: a run, or a MarianMTModel."""
+"""Vocabularies of a translation model, and its start from `init_from`: a run or a MarianMTModel."""
 
 import contextlib
 import dataclasses
@@ -138,10 +138,10 @@ def _check_unchanged(folder: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationFacts(Facts):
-    """The facts of a translation's data.
+    """The facts of parallel text.
 
     Attributes:
-      vocabularies: of both sides.
+      vocabularies: the vocabularies of both sides.
     """
 
     vocabularies: Vocabularies
@@ -157,7 +157,7 @@ def read_facts(config: object, folder: Path) -> TranslationFacts:
 
 
 def stand_in_facts() -> TranslationFacts:
-    """Special tokens and some letters in the place of vocabularies, to check settings with."""
+    """Facts with a tiny vocabulary of characters, for checks of settings."""
     joint = subwords.characters("abcd")
     return TranslationFacts(Vocabularies(joint, joint))
 
@@ -274,6 +274,6 @@ def pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
 
 
 def target_ids(start_token: str, vocabulary: Subwords) -> TargetIds:
-    """The special tokens of a target's vocabulary; a decoder is fed its "begin", "pad" or "end" first."""
+    """The special tokens of the target vocabulary. `start_token` is the decoder's first input."""
     start = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}[start_token]
     return TargetIds(start, vocabulary.eos_id, vocabulary.pad_id, vocabulary.unk_id)

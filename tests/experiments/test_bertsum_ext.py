@@ -798,7 +798,10 @@ def test_numbers_do_not_pass_for_words(tmp_path, caplog):
     data = ready(tmp_path / "ascii", **values).data
     assert data.train.steps_per_epoch and data.baselines()
     labels, figures = caplog.messages
-    assert labels.startswith("10 of 10 articles") and ", by ASCII letters, which are 0% of those of the sum" in labels
+    assert (
+        labels.startswith("10 of 10 articles")
+        and ", by ASCII letters, which are 0% of the letters of the sum" in labels
+    )
     assert figures.startswith("ROUGE sees 0% of the letters")
     assert all("--config.rouge.flavor=unicode" in message for message in (labels, figures))
     caplog.clear()

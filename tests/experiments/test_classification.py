@@ -193,7 +193,9 @@ def test_a_classifier_of_several_classes_at_once_is_only_trained_on(tmp_path):
     config = json.loads(tree.to_json_best_effort())
     assert tiny.ready(config, tmp_path / "kept").task.labels == ("no", "yes")
     config["data"]["source"] = ""
-    with pytest.raises(UserError, match=r"init_from=.*: got a model that tells several classes.*Fix: name another, or"):
+    with pytest.raises(
+        UserError, match=r"init_from=.*: got a multi-label or multi-output model.*Fix: name another, or"
+    ):
         classification.resolve(config)
 
 
@@ -204,7 +206,7 @@ def test_a_model_of_one_number_has_no_classes(tmp_path):
     task, *_ = ready_of({**rows, **numbers}, tmp_path)
     task.export(random_params(task.init), tmp_path / "exported")
     told = published(tmp_path / "exported", "predict", **{"data.seq_len": 16}).error
-    tiny.check_told(told, what="init_from=", got="one number", expected="classes", fix="objective=regression")
+    tiny.check_told(told, what="init_from=", got="one output", expected="a classifier", fix="objective=regression")
 
 
 def test_training_without_rows_is_told(run, tmp_path):

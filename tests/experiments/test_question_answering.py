@@ -230,7 +230,7 @@ def drop_answers(questions):
     ("spoil", "got", "expected", "fix"),
     [
         (change_answer, "at answer_start", "the answer", "set answer_start to"),
-        (drop_answers, "a question that has no answer", "data.null_answers=False", r"question_answering.py:squad2"),
+        (drop_answers, "a question without an answer", "data.null_answers=False", r"question_answering.py:squad2"),
     ],
 )
 def test_bad_questions(tmp_path, spoil, got, expected, fix):

@@ -40,7 +40,9 @@ def test_a_vocabulary_that_leaves_many_embeddings_without_a_token_is_told(caplog
     models(1000, vocab_size=1100)
     assert not caplog.messages
     models(1000, vocab_size=1200)
-    assert caplog.messages == ["data.vocab_file has 1000 tokens for 1200 embeddings: is it that of the weights?"]
+    assert caplog.messages == [
+        "data.vocab_file has 1000 tokens for 1200 embeddings: is it the vocabulary of these weights?"
+    ]
 
 
 def test_nothing_is_told_of_a_vocabulary_that_is_not_there_yet(caplog):

@@ -1,7 +1,7 @@
-"""Rows of Parquet and Arrow files, a batch of them in memory at a time.
+"""Reads rows of Parquet and Arrow files, one batch in memory at a time.
 
-An Arrow file may have either of Arrow's two formats; datasets of Hugging Face write the streaming one. Numbers of
-classes that a file has names for, in the metadata of these datasets, are read as the names.
+An Arrow file may have the file format or the streaming format (IPC); Hugging Face `datasets` writes the latter. Class
+numbers are read as class names if the `datasets` metadata of the file names the classes of the column.
 """
 
 import contextlib
@@ -16,18 +16,18 @@ from bertjax.data.readers.lines import RowError
 from bertjax.errors import UserError
 
 SUFFIXES = (".parquet", ".arrow")
-DATASET = "hf:"  # what a source begins with that is the folder of a dataset, as `save_to_disk` writes it
+DATASET = "hf:"  # prefix of a source that is a folder written by `save_to_disk`
 _STATE_FILE = "state.json"
 _BATCH_ROWS = 1024
-_CONTINUES = b"\xff" * 4  # what each message of a stream begins with
+_CONTINUES = b"\xff" * 4  # the first bytes of each message of a stream
 
 
 class Rows:
-    """The rows of a file: yields the values of each row by column name, and the row's position.
+    """Iterates over a file: yields the values of each row by column name, and the row's position for messages.
 
     A value that Python cannot represent, such as a time with nanoseconds, is None. So is class -1, the label of
-    unlabeled rows. Raises RowError in place of a row with text that is not UTF-8 or a class number without a name; the
-    next row can be read after it.
+    unlabeled rows. Raises RowError in place of a row with invalid UTF-8 or a class number without a name; the iterator
+    then continues with the next row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,16 +62,16 @@ def _class_name(number: int, names: Sequence[str], column: str, where: str) -> s
 
 
 def class_names(path: Path) -> dict[str, list[str]]:
-    """Returns the names of classes by column, in the order of their numbers; none where a file has none.
+    """Returns the class names by column, in the order of the class numbers; empty if the file lists none.
 
     Raises:
-      UserError: a file that cannot be read.
+      UserError: if the file cannot be read.
     """
     metadata = _schema(path).metadata or {}
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-        return {}  # metadata of others
+        return {}  # metadata of another program
     of_classes = {name: kind for name, kind in features if isinstance(kind, dict) and kind.get("_type") == "ClassLabel"}
     found = {name: kind.get("names") for name, kind in of_classes.items()}
     return {name: names for name, names in found.items() if isinstance(names, list) and _are_texts(names)}
@@ -82,7 +82,7 @@ def _are_texts(values: list[Any]) -> bool:
 
 
 def is_columnar(path: Path) -> bool:
-    """Returns whether a file's name says that it is of Parquet or Arrow. Raises UserError if it is gzipped too."""
+    """Returns whether a file is Parquet or Arrow, by its suffix. Raises UserError if it is also gzipped."""
     if path.suffix == ".gz" and Path(path.stem).suffix in SUFFIXES:
         got, expected = "a gzipped Parquet or Arrow file", "one as it was written, which has a compression of its own"
         raise UserError(str(path), got=got, expected=expected, fix="unpack it (gunzip does)")
@@ -90,13 +90,13 @@ def is_columnar(path: Path) -> bool:
 
 
 def find_files(source: str, key: str) -> list[Path]:
-    """Returns the files of a dataset's folder, in its order.
+    """Returns the data files of a dataset folder, in the order of its state.json.
 
     Args:
       source: `hf:FOLDER`.
       key: the config key that named it, for messages.
     Raises:
-      UserError: a folder that is no dataset, such as one of several splits.
+      UserError: if the folder is not a dataset, for example because it holds several splits.
     """
     folder = Path(source.removeprefix(DATASET))
     try:
@@ -113,10 +113,10 @@ def find_files(source: str, key: str) -> list[Path]:
         ) from error
     if has_indices:
         got, fix = "a dataset of some rows of its files, chosen by indices", "save it again, after flatten_indices()"
-        raise UserError(f"config key {key}={source}", got=got, expected="one of all rows of its files", fix=fix)
+        raise UserError(f"config key {key}={source}", got=got, expected="a dataset of all rows of its files", fix=fix)
     missing = [path for path in paths if not path.is_file()]
     if missing or not paths:
-        got = f"no {missing[0].name}" if missing else "a dataset of no files"
+        got = f"no {missing[0].name}" if missing else "a dataset without files"
         fix = "copy the folder again"
         raise UserError(f"config key {key}={source}", got=got, expected="the files in its state.json", fix=fix)
     return paths
@@ -197,9 +197,9 @@ def _open(file: Any) -> Any:
 
 
 def _check_end(file: Any) -> None:
-    """Raises OSError if the mark at the end of a stream is missing, whose writer was then stopped between batches.
+    """Raises OSError if a stream lacks its end mark, because its writer was stopped between batches.
 
-    Streams of Arrow before 0.15, which begin with no mark, are not checked.
+    Streams of Arrow before 0.15 have no marks and are not checked.
     """
     file.seek(0)
     begins_with_mark = file.read(4) == _CONTINUES
@@ -210,7 +210,7 @@ def _check_end(file: Any) -> None:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Raises UserError for what pyarrow cannot read."""
+    """Turns errors of pyarrow into UserError."""
     import pyarrow
 
     try:

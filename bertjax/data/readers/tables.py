@@ -19,17 +19,17 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
 
-# After an error of its own `csv` would read on within the field; rows are not let grow so long.
+# After exceeding its own limit `csv` would continue inside the field; longer rows are rejected before that.
 csv.field_size_limit(MAX_LINE_BYTES)
 
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig(SplitConfig):
-    """Tables of training rows and of held-out rows; see `read_rows` for their sources.
+    """Tables of training and validation rows; see `read_rows` for the sources.
 
     Attributes:
       header: whether the first row of a TSV or CSV file names the columns; if not, they are "0", "1", and so on.
-      separator: what parts the fields of a line; empty to tell it by the files' names.
+      separator: the separator of the fields of a line; empty to infer it from the file name.
       on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """
 
@@ -38,14 +38,14 @@ class TableConfig(SplitConfig):
     on_bad_row: OnBadRow
 
     def read(self, source: str, key: str, make: Callable[["Row"], T]) -> list[T]:
-        """Returns what `make` makes of the rows of one source, in order.
+        """Applies `make` to the rows of a source; returns the results in order.
 
         Args:
           source: the source.
           key: the config key that named it, for messages.
           make: raises RowError for a bad row.
         Raises:
-          UserError: a source that cannot be read, a bad row, or no row at all.
+          UserError: if the source cannot be read, or has a bad row or no row.
         """
         bad_rows = BadRows(self.on_bad_row)
         rows = read_rows(source, key, self.header, self.separator, bad_rows)
@@ -55,7 +55,7 @@ class TableConfig(SplitConfig):
                 f"config key {key}={source}",
                 got=f"no rows at all ({bad_rows.count} bad rows left out)",
                 expected="at least one row",
-                fix="check that the source is the one meant; config.data.on_bad_row=stop tells of the first bad row",
+                fix="check that the source is the one meant; config.data.on_bad_row=stop reports the first bad row",
             )
         _log.info("read %s: %d rows, %d bad rows left out", source, len(good), bad_rows.count)
         return good
@@ -65,7 +65,7 @@ class Row(NamedTuple):
     """The values of a row by the names of their columns."""
 
     values: Mapping[str, object]  # str in TSV and CSV
-    where: str  # "file:line" (or the like), for messages
+    where: str  # such as "file:line", for messages
 
 
 class _Fields(NamedTuple):
@@ -76,23 +76,23 @@ class _Fields(NamedTuple):
 def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
     """Yields the rows of a table, in order.
 
-    Rows of JSON lines (`.jsonl`), Parquet (`.parquet`), Arrow (`.arrow`) and TFDS records name their values themselves.
-    In other files a row is a line, its fields parted by a separator:
+    JSON lines (`.jsonl`), Parquet (`.parquet`), Arrow (`.arrow`) and TFDS records have named values.
+    In other files a row is a line, with fields separated by:
     - a tab (`.tsv`): no quoting; a `"` is a plain character, as in the GLUE files;
     - a comma (`.csv`): quoted as in RFC 4180, so that a field can hold commas and line breaks;
     - any other string: no quoting; the last column takes the rest of the line. Without a header there are two
-      columns: what stands before the first separator, and the rest.
-    All are UTF-8 text, `.gz` or not. Empty lines are left out.
+      columns: the text before the first separator, and the rest.
+    Text files are UTF-8, with or without gzip compression (`.gz`). Empty lines are skipped.
 
     Args:
       source: comma-separated paths and globs (see `lines.find_files`); `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; or
-        `hf:FOLDER`, a dataset that Hugging Face's `datasets` saved.
+        `hf:FOLDER`, a dataset written by `save_to_disk` of Hugging Face `datasets`.
       key: the config key that named the source, for messages.
       header: whether the first row of each file names the columns. If not, their names are "0", "1", and so on.
-      separator: the separator of all files; "" to tell it and JSON lines by the files' names.
-      bad_rows: what to do with a row of another number of fields than the header, or else the first row, has.
+      separator: the separator of all text files; "" to infer the format from the file names.
+      bad_rows: handles bad rows, such as one with another number of fields than the header or first row.
     Raises:
-      UserError: a source that cannot be read, a bad row, or a row of CSV that is too long, with file and line.
+      UserError: if the source cannot be read, or for a bad row or a CSV row that is too long, naming file and line.
     """
     if source.startswith("tfds:"):
         yield from _records(source, key, bad_rows)
@@ -104,19 +104,19 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
 
 
 def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_rows: BadRows) -> Iterator[Row] | None:
-    """Returns the rows of a file to predict on, or None if it has lines of text instead.
+    """Returns the rows of a file to predict on, or None if it is not a table but lines of text.
 
-    A file is a table if its name ends in `.jsonl` or `.csv`, or in `.tsv` if its first line names the columns, `.gz` or
-    not; or in `.parquet` or `.arrow`.
+    Files that end in `.jsonl`, `.csv`, `.parquet` or `.arrow` are tables. A `.tsv` file is one if its first line names
+    the columns. Text files may be gzipped (`.gz`).
 
     Args:
       path: the file.
       key: the config key that names the columns, for messages.
-      columns: those that are read; "" for one that the config leaves open.
+      columns: the columns to read; "" for one that the config does not name.
       header: whether the first row of TSV and CSV files names the columns.
-      bad_rows: what to do with bad rows.
+      bad_rows: handles bad rows.
     Raises:
-      UserError: as `read_rows`; or a table without one of the columns.
+      UserError: as `read_rows`; or if the table lacks one of the columns.
     """
     file, kind = Path(path), Path(path.removesuffix(".gz")).suffix
     if kind == ".tsv":
@@ -130,7 +130,7 @@ def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_ro
 
 
 def first_fields(path: Path) -> list[str]:
-    """Returns the fields of the first line of a TSV or CSV file that is not empty, whatever else is wrong with it."""
+    """Returns the fields of the first non-empty line of a TSV or CSV file. Tolerates malformed lines."""
     first = next(_lines_with_fields(path), None)
     text = first.content.decode("utf-8", "replace").removesuffix("\r") if first else ""
     if path.name.removesuffix(".gz").endswith(".tsv"):
@@ -142,7 +142,7 @@ def first_fields(path: Path) -> list[str]:
 
 
 def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
-    """Yields rows that all have the same columns. Raises UserError, not RowError, if one is missing."""
+    """Yields the rows. Raises UserError, not RowError, if one lacks a column: that is wrong for the whole file."""
     for row in rows:
         for column in columns:
             if column not in row.values:
@@ -153,14 +153,14 @@ def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iter
 
 
 def value_of(row: Row, column: str, key: str) -> object:
-    """Returns the value of a column, which the config key names. Raises RowError if the row does not have it."""
+    """Returns the value of the column that config key `key` names. Raises RowError if the row lacks it."""
     if column not in row.values:
         raise _without(row, column, key)
     return row.values[column]
 
 
 def text_of(row: Row, column: str, key: str) -> str:
-    """Returns the stripped text of a column, which the config key names. Raises RowError if there is none."""
+    """Returns the stripped text of the column that config key `key` names. Raises RowError unless it has text."""
     value = value_of(row, column, key)
     if not isinstance(value, str):
         raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
@@ -172,22 +172,22 @@ def text_of(row: Row, column: str, key: str) -> str:
 def _without(row: Row, column: str, key: str) -> RowError:
     columns = ", ".join(map(repr, row.values)) or "none"
     got = f"a row without column {column!r}; its columns: {columns}"
-    fix = f"correct --config.{key}, or --config.data.header if it says wrongly whether the first row names them"
+    fix = f"correct --config.{key}, or --config.data.header, which says whether the first row names the columns"
     return RowError(row.where, got, f"what config.{key} names", fix)
 
 
 def find_files(source: str, key: str) -> list[Path]:
-    """Returns the files of a source that is not of TFDS. Raises UserError for one that is not there."""
+    """Returns the files of a source other than `tfds:`. Raises UserError if one does not exist."""
     if source.startswith(columnar.DATASET):
         return columnar.find_files(source, key)
     return lines.find_files(source, key, also="tfds:NAME[:SPLIT] or hf:FOLDER")
 
 
 def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
-    """Returns the classes of a column in the order that its source gives them; none if it does not name them.
+    """Returns the class names of a column, in the order of its source; empty if the source does not name them.
 
     Raises:
-      UserError: a source that cannot be read, or Parquet or Arrow files of which only some name the classes.
+      UserError: if the source cannot be read, or only some of its Parquet or Arrow files name the classes.
     """
     if not source.startswith("tfds:"):
         paths = [path for path in find_files(source, key) if columnar.is_columnar(path)]
@@ -204,7 +204,7 @@ def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
 
 
 def fingerprint(source: str, key: str) -> list[Any]:
-    """Returns a JSON-able description of what `read_rows` would read, which tells nothing of its place and time."""
+    """Returns a JSON-serializable description of the content of a source, independent of paths and file times."""
     if not source.startswith("tfds:"):
         return [lines.fingerprint(path) for path in find_files(source, key)]
     from bertjax.data.readers.records import RowRecords
@@ -236,7 +236,7 @@ def _read(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterat
 
 def _records(source: str, key: str, bad_rows: BadRows) -> Iterator[Row]:
     name, split = split_name(source, key)
-    # Imported here, so that only those who read TFDS wait for it.
+    # Imported here because the import is slow.
     from bertjax.data.readers.records import RowRecords
 
     records = RowRecords(name, split, key)
