@@ -4,39 +4,51 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.runs import run_folder
-from bertjax.training.optimizers import OptimizerConfig, schedule_length
+from bertjax.training.optimizers import schedule_length
 
 _LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps"})
 
 
 def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the dotted keys that may differ from those of the run in the folder; none unless `num_steps` grows.
+    """Returns the dotted keys that may differ from those of the run in the folder because `num_steps` grows.
 
     Args:
       workdir: the run's folder.
-      config: the new config; `num_steps` may be None.
+      config: the new config. A `num_steps` of None, which rows determine later, may be a larger one.
     Raises:
       UserError: if `num_steps` grows and this would change the learning rate of updates that were already made.
     """
     if not run_folder.has_begun(workdir):
         return frozenset()
+    if config["num_steps"] is None:
+        return _LENGTHS
     before = run_folder.load_config(workdir)
-    steps, wanted = before["num_steps"], config["num_steps"]
-    if wanted is None or wanted <= steps:
+    try:
+        is_longer = config["num_steps"] > before["num_steps"]
+        old, new = (schedule_length(each["optimizer"], each["num_steps"]) for each in (before, config))
+    except (KeyError, TypeError, ValueError, AttributeError):  # a damaged config.json: `check_config` names the keys
         return frozenset()
-    old, new = (
-        schedule_length(build(OptimizerConfig, each["optimizer"], "optimizer"), each["num_steps"])
-        for each in (before, config)
-    )
-    if old != new:
+    if not is_longer:
+        return frozenset()
+    if None not in (old, new) and old != new:
         raise UserError(
             "config key num_steps",
-            got=f"{wanted}, in a run of {steps} whose learning rate is scheduled over {old} updates",
-            expected="the schedule that the run was begun with",
-            fix=f"set --config.optimizer.schedule_steps={old}, after which the rate keeps its final value; or start "
+            got=f"{config['num_steps']}, in a run of {before['num_steps']} with a schedule over {old} updates",
+            expected="the schedule that the run was started with",
+            fix=f"set --config.optimizer.schedule_steps={old}, after which the rate keeps its last value; or start "
             f"another run with --config.init_from={workdir}",
         )
-    return _LENGTHS
+    _check_warmup(before["optimizer"].get("warmup_steps"), config["optimizer"]["warmup_steps"])
+    return _LENGTHS  # another kind of schedule is another config
+
+
+def _check_warmup(old: int | None, new: int | None) -> None:
+    if None not in (old, new) and old != new:
+        raise UserError(
+            "config key optimizer.warmup_steps",
+            got=f"{new}, in a run that had {old} and is extended",
+            expected="the warm-up that the run was started with",
+            fix=f"set --config.optimizer.warmup_steps={old}",
+        )

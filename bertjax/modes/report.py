@@ -44,7 +44,7 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
 
 
 def write_samples(workdir: Path, trained: Callable[[], tuple[Task, Data, TrainingConfig]]) -> None:
-    """Writes the samples that a run's page shows, unless the folder has them.
+    """Writes the samples that a run's page shows, unless the folder has those of its final checkpoint.
 
     A page can do without: missing text or outputs that are not finite are logged.
 
@@ -52,7 +52,7 @@ def write_samples(workdir: Path, trained: Callable[[], tuple[Task, Data, Trainin
       workdir: the run's folder.
       trained: gives the task, its data and its settings.
     """
-    if (workdir / samples.FILE).exists():
+    if samples.are_current(workdir):
         return
     try:
         samples.write(*trained(), workdir)

@@ -1,6 +1,7 @@
 """What a run shows of itself, `samples.jsonl` in its folder: held-out examples with what the model made of them."""
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from bertjax import distributed
 from bertjax.contract import Attended, Data, Task
-from bertjax.files import completed
+from bertjax.files import completed, read_records
 from bertjax.training import inference
 from bertjax.training.config import TrainingConfig
 
@@ -28,6 +29,17 @@ def write(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> No
         for record in _fitting(runner.samples(data, _EXAMPLES))
     ]
     distributed.on_first_process(lambda: _write(workdir, lines))
+
+
+def are_current(workdir: Path) -> bool:
+    """Whether a run's folder has samples, and its final checkpoint is the one that made them or is gone."""
+    path, made_by = workdir / FILE, None
+    if not path.exists():
+        return False
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # of a damaged folder
+        made_by = inference.checkpoint_name(workdir, "final")
+    first = next(read_records(path), {})
+    return made_by is None or first.get("checkpoint", made_by) == made_by
 
 
 def _write(workdir: Path, lines: list[str]) -> None:

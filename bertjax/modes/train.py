@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax import distributed
 from bertjax.contract import Data, Task
-from bertjax.modes import extension, report, samples, text
+from bertjax.modes import extension, report, text
 from bertjax.modes.request import Outcome
 from bertjax.modes.resolved import Resolved
 from bertjax.runs import run_folder
@@ -53,11 +53,8 @@ def train(
 
 
 def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Writes `config.json`. If this extends a finished run, deletes the samples of its shorter version."""
-    free = extension.free_keys(workdir, config)
-    run_folder.save_config(workdir, config, free)
-    if free:
-        (workdir / samples.FILE).unlink(missing_ok=True)
+    """Writes `config.json`. Raises UserError if the run in the folder has another config that this does not extend."""
+    run_folder.save_config(workdir, config, extension.free_keys(workdir, config))
 
 
 def _test(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:

@@ -41,6 +41,11 @@ _BATCH_PLACES = 2**12
 _WIDTH = 4
 
 
+def checkpoint_name(workdir: Path, which: str) -> str:
+    """Returns the steps of a run's checkpoint, joined by "+" where it is the mean of several; see `restore_params`."""
+    return "+".join(map(str, find_steps(workdir, which)))
+
+
 class Predictor:
     """Infers from rows of any length: padded to few shapes, split over a mesh, compiled once for each shape.
 
@@ -194,7 +199,7 @@ class Inference:
         self._task, self._config = task, config
         mesh = sharding.make_mesh(config.mesh, jax.devices())
         self._predictor = Predictor(task, mesh)
-        self.checkpoint = "" if workdir is None else "+".join(map(str, find_steps(workdir, checkpoint)))
+        self.checkpoint = "" if workdir is None else checkpoint_name(workdir, checkpoint)
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
         if workdir is None:

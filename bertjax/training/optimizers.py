@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 Schedule = Callable[[Any], jax.Array]
 
 # The schedules that reach their end with a number of updates.
-_DECAYING = {"linear", "sqrt_decay", "cosine"}
+_DECAYING = ("linear", "sqrt_decay", "cosine")
 # What the lowest layer of an encoder reads: BERT's tables, or those of an encoder-decoder that are not the decoder's.
 _ENCODER_INPUT = re.compile(r"(^|/)(embeddings(/|$)|source_)")
 
@@ -186,10 +186,17 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
     return schedule
 
 
-def schedule_length(config: OptimizerConfig, num_steps: int) -> int | None:
-    """Returns the number of updates that the schedules of a run depend on; None if they depend on none."""
-    schedules = {config.schedule, *(dict(overrides).get("schedule") for _, overrides in config.groups)}
-    return config.schedule_steps or num_steps if schedules & _DECAYING else None
+def schedule_length(optimizer: Mapping[str, Any], num_steps: int) -> int | None:
+    """Returns the number of updates over which any learning rate of a run decays, or None if none decays.
+
+    Args:
+      optimizer: the config subtree of `OptimizerConfig`; keys may be missing.
+      num_steps: updates of the run.
+    """
+    overrides = [dict(each) for _, each in optimizer.get("groups", ())]
+    schedules = [each.get("schedule") for each in (optimizer, *overrides)]
+    decays = any(schedule in _DECAYING for schedule in schedules)
+    return (optimizer.get("schedule_steps") or num_steps) if decays else None
 
 
 def path_names(params: Params) -> Params:

@@ -9,7 +9,8 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.modes import extension
 from bertjax.modes.resolved import Resolved
-from experiments import classification
+from configs import classification as config_file
+from experiments import bert_pretraining, classification
 from tests import tiny
 
 CONSTANT = {"schedule": "constant", "schedule_steps": None}
@@ -30,7 +31,8 @@ def test_a_schedule_that_does_not_end_with_the_run(tmp_path, optimizer):
     config = write_run(tmp_path, **optimizer)
     free = {"num_steps", "optimizer.schedule_steps"}
     assert extension.free_keys(tmp_path, config | {"num_steps": 6}) == free
-    for steps in (None, 3, 4):
+    assert extension.free_keys(tmp_path, config | {"num_steps": None}) == free  # compared once rows tell it
+    for steps in (3, 4):
         assert not extension.free_keys(tmp_path, config | {"num_steps": steps})
     assert not extension.free_keys(tmp_path / "elsewhere", config | {"num_steps": 6})
 
@@ -42,8 +44,8 @@ def test_a_schedule_that_ends_with_the_run(tmp_path):
     tiny.check_told(
         f"error: {error.value}",
         what="config key num_steps",
-        got="6, in a run of 4 whose .* over 4 updates",
-        expected="the schedule that the run was begun with",
+        got="6, in a run of 4 with .* over 4 updates",
+        expected="the schedule that the run was started with",
         fix=r"schedule_steps=4, .* --config\.init_from=",
     )
     stated = config | {"num_steps": 6, "optimizer": {**config["optimizer"], "schedule_steps": 4}}
@@ -52,6 +54,70 @@ def test_a_schedule_that_ends_with_the_run(tmp_path):
     other = write_run(tmp_path, **in_a_group)
     with pytest.raises(UserError, match="config key num_steps"):
         extension.free_keys(tmp_path, other | {"num_steps": 6})
+
+
+def changed(config, num_steps=6, **optimizer):
+    return {**config, "num_steps": num_steps, "optimizer": config["optimizer"] | optimizer}
+
+
+def test_a_change_of_the_schedule_is_named(tmp_path):
+    for before, now in ((LINEAR, CONSTANT), (CONSTANT, LINEAR)):
+        config = write_run(tmp_path, **before)
+        with pytest.raises(UserError, match=r"another config: optimizer\.schedule: '\w+' there, '\w+' now; expected"):
+            Resolved(bert_pretraining, changed(config, **now)).check_folder(tmp_path)
+
+
+def test_a_longer_warm_up(tmp_path):
+    config = write_run(tmp_path, **CONSTANT, warmup_steps=2)
+    with pytest.raises(UserError) as error:
+        extension.free_keys(tmp_path, changed(config, warmup_steps=3))
+    tiny.check_told(
+        f"error: {error.value}",
+        what=r"config key optimizer\.warmup_steps",
+        got="3, in a run that had 2",
+        expected="the warm-up that the run was started with",
+        fix=r"--config\.optimizer\.warmup_steps=2",
+    )
+    assert extension.free_keys(tmp_path, changed(config, warmup_steps=None))
+
+
+@pytest.mark.parametrize("missing", ["frozen_layers", "schedule_steps"])
+def test_a_run_that_is_older_than_a_key(tmp_path, missing):
+    config = write_run(tmp_path, **CONSTANT, frozen_layers=0)
+    old = {**config, "optimizer": {key: value for key, value in config["optimizer"].items() if key != missing}}
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    Resolved(bert_pretraining, changed(config)).check_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"num_steps": "4"},
+        {"num_steps": None},
+        {"optimizer": None},
+        {"optimizer": "none"},
+        {"optimizer": {"groups": [["bias"]]}},
+        {"optimizer": {"groups": [["bias", {"schedule": ["linear"]}]]}},
+    ],
+)
+def test_a_damaged_config(tmp_path, damage):
+    config = write_run(tmp_path, **CONSTANT)
+    (tmp_path / "config.json").write_text(json.dumps(config | damage))
+    with pytest.raises(UserError, match=f"got a run of another config: .*{next(iter(damage))}.* there, "):
+        Resolved(bert_pretraining, changed(config)).check_folder(tmp_path)
+
+
+def test_the_advice_for_a_linear_schedule_works_where_rows_tell_the_number_of_updates(tmp_path):
+    values = {**tiny.write_table(tmp_path), "optimizer.schedule": "linear"}
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict(values)
+    config = classification.resolve(json.loads(tree.to_json()))
+    assert config["num_steps"] is None
+    begun = {**config, "num_steps": 4, "optimizer": {**config["optimizer"], "warmup_steps": 0}}
+    (tmp_path / "config.json").write_text(json.dumps(begun))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "train/loss": 1.0}\n')
+    longer = {**config, "num_epochs": 9.0, "optimizer": {**config["optimizer"], "schedule_steps": 4}}
+    Resolved(classification, longer).check_folder(tmp_path)
 
 
 @pytest.mark.slow

@@ -54,3 +54,23 @@ def test_what_cannot_be_shown_spoils_nothing(caplog, tmp_path):
 
     report.write_samples(tmp_path, fail)
     assert "no samples: " in caplog.text and "samples.jsonl" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("made_by", "steps", "is_kept"),
+    [("2", ("2", "4"), False), ("4", ("2", "4"), True), ("2", (), True), (None, ("4",), True)],
+)
+def test_samples_of_an_earlier_checkpoint_are_made_again(tmp_path, made_by, steps, is_kept):
+    record = {"kind": "text"} | ({"checkpoint": made_by} if made_by else {})
+    (tmp_path / samples.FILE).write_text(json.dumps(record) + "\n")
+    (tmp_path / "config.json").write_text(json.dumps({"checkpoint": {"final": "latest"}}))
+    for step in steps:
+        (tmp_path / "checkpoints" / step).mkdir(parents=True)
+    asked = []
+
+    def trained():
+        asked.append(True)
+        raise OSError(28, "No space left on device", "samples.jsonl")
+
+    report.write_samples(tmp_path, trained)
+    assert asked == ([] if is_kept else [True])
