@@ -87,7 +87,7 @@ def run(
     workdir = Path(request.workdir)
     sweep = definition.load(options.spec)
     seeds = sweep.seeds if options.seeds is None else parse_seeds(options.seeds)
-    recipes = expansion.recipes(sweep, options.sets, load, folder.configs(workdir))
+    recipes = expansion.recipes(sweep, options.sets, load, folder.recorded(workdir))
     folder.check(workdir, recipes)
     first = folder.first_seed(workdir, seeds)
     runs = expansion.runs(sweep, recipes, seeds, first, workdir, folder.names(workdir))

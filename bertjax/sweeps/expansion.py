@@ -80,16 +80,17 @@ class Recipe:
 
 
 Recipes = dict[tuple[str, str], Recipe]  # of a sweep, by row and stage
+Before = Mapping[tuple[str, str], tuple[str, Any]]  # contents and configs of an earlier one
 
 
-def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Mapping[tuple[str, str], Any] = _NONE) -> Recipes:
+def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NONE) -> Recipes:
     """The config of each stage of each row.
 
     Args:
       sweep: what is to be run.
       sets: "STAGE.KEY=VALUE" of the command line, for all rows; "ROW/STAGE.KEY=VALUE" for one, by its slug.
       load: makes a config.
-      before: configs that the sweep's folder was begun with, by row and stage.
+      before: contents and configs that the sweep's folder was started with, by row and stage.
     Raises:
       UserError: a stage or a value that does not exist; data that the user has to name; names the row.
     """
@@ -100,12 +101,16 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Mapping[tuple
             values = _values(sweep, row, stage, given)
             config = row.configs.get(stage.name, stage.config)
             arguments = (f"--config={config}", *(f"--config.{key}={value}" for key, value in values.items()))
+            recorded, earlier = before.get((row.name, stage.name), ("", _NONE))
             try:
-                made = _as_begun(load(arguments), before.get((row.name, stage.name), _NONE))
+                made = _as_begun(load(arguments), earlier)
             except UserError as error:
                 raise error.within(f"row {row.name!r}, stage {stage.name}") from error
             needed = found[row.name, stage.init_from].content if stage.init_from else ""
-            found[row.name, stage.name] = Recipe(stage, arguments, made, _content(stage.name, made, needed))
+            content = _content(stage.name, made, needed, _lengths(made))
+            if _lengths(made) == _lengths(earlier) and recorded == (old := _content(stage.name, made, needed, {})):
+                content = old  # of a folder from before epochs counted
+            found[row.name, stage.name] = Recipe(stage, arguments, made, content)
     _check_needs(sweep, found)
     return found
 
@@ -247,12 +252,19 @@ def _as_begun(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, An
     return {**config, "data": {**data, **values}} if values else config
 
 
-def _content(stage: str, config: Mapping[str, Any], before: str) -> str:
+def _content(stage: str, config: Mapping[str, Any], before: str, lengths: Mapping[str, Any]) -> str:
     # Seeds are apart from it; where checkpoints are averaged, that changes the figures. A key that came later is off in
     # sweeps that were begun before: what is off is left out, as in `run_folder.differences`.
     on = {key: value for key, value in lasting(config).items() if value or value is None}
-    parts = {**on, "checkpoint": config.get("checkpoint"), "seed": None}
+    parts = {**on, **lengths, "checkpoint": config.get("checkpoint"), "seed": None}
     return hashlib.sha256(json.dumps([stage, parts, before], sort_keys=True).encode()).hexdigest()
+
+
+def _lengths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that determine open values of a fine-tuning config, together with its rows."""
+    warmup = config.get("optimizer", _NONE).get("warmup_steps", 0)
+    is_open = {"num_epochs": config.get("num_steps", 0) is None, "warmup_fraction": warmup is None}
+    return {key: config.get(key) for key in is_open if is_open[key]}
 
 
 def _placed(value: Any, workdir: str) -> Any:

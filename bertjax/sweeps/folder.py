@@ -8,7 +8,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.runs.run_folder import differences
-from bertjax.sweeps.expansion import Recipes, Run, identity
+from bertjax.sweeps.expansion import Before, Recipes, Run, identity
 
 _FILE = "sweep.json"
 
@@ -19,10 +19,14 @@ def names(workdir: Path) -> Mapping[str, str]:
     return found
 
 
-def configs(workdir: Path) -> Mapping[tuple[str, str], Any]:
-    """The configs that a folder was begun with, by row and stage."""
+def recorded(workdir: Path) -> Before:
+    """Returns the content and the config that a folder was started with, by row and stage; see `Recipe.content`."""
     kept = _read(workdir)
-    return {(row, stage): kept["configs"][content] for row, of in kept["rows"].items() for stage, content in of.items()}
+    return {
+        (row, stage): (content, kept["configs"][content])
+        for row, of in kept["rows"].items()
+        for stage, content in of.items()
+    }
 
 
 def first_seed(workdir: Path, seeds: Sequence[int]) -> int:
@@ -92,10 +96,14 @@ def _read(workdir: Path) -> dict[str, Any]:
 
 
 def _apart(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """How checkpoints are kept and chosen, which the figures depend on."""
-    one, two = old.get("checkpoint", {}), new.get("checkpoint", {})
+    """How checkpoints are kept and chosen, and how long runs are: the figures depend on both."""
+    one, two = (
+        {key: each.get(key) for key in ("num_epochs", "warmup_fraction")}
+        | {f"checkpoint.{key}": value for key, value in each.get("checkpoint", {}).items()}
+        for each in (old, new)
+    )
     return [
-        f"checkpoint.{key}: {one.get(key)!r} there, {two.get(key)!r} now"
+        f"{key}: {one.get(key)!r} there, {two.get(key)!r} now"
         for key in sorted(one.keys() | two.keys())
         if one.get(key) != two.get(key)
     ]

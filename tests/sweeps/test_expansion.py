@@ -160,7 +160,7 @@ def test_a_sweep_resumes_after_a_key_lost_its_value_in_the_config_file(tmp_path)
             config = made.load(arguments)
             return {**config, "data": {**config["data"], "seq_len": seq_len}}
 
-        recipes = expansion.recipes(made.sweep(), (), load, folder.configs(tmp_path))
+        recipes = expansion.recipes(made.sweep(), (), load, folder.recorded(tmp_path))
         folder.check(tmp_path, recipes)
         folder.save(tmp_path, "sweep.py", recipes, (), 0)
         return {key: recipe.content for key, recipe in recipes.items()}
@@ -169,6 +169,38 @@ def test_a_sweep_resumes_after_a_key_lost_its_value_in_the_config_file(tmp_path)
     assert begin(None) == begin(None) == before
     with pytest.raises(UserError, match=r"stage task: data\.seq_len: 128 there, 64 now"):
         begin(64)
+
+
+def of_epochs(num_epochs, num_steps=None):
+    """Loads configs whose number of updates rows determine unless it is set."""
+    lengths = {"num_steps": num_steps, "num_epochs": num_epochs, "optimizer": {"warmup_steps": 0}}
+    return lambda arguments: {**lengths, **made.load(arguments)}
+
+
+def test_rows_that_differ_in_epochs_are_trained_apart(tmp_path):
+    rows = [parts.row("base"), parts.row("longer", {"task.num_epochs": 9})]
+    sweep = made.sweep(rows=rows)
+    for num_steps, count in ((None, 3), (4, 2)):  # with a number of updates the epochs change nothing
+        recipes = expansion.recipes(sweep, (), of_epochs(3, num_steps))
+        assert len(expansion.runs(sweep, recipes, (0,), 0, tmp_path, {})) == count
+
+
+def test_a_sweep_of_other_epochs_is_another_sweep(tmp_path):
+    recipes = expansion.recipes(made.sweep(), (), of_epochs(3))
+    folder.save(tmp_path, "sweep.py", recipes, (), 0)
+    with pytest.raises(UserError, match=r"row 'base', stage task: num_epochs: 3 there, 4 now"):
+        folder.check(tmp_path, expansion.recipes(made.sweep(), (), of_epochs(4), folder.recorded(tmp_path)))
+
+
+def test_a_sweep_from_before_epochs_counted_resumes(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(expansion, "_lengths", lambda config: {})
+        old = expansion.recipes(made.sweep(), (), of_epochs(3))
+    folder.save(tmp_path, "sweep.py", old, expansion.runs(made.sweep(), old, (0,), 0, tmp_path, {}), 0)
+    now = expansion.recipes(made.sweep(), (), of_epochs(3), folder.recorded(tmp_path))
+    assert {key: recipe.content for key, recipe in now.items()} == {key: each.content for key, each in old.items()}
+    with pytest.raises(UserError, match="num_epochs: 3 there, 4 now"):
+        folder.check(tmp_path, expansion.recipes(made.sweep(), (), of_epochs(4), folder.recorded(tmp_path)))
 
 
 @pytest.mark.parametrize(
