@@ -33,7 +33,9 @@ def check_named_files(data: Mapping[str, Any]) -> None:
         elif source not in _BUILT_IN and _LATER not in source:
             is_of_articles = "article_field" in data  # which may be in folders
             find = article_formats.find_files if is_of_articles else tables.find_files
-            find(source, f"data.{key}")
+            is_of_pairs = "target" in data  # whose files are found one by one, and may come twice
+            for name in source.split(",") if is_of_pairs else [source]:
+                find(name.strip(), f"data.{key}")
     for key in _VOCABULARIES:
         path = data.get(key) or ""
         if not (path == "" or _LATER in path or Path(path).exists() or Path(f"{path}.index").exists()):

@@ -32,12 +32,16 @@ def test_what_is_not_there_is_reported(tmp_path, monkeypatch, data, message):
         {"source": "dates", "target": ""},
         {"source": "*.txt", "valid_source": "{workdir}/made.txt", "vocab_file": "some"},
         {"source": "some", "article_field": "article", "test_source": ""},
+        {"source": "here.txt,here.txt", "target": "here.txt,here.txt"},  # of translation, each with its own prefix
+        {"source": "hf:some,hf:some", "target": ""},
         {"vocab_file": "bert_model.ckpt"},
         {},
     ],
 )
 def test_what_is_there_passes(tmp_path, monkeypatch, data):
     (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "state.json").write_text('{"_data_files": [{"filename": "state.json"}]}')
+    (tmp_path / "here.txt").touch()
     for name in ("here.txt", "some/here.txt", "bert_model.ckpt.index"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
