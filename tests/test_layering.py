@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 # For each place, the longest match counting: what it may import. Experiments are found by name at run time.
 _BASE = ("bertjax.config", "bertjax.errors", "bertjax.files", "bertjax.progress", "bertjax.words")
-_DATA = ("bertjax.data.random", "bertjax.data.splits", "bertjax.data.parts")
+_DATA = tuple(f"bertjax.data.{name}" for name in ("random", "splits", "parts", "workers", "beam"))
 _SHARED_DATA = (*_DATA, "bertjax.data.readers", "bertjax.data.text", "bertjax.data.rows")
 LAYERS = {
     "launch.py": (
@@ -102,7 +102,7 @@ OWNERS = {
     "orbax": ("bertjax/runs/checkpoints.py",),
     "tensorboardX": ("bertjax/training/metric_log.py",),
     "tensorflow_datasets": ("bertjax/data/readers/records.py",),
-    "apache_beam": ("bertjax/data/pretraining/beam.py",),
+    "apache_beam": ("bertjax/data/beam.py",),
     "submitit": ("bertjax/sweeps/processes.py",),
     "absl.flags": ("launch.py",),
     "absl.app": ("launch.py",),

@@ -30,9 +30,10 @@ import numpy as np
 from jaxtyping import Int, Int32, Int64
 
 from bertjax.config import Constrained, Count, above, one_of
+from bertjax.data import beam
+from bertjax.data.beam import BeamConfig
 from bertjax.data.parts import Parts
-from bertjax.data.pretraining import beam, preparation, shares
-from bertjax.data.pretraining.beam import BeamConfig
+from bertjax.data.pretraining import preparation, shares
 from bertjax.data.pretraining.preparation import Tokenized
 from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow

@@ -1,4 +1,4 @@
-"""The steps of preparing text: blocks of documents through worker processes, in order and in bounded memory.
+"""The steps of preparing text: worker processes count and tokenize blocks of documents, in order, in bounded memory.
 
 What workers hand back is gathered into parts, which are kept in files (see `parts.py`): an interrupted preparation
 goes on after the last of them. Parts depend on nothing but the documents.
@@ -9,12 +9,7 @@ import functools
 import hashlib
 import itertools
 import logging
-import multiprocessing
-import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -24,11 +19,11 @@ from jaxtyping import Int32, Int64, UInt64
 from bertjax.data.parts import Parts
 from bertjax.data.text import sentences, word_counts, wordpiece_trainer
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.workers import map_blocks
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
 
-R = TypeVar("R")
 T = TypeVar("T")
 Document = list[str]  # its lines
 Block = list[Document]
@@ -138,34 +133,6 @@ def blocks(documents: Iterable[Document]) -> Iterator[Block]:
     return gather(documents, lambda document: sum(map(len, document)), _BLOCK_CHARACTERS)
 
 
-def map_blocks(function: Callable[[Block], R], items: Iterable[Block], workers: int) -> Iterator[R]:
-    """Yields `function(item)` in order, with a bounded number of items in flight.
-
-    Args:
-      function: importable, since worker processes call it.
-      items: blocks.
-      workers: processes; 1 works in this one, 0 stands for one each core.
-    """
-    workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    if workers == 1:
-        yield from map(function, items)
-        return
-    items = iter(items)
-    # Forking a process whose libraries run threads may deadlock.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _end_with_parent, (os.getpid(),)) as pool:
-        pending: collections.deque[Future[R]] = collections.deque(
-            pool.submit(function, item) for item in itertools.islice(items, 2 * workers)
-        )
-        try:
-            while pending:
-                result = pending.popleft().result()
-                pending.extend(pool.submit(function, item) for item in itertools.islice(items, 1))
-                yield result
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 class SplitCounter:
     """Takes note of a split's documents as they pass: their lengths, their tokens, and what is odd about them.
 
@@ -249,17 +216,6 @@ def _distinct(hashes: UInt64[np.ndarray, " hashes"]) -> UInt64[np.ndarray, " dis
 def text_hash(text: str) -> int:
     """A 64-bit hash of text, the same everywhere."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def _end_with_parent(parent: int) -> None:
-    """Ends this worker soon after its parent is gone: one that is killed cannot tell its workers to stop."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _count_words(block: Block, lowercase: bool) -> tuple[int, collections.Counter[str]]:

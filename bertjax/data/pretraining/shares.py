@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bertjax.data import beam
+from bertjax.data.beam import BeamConfig
 from bertjax.data.parts import Parts
-from bertjax.data.pretraining import beam
-from bertjax.data.pretraining.beam import BeamConfig
 from bertjax.data.readers.sources import TextSource
 from bertjax.errors import UserError, restored
 from bertjax.files import completed

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.data.pretraining import beam
-from bertjax.data.pretraining.beam import BeamConfig
+from bertjax.data import beam
+from bertjax.data.beam import BeamConfig
 from bertjax.data.pretraining.corpus import SPLITS, Corpus, Preparation
 from bertjax.data.readers import records, sources
 from bertjax.data.text.tokenizers import WordPiece

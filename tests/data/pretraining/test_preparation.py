@@ -2,11 +2,8 @@ import collections
 import functools
 import itertools
 import logging
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +13,11 @@ from hypothesis import strategies as st
 
 from bertjax.data.parts import Parts
 from bertjax.data.pretraining import preparation
-from bertjax.data.pretraining.preparation import Block, SplitCounter, Tokenized, count_duplicates, map_blocks
+from bertjax.data.pretraining.preparation import SplitCounter, Tokenized, count_duplicates
 from bertjax.data.text import word_counts
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import UserError, as_user_error
+from bertjax.data.workers import map_blocks
+from bertjax.errors import UserError
 
 WORDS = ("walk", "the", "##ing", "##s", ".")
 
@@ -28,18 +26,6 @@ WORDS = ("walk", "the", "##ing", "##s", ".")
 def vocab_dir(tmp_path) -> Path:
     WordPiece([*SPECIALS, *WORDS], lowercase=True).save(tmp_path / "vocabulary")
     return tmp_path / "vocabulary"
-
-
-class Source:
-    """Blocks of one document of one line, which say how many of them were asked for."""
-
-    def __init__(self, count: int) -> None:
-        self.taken, self._count = 0, count
-
-    def __iter__(self) -> Iterator[Block]:
-        for number in range(self._count):
-            self.taken += 1
-            yield [[f"line {number}"]]
 
 
 def test_text_hash_is_the_same_everywhere():
@@ -68,60 +54,11 @@ def test_blocks_are_made_as_they_are_asked_for(monkeypatch):
     assert list(documents) == [["cd"], ["ef"]]
 
 
-def test_one_worker_maps_one_item_at_a_time():
-    source = Source(5)
-    results = map_blocks(len, source, 1)
-    for taken in range(1, 6):
-        assert next(results) == 1
-        assert source.taken == taken
-
-
-def test_workers_keep_the_order_and_bound_what_is_in_flight():
-    # The first item takes longest, so that the others are done before it.
-    source = Source(40)
-    first = [[[f"{number:07d}" for number in range(100_000, 0, -1)]]]
-    results = map_blocks(sorted, itertools.chain(first, source), 2)
-    assert source.taken == 0
-    assert len(next(results)[0]) == 100_000
-    assert source.taken == 2 * 2
-    for number, result in enumerate(results):
-        assert result == [[f"line {number}"]]
-        assert source.taken == min(number + 1 + 2 * 2, 40)
-    assert number == 39
-
-
-def test_a_reader_that_stops_early_stops_the_workers():
-    source = Source(1000)
-    results = map_blocks(len, source, 2)
-    next(results)
-    results.close()
-    assert source.taken == 2 * 2 + 1
-
-
-def test_all_cores_work_when_no_number_is_given(monkeypatch):
-    monkeypatch.setattr(preparation.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    source = Source(30)
-    results = map_blocks(len, source, 0)
-    assert next(results) == 1
-    assert source.taken == 2 * 3 + 1
-    assert list(results) == [1] * 29
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_user_error_in_a_worker_keeps_its_message(workers, tmp_path):
     tokenize = functools.partial(preparation._tokenize, vocab_dir=tmp_path / "missing", lines="sentence")
     with pytest.raises(UserError, match=r"missing: got .*tokenizer_config\.json.*\. Fix: .*\.$"):
-        list(map_blocks(tokenize, Source(3), workers))
-
-
-def test_an_error_of_the_source_reaches_the_reader():
-    def failing() -> Iterator[Block]:
-        yield [["line"]]
-        raise UserError("file.txt, line 2", got="bytes", expected="text", fix="mend it")
-
-    for workers in (1, 2):
-        with pytest.raises(UserError, match=r"file\.txt, line 2"):
-            list(map_blocks(len, failing(), workers))
+        list(map_blocks(tokenize, [[["line"]]] * 3, workers))
 
 
 @pytest.mark.parametrize(("workers", "block_characters"), [(1, 500), (1, 1 << 18), (2, 500)])
@@ -297,14 +234,3 @@ def test_words_are_counted_over_all_documents():
     counts = preparation._count_words([["The cat", "the"], ["THE dog."]], lowercase=True)
     assert counts == (2, collections.Counter({"the": 3, "cat": 1, "dog": 1, ".": 1}))
     assert preparation._count_words([["The the"]], lowercase=False) == (1, {"The": 1, "the": 1})
-
-
-def die(block):
-    os._exit(9)
-
-
-def test_a_worker_that_is_killed_is_told_with_what_to_do():
-    with pytest.raises(BrokenProcessPool) as told:
-        list(map_blocks(die, [[["a"]]] * 3, 2))
-    fix = "Fix: lower --config.data.workers; the same command goes on after what was finished."
-    assert str(as_user_error(told.value, "")).endswith(fix)

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from bertjax.data.pretraining import beam, corpus, shares
-from bertjax.data.pretraining.beam import BeamConfig
+from bertjax.data import beam
+from bertjax.data.beam import BeamConfig
+from bertjax.data.pretraining import corpus, shares
 from bertjax.data.pretraining.corpus import Preparation
 from bertjax.data.readers import records, sources
 from bertjax.data.readers.sources import TextSource
