@@ -41,7 +41,7 @@ def evaluate(
         config["data"]["vocab_file"] = str(run)
     record: dict[str, float] = {}
     for split, of_split in overrides.splits_to_score(config, sources, reads_training=run is None):
-        own = Resolved(resolved.module, of_split)
+        own = resolved._replace(config=of_split)
         metrics = _evaluated(own, _scored(own, run), run, checkpoint)
         record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
     return record

@@ -10,7 +10,7 @@ from flax import traverse_util
 from bertjax.config import build_all, build_part, check_unresolved
 from bertjax.contract import Data, Experiment, Facts, ReadsSettings, Trainable
 from bertjax.errors import UserError
-from bertjax.modes import extension, overrides
+from bertjax.modes import extension, init_from, overrides
 from bertjax.modes.request import Request, config_of
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import has_checkpoint
@@ -41,14 +41,19 @@ class Resolved(NamedTuple):
     Attributes:
       module: the experiment. It is `Trainable` except in mode "predict", where it need not be.
       config: the config.
+      run: the folder of a run with checkpoints, which has the vocabulary; None if there is none.
+      record: what `init_from.save` writes; None if `init_from` was not read.
     """
 
     module: Any
     config: dict[str, Any]
+    run: Path | None = None
+    record: Mapping[str, Any] | None = None
 
     def data(self, folder: Path) -> Data:
-        """The data; see `Trainable.build_data`."""
-        data: Data = self.module.build_data(build_part(self.module.Config, self.config), folder)
+        """The data; see `Trainable.build_data`. A vocabulary that is gone is read from the run's folder."""
+        config = init_from.with_copies(self.config, self.run) if self.run else self.config
+        data: Data = self.module.build_data(build_part(self.module.Config, config), folder)
         return data
 
     def complete(self, facts: Facts) -> Complete:
@@ -99,23 +104,39 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
     check_unresolved(
         (_settings(module), module.Config), config
     )  # `module.resolve` reads keys without checking that they exist
+    run, record = _run_of(request), None
     if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
         named = request.sources if request.mode == "evaluate" else ()
         values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
         if values and trains:
             config = overrides.override(config, values, module.FREE_AFTER_TRAINING)
         config = config if request.mode == "plan" else sharding.fitted(config)
+    elif run and init_from.is_lost(config):
+        config = init_from.restore(run, config, request.overrides)
     else:
-        if trains and config["init_from"]:
-            config = _with_settings_of_folder(request, module, config)
-        if request.mode in ("predict", "export"):
-            config = overrides.without_sources(config)
-        config = module.resolve(config)
+        config = _by_experiment(request, module, config)
+        record = init_from.record(given, config, request.overrides) if config["init_from"] else None
     if request.mode == "plan":
         from bertjax.planning.planner import complete
 
         config = complete(config)
-    return Resolved(module, config)
+    return Resolved(module, config, run, record)
+
+
+def _run_of(request: Request) -> Path | None:
+    """The folder in `workdir` if it holds a run whose weights replace those in `init_from`."""
+    run = None if request.mode == "check" else request.run  # a check starts from `init_from`
+    return run if run and run_folder.has_begun(run) and has_checkpoint(run) else None
+
+
+def _by_experiment(request: Request, module: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """Resolves the config of a new run by `Experiment.resolve`, with the settings of the folder in `init_from`."""
+    if _trains(module) and config["init_from"]:
+        config = _with_settings_of_folder(request, module, config)
+    if request.mode in ("predict", "export"):
+        config = overrides.without_sources(config)
+    resolved: dict[str, Any] = module.resolve(config)
+    return resolved
 
 
 def rehearse(request: Request, given: dict[str, Any], find: Callable[[str], Experiment]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax import distributed
 from bertjax.contract import Data, Task
-from bertjax.modes import extension, report, text
+from bertjax.modes import extension, init_from, report, text
 from bertjax.modes.request import Outcome
 from bertjax.modes.resolved import Resolved
 from bertjax.runs import run_folder
@@ -41,6 +41,8 @@ def train(
         config, settings, task = resolved.complete(data.facts)
         settings.check_final()
         distributed.on_first_process(lambda: _save_config(workdir, config))
+        if record := resolved.record:
+            distributed.on_first_process(lambda: init_from.save(workdir, record))
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, started))
         distributed.on_first_process(lambda: data.facts.save(workdir))
         if loop.train(task, data, settings, workdir, profile):

@@ -1,0 +1,352 @@
+"""A run that resumes without the folder in its `init_from` is the uninterrupted run, bit for bit."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.data.summarization.summary_rows import TARGET_TOKENS
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+from bertjax.modes import init_from
+from bertjax.runs.checkpoints import restore_params
+from tests import published, tiny
+from tests.experiments import test_translation as translations
+from tests.parity.test_presumm import GOLDEN
+from tests.random_params import random_params
+
+UPDATES = {
+    "num_steps": 4,
+    "batch_size": 8,
+    "log_every": 1,
+    "evaluate_every": 2,
+    "optimizer.warmup_steps": 1,
+    "checkpoint.save_every": 2,
+    "checkpoint.keep": 2,
+    "checkpoint.final": "latest",
+    "checkpoint.best_metric": "",
+}
+EPOCHS = {**UPDATES, "num_epochs": 0.6, "optimizer.schedule": "constant", "optimizer.warmup_steps": 0}
+del EPOCHS["num_steps"]  # 48 rows: 3.6 updates, that is 4
+ROWS = {"data.seq_len": 24, "data.valid_fraction": 0.2}
+SPANS = {"data.doc_stride": 6, "data.max_query_length": 8, "data.max_answer_length": 4}
+SCORER = {"model.scorer_heads": 2, "model.max_positions": 48}
+DECODER = {"model.decoder_layers": 1, "model.decoder_heads": 2, "model.decoder_intermediate": 16, "target_len": 8}
+DECODING = {"decoding.max_length": 6, "decoding.min_extra": 1, "num_scored": 2}
+TASKS = {
+    "tagging.py:features": (tiny.write_sentences, {"model.lstm_size": 8, "data.lowercase": True}),
+    "question_answering.py:squad2": (tiny.write_questions, SPANS),
+    "multiple_choice.py:swag": (tiny.write_choices, {}),
+    "bertsum_ext.py:transformer": (tiny.write_articles, SCORER),
+    "bertsum_abs.py": (tiny.write_articles, {**DECODER, **DECODING}),
+    "bert_pretraining.py": (
+        lambda folder: {"data.source": tiny.write_text(folder / "text.txt"), "data.vocab_file": ""},
+        {"masking.max_predictions": 4, "data.lines": "sentence", "data.workers": 1},
+    ),
+}
+WORDS = [*SPECIALS, *TARGET_TOKENS, ".", "the", "cat", "dog", "sees", "##s"]
+
+
+def write_bert(folder):
+    """A published BERT with a vocabulary that every task can use."""
+    published.write_huggingface(folder)
+    assert len(WORDS) == published.CONFIG.vocab_size
+    WordPiece(WORDS, lowercase=True).save(folder)
+    return folder
+
+
+def command_of(config, values):
+    return [f"--config=configs/{config}", *translations.flags(values)]
+
+
+def started(config, write, folder, **values):
+    """The command that starts a task from the folder in `init_from`, with rows in this folder."""
+    rows = write(folder / "rows")
+    del rows["data.vocab_file"]  # `init_from` determines it
+    return command_of(config, {**UPDATES, **ROWS, **rows, **values})
+
+
+def done(*command):
+    outcome = tiny.run_on_one(*command)
+    assert outcome.status is None, outcome.status
+    return outcome
+
+
+def interrupted(run, copy):
+    """A copy of a run that was killed before its last checkpoint."""
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "checkpoints" / "4")
+    return copy
+
+
+def metrics_of(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timed = ("seconds", "per_second", "fraction")
+    return [{key: value for key, value in line.items() if not key.endswith(timed)} for line in lines]
+
+
+def check_same(one, two):
+    """Compares weights, config and metrics of two runs."""
+    params = (restore_params(run, "latest", None) for run in (one, two))
+    jax.tree.map(np.testing.assert_array_equal, *params)
+    assert (one / "config.json").read_text() == (two / "config.json").read_text()
+    assert metrics_of(one) == metrics_of(two)
+
+
+def check_resumes(command, folder, *lost):
+    """Trains, deletes the lost folders, and resumes a copy that was interrupted."""
+    done(*command, f"--workdir={folder / 'whole'}")
+    copy = interrupted(folder / "whole", folder / "copy")
+    for path in lost:
+        shutil.rmtree(path)
+    assert "resuming after step 2" in done(*command, f"--workdir={copy}").stderr
+    check_same(folder / "whole", copy)
+
+
+# A classifier whose weights are gone.
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run without its weights, and its command without --workdir."""
+    folder = tmp_path_factory.mktemp("classification")
+    rows = tiny.write_table(folder / "rows")
+    values = {**EPOCHS, **ROWS, "data.source": rows["data.source"], "init_from": write_bert(folder / "bert")}
+    command = command_of("classification.py", values)
+    done(*command, f"--workdir={folder / 'run'}")
+    shutil.rmtree(folder / "bert")
+    return folder / "run", command
+
+
+def test_it_resumes(run, tmp_path):
+    whole, command = run
+    copy = interrupted(whole, tmp_path / "copy")
+    assert "resuming after step 2" in done(*command, f"--workdir={copy}").stderr
+    check_same(whole, copy)
+
+
+def test_an_empty_folder_is_gone(run, tmp_path):
+    whole, command = run
+    weights = json.loads((whole / "config.json").read_text())["init_from"]
+    Path(weights).mkdir()
+    try:
+        done(*command, f"--workdir={interrupted(whole, tmp_path / 'copy')}")
+    finally:
+        Path(weights).rmdir()
+
+
+@pytest.mark.parametrize(
+    ("values", "differing"),
+    [
+        ({"model.num_layers": 2}, r"model\.num_layers: 4 there, 2 now"),
+        ({"data.seq_len": 16}, r"data\.seq_len: 24 there, 16 now"),
+        ({"init_from": "elsewhere"}, r"init_from: '.*/bert' there, 'elsewhere' now"),
+        ({"num_epochs": 0.3}, r"num_steps: 4 there, 2 now"),
+    ],
+)
+def test_another_config_is_refused(run, values, differing):
+    whole, command = run
+    outcome = tiny.run_on_one(*command, *translations.flags(values), f"--workdir={whole}")
+    tiny.check_told(outcome.error, what="--workdir", got=differing, expected="the same config", fix="--workdir")
+
+
+def test_keys_that_may_change_are_the_given_ones(run, tmp_path):
+    whole, command = run
+    copy = interrupted(whole, tmp_path / "copy")
+    done(*command, f"--workdir={copy}", "--config.log_every=2", "--config.model.remat=True")
+    config = json.loads((copy / "config.json").read_text())
+    assert config["log_every"] == 2 and config["model"]["remat"]
+
+
+def test_a_run_that_has_not_begun_needs_the_folder(run, tmp_path):
+    whole, command = run
+    copy = interrupted(whole, tmp_path / "copy")
+    shutil.rmtree(copy / "checkpoints")  # killed before the first checkpoint
+    for workdir in (tmp_path / "new", copy):
+        outcome = tiny.run_on_one(*command, f"--workdir={workdir}")
+        tiny.check_told(outcome.error, what="init_from", got="no such folder$", expected="a run of ours", fix="path$")
+
+
+def test_a_check_needs_the_folder(run):
+    whole, command = run
+    outcome = tiny.run_on_one("--mode=check", *command, f"--workdir={whole}")
+    tiny.check_told(outcome.error, what="init_from", got="no such folder", expected="a run of ours", fix="the path")
+
+
+@pytest.mark.parametrize("content", [None, "", "[1]", '{"given": 1}'])
+def test_an_older_or_damaged_run_needs_the_folder(run, tmp_path, content):
+    whole, command = run
+    copy = interrupted(whole, tmp_path / "copy")
+    (copy / "init_from.json").unlink()
+    if content is not None:
+        (copy / "init_from.json").write_text(content)
+    outcome = tiny.run_on_one(*command, f"--workdir={copy}")
+    tiny.check_told(
+        outcome.error,
+        what="config key init_from=",
+        got=r"no such folder, and no readable init_from\.json in .*/copy",
+        expected="the folder that the run was started from, or what the run keeps of it",
+        fix=r"restore the folder, or start another run with --config\.init_from=.*/copy",
+    )
+
+
+def test_it_is_extended(run, tmp_path):
+    """To 8 updates, as a run of that length from the start."""
+    whole, command = run
+    weights = Path(json.loads((whole / "config.json").read_text())["init_from"])
+    longer = [*command, "--config.num_epochs=1.3"]
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    done(*longer, f"--workdir={copy}")
+    write_bert(weights)
+    done(*longer, f"--workdir={tmp_path / 'whole'}")
+    shutil.rmtree(weights)
+    check_same(tmp_path / "whole", copy)
+
+
+def test_it_is_evaluated_on_its_own_rows(run):
+    whole, _ = run
+    found = json.loads(done("--mode=evaluate", f"--workdir={whole}").stdout)
+    (logged,) = (line for line in metrics_of(whole) if line["step"] == 4 and "valid/loss" in line)
+    assert found["valid/loss"] == pytest.approx(logged["valid/loss"], rel=1e-5)
+
+
+def test_several_seeds_resume(run, tmp_path):
+    whole, command = run
+    interrupted(whole, tmp_path / "seed0")
+    done(*command, f"--workdir={tmp_path}", "--seeds=0")
+    check_same(whole, tmp_path / "seed0")
+
+
+# Other tasks and weights.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", TASKS)
+def test_tasks_with_a_bert(config, tmp_path):
+    write, values = TASKS[config]
+    check_resumes(
+        started(config, write, tmp_path, init_from=write_bert(tmp_path / "bert"), **values),
+        tmp_path,
+        tmp_path / "bert",
+    )
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_google(tmp_path):
+    """Named by its prefix."""
+    weights = shutil.copytree(published.GOOGLE, tmp_path / "google") / "bert_model.ckpt"
+    values = {"init_from": weights, "data.lowercase": True, "data.seq_len": 10}
+    check_resumes(started("classification.py", tiny.write_table, tmp_path, **values), tmp_path, weights.parent)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_presumm(tmp_path):
+    """With the vocabulary in the same folder."""
+    (tmp_path / "presumm").mkdir()
+    weights = shutil.copy(GOLDEN / "transformer.pt", tmp_path / "presumm")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny._WORDS, *map(str, range(11))]
+    (tmp_path / "presumm" / "vocab.txt").write_text("\n".join(words))
+    values = {"init_from": weights, "data.vocab_file": tmp_path / "presumm" / "vocab.txt", "data.lowercase": True}
+    values |= {"model.num_heads": 3, "data.limits.min_sentences": 1}
+    check_resumes(started("bertsum_ext.py", tiny.write_articles, tmp_path, **values), tmp_path, tmp_path / "presumm")
+
+
+@pytest.mark.slow
+def test_a_run_of_ours(run, tmp_path):
+    """A classifier of the same classes, in the order of the first run."""
+    weights = shutil.copytree(run[0], tmp_path / "before")
+    values = {"init_from": weights, "data.vocab_file": weights}
+    check_resumes(started("classification.py", tiny.write_table, tmp_path, **values), tmp_path, weights)
+
+
+@pytest.mark.slow
+def test_a_vocabulary_without_weights(tmp_path):
+    rows = tiny.write_table(tmp_path / "rows")
+    shutil.move(rows["data.vocab_file"], tmp_path / "vocabulary")
+    values = {**UPDATES, **ROWS, **rows, "data.vocab_file": tmp_path / "vocabulary" / "vocab.txt"}
+    values |= {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2}
+    check_resumes(command_of("classification.py:tiny", values), tmp_path, tmp_path / "vocabulary")
+
+
+TRANSLATION = {**UPDATES, "data.seq_len": 16, "num_scored": 4, "metrics": ("bleu",)}
+
+
+def translation_values(folder):
+    values = translations.values_of(folder / "rows")
+    return {**TRANSLATION, **{key: value for key, value in values.items() if key in ("data.source", "data.target")}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "joint"), [("tiny", True), ("rnn", False)])
+def test_translation_from_a_run(tmp_path, model, joint):
+    small = translations.TRANSFORMER if model == "tiny" else translations.RECURRENT
+    values = {**translation_values(tmp_path), "decoding.max_length": 16}
+    first = {**values, **small, "data.joint": joint, "data.vocab_size": 100, "num_steps": 1}
+    done(*command_of(f"translation.py:{model}", first), f"--workdir={tmp_path / 'before'}")
+    command = command_of("translation.py", {**values, "init_from": tmp_path / "before"})
+    check_resumes(command, tmp_path, tmp_path / "before")
+
+
+@pytest.mark.slow
+def test_translation_from_a_published_folder(tmp_path):
+    """Which determines how to decode, unless the command line does."""
+    options = {"num_beams": 3, "block_ngrams": 2, "max_length": 9}
+    overrides = {"model__norm": "post", **{f"decoding__{key}": value for key, value in options.items()}}
+    task = translations.task_of(tmp_path / "made", **overrides)
+    task.export(random_params(task.init), tmp_path / "marian")
+    values = {**translation_values(tmp_path), "init_from": tmp_path / "marian", "decoding.block_ngrams": 4}
+    command = command_of("translation.py", values)
+    check_resumes(command, tmp_path, tmp_path / "marian")
+    decoding = json.loads((tmp_path / "copy" / "config.json").read_text())["decoding"]
+    assert (decoding["num_beams"], decoding["block_ngrams"], decoding["max_length"]) == (3, 4, 9)
+    # The value of the config file, which the published one has replaced.
+    outcome = tiny.run_on_one(*command, "--config.decoding.num_beams=4", f"--workdir={tmp_path / 'copy'}")
+    assert "decoding.num_beams: 3 there, 4 now" in outcome.error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("joint", [True, False])
+def test_given_vocabularies_of_translation(tmp_path, joint):
+    values = {**translation_values(tmp_path), **translations.TRANSFORMER, "decoding.max_length": 16}
+    values |= {"data.joint": joint, "model.share_embeddings": joint}
+    first = {**values, "data.vocab_size": 100, "num_steps": 1}
+    done(*command_of("translation.py:tiny", first), f"--workdir={tmp_path / 'before'}")
+    sides = ("", "") if joint else ("source", "target")
+    files = (tmp_path / "before" / side / "tokenizer.json" for side in sides)
+    keys = ("data.vocab_file", "data.target_vocab_file")[: 1 if joint else 2]
+    values |= dict(zip(keys, files, strict=False))
+    check_resumes(command_of("translation.py:tiny", values), tmp_path, tmp_path / "before")
+
+
+# What a run's folder keeps.
+
+
+def test_restoring_a_config(tmp_path):
+    given = {"init_from": "bert", "seed": 0, "model": {"size": None, "other": 1, "gone": 2}, "data": {"labels": []}}
+    resolved = {"init_from": "bert", "seed": 0, "model": {"size": 8, "other": 3}, "data": {"labels": ["a"]}}
+    init_from.save(tmp_path, init_from.record(given, resolved, ["seed"]))
+    assert init_from.restore(tmp_path, given, ["seed"]) == resolved
+    assert init_from.restore(tmp_path, given, []) == resolved
+    now = {**given, "seed": 1, "model": {"size": 9, "other": 1, "new": 0}}
+    expected = {**resolved, "seed": 1, "model": {"size": 9, "other": 3, "new": 0}}
+    assert init_from.restore(tmp_path, now, []) == expected
+    assert init_from.restore(tmp_path, given, ["model.other"])["model"] == {"size": 8, "other": 1}
+    with pytest.raises(UserError, match=r"no readable init_from\.json"):
+        init_from.restore(tmp_path / "elsewhere", given, [])
+
+
+def test_what_is_gone(tmp_path):
+    assert init_from.is_gone(tmp_path / "none")
+    (tmp_path / "folder" / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "folder" / "data" / "deep" / "text").touch()
+    assert init_from.is_gone(tmp_path / "folder")
+    (tmp_path / "folder" / "vocab.txt").touch()
+    assert not init_from.is_gone(tmp_path / "folder") and not init_from.is_gone(tmp_path / "folder" / "vocab.txt")
+    (tmp_path / "model.ckpt.index").touch()
+    assert not init_from.is_gone(tmp_path / "model.ckpt")
+    (tmp_path / "sentences" / "0_Transformer").mkdir(parents=True)
+    (tmp_path / "sentences" / "0_Transformer" / "config.json").touch()
+    assert not init_from.is_gone(tmp_path / "sentences")
