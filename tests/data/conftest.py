@@ -1,6 +1,5 @@
 """Fixtures of the data tests: a tiny corpus, and the comparison of measured rates with expected ones."""
 
-import importlib.util
 import random
 import shutil
 from collections.abc import Callable
@@ -11,9 +10,6 @@ import pytest
 
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.text.tokenizers import SPECIALS
-
-# The extra `beam` does not go with `dev`.
-collect_ignore = [] if importlib.util.find_spec("apache_beam") else ["pretraining/test_beam.py"]
 
 STEMS = ("walk", "talk", "jump", "the", "a", "cat", "dog", "tree", "house", "river", "old", "new", "under", "we", ".")
 PIECES = ("##s", "##ed", "##ing")

@@ -1,4 +1,4 @@
-"""What Beam prepares is what one process prepares; collected where apache_beam is installed."""
+"""Beam's local runner prepares the same text as one process."""
 
 import collections
 import hashlib
@@ -12,7 +12,6 @@ from bertjax.data.beam import BeamConfig
 from bertjax.data.pretraining.corpus import SPLITS, Corpus, Preparation
 from bertjax.data.readers import records, sources
 from bertjax.data.text.tokenizers import WordPiece
-from bertjax.errors import UserError
 from tests.data.folders import TRAINED, digests, read_whole
 
 HERE = BeamConfig("DirectRunner")
@@ -72,9 +71,3 @@ def test_files_of_records_have_their_own_lengths(tmp_path):
     every = np.arange(78)
     found = records.TokenRecords(tmp_path, "train", np.ones(78, np.int32)).read(every, 0 * every, 1 + 0 * every)
     assert [int(ids[0]) for ids in found] == [100 * n + i for n in range(12) for i in range(n + 1)]
-
-
-def test_a_runner_that_there_is_not_is_told():
-    beam.check(HERE)
-    with pytest.raises(UserError, match=r"runner=NoRunner: got a name that Beam does not know"):
-        beam.check(BeamConfig("NoRunner"))

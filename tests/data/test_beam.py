@@ -1,0 +1,35 @@
+"""Beam's local runner with worker processes."""
+
+import functools
+import os
+
+import pytest
+
+from bertjax.data import beam
+from bertjax.data.beam import BeamConfig
+from bertjax.errors import UserError
+
+HERE = BeamConfig("DirectRunner")
+
+
+def write(number, folder):
+    with (folder / f"{number}").open("x") as file:
+        file.write(f"{os.getpid()}")
+
+
+@pytest.mark.slow
+def test_worker_processes_do_each_item_once(tmp_path, monkeypatch):
+    """From any folder: the workers find the modules of this checkout by themselves."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.chdir(tmp_path)
+    beam.for_each(HERE, 2, functools.partial(write, folder=tmp_path), list(range(40)))
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(40))
+    processes = {int(path.read_text()) for path in tmp_path.iterdir()}
+    assert os.getpid() not in processes
+    assert len(processes) == 2
+
+
+def test_an_unknown_runner_is_refused():
+    beam.check(HERE)
+    with pytest.raises(UserError, match=r"runner=NoRunner: got a name that Beam does not know"):
+        beam.check(BeamConfig("NoRunner"))
