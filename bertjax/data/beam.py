@@ -1,4 +1,4 @@
-"""Work on many machines: the only module that imports apache_beam, where a config asks for it."""
+"""Runs work on many machines by Apache Beam: the only module that imports apache_beam, and only on request."""
 
 import dataclasses
 import os
@@ -16,12 +16,12 @@ _KEY = "config key data.beam"
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-    """Where Apache Beam is to work.
+    """The runner of Apache Beam and its options.
 
     Attributes:
-      runner: "DirectRunner" for processes of this machine, or the name of a cluster's: "DataflowRunner",
+      runner: "DirectRunner" for processes of this machine, or the name of a cluster's runner: "DataflowRunner",
         "FlinkRunner", "SparkRunner", ...; "" for no Beam.
-      options: what the runner is told, as on its command line: ("--flink_master=HOST:8081",).
+      options: options of the runner, as on its command line: ("--flink_master=HOST:8081",).
     """
 
     runner: str = ""
@@ -41,7 +41,7 @@ class BeamConfig:
 
 
 def check(config: BeamConfig) -> None:
-    """Raises UserError unless the library is there and has the runner."""
+    """Raises UserError unless Apache Beam is installed and has the runner."""
     where, got = f"{_KEY}.runner={config.runner}", ""
     try:
         from apache_beam.runners.runner import create_runner
@@ -61,13 +61,13 @@ def check(config: BeamConfig) -> None:
 
 
 def for_each(config: BeamConfig, workers: int, function: Callable[[T], object], items: Sequence[T]) -> None:
-    """Calls a function with each item: somewhere, in any order, and again where a machine fails.
+    """Calls a function with each item, on any worker and in any order.
 
     Args:
-      config: where.
-      workers: processes, if on this machine; 0 for one each core.
-      function: importable; what it makes is in files.
-      items: what it is called with.
+      config: the runner.
+      workers: number of processes of the DirectRunner; 0 for one per core. Other runners ignore it.
+      function: importable. It writes its results to files, and may be called again with an item if a machine fails.
+      items: picklable.
     """
     import apache_beam as beam
 
@@ -76,23 +76,26 @@ def for_each(config: BeamConfig, workers: int, function: Callable[[T], object], 
 
 
 def pipeline_of(config: BeamConfig, workers: int) -> dict[str, Any]:
-    """The runner and the options of a pipeline; see `for_each`."""
+    """Returns the arguments `runner` and `options` of a pipeline.
+
+    For the DirectRunner, also adds this checkout to the environment variable PYTHONPATH, which its workers inherit.
+    """
     from apache_beam.options.pipeline_options import PipelineOptions
 
     if config.runner != _LOCAL:
         return {"runner": config.runner, "options": PipelineOptions(list(config.options))}
-    # Its workers are other programs, which have to find this package wherever they begin.
+    # Its workers are new interpreters, which must find this package from any folder.
     root = str(Path(__file__).parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *(path for path in paths if path != root)]))
     ours = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
-    ours.append("--default_sdk_harness_log_level=ERROR")  # else each worker tells of all that it does
+    ours.append("--default_sdk_harness_log_level=ERROR")  # each worker logs every step otherwise
     options = PipelineOptions([*ours, *config.options])
     return {"runner": _local_runner(options), "options": options}
 
 
 def _local_runner(options: Any) -> Any:
-    """What Beam's DirectRunner is in the end; by itself it first looks for another program, which it downloads."""
+    """Returns the runner behind the DirectRunner, which by itself first downloads another program."""
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability.fn_api_runner import fn_runner
     from apache_beam.runners.portability.portable_runner import JobServiceHandle
