@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Eight devices on any machine, for the tests of meshes; the others use the first. Programs are small: compiling them in
@@ -26,6 +27,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # Tracing allocates many objects that live on: collecting them as often as Python does by default takes an eighth of
 # the time.
 gc.set_threshold(50_000, 20, 20)
+# A machine that is busy with other work exceeds any deadline.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture

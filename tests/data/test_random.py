@@ -154,7 +154,6 @@ def test_fewer_words_are_the_first_of_more(seed, words, skipped):
     np.testing.assert_array_equal(alone, more[4:, :words])
 
 
-@settings(deadline=None)
 @given(WORD, WORD, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=1, max_size=6))
 def test_coin_flips_count_the_first_bits(seed, epoch, pairs):
     index, flips = np.arange(len(pairs)) * 3, np.array(pairs).T

@@ -15,7 +15,7 @@ from tests.decoding import toys
 from tests.decoding.toys import EOS, PAD, config, found, make_tables, search
 
 seeds = st.integers(0, 2**31)
-few = hypothesis_settings(max_examples=15, deadline=None, phases=[Phase.generate])
+few = hypothesis_settings(max_examples=15, phases=[Phase.generate])
 
 
 def assert_same(ours, expected):

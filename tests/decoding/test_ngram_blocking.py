@@ -33,7 +33,7 @@ def test_the_example_of_the_docstring():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@settings(max_examples=20, phases=[Phase.generate])
 @given(ids=st.lists(st.integers(0, VOCABULARY - 1), max_size=LENGTH - 1))
 def test_tokens_that_would_repeat_are_banned(n, ids):
     blocked = block(np.zeros((1, 1, VOCABULARY), np.float32), *runs_of(ids), n)[0, 0]
@@ -46,7 +46,7 @@ def test_tokens_that_would_repeat_are_banned(n, ids):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-@settings(max_examples=30, deadline=None, phases=[Phase.generate])
+@settings(max_examples=30, phases=[Phase.generate])
 @given(ids=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=LENGTH))
 def test_words_that_came_before(n, ids):
     ours = repeats(*runs_of(ids), n, CONTINUES)

@@ -254,7 +254,7 @@ OLD_NAMES = (
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_any_mixture_of_names_and_order_gives_the_same(tensors, data):
     renamed = {}

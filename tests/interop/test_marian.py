@@ -440,7 +440,7 @@ def test_the_language_to_translate_into(source):
     assert source.vocab_size - 2 not in late
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=20), max_size=4))
 def test_any_text_has_ids(source, texts):
     encoded = source.encode_batch(texts)

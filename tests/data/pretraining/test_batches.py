@@ -283,7 +283,7 @@ def test_causal_rows_are_those_of_masked_language_modeling(corpus):
             np.testing.assert_array_equal(batch[name], text[name])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.integers(8, 600),
     st.booleans(),

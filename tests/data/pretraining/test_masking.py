@@ -109,7 +109,7 @@ def chosen_positions(output: Predictions, i: int) -> list[int]:
     return output.positions[i, : int(output.weights[i].sum())].tolist()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows(), CHANGES)
 def test_only_candidates_are_chosen_and_all_else_is_unchanged(row, changes):
     config = changed(**changes)
@@ -121,7 +121,7 @@ def test_only_candidates_are_chosen_and_all_else_is_unchanged(row, changes):
         np.testing.assert_array_equal(output.input_ids[i, ~chosen], row.input_ids[i, ~chosen])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows(), CHANGES)
 def test_predictions_are_sorted_labelled_and_padded(row, changes):
     config = changed(**changes)
@@ -140,7 +140,7 @@ def test_predictions_are_sorted_labelled_and_padded(row, changes):
         assert not output.positions[i, count:].any()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows(), CHANGES)
 def test_the_wanted_number_is_chosen(row, changes):
     config = changed(**changes)
@@ -157,7 +157,7 @@ def test_the_wanted_number_is_chosen(row, changes):
             assert count == min(most, row.candidates[i].sum())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows(), CHANGES)
 def test_words_are_chosen_whole_or_not_at_all(row, changes):
     config = changed(**{**changes, "whole_word": True})
@@ -168,7 +168,7 @@ def test_words_are_chosen_whole_or_not_at_all(row, changes):
             assert taken.isdisjoint(word) or taken.issuperset(word)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(rows(), CHANGES)
 def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
     config = changed(**changes)
@@ -192,7 +192,7 @@ def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
         assert output.input_ids[i].tolist() == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows(), CHANGES, st.data())
 def test_a_row_is_masked_alike_in_any_company(row, changes, data):
     config = changed(**changes)
@@ -202,7 +202,7 @@ def test_a_row_is_masked_alike_in_any_company(row, changes, data):
         np.testing.assert_array_equal(all_rows[some], few)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows(), CHANGES, st.integers(1, 20))
 def test_padding_changes_no_mask(row, changes, padding):
     config, size = changed(**changes), row.input_ids.shape[1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.data.cutting import DRAWS, LENGTHS, PROBABILITIES, instances_of, one_segment, sentences, tokens
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(8, 60), PROBABILITIES, st.booleans(), DRAWS)
 def test_one_segment_loses_and_doubles_nothing(lengths, seq_len, short, whole, draws):
     config = dataclasses.replace(one_segment(seq_len, short), whole_sentences=whole)
@@ -23,7 +23,7 @@ def test_one_segment_loses_and_doubles_nothing(lengths, seq_len, short, whole, d
         assert text == [(document, place) for place in range(sum(sizes))]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(8, 60), DRAWS)
 def test_full_sentences_are_as_many_as_fit_and_only_too_long_ones_are_cut(lengths, seq_len, draws):
     rows, room = instances_of(sentences(lengths), one_segment(seq_len, 0.0), *draws), seq_len - 2
@@ -41,7 +41,7 @@ def test_full_sentences_are_as_many_as_fit_and_only_too_long_ones_are_cut(length
                 assert not any(start < bound < stop for bound in bounds)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(8, 60), DRAWS)
 def test_short_targets_cut_no_sentence_that_fits(lengths, seq_len, draws):
     rows, room = instances_of(sentences(lengths), one_segment(seq_len, 1.0), *draws), seq_len - 2
@@ -52,7 +52,7 @@ def test_short_targets_cut_no_sentence_that_fits(lengths, seq_len, draws):
             assert stop in bounds or int(row["length_a"]) == room
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(8, 60), DRAWS)
 def test_pieces_are_full_but_for_a_documents_last(lengths, seq_len, draws):
     config = dataclasses.replace(one_segment(seq_len, 0.0), whole_sentences=False)

@@ -146,7 +146,7 @@ def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_unif
     assert 800 < len(set(first) & set(other_epoch)) < 1200
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_rows_are_the_same_asked_for_alone(tmp_path_factory, start, count):
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -187,7 +187,7 @@ def test_dynamic_epochs_are_drawn_anew(tmp_path, block):
     assert len({in_order(all_rows(made, epoch)).tobytes() for epoch in range(5)}) == 5
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=2), min_size=1, max_size=4), st.data())
 def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, data):
     batch_size = data.draw(st.integers(1, min(map(sum, counts))))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.parts import Parts
@@ -204,7 +204,6 @@ def test_work_goes_on_after_the_finished_parts(done, tiny_documents, vocab_dir, 
 HASH = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 
 
-@settings(deadline=None)
 @given(st.lists(HASH, max_size=40), st.integers(1, 50))
 def test_duplicates_are_counted_range_by_range(tmp_path_factory, hashes, at_once):
     path = tmp_path_factory.mktemp("hashes") / "hashes"

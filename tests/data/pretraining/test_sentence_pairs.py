@@ -85,7 +85,7 @@ class Walk:
             longer.pop(0 if next(coin) else -1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_rows_equal_a_walk_chunk_by_chunk(lengths, values, draws):
     config = pairs(*values)
@@ -99,7 +99,7 @@ def test_rows_equal_a_walk_chunk_by_chunk(lengths, values, draws):
         )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_every_row_is_two_ranges_that_fit(lengths, values, draws):
     rows = instances_of(sentences(lengths), pairs(*values), *draws)
@@ -116,7 +116,7 @@ def test_every_row_is_two_ranges_that_fit(lengths, values, draws):
     np.testing.assert_array_equal(rows["is_random_next"], rows["document_a"] != rows["document_b"])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_the_actual_next_follows_directly_but_for_truncation(lengths, values, draws):
     rows = instances_of(sentences(lengths), pairs(*values), *draws)
@@ -129,7 +129,7 @@ def test_the_actual_next_follows_directly_but_for_truncation(lengths, values, dr
             assert {int(row["start_a"]), int(end_a), int(end_a + row["length_b"])} <= bounds
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(LENGTHS, SETTINGS, DRAWS)
 def test_the_rows_of_a_document_cover_it_but_for_truncation(lengths, values, draws):
     rows = instances_of(sentences(lengths), pairs(*values), *draws)
@@ -145,7 +145,7 @@ def test_the_rows_of_a_document_cover_it_but_for_truncation(lengths, values, dra
             assert end == start or (end < start and (full or next_full))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(8, 60), st.integers(1, 56), st.integers(1, 300), DRAWS)
 def test_truncation_takes_from_the_longer_until_both_fit(seq_len, length_a, length_b, draws):
     room = seq_len - 3
@@ -181,7 +181,6 @@ def test_sentences_are_put_back_in_a_worked_example():
         assert (own["document_b"] == 1 - document).all()
 
 
-@settings(deadline=None)
 @given(LENGTHS, SETTINGS, st.booleans(), DRAWS)
 def test_rows_are_a_pure_function(lengths, values, next_sentence, draws):
     config = dataclasses.replace(pairs(*values), next_sentence=next_sentence)
@@ -298,7 +297,7 @@ def test_truncation_cuts_front_and_back_alike(check_rate, check_mean):
     check_mean("front cuts of both segments", (front[0] - 1.5) * (front[1] - 2), 0, 3 / 4 * 4 / 4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS, st.data())
 def test_a_document_is_cut_alike_in_any_company(lengths, values, next_sentence, whole, draws, data):
     config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
@@ -309,7 +308,7 @@ def test_a_document_is_cut_alike_in_any_company(lengths, values, next_sentence, 
     assert few.tobytes() == every[np.isin(every["document_a"], some)].tobytes()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS)
 def test_no_two_instances_begin_at_the_same_token(lengths, values, next_sentence, whole, draws):
     config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)

@@ -33,7 +33,7 @@ def check(found, expected):
     np.testing.assert_array_equal(found.features, expected["features"])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=2), max_size=12),
     st.integers(1, 400),

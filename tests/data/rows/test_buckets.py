@@ -66,7 +66,7 @@ def test_a_worked_example_of_packing():
     assert {array.dtype.name for name, array in batch.items() if name != "weights"} == {"int32"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, seed):
     batches = training_batches(Rows(row(i, n) for i, n in enumerate(lengths)), 40, True, batch_size, seed)
@@ -82,7 +82,7 @@ def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, se
     assert sorted(labels) == list(range(len(lengths)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 2**32 - 1), st.booleans()
 )

@@ -20,7 +20,7 @@ def problems(draw) -> tuple[list[int], tuple[int, int, int, tuple[int, ...]]]:
     return draw(st.lists(st.integers(1, tokens), max_size=60)), room
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(problems(), WORD, WORD)
 def test_every_instance_has_a_row_and_no_row_is_too_full(problem, seed, epoch):
     lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
@@ -34,7 +34,7 @@ def test_every_instance_has_a_row_and_no_row_is_too_full(problem, seed, epoch):
     np.testing.assert_array_equal(rows, pack(lengths, packing, seed, epoch, 0))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(problems())
 def test_recipes_take_each_instance_once_and_say_what_room_is_left(problem):
     lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
@@ -49,7 +49,7 @@ def test_recipes_take_each_instance_once_and_say_what_room_is_left(problem):
     assert taken.tolist() == counts.tolist()
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(problems())
 def test_no_instance_fits_into_a_fuller_row(problem):
     # What best fit promises: of two rows, the one with fewer instances never has room for all of the other's.

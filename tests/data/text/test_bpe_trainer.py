@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.text import bpe_trainer
@@ -110,7 +110,6 @@ def naive(counts, vocab_size):
     return vocab, merges
 
 
-@settings(deadline=None)
 @given(COUNTS, st.integers(10, 40))
 def test_a_word_is_encoded_as_it_was_merged(counts, vocab_size):
     bpe = train({"▁" + word: n for word, n in counts.items()}, vocab_size, SPECIALS)

@@ -125,7 +125,7 @@ def test_unknown_characters(bpe):
     assert rare.encode_batch(["b"])[0].tolist().count(rare.unk_id) == 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TEXTS, st.booleans())
 def test_byte_pairs_give_every_text_back(text, compatible):
     form = "nfkc" if compatible else "nfc"
@@ -133,14 +133,14 @@ def test_byte_pairs_give_every_text_back(text, compatible):
     assert back(vocabulary, text) == spaced(unicodedata.normalize(form.upper(), text)) == vocabulary.normalized(text)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TEXTS, st.booleans())
 def test_what_came_back_comes_back_again(text, compatible):
     vocabulary = bpe_of([text, "a b"], 150, "nfkc" if compatible else "nfc", lowercase=True)
     assert back(vocabulary, back(vocabulary, text)) == back(vocabulary, text) == vocabulary.normalized(text)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TEXTS)
 def test_characters_give_every_text_back(text):
     vocabulary = subwords.characters(sorted(set(text)))

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.parts import Parts
@@ -25,7 +25,6 @@ def by_frequency(item: tuple[str, int]) -> tuple[int, int, str]:
     return -item[1], zlib.crc32(item[0].encode()), item[0]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.dictionaries(WORD, st.integers(1, 5), max_size=6), min_size=1, max_size=12),
     st.integers(1, 9),

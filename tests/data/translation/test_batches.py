@@ -99,7 +99,7 @@ def test_no_more_pairs_in_a_row_than_said():
     assert sorted(rows.lengths.tolist()) == [1, 3, 3]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SIZES, st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_buckets_have_every_pair_once_an_epoch(sizes, batch_size, seed):
     lengths = bucket_lengths(20)
@@ -107,7 +107,7 @@ def test_buckets_have_every_pair_once_an_epoch(sizes, batch_size, seed):
     check_all_there(itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch), sizes)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SIZES, st.integers(20, 50), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch_size, seed):
     batches = PackedBatches(pairs_of(sizes), row_of(length, most), batch_size, seed)

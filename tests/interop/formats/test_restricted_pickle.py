@@ -168,7 +168,7 @@ def test_names_cannot_flood_or_forge_the_message():
     assert "\x1b" not in str(caught.value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_bytes_are_a_value_or_a_user_error(data):
     if data.draw(st.booleans()):

@@ -68,7 +68,7 @@ def test_a_flipped_bit_is_found(tmp_path):
         opened(path).read("a")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_archives_are_user_errors_or_harmless(tmp_path_factory, data):
     path = write(tmp_path_factory.mktemp("damaged") / "a.zip", [("a", b"12345"), ("b", b"678")])

@@ -217,7 +217,7 @@ def damage(data, content):
     return bytes(content)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_damaged_files_are_user_errors(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damaged")
@@ -236,7 +236,7 @@ def test_damaged_files_are_user_errors(tmp_path_factory, data):
         np.testing.assert_array_equal(array, Checkpoint(prefix).read(name))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_a_damaged_index_with_right_checksums_is_a_user_error_or_harmless(tmp_path_factory, data):
     prefix = data.draw(st.sampled_from([PARTITIONED, TYPES]))

@@ -426,7 +426,7 @@ def flipped(data, content, end):
     return bytes(content)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_files_are_user_errors_or_harmless(tmp_path_factory, data):
     """In archives a checksum finds all; without, values may differ, as nothing in the older format tells."""
@@ -440,7 +440,7 @@ def test_damaged_files_are_user_errors_or_harmless(tmp_path_factory, data):
         assert str(path) in str(error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_pickles_with_right_checksums_are_user_errors_or_harmless(tmp_path_factory, data):
     with zipfile.ZipFile(GOLDEN / "state_zip.bin") as archive:
