@@ -33,6 +33,7 @@ from bertjax.files import completed
 
 # Words whose pieces are remembered: 20 MB of English ones.
 _KEPT_WORDS = 1 << 16
+_LONGEST_KEPT = 100  # characters
 
 # The blocks that Google's code calls Chinese: Hangul, kana and later extensions are not among them.
 _CHINESE = (
@@ -80,7 +81,8 @@ class WordPiece:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIALS)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.vocab])
         self._model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=max_word_chars)
-        self._pieces = _WordIds(self._model)
+        self._pieces = _Remembered(self._word_ids)
+        self._chunks = _Remembered(self._encode_chunk)
         self._widths = np.array([len(token.removeprefix(CONTINUATION)) for token in self.vocab])
         self._widths[self.unk_id] = 0  # as long as its word
 
@@ -137,8 +139,15 @@ class WordPiece:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text or single word, without special tokens; a "[MASK]" in a text is ordinary text."""
-        pieces = self._pieces
-        return [[piece for word in self.words(text) for piece in pieces[word]] for text in texts]
+        # Normalization looks at neighboring characters, but never across a space.
+        chunks = self._chunks
+        return [[piece for chunk in text.split(" ") for piece in chunks[chunk]] for text in texts]
+
+    def _word_ids(self, word: str) -> list[int]:
+        return [token.id for token in self._model.tokenize(word)]
+
+    def _encode_chunk(self, chunk: str) -> list[int]:
+        return [piece for word in self.words(chunk) for piece in self._pieces[word]]
 
     def encode_words(self, words: Sequence[str]) -> list[int]:
         """The ids of words as they stand, which are not normalized."""
@@ -242,19 +251,19 @@ def _separate_and_strip(char: str) -> str | None:
     return None if unicodedata.category(char) == "Mn" else _separate(char)
 
 
-class _WordIds(dict[str, list[int]]):
-    """The ids of a word's pieces, remembered: text repeats its words, and so most are looked up."""
+class _Remembered(dict[str, list[int]]):
+    """The ids of words, or of texts without spaces. Text repeats its words, so most are looked up."""
 
-    def __init__(self, model: models.WordPiece) -> None:
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
         super().__init__()
-        self._model = model
+        self._encode = encode
 
-    def __missing__(self, word: str) -> list[int]:
-        ids = [token.id for token in self._model.tokenize(word)]
-        if len(word) <= self._model.max_input_chars_per_word:
+    def __missing__(self, text: str) -> list[int]:
+        ids = self._encode(text)
+        if len(text) <= _LONGEST_KEPT:
             if len(self) == _KEPT_WORDS:
                 self.clear()
-            self[word] = ids
+            self[text] = ids
         return ids
 
 
