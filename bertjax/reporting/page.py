@@ -7,7 +7,7 @@ python -m bertjax.reporting.page --output=both.html small=runs/small large=runs/
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from bertjax.reporting import configs, goodput, lengths, libraries, panels, resu
 from bertjax.reporting.runs import Run, continued, named, read_object, read_run
 
 NAME = "report.html"
-_ENVIRONMENT = "environment.json"
+_ENVIRONMENT, _ROWS = "environment.json", "rows.json"
 _COLORS = 8  # of the style sheet; further runs get colors by a formula, as in the script
 _TILES = 6
 _MOST_COMPARED = 60  # runs in one page
@@ -69,6 +69,7 @@ def of_run(folder: Path) -> str:
         runs=runs,
         shown=shown,
         figures=_figures(run),
+        rows=_rows(folder),
         goodput=goodput.told(run),
         lengths=lengths.read(folder),
         config=_config(sides, "Marked: what is not as in the config's file." if defaults else "", only=False),
@@ -143,6 +144,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         "attention",
         "pictures",
         "figures",
+        "rows",
         "goodput",
         "lengths",
         "config",
@@ -205,6 +207,25 @@ def _figures(run: Run) -> dict[str, Any]:
         first = run.series(name)[0][1]
         rows.append(_row([name, f"{value:.6g}", f"{step:,}", f"{first:.6g}"], (None, value, step, first)))
     return {"header": ("figure", "last", "at step", "first"), "rows": rows, "numbers": (1, 2, 3)}
+
+
+def _rows(folder: Path) -> dict[str, Any] | None:
+    """The counts of the prepared rows, if the run has them."""
+    path = folder / _ROWS
+    if not path.exists():
+        return None
+    found = list(_leaves(read_object(path)))
+    rows = [_row([name, f"{value:,}"], (None, value)) for name, value in found if isinstance(value, int)]
+    return {"header": ("what", "number"), "rows": rows, "numbers": (1,)}
+
+
+def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """The values of a nested mapping, each with its keys."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*names, name))
+        else:
+            yield ": ".join((*names, name)), value
 
 
 def _row(cells: Sequence[Any], values: Sequence[Any] = (), differs: bool = False) -> dict[str, Any]:

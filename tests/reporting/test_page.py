@@ -91,6 +91,20 @@ def test_a_run_is_one_page_that_needs_nothing_else(make_run):
     assert not {"samples", "attention", "environment", "table"} & found.ids
 
 
+def test_prepared_rows_are_counted_on_the_page(make_run):
+    folder = make_run("r", lines([100]))
+    report = {"rows": {"train": 5000, "valid": 10}, "duplicates": 3, "classes": {"train": {"yes": 2400}, "valid": {}}}
+    (folder / "rows.json").write_text(json.dumps(report))
+    found = read(page.write(folder))
+    assert "rows" in found.ids and "Duplicates are training rows" in found.sections["rows"]
+    assert found.tables["row-counts"][1:] == [
+        ["rows: train", "5,000"],
+        ["rows: valid", "10"],
+        ["duplicates", "3"],
+        ["classes: train: yes", "2,400"],
+    ]
+
+
 def test_the_curves_have_their_points_and_levels(make_run):
     found = read(page.write(make_run("r", lines([100, 200])))).data["curves"]
     panels = {panel["metric"]: panel for panel in found["panels"]}
