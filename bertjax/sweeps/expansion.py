@@ -150,6 +150,10 @@ def runs(
         if before:
             arguments.append(f"--config.init_from={before}")
             config["init_from"] = str(before)
+        if config.get("data", _NONE).get("prepared_dir") == "":  # rows that all runs share
+            prepared = str(workdir / "prepared")
+            arguments.append(f"--config.data.prepared_dir={prepared}")
+            config["data"] = {**config["data"], "prepared_dir": prepared}
         arguments.append(f"--config.seed={seed}")
         figures = tuple(metric.figure for metric in sweep.metrics if metric.stage == stage.name)
         found.append(Run(folder, tuple(arguments), config, before, tuple(keys), figures))

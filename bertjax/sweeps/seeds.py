@@ -59,6 +59,8 @@ def train_seeds(
     numbers = parse_seeds(seeds)
     _check_alone(request.mode, overridden)
     config = modes.config_of(request, given)
+    if config.get("data", {}).get("prepared_dir") == "":  # rows that all seeds share
+        config = {**config, "data": {**config["data"], "prepared_dir": str(Path(request.workdir) / "prepared")}}
     folders = {seed: Path(request.workdir) / f"seed{seed}" for seed in numbers}
     runs = [
         Run(folder, (), {**config, "seed": seed}, None, (Key("", "train", seed),), None)

@@ -63,7 +63,7 @@ def evaluations_of(run: Path) -> dict[int, dict]:
 
 def test_each_seed_is_a_run_of_its_own(sweep):
     folder, _ = sweep
-    assert {path.name for path in folder.iterdir()} == {"seed0", "seed3", "seeds.json"}
+    assert {path.name for path in folder.iterdir()} == {"prepared", "seed0", "seed3", "seeds.json"}
     configs = [json.loads((folder / name / "config.json").read_text()) for name in ("seed0", "seed3")]
     assert [config.pop("seed") for config in configs] == [0, 3]
     assert configs[0] == configs[1]
