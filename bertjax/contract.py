@@ -187,6 +187,10 @@ class Data(abc.ABC):
         """Yields test examples for `Task.score`; none without a test split."""
         return iter(())
 
+    def report(self) -> Mapping[str, Any]:
+        """Counts that were made when the data were prepared, for the run's page; empty if there are none."""
+        return {}
+
     def baselines(self) -> Mapping[str, float]:
         """Reference metrics that need no model, such as that of the most frequent class. Logged once, at step 0."""
         return {}

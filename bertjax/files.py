@@ -1,15 +1,20 @@
 """Files that appear under their name when they are complete, digests, JSON lines, and the user's cache folder."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bertjax.errors import UserError
+
 _REMEMBERED = 2**24  # bytes: digests of larger files are cached
+PARTS = "parts"  # a folder for intermediate results; see `made_once`
 _SETTLED = 2.0  # seconds since a file's last change from which on another change would show in its time
 
 
@@ -59,6 +64,34 @@ def completed(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def made_once(folder: Path, last: str, write: Callable[[Path], None]) -> None:
+    """Makes a folder that appears under its name when it is complete. A second process waits for the first.
+
+    Args:
+      folder: the folder.
+      last: the file in it that is written last.
+      write: writes the content to another folder, FOLDER.partial, which holds what an interrupted process left. `PARTS`
+        in it is deleted at the end.
+    Raises:
+      UserError: as `write`; FOLDER.partial is then deleted.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_suffix(".partial")
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / last).exists():
+            return
+        partial.mkdir(exist_ok=True)
+        try:
+            if not (partial / last).exists():
+                write(partial)
+        except UserError:
+            shutil.rmtree(partial)
+            raise
+        shutil.rmtree(partial / PARTS, ignore_errors=True)
+        partial.rename(folder)
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:

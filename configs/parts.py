@@ -128,6 +128,9 @@ def rows(size: str) -> ConfigDict:
     data.seq_len = placeholder(int)  # default: the experiment's, or all positions of a model with fewer
     data.vocab_file = ""
     data.lowercase = True if size else placeholder(bool)
+    data.workers = 0  # one per core
+    data.prepared_dir = ""  # the run's folder
+    data.beam = {"runner": "", "options": ()}
     return data
 
 
@@ -204,4 +207,7 @@ def articles(size: str) -> ConfigDict:
     data.vocab_file = ""
     data.vocab_size = 8192
     data.lowercase = True if size else placeholder(bool)
+    data.workers = 0  # one per core
+    data.prepared_dir = ""  # the run's folder
+    data.beam = {"runner": "", "options": ()}
     return data

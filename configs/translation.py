@@ -170,6 +170,9 @@ def _data() -> ConfigDict:
     data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
     data.packing = False
     data.on_long_line = "split"
+    data.workers = 0  # one per core
+    data.prepared_dir = ""  # the run's folder
+    data.beam = {"runner": "", "options": ()}
     return data
 
 

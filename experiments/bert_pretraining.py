@@ -105,6 +105,8 @@ class PretrainingData(Data):
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
         corpus, *_ = build_all(_DATA, config.data, "data")
+        if not corpus.source and (folder / "vocab.txt").exists():  # the run that other text is scored with
+            corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
         self._config, self._preparation = config, Preparation(corpus, folder)
         self._batches: dict[str, PretrainingBatches] = {}
 

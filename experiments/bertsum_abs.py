@@ -13,8 +13,10 @@ import numpy as np
 from bertjax.config import at_least, build
 from bertjax.contract import Batch, Example, Metrics, Output, Params, RowIndices, Sums
 from bertjax.data.rows.buckets import BucketedBatches
+from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import summary_rows
 from bertjax.data.summarization.limits import LimitedArticle
+from bertjax.data.summarization.prepared_articles import AbstractiveRows
 from bertjax.data.summarization.summary_rows import SummaryRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.decoding.config import DecodingConfig
@@ -135,18 +137,19 @@ class AbstractiveData(SummarizationData[Config]):
         """See `SummarizationData.encoding`."""
         return _AbstractiveEncoding.of(self._config, self.tokenizer)
 
-    def encoded(self, articles: Sequence[LimitedArticle]) -> SummaryRows:
-        """Encodes articles with their summaries."""
-        return SummaryRows(map(self._pair, articles), self._config.target_len)
+    @functools.cached_property
+    def recipe(self) -> AbstractiveRows:
+        """See `SummarizationData.recipe`."""
+        articles, labels, rows, *_ = self._parts
+        return AbstractiveRows(articles, labels, rows, self.tokenizer, _INPUTS, self._config.target_len)
 
-    def _pair(self, article: LimitedArticle) -> dict[str, np.ndarray]:
-        (row,) = self.encoding.rows(article)
-        words, limit = self._parts.rows.words, self._config.target_len
-        return {**row.inputs, "labels": summary_rows.target(article.summary or (), self.tokenizer, words, limit)}
+    def padded(self, fields: Fields) -> SummaryRows:
+        """See `SummarizationData.padded`."""
+        return SummaryRows(fields, self._config.target_len)
 
     @functools.cached_property
     def _valid(self) -> BucketedBatches:
-        return self.bucketed(self.scored["valid"])
+        return self.bucketed(self.recipe.fields(self.scored["valid"]))
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Data.batches`."""

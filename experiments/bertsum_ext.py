@@ -16,10 +16,10 @@ from jaxtyping import Array, Float
 from bertjax.config import build, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.rows.buckets import Rows
+from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import article_rows
-from bertjax.data.summarization.article_rows import with_labels
-from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle
-from bertjax.data.summarization.oracle import OracleConfig
+from bertjax.data.summarization.limits import ArticleLimits
+from bertjax.data.summarization.prepared_articles import ExtractiveRows
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
@@ -42,7 +42,6 @@ from bertjax.tasks.summarization import (
 _log = logging.getLogger(__name__)
 FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
 
-_INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
 _SHORTEST = 3  # tokens of a sentence: [CLS], a piece, [SEP]
@@ -95,7 +94,7 @@ stand_in_facts = fine_tuning.stand_in_facts
 
 
 def _encoding(config: Config, tokenizer: WordPiece) -> Encoding:
-    return Encoding(tokenizer, ArticleDataConfig.of(config.data).rows, _INPUTS)
+    return Encoding(tokenizer, ArticleDataConfig.of(config.data).rows, article_rows.INPUTS)
 
 
 def _rules(config: Config) -> Rules:
@@ -113,29 +112,27 @@ class ExtractiveData(SummarizationData[Config]):
 
     @property
     def facts(self) -> FineTuningFacts:
-        """See `Data.facts`. Raises UserError if the vocabulary is not trained yet: it is needed to count rows."""
-        if self._parts.articles.source and not self.is_prepared:
-            raise UserError(
-                "config key num_steps",
-                got="none",
-                expected="a number of updates, because the number of rows is unknown until the vocabulary is trained",
-                fix="set --config.num_steps, or give a vocabulary in data.vocab_file",
-            )
+        """See `Data.facts`."""
         return FineTuningFacts(super().facts.tokenizer, count_rows=self._count_rows)
 
     def _count_rows(self) -> int:
         """The updates of an epoch times `batch_size`: batches of short rows hold more than `batch_size` rows."""
-        return self._config.batch_size * self.train.steps_per_epoch if self._parts.articles.source else 1
+        return self._config.batch_size * self.train.steps_per_epoch if self._trains else 1
 
     @functools.cached_property
     def encoding(self) -> Encoding:
         """See `SummarizationData.encoding`."""
         return _encoding(self._config, self.tokenizer)
 
-    def encoded(self, articles: Sequence[LimitedArticle]) -> Rows:
-        """Encodes articles with the labels of their sentences."""
-        _check_labels(articles, self._parts.labels.oracle)
-        return Rows(with_labels(row, article.labels) for article in articles for row in self.encoding.rows(article))
+    @functools.cached_property
+    def recipe(self) -> ExtractiveRows:
+        """See `SummarizationData.recipe`."""
+        articles, labels, rows, *_ = self._parts
+        return ExtractiveRows(articles, labels, rows, self.tokenizer, article_rows.INPUTS)
+
+    def padded(self, fields: Fields) -> Rows:
+        """See `SummarizationData.padded`."""
+        return Rows(fields)
 
 
 build_data = ExtractiveData
@@ -264,26 +261,3 @@ def _loss(logits: np.ndarray, labels: Sequence[int]) -> float:
     """The summed loss of the sentences that have a logit."""
     known = logits != -np.inf
     return float(np.sum(np.logaddexp(0, logits[known]) - logits[known] * np.array(labels)[known]))
-
-
-def _check_labels(articles: Sequence[LimitedArticle], oracle: OracleConfig) -> None:
-    """Raises UserError if no article has a sentence with label 1.
-
-    Warns if most articles have none, or if the oracle ignores most letters.
-    """
-    count = sum(any(article.labels) for article in articles)
-    is_ascii = oracle.letters == "ascii" and oracle.method != "verbatim"  # no words compared
-    seen = summarization.ascii_share([each for each in articles if each.article.gold is None]) if is_ascii else 1.0
-    if 2 * count >= len(articles) and seen >= 0.5:
-        return
-    got = f"{count} of {len(articles)} articles with a sentence that belongs in their summary"
-    fix = "check that the summaries are those of the articles"
-    if oracle.method == "verbatim":
-        fix += ", and that they have one sentence a line"
-    if seen < 0.5:
-        got += f", by ASCII letters, which are {seen:.0%} of the letters of the summaries"
-    if is_ascii:
-        fix += f"; if they are not in English, set {summarization.OF_OTHER_LETTERS}"
-    if not count:
-        raise UserError("config keys data.{source,oracle}", got=got, expected="one in most", fix=fix)
-    _log.warning("%s; %s", got, fix)

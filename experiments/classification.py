@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +13,13 @@ import numpy as np
 from bertjax.config import build_all, each, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import labeled_text
-from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, LabeledTextConfig
+from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
 from bertjax.data.rows.buckets import check_seq_len
+from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import text_row, truncate
 from bertjax.data.text.given_vocabulary import VocabularyConfig
-from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
@@ -29,11 +29,7 @@ from bertjax.tasks.bert import BertTask, check_two_segments, model_configs, stan
 from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
 
 _CORRELATIONS = ("pearson", "spearman")
-_ENCODED_AT_ONCE = 1024
-# Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
-_SPLIT_SEED = 0
 _SEQ_LEN = 128  # the default
-_INPUTS = ("input_ids", "token_type_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +75,7 @@ class RowsConfig:
     packing: bool = False
 
 
-_DATA = (LabeledTextConfig, RowsConfig, VocabularyConfig)
+_DATA = (LabeledTextConfig, RowsConfig, VocabularyConfig, PreparationConfig)
 FREE_AFTER_TRAINING = (
     *("metrics", "data.text_columns", "data.label_column", "data.header", "data.separator"),
     "data.seq_len",
@@ -121,21 +117,17 @@ def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
     return () if numeric else found.labels
 
 
-def _class_names(rows: Sequence[LabeledText], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The classes of training rows. If `init_from` has the same classes, they keep the order of its weights."""
-    names = labeled_text.label_names(rows, tables.class_names(text.source, "data.source", text.label_column))
-    by_default = {row.label for row in labeled_text.with_default_names(rows, known)}
+def _class_names(facts: Mapping[str, Any], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The classes of training rows. If `init_from` has the same classes, they keep the order of its weights.
+
+    Args:
+      facts: the facts about the rows, see `LabeledRows.survey`.
+      text: the rows.
+      known: the classes of `init_from`.
+    """
+    names = labeled_text.label_names(facts, tables.class_names(text.source, "data.source", text.label_column))
+    by_default = {labeled_text.with_default_name(name, known) for name in names}
     return known if set(known) in (set(names), by_default) else names
-
-
-def _encoded(rows: Iterable[LabeledText], tokenizer: WordPiece, seq_len: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the `input_ids` and `token_type_ids` of each text or pair."""
-    rows = iter(rows)
-    while part := list(itertools.islice(rows, _ENCODED_AT_ONCE)):
-        first = tokenizer.encode_batch([row.first for row in part])
-        second = tokenizer.encode_batch([row.second or "" for row in part])
-        for row, a, b in zip(part, first, second, strict=True):
-            yield text_row(truncate([a] if row.second is None else [a, b], seq_len), tokenizer)
 
 
 read_facts = fine_tuning.read_facts
@@ -147,19 +139,19 @@ def stand_in_facts(config: Config) -> FineTuningFacts:
     return FineTuningFacts(stand_in_tokenizer(), ("0", "1") if is_open else ())
 
 
-class ClassificationData(FineTuningData[Config]):
+class ClassificationData(FineTuningData[Config, LabeledText]):
     """See `bertjax.contract.Data`."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
-        self._text, self._columns, _ = build_all(_DATA, config.data, "data")
+        self._text, self._columns, *_ = build_all(_DATA, config.data, "data")
         super().__init__(config, folder, self._columns.seq_len, self._columns.packing)
         self._numeric = config.objective == "regression"
 
     @functools.cached_property
-    def _read(self) -> tuple[list[LabeledText], list[LabeledText]]:
-        """The training rows and the validation rows, as read."""
-        return labeled_text.read_splits(self._text, self._numeric, _SPLIT_SEED)
+    def recipe(self) -> LabeledRows:
+        """See `FineTuningData.recipe`."""
+        return LabeledRows(self._text, self._numeric, self.tokenizer, self._seq_len)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -168,40 +160,32 @@ class ClassificationData(FineTuningData[Config]):
         if labels or self._numeric or not self._text.source:
             return labels
         init_from = self._config.init_from
-        return _class_names(self._read[0], self._text, pretrained.class_names(init_from) if init_from else ())
-
-    @functools.cached_property
-    def _splits(self) -> tuple[list[LabeledText], list[LabeledText]]:
-        """The rows of `_read`. In classification, each label is checked to be a class."""
-        if self._numeric:
-            return self._read
-        train, valid = (labeled_text.with_default_names(rows, self.labels) for rows in self._read)
-        labeled_text.check_labels([*train, *valid], self.labels)
-        return train, valid
+        return _class_names(self.read.facts, self._text, pretrained.class_names(init_from) if init_from else ())
 
     @property
     def facts(self) -> FineTuningFacts:
-        """See `Data.facts`. Raises UserError for class weights that do not fit the classes."""
+        """See `Data.facts`. Raises UserError for labels or class weights that do not fit the classes."""
         if not self._numeric:
             _check_weights(self._config, self.labels)
+            labeled_text.check_labels(self.read.facts, self.labels)
         return super().facts
 
-    def encoded(self) -> Iterator[dict[str, np.ndarray]]:
-        """See `FineTuningData.encoded`; with "labels"."""
-        return self._encoded(self._splits[0])
+    def fields(self) -> Fields:
+        """See `FineTuningData.fields`; "labels" are numbers to predict, or places in `labels`."""
+        fields = self.prepared.train
+        if self._numeric:
+            return fields
+        classes = self.read.facts["classes"]["train"]
+        return {**fields, "labels": np.array([self._place(name) for name in classes], np.int32)[fields["labels"]]}
 
-    def _encoded(self, rows: Iterable[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
-        number = {label: np.array(i, np.int32) for i, label in enumerate(self.labels)}
-        rows, encoded_rows = itertools.tee(rows)
-        for row, encoded in zip(rows, _encoded(encoded_rows, self.tokenizer, self._seq_len), strict=True):
-            if row.label is not None:
-                encoded["labels"] = np.array(row.label, np.float32) if self._numeric else number[str(row.label)]
-            yield encoded
+    def _place(self, name: str) -> int:
+        return self.labels.index(labeled_text.with_default_name(name, self.labels))
 
     @functools.cached_property
     def _held_out(self) -> list[Example]:
-        rows = self._encoded(self._splits[1])
-        return [to_example([{name: row[name] for name in _INPUTS}], row["labels"]) for row in rows]
+        rows = list(self.read.valid())
+        labels = (np.float32(row.label) if self._numeric else np.int32(self._place(str(row.label))) for row in rows)
+        return [to_example([row], label) for row, label in zip(self.recipe.inputs(rows), labels, strict=True)]
 
     def held_out(self) -> Iterator[Example]:
         """See `Data.held_out`; the source is the label."""
@@ -225,7 +209,7 @@ class Classification(BertTask[Config]):
 
     def __init__(self, config: Config, facts: FineTuningFacts) -> None:
         """See `Experiment.build_task`."""
-        self._text, self._rows, _ = build_all(_DATA, config.data, "data")
+        self._text, self._rows, *_ = build_all(_DATA, config.data, "data")
         bert, head = model_configs(config, HeadConfig, facts.tokenizer.vocab)
         check_seq_len(self._rows.seq_len, bert.max_positions)
         if len(self._text.text_columns) == 2:

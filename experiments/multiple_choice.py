@@ -6,21 +6,20 @@ Shapes: B questions, C choices, S tokens of a text with one choice.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import at_least, build_all
+from bertjax.config import build_all
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.data.fine_tuning.choices import ChoiceRecipe, ChoiceRows, ChoicesConfig, Question, read_question, rows_of
+from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
-from bertjax.data.readers.lines import BadRows, RowError, check_text
-from bertjax.data.rows.buckets import Indices, Row, Rows, bucket_lengths, check_seq_len
-from bertjax.data.rows.text_rows import text_row, truncate
-from bertjax.data.splits import read_splits
+from bertjax.data.readers.lines import BadRows
+from bertjax.data.rows.buckets import bucket_lengths, check_seq_len
 from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.models.heads import BertForSequenceClassification
@@ -29,7 +28,6 @@ from bertjax.tasks import fine_tuning, inputs, pretrained
 from bertjax.tasks.bert import INPUTS, BertTask, batch_specs, check_two_segments, model_configs, to_example
 from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
 
-_SPLIT_SEED = 0  # rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones
 _SEQ_LEN = 128  # the default
 _COLUMNS = ("context_column", "start_column", "choice_columns", "label_column")
 _KEY = "data.{context_column,start_column,choice_columns}"
@@ -38,91 +36,12 @@ FREE_AFTER_TRAINING = tuple(f"data.{key}" for key in (*_COLUMNS, "num_choices", 
 Config = FineTuningConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class QuestionsConfig(tables.TableConfig):
-    """The rows and columns to read. A column "a.b" is key "b" of the JSON object in column "a".
-
-    Attributes:
-      context_column: the column of the text.
-      start_column: the column of a text put before each choice; "" for none.
-      choice_columns: one column for each choice; or one column with all choices: a list of texts, a list of objects
-        with "text" and "label", or an object with these two lists.
-      label_column: the column of the right choice: its label or, if choices have no labels, its number from 0.
-      num_choices: the most choices of a training or validation row.
-      seq_len: the most tokens of a text with one choice; the longer of the two is truncated. Default: 128, or all
-        positions of a model with fewer.
-    """
-
-    context_column: str
-    start_column: str
-    choice_columns: tuple[str, ...]
-    label_column: str
-    num_choices: Annotated[int, at_least(2)]
-    seq_len: int
-
-
-_DATA = (QuestionsConfig, VocabularyConfig)
-
-
-class Question(NamedTuple):
-    """A text and its choices."""
-
-    context: str
-    choices: Mapping[str, str]  # by label, or by number from 0 if there are no labels
-    label: str | None  # of the right choice; None if unknown
-
-
-def _question(row: tables.Row, config: QuestionsConfig) -> Question:
-    """Reads a question, without the right label. Raises RowError for a malformed row."""
-    columns = [_value(row, column, "data.choice_columns") for column in config.choice_columns]
-    values = columns[0] if len(columns) == 1 else columns
-    start = _value(row, config.start_column, "data.start_column") if config.start_column else ""
-    context, choices = _value(row, config.context_column, "data.context_column"), _by_label(values)
-    texts = [context, *choices.values()]
-    if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
-        got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
-        raise RowError(row.where, got, "a text, a start, and two or more choices with distinct labels")
-    check_text(" ".join([start, *choices, *texts]), row.where)
-    choices = {label: f"{start} {text.strip()}".strip() for label, text in choices.items()}
-    return Question(context.strip(), choices, None)
-
-
-def _labeled(row: tables.Row, config: QuestionsConfig) -> Question:
-    """Reads a question with its right label. Raises RowError for a malformed row."""
-    question = _question(row, config)
-    label = str(_value(row, config.label_column, "data.label_column")).strip()
-    if label not in question.choices or len(question.choices) > config.num_choices:
-        got = f"{len(question.choices)} choices, and {label!r} in column {config.label_column!r}"
-        expected = f"at most {config.num_choices} (data.num_choices), and one of " + ", ".join(question.choices)
-        raise RowError(row.where, got, expected)
-    return question._replace(label=label)
-
-
-def _value(row: tables.Row, column: str, key: str) -> Any:
-    value: Any = row.values
-    for name in column.split("."):
-        if not isinstance(value, Mapping):
-            raise RowError(row.where, f"{type(value).__name__} for column {column!r}", f"an object with key {name!r}")
-        value = tables.value_of(tables.Row(value, row.where), name, key)
-    return value
-
-
-def _by_label(choices: Any) -> dict[str, Any]:
-    """The choices by label, from a value as `choice_columns` describes; empty for any other value."""
-    if isinstance(choices, Mapping) and all(isinstance(choices.get(key), list) for key in ("text", "label")):
-        choices = [{"text": text, "label": label} for text, label in zip_longest(choices["text"], choices["label"])]
-    if not isinstance(choices, list):
-        return {}
-    of_objects = [(each.get("label"), each.get("text")) for each in choices if isinstance(each, Mapping)]
-    labeled = of_objects or enumerate(choices)
-    found = {str(label).strip(): text for label, text in labeled if label is not None}
-    return found if len(found) == len(choices) else {}
+_DATA = (ChoicesConfig, VocabularyConfig, PreparationConfig)
 
 
 def _example(question: Question, tokenizer: WordPiece, seq_len: int) -> Example:
     """The example of a question, with one row per choice."""
-    context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
-    return to_example([text_row(truncate([context, each], seq_len), tokenizer) for each in choices], question)
+    return to_example(rows_of(question, tokenizer, seq_len), question)
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,64 +52,34 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 read_facts, stand_in_facts = fine_tuning.read_facts, fine_tuning.stand_in_facts
 
 
-class ChoiceRows:
-    """Questions as rows [B, C, S]; see `buckets.Padded`."""
-
-    def __init__(self, rows: Rows, questions: Sequence[Example], num_choices: int) -> None:
-        """Initializes the rows.
-
-        Args:
-          rows: the rows of all choices of all questions, in order.
-          questions: the questions, with labels.
-          num_choices: C, the most choices of a question.
-        """
-        self._rows = rows
-        self._counts = np.array([len(each.rows) for each in questions])
-        self._starts = np.cumsum(self._counts) - self._counts
-        self._labels = np.array([list(each.source.choices).index(each.source.label) for each in questions], np.int32)
-        self._choices = np.arange(num_choices)
-        self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
-
-    def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """See `buckets.Padded`; `labels` [B] are the indices of the right choices."""
-        is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
-        places = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
-        rows = self._rows.padded(places.ravel(), length)
-        batch = {name: rows[name].reshape(*is_choice.shape, length) for name in INPUTS}
-        return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
-
-
-class ChoiceData(FineTuningData[Config]):
+class ChoiceData(FineTuningData[Config, Question]):
     """See `bertjax.contract.Data`."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
-        self._questions, _ = build_all(_DATA, config.data, "data")
+        self._questions, *_ = build_all(_DATA, config.data, "data")
         super().__init__(config, folder, self._questions.seq_len, packing=False)
 
     @functools.cached_property
-    def _splits(self) -> tuple[Sequence[Example], Sequence[Example]]:
-        """The training and the validation questions."""
-        make = functools.partial(_labeled, config=self._questions)
-        splits = read_splits(self._questions, lambda source, key: self._questions.read(source, key, make), _SPLIT_SEED)
-        train, valid = ([_example(each, self.tokenizer, self._seq_len) for each in split] for split in splits)
-        return train, valid
-
-    def encoded(self) -> Iterator[Row]:
-        """See `FineTuningData.encoded`; one row per choice."""
-        return (row for question in self._splits[0] for row in question.rows)
+    def recipe(self) -> ChoiceRecipe:
+        """See `FineTuningData.recipe`."""
+        return ChoiceRecipe(self._questions, self.tokenizer)
 
     @functools.cached_property
     def _rows(self) -> ChoiceRows:
-        return ChoiceRows(Rows(self.encoded()), self._splits[0], self._questions.num_choices)
+        return ChoiceRows(self.fields(), self._questions.num_choices)
+
+    @functools.cached_property
+    def _held_out(self) -> list[Example]:
+        return [_example(question, self.tokenizer, self._seq_len) for question in self.read.valid()]
 
     def held_out(self) -> Iterator[Example]:
         """See `Data.held_out`; one row per choice."""
-        return iter(self._splits[1])
+        return iter(self._held_out)
 
     def baselines(self) -> Mapping[str, float]:
         """The expected accuracy of guessing."""
-        return {"valid/chance_accuracy": float(np.mean([1 / len(each.rows) for each in self._splits[1]]))}
+        return {"valid/chance_accuracy": float(np.mean([1 / len(each.rows) for each in self._held_out]))}
 
 
 build_data = ChoiceData
@@ -203,7 +92,7 @@ class MultipleChoice(BertTask[Config]):
 
     def __init__(self, config: Config, facts: FineTuningFacts) -> None:
         """See `Experiment.build_task`."""
-        self._questions, _ = build_all(_DATA, config.data, "data")
+        self._questions, *_ = build_all(_DATA, config.data, "data")
         bert, head = model_configs(config, HeadConfig, facts.tokenizer.vocab)
         check_seq_len(self._questions.seq_len, bert.max_positions)
         check_two_segments(bert)
@@ -266,8 +155,8 @@ class MultipleChoice(BertTask[Config]):
         rows = tables.read_input(path, _KEY, first, config.header, bad_rows)
         return None if rows is None else inputs.examples(rows, lambda row: self._example(row, config), bad_rows)
 
-    def _example(self, row: tables.Row, config: QuestionsConfig) -> Example:
-        return _example(_question(row, config), self._tokenizer, self._seq_len)
+    def _example(self, row: tables.Row, config: ChoicesConfig) -> Example:
+        return _example(read_question(row, config), self._tokenizer, self._seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logit of each row, [B]."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from bertjax.config import Constrained, Count, build_all
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions, read_splits
+from bertjax.data.fine_tuning.question_rows import QuestionRows
+from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions
 from bertjax.data.fine_tuning.spans import (
     Candidate,
     SpanConfig,
@@ -21,13 +22,12 @@ from bertjax.data.fine_tuning.spans import (
     best_answers,
     null_score,
     windows,
-    with_positions,
 )
+from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece
-from bertjax.errors import UserError
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
@@ -35,8 +35,6 @@ from bertjax.tasks import fine_tuning, inputs, pretrained
 from bertjax.tasks.bert import BertTask, check_two_segments, model_configs, to_example
 from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts
 
-# Contexts are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
-_SPLIT_SEED = 0
 _SEQ_LEN = 384  # the default
 
 
@@ -50,7 +48,7 @@ class HeadConfig(Constrained, prefix="model"):
     lstm_size: Count
 
 
-_DATA = (QuestionsConfig, SpanConfig, VocabularyConfig)
+_DATA = (QuestionsConfig, SpanConfig, VocabularyConfig, PreparationConfig)
 FREE_AFTER_TRAINING = (
     *("data.null_threshold", "data.max_answer_length", "data.n_best", "data.doc_stride", "data.max_query_length"),
     "data.seq_len",
@@ -77,40 +75,22 @@ def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
     return {question.id: [answer.text for answer in question.answers] for question in questions}
 
 
-class QuestionAnsweringData(FineTuningData[Config]):
+class QuestionAnsweringData(FineTuningData[Config, Question]):
     """See `bertjax.contract.Data`."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
-        self._text, self._spans, _ = build_all(_DATA, config.data, "data")
+        self._text, self._spans, *_ = build_all(_DATA, config.data, "data")
         super().__init__(config, folder, self._spans.seq_len, self._spans.packing)
 
     @functools.cached_property
-    def _splits(self) -> tuple[list[Question], list[Question]]:
-        """The training and the validation questions."""
-        train, valid = read_splits(self._text, _SPLIT_SEED)
-        for question in [] if self._spans.null_answers else [*train, *valid]:
-            if question.is_impossible:
-                raise UserError(
-                    f"{question.where} (id {question.id})",
-                    got="a question without an answer",
-                    expected="answers, as data.null_answers=False says (SQuAD 1.1)",
-                    fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
-                )
-        return train, valid
-
-    def encoded(self) -> Iterator[dict[str, np.ndarray]]:
-        """See `FineTuningData.encoded`; rows are windows, with "start_positions" and "end_positions".
-
-        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`.
-        """
-        for question in self._splits[0]:
-            for window in windows(question, self.tokenizer, self._spans):
-                yield with_positions(window, question.answers[0] if question.answers else None)
+    def recipe(self) -> QuestionRows:
+        """See `FineTuningData.recipe`."""
+        return QuestionRows(self._text, self._spans, self.tokenizer)
 
     @functools.cached_property
     def _held_out(self) -> list[Example]:
-        return [_example(question, self.tokenizer, self._spans) for question in self._splits[1]]
+        return [_example(question, self.tokenizer, self._spans) for question in self.read.valid()]
 
     def held_out(self) -> Iterator[Example]:
         """See `Data.held_out`; one row per window."""
@@ -118,7 +98,7 @@ class QuestionAnsweringData(FineTuningData[Config]):
 
     def baselines(self) -> Mapping[str, float]:
         """F1 of answering with the whole context or, if there are unanswerable questions, of never answering."""
-        _, questions = self._splits
+        questions = list(self.read.valid())
         if self._spans.null_answers:
             unanswerable = [question.is_impossible for question in questions]
             return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}
@@ -136,7 +116,7 @@ class QuestionAnswering(BertTask[Config]):
 
     def __init__(self, config: Config, facts: FineTuningFacts) -> None:
         """See `Experiment.build_task`."""
-        self._text, self._spans, _ = build_all(_DATA, config.data, "data")
+        self._text, self._spans, *_ = build_all(_DATA, config.data, "data")
         bert, head = model_configs(config, HeadConfig, facts.tokenizer.vocab)
         check_seq_len(self._spans.seq_len, bert.max_positions)
         check_two_segments(bert)

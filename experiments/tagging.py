@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -16,10 +14,13 @@ from jaxtyping import Float
 
 from bertjax.config import Constrained, build_all, build_part, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning import tagged_words
-from bertjax.data.fine_tuning.tagged_words import Columns, Sentence, SentencesConfig
+from bertjax.data.fine_tuning import tag_schemes, tagged_words
+from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
+from bertjax.data.fine_tuning.tagged_words import BIO, Columns, Sentence, SentencesConfig, TaggedRows
+from bertjax.data.prepared import VALID, PreparationConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.buckets import check_seq_len
+from bertjax.data.rows.stored import Fields
 from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece, separate_punctuation
 from bertjax.errors import UserError
@@ -31,15 +32,11 @@ from bertjax.tasks import fine_tuning, inputs, pretrained
 from bertjax.tasks.bert import BertTask, model_configs, read_tokenizer, stand_in_tokenizer, to_example
 from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
 
-_log = logging.getLogger(__name__)
-
-_AUTO, _PLAIN = "auto", "plain"
+_AUTO = "auto"
 _FROZEN = ("^bert/", {"frozen": True})
 _ENTITY_SCORES = ("precision", "recall", "f1")
 _INPUTS = ("input_ids", "token_type_ids")
 _LABELS = {"labels": np.int32, "label_weights": np.float32}
-# Sentences are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
-_SPLIT_SEED = 0
 _SEQ_LEN = 128  # the default
 
 Config = FineTuningConfig
@@ -76,7 +73,7 @@ class RowsConfig(Constrained, prefix="data"):
       text_field: the column of the sentences in a table to predict on; "" to refuse tables.
     """
 
-    scheme: Annotated[str, one_of(_AUTO, *tags.SCHEMES, _PLAIN)]
+    scheme: Annotated[str, one_of(_AUTO, *SCHEMES, PLAIN)]
     labels: tuple[str, ...]
     seq_len: int
     split_punctuation: bool
@@ -84,7 +81,7 @@ class RowsConfig(Constrained, prefix="data"):
     text_field: str = ""
 
 
-_DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig)
+_DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig, PreparationConfig)
 FREE_AFTER_TRAINING = (
     "data.word_column",
     "data.tag_column",
@@ -118,58 +115,6 @@ def _known_tags(init_from: str) -> tuple[str, ...]:
     return pretrained.describe(Path(init_from)).labels if init_from else ()
 
 
-def _recognized(sentences: tags.Sentences) -> str:
-    """Detects the scheme of tags. Raises UserError if only some of them look like entity tags."""
-    found = tags.recognize(sentences) or _PLAIN
-    names = sorted({tag for sentence in sentences for tag in sentence})
-    strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]
-    if found == _PLAIN and strange and any(tag[:2] in ("B-", "I-") for tag in names):
-        raise UserError(
-            "config key data.scheme=auto",
-            got=f"tags of entities, and among them {', '.join(strange[:5])}",
-            expected="O, and B, I, E and S with a hyphen and a type; or no B- and I- at all",
-            fix="correct data.tag_column, convert the tags to BIO, or set --config.data.scheme=plain",
-        )
-    _log.info("the tags are recognized as scheme %s: %s", found, ", ".join(names))
-    return found
-
-
-def _in_bio(sentences: Sequence[Sentence], scheme: str) -> list[Sentence]:
-    """Converts entity tags to BIO. Raises UserError for a tag that is not of the scheme."""
-    if scheme == _PLAIN:
-        return list(sentences)
-    letters = list(tags.SCHEMES[scheme])
-    for sentence in sentences:
-        for tag in sentence.tags:
-            if tag != "O" and tag.partition("-")[0] not in letters:
-                raise UserError(
-                    f"{sentence.where}, the sentence that begins there",
-                    got=f"tag {tag!r}",
-                    expected=f"tags of scheme {scheme}: O and " + ", ".join(f"{letter}-TYPE" for letter in letters),
-                    fix="write all files in one scheme, and set --config.data.scheme if it is another",
-                )
-    return [sentence._replace(tags=tuple(tags.convert(sentence.tags, scheme))) for sentence in sentences]
-
-
-def _label_names(sentences: Sequence[Sentence], scheme: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The tags to learn, with both B and I of each type; in the order of `known` if they are the same tags.
-
-    Raises UserError if there is only one.
-    """
-    names = sorted({tag for sentence in sentences for tag in sentence.tags})
-    if scheme != _PLAIN:
-        types = sorted({tag[2:] for tag in names if tag != "O"})
-        names = ["O", *(f"{letter}-{kind}" for kind in types for letter in "BI")]
-    if len(names) < 2:
-        raise UserError(
-            "tags of the training sentences",
-            got=f"{names[0]!r} at every word of {len(sentences)} sentences",
-            expected="two or more",
-            fix="check that config.data.tag_column is the one meant, or add sentences with other tags",
-        )
-    return known if set(known) == set(names) else tuple(names)
-
-
 class _Words(NamedTuple):
     """The words of an example, and where its rows contain them."""
 
@@ -180,7 +125,7 @@ class _Words(NamedTuple):
 
 def _example(words: Sequence[str], known: Sequence[str], tokenizer: WordPiece, seq_len: int) -> Example:
     """The example of a sentence; `known` are its tags, if any."""
-    windows = tagged_words.rows(words, tokenizer, seq_len)
+    windows = tagged_words.sentence_rows(words, tokenizer, seq_len)
     rows = [{name: row[name] for name in _INPUTS} for row in windows]
     return to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known))
 
@@ -200,9 +145,9 @@ class TaggingFacts(FineTuningFacts):
         rows, checkpoint = build_part(RowsConfig, config["data"], "data"), dict(config["checkpoint"])
         scheme = self.scheme if rows.scheme == _AUTO else rows.scheme
         if scheme == _AUTO:
-            scheme = tags.recognize([self.labels or rows.labels]) or _PLAIN
+            scheme = tag_schemes.recognize([self.labels or rows.labels])
         if checkpoint["best_metric"] is None:
-            checkpoint["best_metric"] = "valid/accuracy" if scheme == _PLAIN else "valid/f1"
+            checkpoint["best_metric"] = "valid/accuracy" if scheme == PLAIN else "valid/f1"
         return super().complete({**config, "checkpoint": checkpoint, "data": {**config["data"], "scheme": scheme}})
 
 
@@ -217,33 +162,37 @@ def stand_in_facts(config: Config) -> TaggingFacts:
     return TaggingFacts(stand_in_tokenizer(), ("O", "B-X", "I-X") if is_open else ())
 
 
-class TaggingData(FineTuningData[Config]):
+class TaggingData(FineTuningData[Config, Sentence]):
     """See `bertjax.contract.Data`."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
-        self._text, self._columns, self._settings, _ = build_all(_DATA, config.data, "data")
+        self._text, self._columns, self._settings, *_ = build_all(_DATA, config.data, "data")
         super().__init__(config, folder, self._settings.seq_len, self._settings.packing)
 
     @functools.cached_property
-    def _read(self) -> tuple[list[Sentence], list[Sentence]]:
-        """The training and validation sentences, with the tags of the files."""
-        return tagged_words.read_splits(self._text, self._columns, _SPLIT_SEED)
+    def recipe(self) -> TaggedRows:
+        """See `FineTuningData.recipe`."""
+        return TaggedRows(self._text, self._columns, self.tokenizer, self._seq_len)
+
+    @property
+    def _has_files(self) -> bool:
+        return bool(self._text.source or self._text.valid_source)
 
     @functools.cached_property
     def _scheme(self) -> str:
         """The scheme of the tags in the files; "auto" if there are no files to detect it from."""
-        if self._settings.scheme != _AUTO or not (self._text.source or self._text.valid_source):
-            return self._settings.scheme
-        train, valid = self._read
-        tagged = (train or valid) if self._text.valid_source else [*train, *valid]
-        return _recognized([sentence.tags for sentence in tagged])
+        stated = self._settings.scheme
+        if not self._has_files:
+            return stated
+        scheme = tagged_words.recognized(self.read.facts) if stated == _AUTO else stated
+        tagged_words.check_scheme(self.read.facts, scheme)
+        return scheme
 
-    @functools.cached_property
-    def _sentences(self) -> tuple[list[Sentence], list[Sentence]]:
-        """The sentences of `_read`, with entity tags in BIO."""
-        train, valid = (_in_bio(sentences, self._scheme) for sentences in self._read)
-        return train, valid
+    @property
+    def _target(self) -> str:
+        """The scheme that tags are learned in."""
+        return PLAIN if self._scheme == PLAIN else BIO
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -251,33 +200,36 @@ class TaggingData(FineTuningData[Config]):
         labels = self._settings.labels
         if labels or not self._text.source:
             return labels
-        return _label_names(self._sentences[0], self._scheme, _known_tags(self._config.init_from))
+        return tagged_words.label_names(self.read.facts, self._target, _known_tags(self._config.init_from))
 
     @functools.cached_property
-    def _splits(self) -> tuple[list[Sentence], list[Sentence]]:
-        """The sentences of `_sentences`, after a check that all training tags are in `labels`."""
-        train, valid = self._sentences
-        tagged_words.check_tags(train, self.labels)
-        tagged_words.check_held_out(valid, self.labels)
-        return train, valid
-
-    @property
     def facts(self) -> TaggingFacts:
-        """See `Data.facts`."""
-        return TaggingFacts(**vars(super().facts), scheme=self._scheme)
+        """See `Data.facts`. Raises UserError for tags that do not fit the scheme or the tags to learn."""
+        facts = TaggingFacts(**vars(super().facts), scheme=self._scheme)
+        if self._has_files:
+            tagged_words.check_tags(self.read.facts, self._target, self.labels)
+            tagged_words.check_held_out(self.read.facts, self._target, self.labels)
+        return facts
 
-    def encoded(self) -> Iterator[dict[str, np.ndarray]]:
-        """See `FineTuningData.encoded`; with "labels" and "label_weights"."""
-        number = {label: i for i, label in enumerate(self.labels)}
-        for sentence in self._splits[0]:
-            numbers = np.array([number[tag] for tag in sentence.tags])
-            windows = tagged_words.rows(sentence.words, self.tokenizer, self._seq_len)
-            for row in tagged_words.with_labels(windows, numbers):
-                yield {name: row[name] for name in (*_INPUTS, *_LABELS)}
+    def report(self) -> Mapping[str, Any]:
+        """See `Data.report`; "classes" are the words of each tag."""
+        if not self._trains:
+            return {}
+        tables = self.read.facts[self._target]
+        counts = {split: {tag: count for tag, (count, _) in table.items()} for split, table in tables.items()}
+        return {**super().report(), "classes": counts}
+
+    def fields(self) -> Fields:
+        """See `FineTuningData.fields`; with "labels" and "label_weights"."""
+        return tagged_words.with_labels(self.prepared.train, self.read.facts, self._target, self.labels)
 
     @functools.cached_property
     def _held_out(self) -> list[Example]:
-        return [_example(each.words, each.tags, self.tokenizer, self._seq_len) for each in self._splits[1]]
+        return [self._example(sentence) for sentence in self.read.valid()]
+
+    def _example(self, sentence: Sentence) -> Example:
+        known = tuple(tagged_words.in_scheme(sentence.tags, self._target))
+        return _example(sentence.words, known, self.tokenizer, self._seq_len)
 
     def held_out(self) -> Iterator[Example]:
         """See `Data.held_out`; an example is a sentence."""
@@ -285,8 +237,8 @@ class TaggingData(FineTuningData[Config]):
 
     def baselines(self) -> Mapping[str, float]:
         """The accuracy of tagging every word with the most frequent validation tag."""
-        counts = Counter(tag for sentence in self._splits[1] for tag in sentence.tags)
-        return {"valid/majority_accuracy": max(counts.values()) / counts.total()}
+        counts = [count for count, _ in self.read.facts[self._target][VALID].values()]
+        return {"valid/majority_accuracy": max(counts) / sum(counts)}
 
 
 build_data = TaggingData
@@ -299,7 +251,7 @@ class Tagging(BertTask[Config]):
 
     def __init__(self, config: Config, facts: TaggingFacts) -> None:
         """See `Experiment.build_task`."""
-        self._text, _, self._rows, _ = build_all(_DATA, config.data, "data")
+        self._text, _, self._rows, *_ = build_all(_DATA, config.data, "data")
         bert, self._head = model_configs(config, TaggerConfig, facts.tokenizer.vocab)
         check_seq_len(self._rows.seq_len, bert.max_positions)
         fine_tuning.check_packing(self._rows.packing, config.model)
@@ -340,7 +292,7 @@ class Tagging(BertTask[Config]):
 
     def score_names(self) -> Sequence[str]:
         """The accuracy and mean loss of words; for entity tags also precision, recall and F1 over all types."""
-        return (*(() if self._rows.scheme == _PLAIN else _ENTITY_SCORES), "accuracy", "loss")
+        return (*(() if self._rows.scheme == PLAIN else _ENTITY_SCORES), "accuracy", "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `score_names`; for entity tags also F1 by type. The loss excludes words with tags not in `labels`."""
@@ -352,7 +304,7 @@ class Tagging(BertTask[Config]):
             references.append(example.source.tags)
             known = [(word, number[tag]) for word, tag in enumerate(references[-1]) if tag in number]
             losses += [np.logaddexp.reduce(logits[word]) - logits[word, label] for word, label in known]
-        entities = {} if self._rows.scheme == _PLAIN else tags.score(predictions, references)
+        entities = {} if self._rows.scheme == PLAIN else tags.score(predictions, references)
         accuracy = tags.token_accuracy(predictions, references)
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
 

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +17,14 @@ import numpy as np
 
 from bertjax.config import Count, Seed, Size, build, build_all, each, one_of
 from bertjax.contract import Attended, Batch, Data, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
+from bertjax.data.prepared import TRAIN, VALID, PreparationConfig, PreparedRows
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_of
 from bertjax.data.text import subword_vocabularies
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
+from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
 from bertjax.data.translation.rows import RowsConfig, TranslationRows, joined
 from bertjax.data.translation.text import DATES, DateCounts, TranslationText
@@ -82,7 +83,7 @@ class Config(seq2seq.SmoothingConfig):
     num_scored: Count
 
 
-_DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig)
+_DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig, PreparationConfig)
 FREE_AFTER_TRAINING = (
     *("decoding", "metrics", "num_scored", "data.seq_len", "data.on_long_line"),
     *("data.source_column", "data.target_column"),
@@ -137,7 +138,7 @@ class Encoding:
     @classmethod
     def of(cls, config: Config, facts: TranslationFacts) -> "Encoding":
         """The encoding of a config. Raises UserError for invalid settings."""
-        files, *_, rows = build_all(_DATA, config.data, "data")
+        files, *_, rows, _ = build_all(_DATA, config.data, "data")
         decoding = build(DecodingConfig, config.decoding, "decoding")
         _check_positions(config, "decoding.max_length", decoding.max_length)
         limit = rows.seq_len if config.architecture == "recurrent" else config.model["max_positions"]
@@ -160,12 +161,16 @@ def stand_in_facts(config: Config) -> TranslationFacts:
 
 
 class TranslationData(Data):
-    """See `bertjax.contract.Data`. The vocabularies are in the folder."""
+    """See `bertjax.contract.Data`. The vocabularies are in the folder.
+
+    Training and validation pairs of files are prepared. Dates and, without training pairs, validation pairs are not.
+    """
 
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
         self._config, self._folder, self._text = config, folder, _text(config)
-        *_, self._subwords, self._rows = build_all(_DATA, config.data, "data")
+        *_, self._subwords, self._rows, self._preparation = build_all(_DATA, config.data, "data")
+        self._trains_on_files = TRAIN in self._text.texts
         _check_positions(config, "data.seq_len", self._rows.seq_len)
         seq2seq.check_finds(build(DecodingConfig, config.decoding, "decoding"))
 
@@ -180,19 +185,38 @@ class TranslationData(Data):
 
     @property
     def is_prepared(self) -> bool:
-        """See `Data.is_prepared`."""
+        """See `Data.is_prepared`. Without training pairs, the folder has the vocabularies of a model."""
+        if not self._config.data["source"]:
+            return True
+        return self._has_vocabularies and (not self._trains_on_files or self._prepared.is_finished)
+
+    @property
+    def _has_vocabularies(self) -> bool:
         done = self._folder / _DONE
         return done.exists() and bool(json.loads(done.read_text())["fingerprint"] == self.fingerprint)
 
     def prepare(self) -> None:
-        """Writes the vocabularies into the folder."""
-        if self.is_prepared:
-            return
-        shutil.rmtree(self._folder, ignore_errors=True)  # may hold vocabularies of another kind
-        self._folder.mkdir(parents=True)
+        """Writes the vocabularies into the folder, and prepares the pairs."""
+        if not self._has_vocabularies:
+            self._write_vocabularies()
+        if self._trains_on_files:
+            self._prepared.run()
+
+    def _write_vocabularies(self) -> None:
+        (self._folder / _DONE).unlink(missing_ok=True)
         translators.save_vocabularies(self._make_vocabularies(), self._folder)
         with completed(self._folder / _DONE) as path:
             path.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n")
+
+    @functools.cached_property
+    def _prepared(self) -> PreparedRows[Pair]:
+        """The prepared pairs; once the folder has the vocabularies."""
+        recipe = PairRecipe({split: self._text.texts[split] for split in (TRAIN, VALID)}, self._encoding.encoder)
+        return PreparedRows(recipe, self._folder, self._preparation)
+
+    def report(self) -> Mapping[str, Any]:
+        """See `Data.report`."""
+        return self._prepared.report if self._trains_on_files else {}
 
     def _make_vocabularies(self) -> Vocabularies:
         """The vocabularies of `init_from`, given ones, or ones trained on the training pairs."""
@@ -220,27 +244,30 @@ class TranslationData(Data):
     @functools.cached_property
     def _valid(self) -> BucketedBatches:
         if self._text.is_dates:
-            PairRows(self._encoding.encoder.encoded(self._text.pairs("valid"))).check_fits(self._rows.seq_len)
-        return self._bucketed("valid")
+            PairRows.of(self._encoding.encoder.encoded(self._valid_pairs())).check_fits(self._rows.seq_len)
+        return self._bucketed(PairRows.of(self._encoding.encoder.fitting(self._valid_pairs(), VALID)))
+
+    def _valid_pairs(self) -> Iterator[Pair]:
+        return self._prepared.valid() if self._trains_on_files else self._text.pairs(VALID)
 
     @functools.cached_property
     def _train(self) -> BucketedBatches | PackedBatches | StreamBatches:
-        """The training batches. Cached lazily: evaluation does not read the training pairs."""
+        """The training batches. Raises UserError if all pairs are too long."""
         config, length = self._config, self._rows.seq_len
         if self._text.is_dates:
             encoded, dates = self._encoding.encoder.encoded, self._text.dates
             return StreamBatches(lambda start: encoded(dates(start)), length, config.batch_size)
+        report = self._prepared.report
+        self._encoding.encoder.report_left_out(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
+        pairs = PairRows(self._prepared.train)
         if self._rows.packing:
-            return PackedBatches(self._fitting("train"), row_of(length, length // 2), config.batch_size, config.seed)
-        return self._bucketed("train")
+            return PackedBatches(pairs, row_of(length, length // 2), config.batch_size, config.seed)
+        return self._bucketed(pairs)
 
-    def _bucketed(self, split: str) -> BucketedBatches:
+    def _bucketed(self, pairs: PairRows) -> BucketedBatches:
         lengths = bucket_lengths(self._rows.seq_len)
         sizes = budget_sizes(lengths, self._config.batch_size)
-        return BucketedBatches(self._fitting(split), lengths, sizes, self._config.seed)
-
-    def _fitting(self, split: str) -> PairRows:
-        return PairRows(self._encoding.encoder.fitting(self._text.pairs(split), split))
+        return BucketedBatches(pairs, lengths, sizes, self._config.seed)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Data.batches`."""
@@ -248,7 +275,7 @@ class TranslationData(Data):
 
     def held_out(self) -> Iterator[Example]:
         """The first `num_scored` validation pairs, to be translated."""
-        return self._scored(itertools.islice(self._text.pairs("valid"), self._config.num_scored or None))
+        return self._scored(itertools.islice(self._valid_pairs(), self._config.num_scored or None))
 
     def tested(self) -> Iterator[Example]:
         """All test pairs, to be translated."""

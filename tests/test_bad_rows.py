@@ -110,7 +110,7 @@ def test_a_held_out_label_that_no_training_row_has(train, tmp_path):
     message = train(GOOD, data__valid_source=tmp_path / "dev.tsv")
     what = rf"{tmp_path}/dev\.tsv:3$"
     check(message, what=what, got="label 'maybe'", expected="one of no, yes", fix="add its class to the training rows")
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_a_bad_row_where_nothing_in_the_config_depends_on_rows(train, tmp_path):
@@ -218,7 +218,7 @@ def test_a_regression_without_rows(train):
 )
 def test_a_bad_value(train, tmp_path, overrides, what, got, expected, fix):
     check(train(**overrides), what=what, got=got, expected=expected, fix=fix)
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
 @pytest.mark.parametrize(("key", "value"), [("data__labels", "('a', 'b')"), ("class_weights", "(1.0, 2.0)")])

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # For each place, the longest match counting: what it may import. Experiments are found by name at run time.
 _BASE = ("bertjax.config", "bertjax.errors", "bertjax.files", "bertjax.progress", "bertjax.words")
 _DATA = tuple(f"bertjax.data.{name}" for name in ("random", "splits", "parts", "workers", "beam"))
-_SHARED_DATA = (*_DATA, "bertjax.data.readers", "bertjax.data.text", "bertjax.data.rows")
+_SHARED_DATA = (*_DATA, "bertjax.data.prepared", "bertjax.data.readers", "bertjax.data.text", "bertjax.data.rows")
 LAYERS = {
     "launch.py": (
         *_BASE,
@@ -74,12 +74,13 @@ LAYERS = {
         "bertjax.runs.checkpoints",
     ),
     "bertjax/decoding/": (*_BASE, "bertjax.decoding", "bertjax.models.decoder"),
-    "bertjax/scoring/": (*_BASE, "bertjax.scoring"),
+    "bertjax/scoring/": (*_BASE, "bertjax.scoring", "bertjax.data.fine_tuning.tag_schemes"),
     "bertjax/interop/": (*_BASE, "bertjax.interop", "bertjax.models", "bertjax.data.text"),
     "bertjax/interop/formats/": ("bertjax.interop.formats", "bertjax.errors"),
     "bertjax/models/": ("bertjax.models", "bertjax.config", "bertjax.errors"),
     # Task packages of `data` do not import each other.
     "bertjax/data/": (*_BASE, *_DATA),
+    "bertjax/data/prepared.py": (*_BASE, *_DATA, "bertjax.data.rows"),
     "bertjax/data/readers/": (*_BASE, *_DATA, "bertjax.data.readers"),
     "bertjax/data/text/": (*_BASE, *_DATA, "bertjax.data.text"),
     "bertjax/data/rows/": (*_BASE, *_DATA, "bertjax.data.text", "bertjax.data.rows"),
@@ -91,7 +92,7 @@ LAYERS = {
     "bertjax/distributed.py": ("bertjax.config", "bertjax.errors"),
     "bertjax/config.py": ("bertjax.errors",),
     "bertjax/errors.py": (),
-    "bertjax/files.py": (),
+    "bertjax/files.py": ("bertjax.errors",),
     "bertjax/progress.py": (),
     "bertjax/words.py": (),
     "bertjax/__init__.py": (),

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from bertjax.data.random import Stream, bits, uniform
 from bertjax.errors import UserError
 
 T = TypeVar("T")
+_SPLIT_AT_ONCE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,26 +38,40 @@ class SplitConfig(Constrained, prefix="data"):
 
 def read_splits(
     config: SplitConfig,
-    read: Callable[[str, str], list[T]],
+    read: Callable[[str, str], Iterator[T]],
     seed: int,
-    group: Callable[[list[T]], Sequence[int]] = lambda rows: range(len(rows)),
-) -> tuple[list[T], list[T]]:
-    """Returns the training rows, empty without `config.source`, and the validation rows.
+    group: Callable[[T, int], int] = lambda row, number: number,
+) -> Iterator[tuple[str, T]]:
+    """Yields each row with its split, "train" or "valid"; training rows only if `config.source` is set.
 
     Args:
       config: the sources.
       read: reads a source; takes the source and the config key that names it.
       seed: draws the validation rows if they have no source.
-      group: returns the group number of each row. A group is never divided. By default each row is a group.
+      group: returns the group number of a row, from the row and its number. A group is never divided. By default each
+        row is a group.
     Raises:
       UserError: as `read`; or if the training or the validation split would be empty.
     """
     if config.valid_source:
-        train = read(config.source, "data.source") if config.source else []
-        return train, read(config.valid_source, "data.valid_source")
+        if config.source:
+            yield from (("train", row) for row in read(config.source, "data.source"))
+        yield from (("valid", row) for row in read(config.valid_source, "data.valid_source"))
+        return
+    count = count_held_out = 0
     rows = read(config.source, "data.source")
-    out = held_out(np.array(group(rows)), config.valid_fraction, seed, config.source)
-    return list(itertools.compress(rows, ~out)), list(itertools.compress(rows, out))
+    while part := list(itertools.islice(rows, _SPLIT_AT_ONCE)):
+        groups = np.array([group(row, number) for number, row in enumerate(part, start=count)])
+        out = held_out(groups, config.valid_fraction, seed)
+        yield from (("valid" if is_out else "train", row) for is_out, row in zip(out.tolist(), part, strict=True))
+        count, count_held_out = count + len(part), count_held_out + int(out.sum())
+    if not 0 < count_held_out < count:
+        raise UserError(
+            f"config key data.valid_fraction={config.valid_fraction}",
+            got=f"{count_held_out} of {count} rows of {config.source} held out",
+            expected="some rows to train on, and some to evaluate",
+            fix="change it, give more rows, or give held-out rows as data.valid_source",
+        )
 
 
 def check_split(valid_source: str, valid_fraction: float) -> None:
@@ -70,25 +85,15 @@ def check_split(valid_source: str, valid_fraction: float) -> None:
         )
 
 
-def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int, source: str) -> Bool[np.ndarray, " rows"]:
+def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int) -> Bool[np.ndarray, " rows"]:
     """Whether each row is held out. Depends only on the seed and the row's group number.
 
     Args:
       groups: the group number of each row. A group is never divided.
       fraction: the probability that a group is held out.
       seed: draws the groups.
-      source: the source of the rows, for messages.
-    Raises:
-      UserError: if no row or every row would be held out.
     """
     out: Bool[np.ndarray, " rows"] = uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
-    if out.all() or not out.any():
-        raise UserError(
-            f"config key data.valid_fraction={fraction}",
-            got=f"{out.sum()} of {len(out)} rows of {source} held out",
-            expected="some rows to train on, and some to evaluate",
-            fix="change it, give more rows, or give held-out rows as data.valid_source",
-        )
     return out
 
 

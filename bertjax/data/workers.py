@@ -8,17 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 B = TypeVar("B")
 R = TypeVar("R")
+T = TypeVar("T")
+_function: Callable[[Any], Any]  # of a worker
 
 
 def map_blocks(function: Callable[[B], R], blocks: Iterable[B], workers: int) -> Iterator[R]:
     """Yields `function(block)` in order, with a bounded number of blocks in flight.
 
     Args:
-      function: importable, since worker processes call it.
+      function: importable, since worker processes call it. Each receives one copy.
       blocks: units of work; read as workers become free.
       workers: number of processes; 1 works in this process, 0 starts one per core.
     """
@@ -29,25 +31,46 @@ def map_blocks(function: Callable[[B], R], blocks: Iterable[B], workers: int) ->
     blocks = iter(blocks)
     # Forking a process whose libraries run threads may deadlock.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _end_with_parent, (os.getpid(),)) as pool:
+    with ProcessPoolExecutor(workers, context, _start, (os.getpid(), function)) as pool:
         pending: collections.deque[Future[R]] = collections.deque(
-            pool.submit(function, block) for block in itertools.islice(blocks, 2 * workers)
+            pool.submit(_call, block) for block in itertools.islice(blocks, 2 * workers)
         )
         try:
             while pending:
                 result = pending.popleft().result()
-                pending.extend(pool.submit(function, block) for block in itertools.islice(blocks, 1))
+                pending.extend(pool.submit(_call, block) for block in itertools.islice(blocks, 1))
                 yield result
         finally:
             pool.shutdown(cancel_futures=True)
 
 
+def gather(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Groups items in order; a group ends when the sum of its items' sizes reaches the limit."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= limit:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
+
+
+def _start(parent: int, function: Callable[[Any], Any]) -> None:
+    """Initializes a worker."""
+    global _function
+    _function = function
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+
+
 def _end_with_parent(parent: int) -> None:
     """Ends this worker soon after its parent: a parent that is killed cannot stop its workers."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+def _call(block: Any) -> Any:
+    return _function(block)

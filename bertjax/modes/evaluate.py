@@ -1,10 +1,10 @@
 """`--mode=evaluate`."""
 
+import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bertjax.contract import Data
-from bertjax.errors import UserError
 from bertjax.modes import overrides, text
 from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import find_steps
@@ -37,28 +37,33 @@ def evaluate(
     if run is None:
         sources = {key: path for key in overrides.SOURCES if (path := resolved.config["data"].get(key))}
     config = overrides.without_limits(resolved.config, overridden)
-    if run and "prepared_dir" in config["data"]:
-        config["data"]["vocab_file"] = str(run)
     record: dict[str, float] = {}
-    for split, of_split in overrides.splits_to_score(config, sources, reads_training=run is None):
-        own = resolved._replace(config=of_split)
-        metrics = _evaluated(own, _scored(own, run), run, checkpoint)
-        record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
+    with tempfile.TemporaryDirectory() as temporary:
+        for split, of_split in overrides.splits_to_score(config, sources, reads_training=run is None):
+            own = resolved._replace(config=of_split)
+            metrics = _evaluated(own, _scored(own, run, Path(temporary)), run, checkpoint)
+            record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
     return record
 
 
-def _scored(resolved: Resolved, run: Path | None) -> Data:
-    """The rows to score, encoded with the vocabulary of a run or of `init_from`."""
-    data = resolved.config["data"]
-    if "prepared_dir" not in data:
-        return resolved.data(run or Path(resolved.config["init_from"]))
-    if run is None and not data["prepared_dir"]:
-        got, expected = "none, and no --workdir", "a folder for the prepared text"
-        fix = "set --config.data.prepared_dir=FOLDER"
-        raise UserError("config key data.prepared_dir", got=got, expected=expected, fix=fix)
-    found, _ = text.checked(resolved, run or Path())
-    text.prepare(found, run or Path(), is_of_run=False)
-    return found
+def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
+    """The rows to score, encoded with the vocabulary of a run or of `init_from`.
+
+    Args:
+      resolved: the experiment.
+      run: the run's folder; None for the weights in `init_from`, whose folder is not written to.
+      temporary: a folder for prepared rows if there is no run.
+    """
+    given = resolved.config["data"]
+    folder = run or (temporary if given.get("source") else Path(resolved.config["init_from"]))
+    if run is None and not given.get("prepared_dir", "-"):
+        data_config = {**given, "prepared_dir": str(temporary)}
+        resolved = resolved._replace(config={**resolved.config, "data": data_config})
+    data = resolved.data(folder)
+    if not data.is_prepared:
+        resolved.rehearsed()
+        text.prepare(data, folder, is_of_run=False)
+    return data
 
 
 def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str) -> dict[str, float]:

@@ -27,7 +27,9 @@ def plan(
         complete = planned.rehearsed()
         if config["num_steps"] is None and config["data"]["source"]:  # the number of updates depends on the rows
             with tempfile.TemporaryDirectory() as folder:
-                complete = planned.complete(planned.data(Path(folder)).facts)
+                data = planned.data(Path(folder))
+                data.prepare()
+                complete = planned.complete(data.facts)
         return complete.task, complete.settings
 
     record = planner.run(topology, is_search, resolved.config, build)

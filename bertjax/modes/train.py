@@ -45,6 +45,7 @@ def train(
             distributed.on_first_process(lambda: init_from.save(workdir, record))
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, started))
         distributed.on_first_process(lambda: data.facts.save(workdir))
+        distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
         if loop.train(task, data, settings, workdir, profile):
             return Outcome.STOPPED
         _test(task, data, settings, workdir)

@@ -2,9 +2,11 @@
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import platform
+import shutil
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -43,6 +45,8 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tok
 def alone(workdir: Path) -> Iterator[None]:
     """Keeps other trainings out of a folder; none of them where its file system has no locks.
 
+    Deletes a new folder if a UserError ends the run before its config is saved or data are prepared.
+
     Raises:
       UserError: there is one already.
     """
@@ -53,6 +57,7 @@ def alone(workdir: Path) -> Iterator[None]:
 
 def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
     """Locks a folder for as long as its file is open, which is left to `held`."""
+    is_new = not workdir.exists()
     workdir.mkdir(parents=True, exist_ok=True)
     file = held.enter_context((workdir / "lock").open("w"))
     try:
@@ -67,6 +72,15 @@ def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
         ) from error
     except OSError:
         pass
+    if is_new:
+        held.push(functools.partial(_discard, workdir))
+
+
+def _discard(workdir: Path, kind: type[BaseException] | None, *_: object) -> None:
+    """Deletes a folder without a config or prepared data if a UserError leaves the block."""
+    prepared = (path.is_dir() and path.suffix != ".partial" for path in (workdir / "data").glob("*"))
+    if kind and issubclass(kind, UserError) and not (workdir / "config.json").exists() and not any(prepared):
+        shutil.rmtree(workdir)
 
 
 def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection[str] = ()) -> None:
@@ -116,6 +130,13 @@ def save_config(workdir: Path, config: Mapping[str, Any], free_keys: Collection[
     workdir.mkdir(parents=True, exist_ok=True)
     with completed(workdir / "config.json") as partial:
         partial.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def save_rows(workdir: Path, report: Mapping[str, Any]) -> None:
+    """Writes `rows.json`: the counts of the prepared rows, if there are any."""
+    if report:
+        with completed(workdir / "rows.json") as partial:
+            partial.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:

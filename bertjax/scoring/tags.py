@@ -1,97 +1,12 @@
-"""Tag sequences: the scheme they are written in, the entities in them, and entity-level scores as seqeval's.
+"""Scores of tag sequences: of entities as seqeval's, and of single tokens."""
 
-A chunk tag is "O", or one of the letters B, I, E and S with the type of the entity after a hyphen; an entity without
-a type ("B", "B-") has type "_". All other tags, such as parts of speech, are plain.
-"""
-
-import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 
+from bertjax.data.fine_tuning.tag_schemes import spans
 from bertjax.errors import UserError
 
 Sentences = Sequence[Sequence[str]]
-Span = tuple[str, int, int]  # type, first token, last token
-
-# For each scheme, the letters that may occur in it.
-SCHEMES = {"BIO": "BI", "IOB1": "BI", "IO": "I", "BIOES": "BIES"}
-
-_CHUNK_TAG = re.compile(r"([BIES])(?:-(.*))?", re.DOTALL)
-_OUTSIDE = ("O", "_")
-
-
-def recognize(sentences: Sentences) -> str | None:
-    """Returns the scheme that the tags of a whole file are written in; None for plain tags.
-
-    - "BIOES": there is an E or an S. IOE1 and IOE2, which have E but no S, count as this too.
-    - "IO": no B at all. This may be IOB1 in which no two entities of a type touch; both then mean the same.
-    - "IOB1": each B directly follows an entity of the same type, so that B only ever divides.
-    - "BIO", also called IOB2: any other. It may have an I that follows no entity of its type, which is an error in
-      BIO: some B that does not divide shows that IOB1 was not meant.
-
-    None if any tag is no chunk tag (so BILOU, with L and U, is not known), and if there is nothing but "O".
-    """
-    chunk_tags = {tag for tags in sentences for tag in tags} - {"O"}
-    if not chunk_tags or not all(map(_CHUNK_TAG.fullmatch, chunk_tags)):
-        return None
-    letters = {tag[0] for tag in chunk_tags}
-    if letters & {"E", "S"}:
-        return "BIOES"
-    if "B" not in letters:
-        return "IO"
-    return "IOB1" if all(map(_b_only_divides, sentences)) else "BIO"
-
-
-def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """Returns the tags of a sentence in BIO, with the same entities.
-
-    >>> convert(["I-PER", "I-PER", "B-PER", "O"], "IOB1")
-    ['B-PER', 'I-PER', 'B-PER', 'O']
-
-    Args:
-      tags: chunk tags; ill-formed ones are read as `spans` reads them.
-      scheme: the one that they are written in, out of `SCHEMES`.
-    Raises:
-      UserError: a tag that the scheme does not have.
-    """
-    for tag in tags:
-        if _parse(tag)[0] not in SCHEMES[scheme] + "O":
-            raise UserError(
-                f"tag {tag!r}",
-                got="a letter that the other tags do not use",
-                expected=f"tags of scheme {scheme}: O and " + ", ".join(f"{letter}-" for letter in SCHEMES[scheme]),
-                fix="write all files in one scheme",
-            )
-    converted = ["O"] * len(tags)
-    for kind, first, last in spans(tags):
-        converted[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
-    return converted
-
-
-def spans(tags: Sequence[str]) -> list[Span]:
-    """Returns the entities of a sentence in order: type, first token, last token.
-
-    The rules are those of conlleval and of seqeval's default mode, which make the best of any sequence: a tag goes on
-    with the entity before it if it is an I or E of the same type and directly follows a B or I; any other tag but "O"
-    begins an entity. So it makes no difference which of the `SCHEMES` is used.
-
-    >>> spans(["I-PER", "I-LOC", "E-LOC", "I-LOC", "O"])
-    [('PER', 0, 0), ('LOC', 1, 2), ('LOC', 3, 3)]
-
-    Raises:
-      UserError: a tag that is no chunk tag.
-    """
-    found: list[Span] = []
-    previous = _OUTSIDE
-    for i, tag in enumerate(tags):
-        letter, kind = _parse(tag)
-        if letter in "IE" and previous in (("B", kind), ("I", kind)):
-            found[-1] = (kind, found[-1][1], i)
-        elif letter != "O":
-            found.append((kind, i, i))
-        previous = letter, kind
-    return found
 
 
 def score(predictions: Sentences, references: Sentences) -> dict[str, float]:
@@ -133,26 +48,6 @@ def token_accuracy(predictions: Sentences, references: Sentences) -> float:
     if not pairs:
         raise UserError("scoring", got="no tokens", expected="at least one", fix="check the file that is evaluated on")
     return sum(ours == theirs for ours, theirs in pairs) / len(pairs)
-
-
-def _parse(tag: str) -> tuple[str, str]:
-    """Returns the letter and the type, which is "_" where the tag has none."""
-    if tag == "O":
-        return _OUTSIDE
-    match = _CHUNK_TAG.fullmatch(tag)
-    if match is None:
-        raise UserError(
-            f"tag {tag!r}",
-            got="no tag of an entity",
-            expected="O, or B, I, E or S with a hyphen and a type, such as B-PER",
-            fix="convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy",
-        )
-    return match[1], match[2] or "_"
-
-
-def _b_only_divides(tags: Sequence[str]) -> bool:
-    parsed = [_parse(tag) for tag in ("O", *tags)]
-    return all(tag[0] != "B" or (before[0] != "O" and before[1] == tag[1]) for before, tag in pairwise(parsed))
 
 
 def _ratio(numerator: int, denominator: int) -> float:

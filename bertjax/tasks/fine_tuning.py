@@ -4,18 +4,20 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import jax
 import numpy as np
 
-from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, at_least
+from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, at_least, build_part
 from bertjax.contract import Batch, Data, RowIndices
 from bertjax.data.fine_tuning.given_text import GivenText
-from bertjax.data.rows.buckets import BucketedBatches, Padded, Row, Rows, examples_in
+from bertjax.data.prepared import PreparationConfig, PreparedRows, Recipe, ValidRows
+from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, examples_in
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
+from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.tasks.bert import INPUTS, BertFacts, batch_specs, read_tokenizer, shapes, stand_in_tokenizer
@@ -136,14 +138,13 @@ def stand_in_facts(config: FineTuningConfig) -> FineTuningFacts:
 
 
 C = TypeVar("C", bound=FineTuningConfig)
+R = TypeVar("R")
 
 
-class FineTuningData(Data, Generic[C]):
-    """Data with a given vocabulary, read without preparation. Subclasses read and encode the rows.
+class FineTuningData(Data, Generic[C, R]):
+    """Data with a given vocabulary and prepared rows. Subclasses define how the rows are read and encoded.
 
-    Attributes:
-      tokenizer: the given vocabulary, from the folder's copy if there is one. Without training rows, the vocabulary in
-        the folder.
+    Without training rows, the validation rows are read into memory instead.
     """
 
     def __init__(self, config: C, folder: Path, seq_len: int, packing: bool) -> None:
@@ -155,13 +156,15 @@ class FineTuningData(Data, Generic[C]):
           seq_len: the most tokens of a row.
           packing: whether training examples share rows.
         """
-        self._config, self._seq_len, self._packing = config, seq_len, packing
+        self._config, self._folder, self._seq_len, self._packing = config, folder, seq_len, packing
         self._given = GivenText.of(config.data, folder)
+        self._preparation = build_part(PreparationConfig, config.data, "data")
+        self._trains = bool(config.data["source"])
 
     @property
     def is_prepared(self) -> bool:
         """See `Data.is_prepared`."""
-        return True
+        return not self._trains or self.prepared.is_finished
 
     @property
     def fingerprint(self) -> str:
@@ -169,16 +172,32 @@ class FineTuningData(Data, Generic[C]):
         return self._given.fingerprint
 
     def prepare(self) -> None:
-        """Copies the vocabulary into the folder."""
+        """Copies the vocabulary into the folder, and prepares the rows."""
         self._given.run()
+        self.prepared.run()
 
     @functools.cached_property
     def tokenizer(self) -> WordPiece:
-        """See the class."""
+        """The given vocabulary, from the folder's copy if there is one. Without training rows, that in the folder."""
         folder = self._given.folder
-        if not self._config.data["source"] and (folder / "vocab.txt").exists():
+        if not self._trains and (folder / "vocab.txt").exists():
             return read_tokenizer(self._config, folder)
         return self._given.kept_tokenizer()
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def recipe(self) -> Recipe[R]:
+        """How the rows are read and encoded."""
+
+    @functools.cached_property
+    def prepared(self) -> PreparedRows[R]:
+        """The prepared rows."""
+        return PreparedRows(self.recipe, self._folder, self._preparation)
+
+    @functools.cached_property
+    def read(self) -> PreparedRows[R] | ValidRows[R]:
+        """The facts about the rows, and the validation rows."""
+        return self.prepared if self._trains else ValidRows(self.recipe)
 
     @property
     def facts(self) -> FineTuningFacts:
@@ -190,17 +209,23 @@ class FineTuningData(Data, Generic[C]):
         """The classes, in order; empty for tasks without classes."""
         return ()
 
-    @abc.abstractmethod
-    def encoded(self) -> Iterable[Row]:
-        """The training rows: "input_ids", "token_type_ids", and the fields that the loss needs."""
+    def report(self) -> Mapping[str, Any]:
+        """See `Data.report`."""
+        if not self._trains:
+            return {}
+        return {**self.prepared.report, "classes": self.prepared.facts.get("classes", {})}
+
+    def fields(self) -> Fields:
+        """The fields of the training rows."""
+        return self.prepared.train
 
     @functools.cached_property
     def _rows(self) -> Padded:
-        return Rows(self.encoded())
+        return Rows(self.fields())
 
     def _count_rows(self) -> int:
         """The number of rows in an epoch; 1 without training rows."""
-        return count_rows(self._rows.lengths, self._seq_len, self._packing) if self._config.data["source"] else 1
+        return count_rows(self._rows.lengths, self._seq_len, self._packing) if self._trains else 1
 
     @functools.cached_property
     def _batches(self) -> BucketedBatches | PackedBatches:

@@ -15,13 +15,16 @@ from jaxtyping import Float
 from bertjax import words
 from bertjax.config import build, build_all, one_of
 from bertjax.contract import Batch, Data, Example, Params, RowIndices
+from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import article_rows, article_text, articles
 from bertjax.data.summarization.article_rows import ArticleRow, ArticleRowsConfig
 from bertjax.data.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
 from bertjax.data.summarization.articles import Article, ArticlesConfig
 from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.summarization.prepared_articles import OF_OTHER_LETTERS, ArticleRecipe, ascii_share
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
@@ -46,16 +49,13 @@ FREE_AFTER_TRAINING = tuple(
     )
 )
 _SEQ_LEN, _OVERLAP = 512, 128  # the defaults
-# The advice if few letters of the summaries are ASCII.
-OF_OTHER_LETTERS = "--config.data.oracle.letters=unicode --config.rouge.flavor=unicode --config.rouge.stem=False"
-_LOOKED_AT = 1000  # articles that the share of ASCII letters is estimated from
 _ENDS = ("", "_low", "_high")
 _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 
 Rules = Callable[[LimitedArticle], SelectionConfig]  # the selection rules for an article
 Scores = Float[np.ndarray, " E"]
 # In the order of `ArticleDataConfig`.
-_DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig)
+_DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig, PreparationConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +101,7 @@ class ArticleDataConfig(NamedTuple):
     labels: LabelsConfig
     rows: ArticleRowsConfig
     vocabulary: TrainedVocabularyConfig
+    preparation: PreparationConfig
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "ArticleDataConfig":
@@ -136,8 +137,7 @@ class Encoding:
 
     def rows(self, article: LimitedArticle) -> list[ArticleRow]:
         """The rows of an article, at least one."""
-        found = article_rows.rows(article.sentences, self.tokenizer, self.config)
-        return [row._replace(inputs={name: row.inputs[name] for name in self.inputs}) for row in found]
+        return article_rows.rows(article.sentences, self.tokenizer, self.config, self.inputs)
 
     def example(self, article: LimitedArticle) -> Example:
         """The example of an article. Its source is a `Source`."""
@@ -150,7 +150,10 @@ class Encoding:
 
 
 class SummarizationData(Data, Generic[C]):
-    """Articles, read without preparation, and a vocabulary in the folder, given or trained on the articles."""
+    """Prepared articles, and a vocabulary in the folder, given or trained on the articles.
+
+    Without training articles, the validation and test articles are read into memory instead.
+    """
 
     def __init__(self, config: C, folder: Path, rules: Rules, more: tuple[str, ...] = ()) -> None:
         """Initializes the data; see `Trainable.build_data`.
@@ -163,8 +166,9 @@ class SummarizationData(Data, Generic[C]):
         """
         self._config, self._folder, self._rules = config, folder, rules
         self._parts = ArticleDataConfig.of(config.data)
-        articles, _, rows, vocabulary = self._parts
+        articles, _, rows, vocabulary, _ = self._parts
         self._text = ArticleText(folder, articles, vocabulary, rows.words, more)
+        self._trains = bool(articles.source)
 
     @property
     def fingerprint(self) -> str:
@@ -173,19 +177,46 @@ class SummarizationData(Data, Generic[C]):
 
     @property
     def is_prepared(self) -> bool:
-        """See `Data.is_prepared`."""
-        is_given = bool(self._parts.vocabulary.vocab_file)
-        return bool(self._parts.articles.source) and (is_given or self._text.is_finished())
+        """See `Data.is_prepared`. Without training articles, the folder must exist, because it has the vocabulary."""
+        if not self._trains:
+            return self._folder.exists()
+        has_vocabulary = bool(self._parts.vocabulary.vocab_file) or self._text.is_finished()
+        return has_vocabulary and self.prepared.is_finished
 
     def prepare(self) -> None:
-        """Writes the vocabulary into the folder. Trains it first unless it is given."""
+        """Writes the vocabulary into the folder, after training it unless it is given. Then prepares the rows."""
         self._text.run()
+        self.prepared.run()
 
     @functools.cached_property
     def tokenizer(self) -> WordPiece:
         """The folder's vocabulary if it is prepared or there are no training articles; otherwise the given one."""
-        is_kept = not self._parts.articles.source or self._text.is_finished()
+        is_kept = not self._trains or self._text.is_finished()
         return read_tokenizer(self._config, self._folder) if is_kept else article_text.given(self._parts.vocabulary)
+
+    @property
+    @abc.abstractmethod
+    def encoding(self) -> Encoding:
+        """The encoding of articles."""
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def recipe(self) -> ArticleRecipe:
+        """How the articles are read and encoded."""
+
+    @abc.abstractmethod
+    def padded(self, fields: Fields) -> Padded:
+        """The rows with the fields of `recipe`."""
+
+    @functools.cached_property
+    def prepared(self) -> PreparedRows[Article]:
+        """The prepared articles."""
+        return PreparedRows(self.recipe, self._folder, self._parts.preparation)
+
+    @functools.cached_property
+    def read(self) -> PreparedRows[Article] | ValidRows[Article]:
+        """The validation and test articles."""
+        return self.prepared if self._trains else ValidRows(self.recipe)
 
     @property
     def facts(self) -> BertFacts:
@@ -193,39 +224,31 @@ class SummarizationData(Data, Generic[C]):
         _ = self.scored
         return BertFacts(self.tokenizer)
 
-    def read(self, split: str) -> tuple[LimitedArticle, ...]:
-        """See `article_text.read`."""
-        return article_text.read(self._parts.articles, self._parts.labels, split)
+    def report(self) -> Mapping[str, Any]:
+        """See `Data.report`."""
+        return self.prepared.report if self._trains else {}
 
     @functools.cached_property
     def scored(self) -> Mapping[str, tuple[LimitedArticle, ...]]:
         """The validation and test articles, by split."""
-        return {split: self.read(split) for split in article_text.splits(self._parts.articles)[1:]}
+        splits = article_text.splits(self._parts.articles)[1:]
+        return {split: tuple(map(self.recipe.limited, self.read.held_out(split))) for split in splits}
 
     @property
     def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:
         """The articles of `scored` that are summarized for metrics."""
         return self.scored
 
-    @property
-    @abc.abstractmethod
-    def encoding(self) -> Encoding:
-        """The encoding of articles."""
-
-    @abc.abstractmethod
-    def encoded(self, articles: Sequence[LimitedArticle]) -> Padded:
-        """Encodes articles as training rows."""
-
-    def bucketed(self, articles: Sequence[LimitedArticle]) -> BucketedBatches:
-        """Batches of the training rows of articles, by length."""
+    def bucketed(self, fields: Fields) -> BucketedBatches:
+        """Batches of rows by length."""
         lengths = bucket_lengths(self._parts.rows.seq_len)
         sizes = budget_sizes(lengths, self._config.batch_size)
-        return BucketedBatches(self.encoded(articles), lengths, sizes, self._config.seed)
+        return BucketedBatches(self.padded(fields), lengths, sizes, self._config.seed)
 
     @functools.cached_property
     def train(self) -> BucketedBatches:
-        """The training batches. Cached lazily: evaluation does not read the training articles."""
-        return self.bucketed(self.read("train"))
+        """The training batches."""
+        return self.bucketed(self.prepared.train)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Data.batches`."""
@@ -362,11 +385,6 @@ def _rouge_names(config: RougeConfig) -> tuple[str, ...]:
     return tuple(f"{name}{part}{end}" for part in parts for name in METRICS for end in _ENDS)
 
 
-def ascii_share(found: Sequence[LimitedArticle]) -> float:
-    """The share of ASCII letters among the letters of the summaries; the oracle and ROUGE may see only these."""
-    return words.ascii_share(sentence for summary in _references(found[:_LOOKED_AT]) for sentence in summary)
-
-
 def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, config: RougeConfig) -> dict[str, float]:
     """Metrics of `lead` and `oracle` on each split, such as "SPLIT/lead_rouge1", with 95 % intervals."""
     found: dict[str, float] = {}
@@ -404,7 +422,7 @@ def figures(
 
 def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None:
     """Warns if ROUGE ignores most letters of the summaries."""
-    if config.flavor != "unicode" and (share := ascii_share(found)) < 0.5:
+    if config.flavor != "unicode" and (share := ascii_share(each.article for each in found)) < 0.5:
         told = (
             f"ROUGE sees {share:.0%} of the letters of the summaries, because it reads ASCII only; for the others set"
         )

@@ -3,27 +3,48 @@
 import numpy as np
 import pytest
 
-from bertjax.data.splits import check_split, held_out, is_held_out
+from bertjax.data import splits
+from bertjax.data.splits import SplitConfig, check_split, held_out, is_held_out, read_splits
 from bertjax.errors import UserError
 
 
 def test_a_fraction_is_held_out_and_the_same_one_each_time():
-    out = held_out(np.arange(10_000), 0.1, 0, "a.tsv")
+    out = held_out(np.arange(10_000), 0.1, 0)
     assert out.mean() == pytest.approx(0.1, abs=0.01)
-    np.testing.assert_array_equal(out[:100], held_out(np.arange(100), 0.1, 0, "a.tsv"))
-    assert (out != held_out(np.arange(10_000), 0.1, 1, "a.tsv")).any()
+    np.testing.assert_array_equal(out[:100], held_out(np.arange(100), 0.1, 0))
+    assert (out != held_out(np.arange(10_000), 0.1, 1)).any()
 
 
 def test_a_group_stays_together():
     groups = np.repeat(np.arange(200), 3)
-    out = held_out(groups, 0.3, 0, "a.json").reshape(200, 3)
+    out = held_out(groups, 0.3, 0).reshape(200, 3)
     assert (out == out[:, :1]).all()
-    np.testing.assert_array_equal(out[:, 0], held_out(np.arange(200), 0.3, 0, "a.json"))
+    np.testing.assert_array_equal(out[:, 0], held_out(np.arange(200), 0.3, 0))
 
 
-def test_both_sides_need_rows():
-    with pytest.raises(UserError, match=r"data.valid_fraction=1e-06: got 0 of 3 rows of a.tsv held out; .*some to"):
-        held_out(np.arange(3), 1e-6, 0, "a.tsv")
+@pytest.mark.parametrize(("fraction", "count"), [(1e-6, 0), (1 - 1e-6, 3)])
+def test_both_sides_need_rows(fraction, count):
+    message = rf"data.valid_fraction={fraction}: got {count} of 3 rows of a.tsv held out; .*some to"
+    with pytest.raises(UserError, match=message):
+        list(read_splits(SplitConfig("a.tsv", "", fraction), lambda source, key: iter("abc"), 0))
+
+
+def test_rows_come_in_order_with_their_splits(monkeypatch):
+    monkeypatch.setattr(splits, "_SPLIT_AT_ONCE", 7)
+    found = list(read_splits(SplitConfig("a.tsv", "", 0.3), lambda source, key: iter(range(100)), 0))
+    assert [row for _, row in found] == list(range(100))
+    assert [split == "valid" for split, _ in found] == held_out(np.arange(100), 0.3, 0).tolist()
+    groups = list(read_splits(SplitConfig("a.tsv", "", 0.3), lambda *_: iter(range(100)), 0, lambda row, _: row // 5))
+    assert [split == "valid" for split, _ in groups] == np.repeat(held_out(np.arange(20), 0.3, 0), 5).tolist()
+
+
+def test_training_rows_come_before_those_of_another_source():
+    def read(source, key):
+        return iter([f"{key}={source}"])
+
+    found = list(read_splits(SplitConfig("a.tsv", "b.tsv", 0.0), read, 0))
+    assert found == [("train", "data.source=a.tsv"), ("valid", "data.valid_source=b.tsv")]
+    assert list(read_splits(SplitConfig("", "b.tsv", 0.0), read, 0)) == [("valid", "data.valid_source=b.tsv")]
 
 
 def test_texts_are_held_out_by_what_they_say():

@@ -15,6 +15,7 @@ from flax import traverse_util
 
 from bertjax import progress
 from bertjax.data.summarization import docstring_summaries
+from bertjax.data.summarization.articles import Articles
 from bertjax.errors import UserError
 from bertjax.models.bert import BertInputs
 from bertjax.modes.resolved import Resolved
@@ -221,7 +222,6 @@ def test_figures_of_right_and_wrong_choices(tmp_path):
     assert wrong["loss"] == pytest.approx(6 * np.log1p(np.e))
     with pytest.raises(UserError, match=r"scores of sentences: got NaN for sentence 0"):
         task.score(results_of(data, lambda label: np.nan))
-    assert "train" not in vars(data)  # whose articles are not read to be scored
 
 
 def test_recall_is_told_where_words_are_limited(tmp_path):
@@ -286,22 +286,32 @@ def test_every_sentence_is_learned_once(tmp_path):
 
 @pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])
 def test_what_is_once_an_epoch_of_rows_whose_vocabulary_is_trained(tmp_path, key):
-    """It is not known before that; only a plan has to."""
     articles = tiny.write_articles(tmp_path) | {"data.vocab_file": "", "data.vocab_size": 60, "num_epochs": 1.0}
     found = Resolved(bertsum_ext, resolved(**articles, **{"evaluate_every": None, key: None}))
     data = found.data(tmp_path / "data")
-    with pytest.raises(UserError) as error:
-        data.facts  # noqa: B018
-    tiny.check_told(
-        f"error: {error.value}",
-        what="config key num_steps",
-        got="none",
-        expected="a number of updates",
-        fix="--config.num_steps",
-    )
     data.prepare()
     values = traverse_util.flatten_dict(found.complete(data.facts).config, sep=".")
     assert values[key] == data.train.steps_per_epoch != traverse_util.flatten_dict(tree_of(), sep=".")[key]
+
+
+def test_a_run_without_training_articles_is_refused(tmp_path):
+    values = {**SMALL, **tiny.write_articles(tmp_path)}
+    values |= {"data.valid_source": values["data.source"], "data.source": ""}
+    outcome = tiny.run_on_one(f"{CONFIG}:tiny", f"--workdir={tmp_path / 'run'}", *flags(values))
+    tiny.check_told(outcome.error, what="data.source", got="nothing", expected="articles", fix="--config.data.source")
+    assert not (tmp_path / "run").exists()
+
+
+def test_articles_are_prepared_once_for_runs_with_other_seeds(tmp_path, monkeypatch):
+    values = {**tiny.write_articles(tmp_path), "data.prepared_dir": str(tmp_path / "shared")}
+    first = ready(tmp_path / "first", **values).data
+    monkeypatch.setattr(Articles, "articles", lambda self: pytest.fail("read again"))
+    other = ready(tmp_path / "other", **values, seed=7).data
+    articles = [[example.source.article for example in data.held_out()] for data in (first, other)]
+    assert articles[0] == articles[1]
+    assert other.baselines() == first.baselines() and other.report() == first.report()
+    batches = [next(data.batches("train", 0, np.arange(8))) for data in (first, other)]
+    assert not np.array_equal(batches[0]["input_ids"], batches[1]["input_ids"])  # another order
 
 
 @pytest.mark.parametrize("scorer", ["classifier", "transformer", pytest.param("rnn", marks=pytest.mark.slow)])
@@ -793,7 +803,8 @@ def test_numbers_do_not_pass_for_words(tmp_path, caplog):
     sentences = [f"{i}今天有{i}只猫坐在红色的垫子上。" for i in range(4)]
     rows = [{"article": sentences, "summary": sentences[1]} for _ in range(10)]
     values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
-    values["data.valid_source"] = values["data.source"]
+    others = [{**row, "article": sentences[:3]} for row in rows]
+    values["data.valid_source"] = write_rows(tmp_path, *others, name="others.jsonl")
     progress.tell_once.cache_clear()
     data = ready(tmp_path / "ascii", **values).data
     assert data.train.steps_per_epoch and data.baselines()

@@ -385,7 +385,7 @@ def test_numbers(tmp_path):
 
 def test_every_held_out_row_is_scored_once(tmp_path):
     task, data, settings, _ = ready(tmp_path)
-    assert len(list(data.encoded())) + len(list(data.held_out())) == 60
+    assert len(data.fields()["labels"]) + len(list(data.held_out())) == 60
     results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in data.held_out()]
     yes = np.mean([example.source for example, _ in results])
     scores = task.score(results)
@@ -441,7 +441,9 @@ def test_numbered_rows_are_scored_by_a_classifier_whose_classes_have_no_names(tm
     key = "data.source" if trains else "data.valid_source"
     tree.update_from_flattened_dict({"init_from": str(folder), "data.seq_len": 16, key: str(source)})
     config = classification.resolve(json.loads(tree.to_json_best_effort()))
-    data = classification.build_data(build_part(classification.Config, config), folder)
+    data = classification.build_data(build_part(classification.Config, config), tmp_path / "data" if trains else folder)
+    if trains:
+        data.prepare()
     assert data.labels == ("LABEL_0", "LABEL_1")
     lines = source.read_text().splitlines()[1:]
     counts = collections.Counter(int(example.source) for example in data.held_out())

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from bertjax.config import build
+from bertjax.data import prepared
+from bertjax.data.fine_tuning import choices as questions
+from bertjax.data.fine_tuning.choices import ChoiceRows, ChoicesConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
 from configs import multiple_choice as config_file
-from experiments import multiple_choice
-from experiments.multiple_choice import QuestionsConfig
 from tests import tiny
 from tests.parity.test_bert import distance
 from tests.random_params import random_params
@@ -49,7 +50,7 @@ def ready(folder, variant="tiny", count=40, **values):
 
 def questions_config(variant):
     values = dict(config_file.get_config(variant).data, seq_len=24, source="x")
-    return build(QuestionsConfig, {key: values[key] for key in QuestionsConfig.__dataclass_fields__}, "data")
+    return build(ChoicesConfig, {key: values[key] for key in ChoicesConfig.__dataclass_fields__}, "data")
 
 
 @pytest.mark.slow
@@ -107,7 +108,7 @@ def test_a_run_learns_predicts_and_goes_to_transformers_and_back(tmp_path):
 )
 def test_questions_of_both_forms(variant, values):
     label = {"swag": {"label": "2"}, "arc": {"answerKey": "c"}}[variant]
-    found = multiple_choice._labeled(Row({**values, **label}, "x:1"), questions_config(variant))
+    found = questions.read_labeled(Row({**values, **label}, "x:1"), questions_config(variant))
     assert found.context == "q"
     assert list(found.choices.values()) == ["s a", "s b", "s c", "s d"]
     assert list(found.choices).index(found.label) == 2
@@ -117,10 +118,10 @@ def test_choices_may_be_lists():
     config = questions_config("arc")
     for choices in (["x", "y"], {"text": ["x", "y"], "label": ["0", "1"]}):
         row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": 1}, "x:1")
-        assert multiple_choice._labeled(row, config) == ("q", {"0": "x", "1": "y"}, "1")
+        assert questions.read_labeled(row, config) == ("q", {"0": "x", "1": "y"}, "1")
     choices = [{"text": "x", "label": " A"}, {"text": "y", "label": "B "}]
     row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": "B "}, "x:1")
-    assert multiple_choice._labeled(row, config) == ("q", {"A": "x", "B": "y"}, "B")
+    assert questions.read_labeled(row, config) == ("q", {"A": "x", "B": "y"}, "B")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_choices_may_be_lists():
 def test_bad_questions_are_told(choices, answer, told):
     row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": answer}, "x:1")
     with pytest.raises(RowError, match=told):
-        multiple_choice._labeled(row, questions_config("arc"))
+        questions.read_labeled(row, questions_config("arc"))
 
 
 @pytest.mark.parametrize(
@@ -161,14 +162,14 @@ def test_bad_questions_are_told(choices, answer, told):
 )
 def test_a_missing_key_is_told(question, told):
     with pytest.raises(RowError, match=told):
-        multiple_choice._question(Row({"question": question}, "x:1"), questions_config("arc"))
+        questions.read_question(Row({"question": question}, "x:1"), questions_config("arc"))
 
 
 def test_a_start_has_to_be_text():
     row = {"sent1": "q", "sent2": None, "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d"}
     with pytest.raises(RowError, match=r"'q', None, .*a start, and two"):
-        multiple_choice._question(Row(row, "x:1"), questions_config("swag"))
-    start = multiple_choice._question(Row({**row, "sent2": ""}, "x:1"), questions_config("swag"))
+        questions.read_question(Row(row, "x:1"), questions_config("swag"))
+    start = questions.read_question(Row({**row, "sent2": ""}, "x:1"), questions_config("swag"))
     assert start.choices["0"] == "a"
 
 
@@ -184,7 +185,7 @@ def test_choices_that_a_question_lacks_count_nothing(tmp_path):
     """Nor do questions that fill up a batch."""
     task, data, *_ = ready(tmp_path)
     params, rows = random_params(task.init, scale=0.3), data._rows
-    more = multiple_choice.ChoiceRows(rows._rows, data._splits[0], 6)
+    more = ChoiceRows(data.fields(), 6)
     loss = jax.jit(task.loss)
     batch, wider = (each.padded(np.array([3, 5, -1]), 24) for each in (rows, more))
     assert wider["input_ids"].shape == (3, 6, 24) and not wider["segment_ids"][:, 4:].any()
@@ -193,6 +194,59 @@ def test_choices_that_a_question_lacks_count_nothing(tmp_path):
     alone = loss(params, rows.padded(np.array([3, 5]), 24), None)
     np.testing.assert_allclose(one["choice"], alone[0]["choice"], rtol=1e-5)
     assert metrics["accuracy"][1] == 2 and task.denominators(batch)["choice"] == 2
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_rows_are_those_of_each_choice(tmp_path):
+    lines = [
+        {"question": {"stem": stem, "choices": [{"text": text, "label": label} for label, text in choices.items()]},
+         "answerKey": right}
+        for stem, choices, right in [
+            ("likes bird", {"A": "the bird runs", "B": "a dog"}, "A"),
+            ("sees", {"1": "the small cat sings", "2": "cat", "3": "the big old dog sleeps"}, "3"),
+            ("finds the red fish", {"A": "a fish", "B": "the bird runs and sings the a the a the a the a"}, "B"),
+        ] * 10
+    ]  # fmt: skip
+    (tmp_path / "arc.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    values = {"data.source": str(tmp_path / "arc.jsonl"), "data.valid_source": str(tmp_path / "arc.jsonl")}
+    data = ready(tmp_path, "tiny,arc", **values, **{"data.seq_len": 12}).data
+    train = [question for split, question in data.recipe.read() if split == "train"]
+    rows = [row for question in train for row in questions.rows_of(question, data.tokenizer, 12)]
+    fields = data.fields()
+    for name in ("input_ids", "token_type_ids"):
+        np.testing.assert_array_equal(fields[name].values, np.concatenate([row[name] for row in rows]), strict=True)
+        assert fields[name].lengths.tolist() == [len(row[name]) for row in rows]
+    assert fields["choice"].tolist() == [0, 1, 0, 1, 2, 0, 1] * 10
+    assert fields["label"].tolist() == [0, 0, 2, 2, 2, 1, 1] * 10
+    assert (data.report()["choices"], data.report()["truncated"]) == (70, 10)
+    batch = data._rows.padded(np.array([1, 2]), 12)
+    assert batch["labels"].tolist() == [2, 1] and batch["labels"].dtype == np.int32
+    for (question, choice), row in {(0, 0): 2, (0, 2): 4, (1, 0): 5, (1, 1): 6}.items():
+        assert [id_ for id_ in batch["input_ids"][question, choice] if id_] == rows[row]["input_ids"].tolist()
+    assert batch["segment_ids"].any(axis=-1).tolist() == [[True] * 3 + [False] * 2, [True] * 2 + [False] * 3]
+    assert [example.source for example in data.held_out()] == train
+    assert data.baselines() == {"valid/chance_accuracy": pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)}
+
+
+def test_questions_are_read_once(tmp_path, monkeypatch):
+    first = ready(tmp_path)
+    batch = next(first.data.batches("train", 0, np.arange(16)))
+    monkeypatch.setattr(ChoicesConfig, "read", lambda *_: pytest.fail("read again"))
+    again = ready(tmp_path, seed=7)
+    assert again.data.prepared.folder == first.data.prepared.folder
+    assert [each.source for each in again.data.held_out()] == [each.source for each in first.data.held_out()]
+    other = next(again.data.batches("train", 0, np.arange(16)))
+    assert {name: array.shape[:2] for name, array in batch.items()} == {n: a.shape[:2] for n, a in other.items()}
+
+
+def test_two_workers_prepare_the_same_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 200)
+    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
+    one, two = (ready(tmp_path / f"{n}", **{"data.workers": n}).data.prepared.folder for n in (1, 2))
+    assert files_of(one) == files_of(two) and len(files_of(one)) > 6
 
 
 def test_batches_are_as_announced(tmp_path):
@@ -261,8 +315,8 @@ def test_rows_are_those_of_transformers(tmp_path, seq_len):
     for _ in range(300):
         context, start, *endings = (" ".join(rng.choices(tiny.CHOICE_WORDS, k=rng.randint(1, 16))) for _ in range(6))
         row = {"sent1": context, "sent2": start, **{f"ending{i}": each for i, each in enumerate(endings)}}
-        question = multiple_choice._question(Row(row, "x:1"), questions_config("swag"))
-        for found, ending in zip(multiple_choice._example(question, ours, seq_len).rows, endings, strict=True):
+        question = questions.read_question(Row(row, "x:1"), questions_config("swag"))
+        for found, ending in zip(questions.rows_of(question, ours, seq_len), endings, strict=True):
             expected = theirs(context, f"{start} {ending}", truncation=True, max_length=seq_len)
             assert found["input_ids"].tolist() == expected["input_ids"]
             assert found["token_type_ids"].tolist() == expected["token_type_ids"]

@@ -8,7 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.fine_tuning import spans
+from bertjax.data import prepared
+from bertjax.data.fine_tuning import questions, spans
+from bertjax.errors import UserError
 from configs import question_answering as config_file
 from tests import tiny
 from tests.random_params import random_params
@@ -296,9 +298,88 @@ def test_right_logits_score_100(tmp_path, variant, answerable, expected):
 
 
 def test_held_out_questions_share_no_text_with_training(tmp_path):
-    train, valid = ready(tmp_path).data._splits
+    data = ready(tmp_path).data
+    train, valid = (
+        [question for split, question in data.recipe.read() if split == name] for name in ("train", "valid")
+    )
     assert len(train) + len(valid) == 80
     assert not {question.context for question in train} & {question.context for question in valid}
+    assert list(data.read.valid()) == valid == [example.source[0] for example in data.held_out()]
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_rows_are_those_of_each_question(tmp_path, packing):
+    data = ready(tmp_path, "squad2", 0.6, **{"data.packing": packing}).data
+    encode, sizes = data.tokenizer.encode_with_offsets, []
+    rows = [question for split, question in data.recipe.read() if split == "train"]
+    expected = {name: [] for name in ("input_ids", "token_type_ids", "start_positions", "end_positions")}
+    for question in rows:
+        query, context = encode(question.question).ids[:8], encode(question.context).ids
+        answer = encode(question.answers[0].text).ids.tolist() if question.answers else None
+        room = 24 - 3 - len(query)
+        starts = range(0, max(len(context) - room, 0) + 6, 6)
+        sizes.append(len(starts))
+        for start in starts:
+            part = context[start : start + room].tolist()
+            place = next((i for i in range(len(part)) if answer == part[i : i + len(answer or ())]), None)
+            first = 0 if place is None else len(query) + 2 + place
+            ids = [data.tokenizer.cls_id, *query, data.tokenizer.sep_id, *part, data.tokenizer.sep_id]
+            expected["input_ids"].append(ids)
+            expected["token_type_ids"].append([0] * (len(query) + 2) + [1] * (len(part) + 1))
+            expected["start_positions"].append(first)
+            expected["end_positions"].append(first + len(answer) - 1 if first else 0)
+    fields = data.fields()
+    assert max(sizes) > 2 and any(expected["start_positions"]) and not all(expected["start_positions"])
+    for name in ("input_ids", "token_type_ids"):
+        found, lengths = fields[name]
+        assert found.tolist() == [each for row in expected[name] for each in row] and found.dtype == np.int32
+        assert lengths.tolist() == [len(row) for row in expected[name]]
+    for name in ("start_positions", "end_positions"):
+        assert fields[name].tolist() == expected[name] and fields[name].dtype == np.int32
+    report = data.report()
+    assert (report["windows"], report["answers_in_no_window"]) == (sum(sizes), 0)
+
+
+def test_answers_in_no_window_are_counted(tmp_path):
+    first = ready(tmp_path, **{"data.doc_stride": 18}).data
+    counts = [
+        len(spans.windows(question, first.tokenizer, first._spans))
+        for split, question in first.recipe.read()
+        if split == "train"
+    ]
+    labeled = np.split(first.fields()["start_positions"] > 0, np.cumsum(counts)[:-1])
+    lost = sum(not windows.any() for windows in labeled)
+    assert first.report()["answers_in_no_window"] == lost > 0
+
+
+def test_questions_are_read_once(tmp_path, monkeypatch):
+    first = ready(tmp_path)
+    monkeypatch.setattr(questions, "read_questions", lambda *_, **__: pytest.fail("read again"))
+    again = ready(tmp_path, seed=7, **{"data.n_best": 3, "data.null_threshold": 1.0})
+    assert again.data.prepared.folder == first.data.prepared.folder
+    one, two = ([example.source[0] for example in each.data.held_out()] for each in (first, again))
+    assert one == two and first.data.baselines() == again.data.baselines()
+
+
+def test_questions_without_answers_are_reported_after_a_run_that_accepts_them(tmp_path):
+    ready(tmp_path, "squad2", 0.6)
+    with pytest.raises(UserError, match="a question without an answer"):
+        ready(tmp_path, "squad", 0.6)
+
+
+def test_two_workers_prepare_the_same_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 2000)
+    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
+    one, two = (ready(tmp_path / f"{n}", **{"data.workers": n}).data.prepared.folder for n in (1, 2))
+    files = files_of(one)
+    # Places of questions name the file, which has another folder here.
+    for name, content in files_of(two).items():
+        assert content.replace(str(tmp_path / "2").encode(), str(tmp_path / "1").encode()) == files[name]
+    assert len(files) > 6
 
 
 def test_training_rows_point_to_their_answers(tmp_path):

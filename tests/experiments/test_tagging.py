@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax.data import prepared
+from bertjax.data.fine_tuning import tagged_words
+from bertjax.data.fine_tuning.tagged_words import read_sentences
+from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
 from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import restore_params
@@ -298,7 +302,7 @@ def test_every_word_is_learned_once(tmp_path):
     epoch = data.batches("train", 0, np.arange(8))
     batches = [next(epoch) for _ in range(settings.evaluate_every)]
     assert sum(batch["label_weights"].sum() for batch in batches) == 10 * 45 + 10 * 3 - held_out
-    assert any(batch["weights"].sum() < 8 for batch in batches) and len(list(data.encoded())) > 20
+    assert any(batch["weights"].sum() < 8 for batch in batches) and len(data.fields()["labels"].lengths) > 20
     counts = np.zeros(3)
     for batch in batches:
         assert not batch["label_weights"][batch["weights"] == 0].any()
@@ -307,6 +311,84 @@ def test_every_word_is_learned_once(tmp_path):
         assert task.denominators(batch)["tagging"] == batch["label_weights"].sum()
     assert counts[0] == pytest.approx(counts[2], abs=10) and counts[1] > counts[2]
     assert settings.num_steps == 6 * len(batches)
+
+
+def field(data, name):
+    """The values of each training row."""
+    values, lengths = data.fields()[name]
+    return [row.tolist() for row in np.split(np.asarray(values), np.cumsum(lengths)[:-1])]
+
+
+def training_sentences(data, source):
+    """The words and tags of the training sentences: those that are not held out."""
+    every = read_sentences(source, "data.source", tagged_words.Columns(0, -1), BadRows("stop"))
+    held_out = [example.source.words for example in data.held_out()]
+    return [(each.words, each.tags) for each in every if not (held_out[:1] == [each.words] and held_out.pop(0))]
+
+
+@pytest.mark.parametrize("labels", [(), ("I-PER", "B-LOC", "B-PER", "I-LOC", "O")])
+def test_the_prepared_rows_are_those_of_the_sentences(tmp_path, labels):
+    values = tiny.write_sentences(tmp_path / "text", scheme="IO")
+    _, data, _, config = ready(tmp_path, **values, **{"data.labels": labels})
+    order = config["data"]["labels"]
+    assert order == labels or order == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    ids, tags, weights = [], [], []
+    sentences = training_sentences(data, values["data.source"])
+    for words, of_words in sentences:
+        # No two entities of a type touch, so one begins wherever the tag changes.
+        before = ["O", *of_words]
+        bio = [f"B{tag[1:]}" if tag not in ("O", before[i]) else tag for i, tag in enumerate(of_words)]
+        left = iter(bio)
+        for row in tagged_words.sentence_rows(words, data.tokenizer, 16):
+            ids.append(row["input_ids"].tolist())
+            owned = set(row["unit_starts"].tolist())
+            tags.append([order.index(next(left)) if place in owned else 0 for place in range(len(ids[-1]))])
+            weights.append([float(place in owned) for place in range(len(ids[-1]))])
+        assert next(left, None) is None
+    assert (field(data, "input_ids"), field(data, "labels"), field(data, "label_weights")) == (ids, tags, weights)
+    assert field(data, "token_type_ids") == [[0] * len(row) for row in ids]
+    dtypes = {name: each.values.dtype for name, each in data.fields().items()}
+    assert dtypes == {"label_weights": np.float32} | dict.fromkeys(("input_ids", "token_type_ids", "labels"), np.int32)
+    report = data.report()
+    assert report["rows"] == {"train": len(sentences), "valid": 60 - len(sentences)}
+    assert report["classes"]["train"]["B-LOC"] == sum(row.count(order.index("B-LOC")) for row in tags) > 0
+    assert report["long_sentences"] > 0 and sum(report["lengths"].values()) == len(ids) > len(sentences)
+
+
+def test_rows_are_prepared_once_for_all_runs(tmp_path, monkeypatch):
+    """Also for the config of the run itself, which has the scheme and the tags; and for tags that are called plain."""
+    values = tiny.write_sentences(tmp_path, scheme="IO") | {"data.prepared_dir": str(tmp_path / "prepared")}
+    first = ready(tmp_path / "first", **values)
+    assert (first.config["data"]["scheme"], len(first.config["data"]["labels"])) == ("IO", 5)
+
+    def no_reading(*_):
+        raise AssertionError("the sentences are read again")
+
+    monkeypatch.setattr(tagged_words, "read_sentences", no_reading)
+    of_run = {f"data.{key}": first.config["data"][key] for key in ("scheme", "labels")}
+    second = ready(tmp_path / "second", **values, **of_run, seed=1)
+    assert second.data.prepared.folder == first.data.prepared.folder
+    assert field(second.data, "labels") == field(first.data, "labels")
+    assert [each.source.tags for each in second.data.held_out()] == [each.source.tags for each in first.data.held_out()]
+    plain = ready(tmp_path / "plain", **values, **{"data.scheme": "plain"})
+    assert plain.task.labels == ("I-LOC", "I-PER", "O")
+    as_written = {"O": "O", "B-LOC": "I-LOC", "I-LOC": "I-LOC", "B-PER": "I-PER", "I-PER": "I-PER"}
+    place = [plain.task.labels.index(as_written[label]) for label in first.task.labels]
+    of_runs = (field(plain.data, "labels"), field(first.data, "labels"), field(first.data, "label_weights"))
+    for row, in_bio, weights in zip(*of_runs, strict=True):
+        assert row == [place[tag] if weight else 0 for tag, weight in zip(in_bio, weights, strict=True)]
+    assert {tag for each in plain.data.held_out() for tag in each.source.tags} == set(plain.task.labels)
+
+
+def test_worker_processes_prepare_the_same_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
+    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 300)
+    values = tiny.write_sentences(tmp_path)
+    folders = [
+        ready(tmp_path / str(number), **values, **{"data.workers": number}).data.prepared.folder for number in (1, 2)
+    ]
+    files = [{path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} for folder in folders]
+    assert files[0] == files[1] and {"labels", "as_written", "valid.jsonl"} <= files[0].keys()
 
 
 def test_the_loss_is_a_sum_over_words(tmp_path):

@@ -956,3 +956,52 @@ def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):
     caplog.clear()
     list(task.examples(iter(["dog."])))
     assert not caplog.text
+
+
+def test_pairs_are_read_from_their_sources_once(tmp_path, monkeypatch):
+    values = values_of(tmp_path, data__seq_len=8)
+    first = ready_from(tmp_path, "tiny", values).data
+    batches = [list(zip(range(9), first.batches("train", 0, np.arange(32)), strict=False))]
+    held_out = list(first.held_out())
+
+    def read(self):
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(translation.TranslationText, "pairs", read)
+    monkeypatch.setattr("bertjax.data.translation.parallel_text.ParallelText.pairs", read)
+    again = ready_from(tmp_path, "tiny", values).data
+    assert again.is_prepared and again.report() == first.report()
+    batches.append(list(zip(range(9), again.batches("train", 0, np.arange(32)), strict=False)))
+    np.testing.assert_equal(*batches)
+    assert [example.source for example in again.held_out()] == [example.source for example in held_out]
+    other = ready_from(tmp_path, "tiny", {**values, "seed": 1}).data
+    assert not np.array_equal(
+        next(other.batches("train", 0, np.arange(32)))["input_ids"], batches[0][0][1]["input_ids"]
+    )
+
+
+def test_prepared_pairs_are_kept_when_other_vocabularies_are_made(tmp_path):
+    folders = []
+    for joint in (True, False, True):
+        ready = ready_of(tmp_path, data__joint=joint, model__share_embeddings=joint)
+        folders.append(ready.data._prepared.folder)
+        assert ready.data.is_prepared and all(folder.exists() for folder in folders)
+    assert folders[0] == folders[2] != folders[1]
+
+
+def test_a_folder_names_where_pairs_are_prepared(tmp_path):
+    ready = ready_of(tmp_path, data__prepared_dir=str(tmp_path / "shared"))
+    assert ready.data._prepared.folder.parent == tmp_path / "shared"
+    assert ready.data.is_prepared and not list((tmp_path / "data").rglob("manifest.json"))
+
+
+def test_pairs_that_are_all_too_long_are_reported(tmp_path):
+    values = values_of(tmp_path, data__seq_len=2, data__subwords="characters")
+    for key in ("data.valid_source", "data.valid_target"):
+        values[key] = str(tmp_path / key)
+        Path(values[key]).write_text("x\n")
+    data = ready_from(tmp_path, "tiny", values).data
+    count = data.report()["rows"]["train"]
+    assert data.report()["left_out_too_long"] == count == 2000
+    with pytest.raises(UserError, match=rf"data\.seq_len: got 2, and all {count} pairs of train are longer"):
+        next(data.batches("train", 0, np.arange(32)))

@@ -2,18 +2,24 @@
 
 import dataclasses
 import json
-import logging
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from bertjax.data import splits
+from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe
 from bertjax.data.readers.lines import RowError
-from bertjax.data.readers.tables import Row, TableConfig, text_of, value_of
+from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
+from bertjax.data.rows.text_rows import text_fields, text_row, truncate
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 
-_log = logging.getLogger(__name__)
+# Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,24 +56,8 @@ class LabeledText(NamedTuple):
     where: str  # "file:line" (or the like), for messages
 
 
-def read_splits(config: LabeledTextConfig, numeric: bool, seed: int) -> tuple[list[LabeledText], list[LabeledText]]:
-    """Returns the training rows, none without a source of them, and the held-out rows.
-
-    Args:
-      config: which.
-      numeric: whether labels are numbers to predict, not names of classes.
-      seed: what draws the held-out rows, if they have no source; a row's fate follows from it and its number alone.
-    Raises:
-      UserError: as `read`; no label column; or no row on one side.
-    """
-    if not config.label_column:
-        fix = "set --config.data.label_column to the column of the label"
-        raise UserError("config key data.label_column", got="''", expected="a column: training needs labels", fix=fix)
-    return splits.read_splits(config, lambda source, key: read(config, source, key, numeric), seed)
-
-
-def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> list[LabeledText]:
-    """Returns the rows of one source, in order.
+def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Iterator[LabeledText]:
+    """Yields the rows of one source, in order.
 
     Args:
       config: what to read of them.
@@ -75,67 +65,152 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> lis
       key: the config key that named it, for messages.
       numeric: whether labels are numbers to predict, not names of classes.
     Raises:
-      UserError: as `TableConfig.read`. Bad are rows without one of the columns or with an empty text or label, and
-        numbers that are none or not finite.
+      UserError: as `TableConfig.read`. Bad rows lack one of the columns, have an empty text or label, or have a label
+        that is not a finite number if `numeric`.
     """
     return config.read(source, key, partial(_labeled, config=config, numeric=numeric))
 
 
-def label_names(rows: Sequence[LabeledText], known: Sequence[str]) -> tuple[str, ...]:
-    """Returns the classes of training rows: as numbers in order if all of them are, otherwise by code point.
+@dataclasses.dataclass(frozen=True)
+class LabeledRows(Recipe[LabeledText]):
+    """Labeled texts as rows of a text or a pair.
+
+    Attributes:
+      config: the rows to read. They need a label column.
+      is_numeric: whether labels are numbers to predict rather than names of classes.
+      tokenizer: the tokenizer.
+      seq_len: the most tokens of a row; longer texts are truncated.
+    """
+
+    config: LabeledTextConfig
+    is_numeric: bool
+    tokenizer: WordPiece
+    seq_len: int
+
+    def key(self) -> Any:
+        """See `Recipe.key`."""
+        return [key_of(self.config), self.is_numeric, self.tokenizer.key, self.seq_len]
+
+    def read(self) -> Iterator[tuple[str, LabeledText]]:
+        """See `Recipe.read`.
+
+        Raises:
+          UserError: as `read` and `splits.read_splits`; or without a label column.
+        """
+        if not self.config.label_column:
+            fix = "set --config.data.label_column to the column of the label"
+            expected = "a column: training needs labels"
+            raise UserError("config key data.label_column", got="''", expected=expected, fix=fix)
+        return splits.read_splits(self.config, self._read, _SPLIT_SEED)
+
+    def _read(self, source: str, key: str) -> Iterator[LabeledText]:
+        return read(self.config, source, key, self.is_numeric)
+
+    def survey(self, rows: Iterator[tuple[str, LabeledText]]) -> dict[str, Any]:
+        """Returns the number of rows of each class in "train" and "valid", and where each class occurs first.
+
+        The classes are in order: as numbers if all of them are numbers, otherwise by code point.
+        """
+        counts = {split: Counter[str]() for split in (TRAIN, VALID)}
+        first: dict[str, dict[str, str]] = {split: {} for split in counts}
+        for split, row in rows:
+            if not self.is_numeric:
+                counts[split][str(row.label)] += 1
+                first[split].setdefault(str(row.label), row.where)
+        classes = {split: {name: of[name] for name in ordered(of)} for split, of in counts.items()}
+        return {"classes": classes, "first": first}
+
+    def text(self, row: LabeledText) -> str:
+        """See `Recipe.text`."""
+        return row.first if row.second is None else f"{row.first}\t{row.second}"
+
+    def encode(self, rows: Sequence[LabeledText], facts: Mapping[str, Any]) -> Encoded:
+        """See `Recipe.encode`. The "labels" are numbers to predict, or places in the training classes of `facts`."""
+        segments = self._segments(rows)
+        fields = text_fields((truncate(each, self.seq_len) for each in segments), self.tokenizer)
+        room = self.seq_len - 1 - len(segments[0])
+        truncated = sum(sum(map(len, each)) > room for each in segments)
+        number = {name: place for place, name in enumerate(facts["classes"][TRAIN])}
+        labels = [row.label if self.is_numeric else number[str(row.label)] for row in rows]
+        kind = np.float32 if self.is_numeric else np.int32
+        return Encoded({**fields, "labels": np.array(labels, kind)}, {"truncated": truncated})
+
+    def inputs(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the fields of each row, without its label."""
+        return (text_row(truncate(each, self.seq_len), self.tokenizer) for each in self._segments(rows))
+
+    def _segments(self, rows: Sequence[LabeledText]) -> list[tuple[list[int], ...]]:
+        """The word pieces of the text or the pair of each row."""
+        texts = ([str(row[side]) for row in rows] for side in range(len(self.config.text_columns)))
+        return list(zip(*map(self.tokenizer.encode_batch, texts), strict=True))
+
+    def restored(self, values: Any) -> LabeledText:
+        """See `Recipe.restored`."""
+        return LabeledText(*values)
+
+
+def ordered(names: Collection[str]) -> list[str]:
+    """Returns class names in order: as numbers if all of them are numbers, otherwise by code point.
+
+    >>> ordered({"10", "9"})
+    ['9', '10']
+    """
+    numbers = {name: _number(name) for name in names}
+    if None in numbers.values():
+        return sorted(names)
+    return sorted(names, key=lambda name: (numbers[name], name))
+
+
+def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ...]:
+    """Returns the classes of training rows.
 
     Args:
-      rows: which.
-      known: classes in the order that their source gives them, which is then kept; none if it gives none.
+      facts: the facts of `LabeledRows.survey`.
+      known: classes in the order that their source gives them, which is then kept; empty if it gives none.
     Raises:
-      UserError: fewer than two classes.
-
-    >>> label_names([LabeledText("text", None, label, "a.tsv:1") for label in ("10", "9", "9")], ())
-    ('9', '10')
+      UserError: for fewer than two classes.
     """
-    names = sorted({str(row.label) for row in rows})
-    if len(names) < 2:
+    counts = facts["classes"][TRAIN]
+    if len(counts) < 2:
+        ((name, count),) = counts.items()
         raise UserError(
-            f"labels of the training rows, from {rows[0].where} on",
-            got=f"{names[0]!r} in each of {len(rows)} rows",
+            f"labels of the training rows, from {facts['first'][TRAIN][name]} on",
+            got=f"{name!r} in each of {count} rows",
             expected="two or more",
             fix="check that config.data.label_column is the one meant, or add rows of other classes",
         )
-    if set(names) <= set(known):
-        return tuple(name for name in known if name in names)
-    numbers = [_number(name) for name in names]
-    if any(number is None for number in numbers):
-        return tuple(names)
-    return tuple(name for _, name in sorted(zip(numbers, names, strict=True)))
+    return tuple(name for name in known if name in counts) if counts.keys() <= set(known) else tuple(counts)
 
 
-def with_default_names(rows: Sequence[LabeledText], names: Sequence[str]) -> list[LabeledText]:
-    """Returns the rows with labels 0, 1, ... replaced by LABEL_0, LABEL_1, ... if these are the names of the classes.
+def with_default_name(name: str, labels: Sequence[str]) -> str:
+    """Returns LABEL_0 for the class "0", and so on, if the classes of the model have these names.
 
-    transformers names classes so that nobody has named; files have their numbers.
+    transformers names classes so if nobody has named them. Files have their numbers.
 
-    >>> with_default_names([LabeledText("text", None, "1", "a.tsv:1")], ("LABEL_0", "LABEL_1"))[0].label
+    >>> with_default_name("1", ("LABEL_0", "LABEL_1"))
     'LABEL_1'
     """
-    if tuple(names) != tuple(f"LABEL_{number}" for number in range(len(names))):
-        return list(rows)
-    by_number = {str(number): name for number, name in enumerate(names)}
-    return [row._replace(label=by_number.get(str(row.label), row.label)) for row in rows]
+    has_default_names = tuple(labels) == tuple(f"LABEL_{number}" for number in range(len(labels)))
+    return f"LABEL_{name}" if has_default_names and f"LABEL_{name}" in labels else name
 
 
-def check_labels(rows: Sequence[LabeledText], names: Sequence[str]) -> None:
-    """Raises UserError if a row has a label that is not among `names`, the classes of the model."""
-    known = set(names)
-    for row in rows:
-        if row.label not in known:
-            found = ", ".join(sorted({str(row.label) for row in rows}))
-            raise UserError(
-                row.where,
-                got=f"label {row.label!r}, in rows of the classes {found:.200}",
-                expected=f"one of {', '.join(names)}, the model's classes",
-                fix="correct the row, or add its class to the training rows, or to config.data.labels if that is set; "
-                "a trained model has the classes that it has",
-            )
+def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
+    """Raises UserError if a row has a label that is not one of `labels`, the classes of the model.
+
+    Args:
+      facts: the facts of `LabeledRows.survey`.
+      labels: the classes.
+    """
+    for split, first in facts["first"].items():
+        for name, where in first.items():
+            if with_default_name(name, labels) not in labels:
+                raise UserError(
+                    where,
+                    got=f"label {name!r}, in rows of the classes {', '.join(facts['classes'][split])!s:.200}",
+                    expected=f"one of {', '.join(labels)}, the model's classes",
+                    fix="correct the row, or add its class to the training rows, or to config.data.labels if that is "
+                    "set; a trained model has the classes that it has",
+                )
 
 
 def texts_of_line(line: str, where: str, columns: Sequence[str]) -> list[str]:

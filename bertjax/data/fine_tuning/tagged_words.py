@@ -7,17 +7,20 @@ overlapping windows, so that every word gets a tag, and gets it where the most c
 import dataclasses
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Int
 
 from bertjax.data import splits
+from bertjax.data.fine_tuning import tag_schemes
+from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
+from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe
+from bertjax.data.readers import lines
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, find_files, read_lines
+from bertjax.data.rows.stored import Fields, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import WordPiece
@@ -25,6 +28,9 @@ from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
+BIO = "BIO"
+# Sentences are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
 MAX_WORDS = 1 << 16  # of a sentence: a longer one is a file without blank lines
 
 _DOCUMENT_START = b"-DOCSTART-"
@@ -73,24 +79,98 @@ class _Format(NamedTuple):
     conllu: bool
 
 
-def read_splits(config: SentencesConfig, columns: Columns, seed: int) -> tuple[list[Sentence], list[Sentence]]:
-    """Returns the training sentences, none without a source of them, and the held-out sentences.
+@dataclasses.dataclass(frozen=True)
+class TaggedRows(Recipe[Sentence]):
+    """Tagged sentences as rows, for whichever scheme their tags are read in.
 
-    Args:
-      config: which.
-      columns: where words and tags stand.
-      seed: what draws the held-out sentences, if they have no source.
-    Raises:
-      UserError: as `read_sentences`; or no sentence on one side.
+    Attributes:
+      config: the sentences to read.
+      columns: the columns of words and tags.
+      tokenizer: the tokenizer.
+      seq_len: the most tokens of a row; longer sentences take several rows.
     """
-    return splits.read_splits(config, lambda source, key: _read(config, columns, source, key), seed)
+
+    config: SentencesConfig
+    columns: Columns
+    tokenizer: WordPiece
+    seq_len: int
+
+    def key(self) -> Any:
+        """See `Recipe.key`."""
+        sources = {"data.source": self.config.source, "data.valid_source": self.config.valid_source}
+        files = {key: find_files(source, key) for key, source in sources.items() if source}
+        digests = {key: [lines.fingerprint(path) for path in paths] for key, paths in files.items()}
+        settings = dataclasses.asdict(dataclasses.replace(self.config, source="", valid_source=""))
+        return [digests, settings, dataclasses.asdict(self.columns), self.tokenizer.key, self.seq_len]
+
+    def read(self) -> Iterator[tuple[str, Sentence]]:
+        """See `Recipe.read`.
+
+        Raises:
+          UserError: as `read_sentences` and `splits.read_splits`.
+        """
+        return splits.read_splits(self.config, partial(_read, self.config, self.columns), _SPLIT_SEED)
+
+    def survey(self, rows: Iterator[tuple[str, Sentence]]) -> dict[str, Any]:
+        """Returns the facts about the tags.
+
+        - "plain" and "BIO": for each split, the number of words of each tag and the first sentence with it, in order of
+          occurrence; of the tags as written, and of the same in BIO.
+        - "sentences": the number of sentences of each split.
+        - "scheme": the scheme that is detected. Validation sentences of their own source do not count, unless there are
+          no others.
+        - "detected_from": the tags that count for it, sorted.
+        """
+        tables: dict[str, dict[str, dict[str, Any]]] = {kind: {TRAIN: {}, VALID: {}} for kind in (PLAIN, BIO)}
+        count, detector = {TRAIN: 0, VALID: 0}, tag_schemes.Detector()
+        counts_all = not (self.config.source and self.config.valid_source)
+        for split, sentence in rows:
+            count[split] += 1
+            if counts_all or split == TRAIN:
+                detector.add(sentence.tags)
+            for kind, table in tables.items():
+                for tag in in_scheme(sentence.tags, kind):
+                    table[split].setdefault(tag, [0, sentence.where])[0] += 1
+        return {**tables, "sentences": count, "scheme": detector.scheme, "detected_from": sorted(detector.tags)}
+
+    def text(self, row: Sentence) -> str:
+        """See `Recipe.text`."""
+        return " ".join(row.words)
+
+    def encode(self, rows: Sequence[Sentence], facts: Mapping[str, Any]) -> Encoded:
+        """See `Recipe.encode`.
+
+        "labels" are places in `tag_names` at the first piece of each word that the row owns, else 0: of BIO for entity
+        tags, otherwise as written. Entity tags have "as_written" too, for a config that calls them plain. Both are [S]
+        int32. "label_weights" [S] float32 are 1 at these pieces, else 0.
+        """
+        windows = [sentence_rows(row.words, self.tokenizer, self.seq_len) for row in rows]
+        fields = fields_of(row for of_sentence in windows for row in of_sentence)
+        ids, starts = cast(Ragged, fields["input_ids"]), cast(Ragged, fields.pop("unit_starts"))
+        del fields["unit_lengths"]
+        positions = starts.values + np.repeat(np.cumsum(ids.lengths) - ids.lengths, starts.lengths)
+        for name, kind in _stored(facts).items():
+            number = {tag: place for place, tag in enumerate(tag_names(facts, kind))}
+            labels = np.zeros(len(ids.values), np.int32)
+            labels[positions] = [number[tag] for row in rows for tag in in_scheme(row.tags, kind)]
+            fields[name] = Ragged(labels, ids.lengths)
+        weights = np.zeros(len(ids.values), np.float32)
+        weights[positions] = 1
+        fields["label_weights"] = Ragged(weights, ids.lengths)
+        return Encoded(fields, {"long_sentences": sum(len(of_sentence) > 1 for of_sentence in windows)})
+
+    def restored(self, values: Any) -> Sentence:
+        """See `Recipe.restored`."""
+        words, tags, where = values
+        return Sentence(tuple(words), tuple(tags), where)
 
 
-def _read(config: SentencesConfig, columns: Columns, source: str, key: str) -> list[Sentence]:
-    bad_rows = BadRows(config.on_bad_row)
-    sentences = list(read_sentences(source, key, columns, bad_rows))
-    _log.info("read %s: %d sentences, %d with bad rows left out", source, len(sentences), bad_rows.count)
-    return sentences
+def _read(config: SentencesConfig, columns: Columns, source: str, key: str) -> Iterator[Sentence]:
+    bad_rows, count = BadRows(config.on_bad_row), 0
+    for sentence in read_sentences(source, key, columns, bad_rows):
+        count += 1
+        yield sentence
+    _log.info("read %s: %d sentences, %d with bad rows left out", source, count, bad_rows.count)
 
 
 def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -> Iterator[Sentence]:
@@ -210,7 +290,7 @@ def _check_length(group: list[Line]) -> None:
         )
 
 
-def rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[dict[str, np.ndarray]]:
+def sentence_rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[dict[str, np.ndarray]]:
     """The rows that together own each word of a sentence once; one row if the sentence fits. See `unit_rows`.
 
     A word that normalizes to nothing becomes [UNK].
@@ -230,23 +310,65 @@ def rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[dict[
     return list(unit_rows([pieces], tokenizer, seq_len))
 
 
-def with_labels(
-    windows: Sequence[Mapping[str, np.ndarray]], tag_ids: Int[np.ndarray, " words"]
-) -> Iterator[dict[str, np.ndarray]]:
-    """The rows of a sentence together with what is to be learned.
+def in_scheme(tags: Sequence[str], target: str) -> Sequence[str]:
+    """Returns the tags of a sentence in BIO if `target` is `BIO` and all are chunk tags; otherwise as written."""
+    return tag_schemes.to_bio(tags) if target == BIO and tag_schemes.are_chunk_tags(tags) else tags
+
+
+def tag_names(facts: Mapping[str, Any], target: str) -> list[str]:
+    """Returns the tags of the training sentences, sorted; of BIO, both B and I of each type.
 
     Args:
-      windows: all its rows.
-      tag_ids: the tag of each of its words.
-    Yields:
-      a row; labels [S] int32: the tag at the first piece of each word owned, else 0; and label_weights [S] float32: 1
-      there, else 0.
+      facts: the facts of `TaggedRows.survey`.
+      target: `BIO`, or `PLAIN` for the tags as written.
     """
-    owned = np.cumsum([len(row["unit_starts"]) for row in windows])
-    for row, tags in zip(windows, np.split(tag_ids, owned[:-1]), strict=True):
-        labels, weights = np.zeros_like(row["input_ids"]), np.zeros(len(row["input_ids"]), np.float32)
-        labels[row["unit_starts"]], weights[row["unit_starts"]] = tags, 1
-        yield {**row, "labels": labels, "label_weights": weights}
+    names = sorted(facts[target][TRAIN])
+    if target == PLAIN:
+        return names
+    types = sorted({tag[2:] for tag in names if tag != "O"})
+    return ["O", *(f"{letter}-{kind}" for kind in types for letter in "BI")]
+
+
+def label_names(facts: Mapping[str, Any], target: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the `tag_names`, in the order of `known` if they are the same tags.
+
+    Raises:
+      UserError: for fewer than two tags.
+    """
+    names = tag_names(facts, target)
+    if len(names) < 2:
+        raise UserError(
+            "tags of the training sentences",
+            got=f"{names[0]!r} at every word of {facts['sentences'][TRAIN]} sentences",
+            expected="two or more",
+            fix="check that config.data.tag_column is the one meant, or add sentences with other tags",
+        )
+    return known if set(known) == set(names) else tuple(names)
+
+
+def with_labels(fields: Fields, facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> Fields:
+    """Returns prepared fields with "labels" as places in `labels`, which has all tags that occur.
+
+    Args:
+      fields: the fields of `TaggedRows.encode`.
+      facts: the facts of `TaggedRows.survey`.
+      target: whether tags are learned in `BIO` or as written, `PLAIN`.
+      labels: the tags to learn, in order.
+    """
+    stored = _stored(facts)
+    name = next((name for name, scheme in stored.items() if scheme == target), "labels")
+    kept = {name: field for name, field in fields.items() if name not in stored}
+    numbers, weights = cast(Ragged, fields[name]), cast(Ragged, fields["label_weights"])
+    number = {label: place for place, label in enumerate(labels)}
+    places = np.array([number.get(tag, 0) for tag in tag_names(facts, stored[name])], np.int32)
+    if (places != np.arange(len(places))).any():
+        numbers = numbers._replace(values=places[numbers.values] * (weights.values != 0))
+    return {**kept, "labels": numbers}
+
+
+def _stored(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of tags, with the scheme that each is in."""
+    return {"labels": PLAIN} if facts["scheme"] == PLAIN else {"labels": BIO, "as_written": PLAIN}
 
 
 def check_labels(labels: Sequence[str]) -> None:
@@ -260,26 +382,58 @@ def check_labels(labels: Sequence[str]) -> None:
         )
 
 
-def check_tags(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+def recognized(facts: Mapping[str, Any]) -> str:
+    """Returns the scheme that was detected. Raises UserError if only some of the tags look like entity tags."""
+    found: str = facts["scheme"]
+    names = facts["detected_from"]
+    strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]
+    if found == PLAIN and strange and any(tag[:2] in ("B-", "I-") for tag in names):
+        raise UserError(
+            "config key data.scheme=auto",
+            got=f"tags of entities, and among them {', '.join(strange[:5])}",
+            expected="O, and B, I, E and S with a hyphen and a type; or no B- and I- at all",
+            fix="correct data.tag_column, convert the tags to BIO, or set --config.data.scheme=plain",
+        )
+    _log.info("the tags are recognized as scheme %s: %s", found, ", ".join(names))
+    return found
+
+
+def check_scheme(facts: Mapping[str, Any], scheme: str) -> None:
+    """Raises UserError if a sentence has an entity tag that is not of the scheme."""
+    if scheme == PLAIN:
+        return
+    letters = list(SCHEMES[scheme])
+    for table in facts[PLAIN].values():
+        for tag, (_, where) in table.items():
+            if tag != "O" and tag.partition("-")[0] not in letters:
+                raise UserError(
+                    f"{where}, the sentence that begins there",
+                    got=f"tag {tag!r}",
+                    expected=f"tags of scheme {scheme}: O and " + ", ".join(f"{letter}-TYPE" for letter in letters),
+                    fix="write all files in one scheme, and set --config.data.scheme if it is another",
+                )
+
+
+def check_tags(facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> None:
     """Raises UserError if a training sentence has a tag that is not to be learned."""
-    for sentence in sentences:
-        unknown = next((tag for tag in sentence.tags if tag not in labels), None)
-        if unknown is not None:
+    for tag, (_, where) in facts[target][TRAIN].items():
+        if tag not in labels:
             raise UserError(
-                f"{sentence.where}, the sentence that begins there",
-                got=f"tag {unknown!r}, which data.labels does not have",
+                f"{where}, the sentence that begins there",
+                got=f"tag {tag!r}, which data.labels does not have",
                 expected="one of " + ", ".join(labels),
                 fix="leave data.labels out for the tags of the training sentences, or correct the tag",
             )
 
 
-def check_held_out(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
-    """Warns of held-out tags that are not learned. Raises UserError if no other is there, but O."""
-    tags = Counter(tag for sentence in sentences for tag in sentence.tags)
-    unknown = {tag: count for tag, count in sorted(tags.items()) if tag not in labels}
+def check_held_out(facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> None:
+    """Warns of validation tags that are not learned. Raises UserError if all of them, except O, are not learned."""
+    tags = facts[target][VALID]
+    unknown = {tag: count for tag, (count, _) in sorted(tags.items()) if tag not in labels}
     if unknown and not tags.keys() & set(labels) - {"O"}:
+        _, first = next(iter(tags.values()))
         raise UserError(
-            f"{sentences[0].where} and the sentences that follow",
+            f"{first} and the sentences that follow",
             got=f"the tags {', '.join(sorted(tags)):.200}",
             expected="tags that the model has: " + ", ".join(labels),
             fix="check that the file and config.data.tag_column are those meant, or write the tags as the model does",

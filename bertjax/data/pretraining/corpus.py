@@ -14,7 +14,6 @@ parts of the work in it, from which an interrupted preparation goes on.
 """
 
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import json
@@ -43,7 +42,7 @@ from bertjax.data.text.given_vocabulary import given_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.wordpiece_trainer import MIN_VOCAB_SIZE
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import PARTS, completed, made_once
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +53,6 @@ SPLITS = ("train", "valid")
 _FORMAT = 3
 _MANIFEST = "manifest.json"
 _NO_BEAM = BeamConfig()
-# The folder of finished parts, deleted at the end.
-_PARTS = "parts"
 # Above these fractions a warning tells of duplicates. Short sentences recur in any text ("Yes."), documents do not.
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
@@ -191,21 +188,7 @@ class Preparation:
             return
         if self._config.beam.runner:
             beam.check(self._config.beam)
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.folder.with_suffix(".partial")
-        with self.folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if self.is_finished():
-                return
-            partial.mkdir(exist_ok=True)
-            try:
-                if not (partial / _MANIFEST).exists():
-                    self._write(partial)
-            except UserError:
-                shutil.rmtree(partial)
-                raise
-            shutil.rmtree(partial / _PARTS, ignore_errors=True)
-            partial.rename(self.folder)
+        made_once(self.folder, _MANIFEST, self._write)
         _report(self.folder)
 
     def _write(self, folder: Path) -> None:
@@ -280,7 +263,7 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
     counts, fractions, files, unigrams = {}, {}, {}, {}
     tokenize = functools.partial(preparation.tokenize, vocab_dir=folder, lines=config.lines)
     for name in _splits(config):
-        paths, source_counts = _parts(config, name, tokenize, folder / _PARTS / name, ".npz")
+        paths, source_counts = _parts(config, name, tokenize, folder / PARTS / name, ".npz")
         counter = preparation.SplitCounter(folder, name, tokenizer.vocab_size)
         files[name] = [path for path in paths if counter.add(Tokenized.load(path))]
         if not files[name]:
@@ -358,8 +341,8 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
     else:
         # The held-out documents have no part in the vocabulary.
         count = functools.partial(preparation.count_words, lowercase=config.lowercase)
-        paths, _ = _parts(config, "train", count, folder / _PARTS / "words", ".txt")
-        counts = word_counts.most_frequent(paths, folder / _PARTS)
+        paths, _ = _parts(config, "train", count, folder / PARTS / "words", ".txt")
+        counts = word_counts.most_frequent(paths, folder / PARTS)
         tokenizer = WordPiece(preparation.train_vocabulary(counts, config.vocab_size), config.lowercase)
     tokenizer.save(folder)
     return tokenizer

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from jaxtyping import Int32, Int64, UInt64
 from bertjax.data.parts import Parts
 from bertjax.data.text import sentences, word_counts, wordpiece_trainer
 from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.workers import map_blocks
+from bertjax.data.workers import gather, map_blocks
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
@@ -112,20 +112,6 @@ def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers
         with parts.adding(part.num_documents) as path:
             part.save(path)
         del part  # not kept while the next is gathered
-
-
-def gather(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Groups items in order; a group ends when the sum of its items' sizes reaches the limit."""
-    group: list[T] = []
-    total = 0
-    for item in items:
-        group.append(item)
-        total += size(item)
-        if total >= limit:
-            yield group
-            group, total = [], 0
-    if group:
-        yield group
 
 
 def blocks(documents: Iterable[Document]) -> Iterator[Block]:

@@ -37,8 +37,8 @@ class TableConfig(SplitConfig):
     separator: str
     on_bad_row: OnBadRow
 
-    def read(self, source: str, key: str, make: Callable[["Row"], T]) -> list[T]:
-        """Applies `make` to the rows of a source; returns the results in order.
+    def read(self, source: str, key: str, make: Callable[["Row"], T]) -> Iterator[T]:
+        """Applies `make` to the rows of a source; yields the results in order.
 
         Args:
           source: the source.
@@ -47,18 +47,19 @@ class TableConfig(SplitConfig):
         Raises:
           UserError: if the source cannot be read, or has a bad row or no row.
         """
-        bad_rows = BadRows(self.on_bad_row)
+        bad_rows, count = BadRows(self.on_bad_row), 0
         rows = read_rows(source, key, self.header, self.separator, bad_rows)
-        good = list(bad_rows.sift(map(make, rows)))
-        if not good:
+        for row in bad_rows.sift(map(make, rows)):
+            count += 1
+            yield row
+        if not count:
             raise UserError(
                 f"config key {key}={source}",
                 got=f"no rows at all ({bad_rows.count} bad rows left out)",
                 expected="at least one row",
                 fix="check that the source is the one meant; config.data.on_bad_row=stop reports the first bad row",
             )
-        _log.info("read %s: %d rows, %d bad rows left out", source, len(good), bad_rows.count)
-        return good
+        _log.info("read %s: %d rows, %d bad rows left out", source, count, bad_rows.count)
 
 
 class Row(NamedTuple):
@@ -210,6 +211,12 @@ def fingerprint(source: str, key: str) -> list[Any]:
     from bertjax.data.readers.records import RowRecords
 
     return [RowRecords(*split_name(source, key), key).fingerprint()]
+
+
+def key_of(config: SplitConfig) -> dict[str, Any]:
+    """Returns a JSON-serializable description of the rows of a config, independent of paths and file times."""
+    names = {key: name for key in ("source", "valid_source") if (name := getattr(config, key))}
+    return {**dataclasses.asdict(config), **{key: fingerprint(name, f"data.{key}") for key, name in names.items()}}
 
 
 def _separator(path: Path, key: str, separator: str) -> str:

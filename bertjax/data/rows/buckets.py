@@ -2,17 +2,17 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
 
 from bertjax.data.random import permutation
 from bertjax.data.rows.layout import Layout
+from bertjax.data.rows.stored import Fields, Ragged, Row, fields_of
 from bertjax.errors import UserError
 
-Row = Mapping[str, np.ndarray]  # one-dimensional arrays of one length, and scalars
 Indices = Int64[np.ndarray, " n"]
 # Each takes seconds to compile, where there are rows for it; fewer of them would mean more padding.
 _LENGTHS = (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
@@ -59,24 +59,29 @@ class Padded(Protocol):
 
 
 class Rows:
-    """Rows of different lengths, held one after another.
+    """Rows of different lengths.
 
     Attributes:
-      lengths: of the rows.
-      fields: the names of their arrays, "input_ids" among them.
+      lengths: the length of each row.
+      fields: the names of the fields, "input_ids" among them.
     """
 
-    def __init__(self, rows: Iterable[Row]) -> None:
-        """Args: at least one row; all have the same fields, of which "input_ids" gives the length."""
-        columns: dict[str, list[np.ndarray]] = {}
-        for row in rows:
-            for name, array in row.items():
-                columns.setdefault(name, []).append(array)
-        self.fields = tuple(columns)
-        self.lengths = np.array([len(ids) for ids in columns["input_ids"]])
+    def __init__(self, fields: Fields) -> None:
+        """Initializes the rows.
+
+        Args:
+          fields: the fields of at least one row. "input_ids" gives the lengths of all `Ragged` fields.
+        """
+        self.fields = tuple(fields)
+        self._ragged = {name: field.values for name, field in fields.items() if isinstance(field, Ragged)}
+        self._scalars = {name: field for name, field in fields.items() if isinstance(field, np.ndarray)}
+        self.lengths = cast(Ragged, fields["input_ids"]).lengths.astype(np.int64)
         self._starts = np.cumsum(self.lengths) - self.lengths
-        self._ragged = {name: np.concatenate(arrays) for name, arrays in columns.items() if arrays[0].ndim}
-        self._scalars = {name: np.stack(arrays) for name, arrays in columns.items() if not arrays[0].ndim}
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Rows":
+        """Builds at least one row. All rows have the same fields."""
+        return cls(fields_of(rows))
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
         """The rows of some indices, padded with zeros to `length`; an index of -1 stands for an empty row.

@@ -1,9 +1,10 @@
 """Texts and pairs of texts as BERT's input: [CLS] a [SEP] b [SEP] (Devlin et al. 2019, section 3)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from bertjax.data.rows.stored import Ragged
 from bertjax.data.rows.windows import cover
 from bertjax.data.text.tokenizers import WordPiece
 
@@ -20,6 +21,28 @@ def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[st
         ids += [*segment, tokenizer.sep_id]
         token_types += [token_type] * (len(segment) + 1)
     return {"input_ids": np.array(ids, np.int32), "token_type_ids": np.array(token_types, np.int32)}
+
+
+def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: WordPiece) -> dict[str, Ragged]:
+    """Returns the fields of several rows, those of `text_row` for each.
+
+    Args:
+      rows: for each row, the word pieces of one text or two.
+      tokenizer: whose special tokens go around them.
+    """
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    ids, lengths, runs = list[int](), list[int](), list[tuple[int, int]]()
+    for segments in rows:
+        ids.append(cls)
+        for segment in segments:
+            ids += segment
+            ids.append(sep)
+        sizes = [len(segment) + 1 for segment in segments]
+        runs.append((sizes[0] + 1, sum(sizes[1:])))
+        lengths.append(sum(sizes) + 1)
+    of_rows = np.array(lengths, np.int32)
+    types = np.repeat(np.tile(np.array([0, 1], np.int32), len(runs)), np.array(runs).ravel())
+    return {"input_ids": Ragged(np.array(ids, np.int32), of_rows), "token_type_ids": Ragged(types, of_rows)}
 
 
 def truncate(segments: Sequence[Sequence[int]], seq_len: int) -> list[Sequence[int]]:

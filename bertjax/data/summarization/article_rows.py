@@ -12,6 +12,8 @@ from bertjax.data.rows.windows import Part, cover
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 
+INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
+
 
 @dataclasses.dataclass(frozen=True)
 class ArticleRowsConfig(Constrained, prefix="data"):
@@ -63,11 +65,24 @@ class ArticleRow(NamedTuple):
     is_cut: bool = False  # whether some of the article's tokens are in no row
 
 
-def rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig) -> list[ArticleRow]:
+def rows(
+    sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig, inputs: Sequence[str] = INPUTS
+) -> list[ArticleRow]:
     """The rows of an article, one at least. A sentence that normalizes to nothing becomes [UNK].
 
     Where an article is cut, so may be its last sentence; see `ArticleRowsConfig.long_articles`.
+
+    Args:
+      sentences: the sentences of the article.
+      tokenizer: the tokenizer.
+      config: how articles become rows.
+      inputs: the fields of `ArticleRow.inputs` that the rows have.
     """
+    found = _rows(sentences, tokenizer, config)
+    return [row._replace(inputs={name: row.inputs[name] for name in inputs}) for row in found]
+
+
+def _rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig) -> list[ArticleRow]:
     limit = config.seq_len
     whole = [ids or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
     pieces = [ids[: limit - 2] for ids in whole]

@@ -1,28 +1,22 @@
-"""The articles of a run, what is to be learned of them, and the vocabulary that they are encoded with."""
+"""The articles of a run, and the vocabulary that they are encoded with."""
 
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
-import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.summarization import oracle
 from bertjax.data.summarization.article_rows import between_spaces
 from bertjax.data.summarization.articles import Articles, ArticlesConfig
-from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.summarization.limits import ArticleLimits
 from bertjax.data.summarization.oracle import OracleConfig
 from bertjax.data.text import wordpiece_trainer
 from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
-from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.progress import track
-
-_log = logging.getLogger(__name__)
 
 # Articles are held out by their texts alone, so that runs with other seeds are scored on the same ones.
 _SPLIT_SEED = 0
@@ -53,40 +47,19 @@ class LabelsConfig:
     oracle: OracleConfig
 
 
-def read(config: ArticlesConfig, labels: LabelsConfig, split: str) -> tuple[LimitedArticle, ...]:
-    """What is taken of the articles of a split; those out of limits are left out of "train" alone.
-
-    Sentences to choose are those that the source names, and otherwise the oracle's; a warning tells of both in one.
-
-    Raises:
-      UserError: whatever is wrong with them, or none is left.
-    """
-    texts = Articles(config, split, _SPLIT_SEED, needs_summary=True)
-    found, without = [], 0
-    for article in track(texts.articles(), f"labeling articles, {split}", "articles"):
-        assert article.summary is not None
-        gold = article.gold
-        if gold is None:
-            without += 1
-            gold = oracle.oracle(article.sentences, article.summary, labels.oracle)
-        limited = limit(article, gold, labels.limits, drops=split == "train")
-        if limited is not None:
-            found.append(limited)
-    if config.gold_field and without:
-        _log.warning("%s: %d articles without field %r, where the oracle chooses", split, without, config.gold_field)
-    if not found:
-        raise UserError(
-            "config keys data.limits",
-            got=f"limits that leave nothing of the split {split}",
-            expected="articles of more sentences and words than that",
-            fix="lower data.limits.min_sentences, min_words or min_summary_words",
-        )
-    return tuple(found)
-
-
 def splits(config: ArticlesConfig) -> tuple[str, ...]:
     """Those that there are."""
     return ("train", "valid", "test") if config.test_source else ("train", "valid")
+
+
+def of_split(config: ArticlesConfig, split: str) -> Articles:
+    """The articles of a split, which need summaries. Raises UserError as `Articles`."""
+    return Articles(config, split, _SPLIT_SEED, needs_summary=True)
+
+
+def fingerprints(config: ArticlesConfig) -> list[dict[str, Any]]:
+    """JSON-serializable descriptions of the articles of each split. Raises UserError for missing sources."""
+    return [of_split(config, split).fingerprint() for split in splits(config)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +83,7 @@ class ArticleText:
     @functools.cached_property
     def fingerprint(self) -> str:
         """What the rows and their encoding depend on. Raises UserError for sources that are not there."""
-        texts = [Articles(self.articles, split, _SPLIT_SEED, True).fingerprint() for split in splits(self.articles)]
+        texts = fingerprints(self.articles)
         config = self.vocabulary
         vocabulary: Any = given(config).vocab if config.vocab_file else [config.vocab_size, self.words]
         return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
@@ -131,7 +104,7 @@ class ArticleText:
             path.write_text(fingerprint)
 
     def _trained(self) -> WordPiece:
-        texts = Articles(self.articles, "train", _SPLIT_SEED, needs_summary=True).articles()
+        texts = of_split(self.articles, "train").articles()
         sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
         if self.words == "bert":
             counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)

@@ -1,11 +1,13 @@
 """Articles and their summaries as rows of batches, for models that write: a long side and a short one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from jaxtyping import Int64
 
 from bertjax.data.rows.buckets import Rows
+from bertjax.data.rows.stored import Fields, Ragged
 from bertjax.data.summarization.article_rows import encode
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
@@ -66,21 +68,21 @@ class SummaryRows:
     """Pairs of an article and a summary.
 
     Attributes:
-      lengths: of the articles.
+      lengths: the lengths of the articles.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, np.ndarray]], target_len: int) -> None:
-        """Args: at least one row, with `labels` and what `Rows` takes; tokens of the longest summary."""
-        sources, targets = [], []
-        for row in rows:
-            targets.append(row["labels"])
-            sources.append({name: values for name, values in row.items() if name != "labels"})
-        self._sources = Rows(sources)
+    def __init__(self, fields: Fields, target_len: int) -> None:
+        """Initializes the pairs.
+
+        Args:
+          fields: the fields of at least one pair: "labels", the summary, and those of the article, see `Rows`.
+          target_len: the most tokens of a summary.
+        """
+        self._sources = Rows({name: field for name, field in fields.items() if name != "labels"})
+        self._targets, self._target_len = cast(Ragged, fields["labels"]), target_len
         self.lengths = self._sources.lengths
-        self._target_lengths = np.fromiter(map(len, targets), np.int64, len(targets))
-        assert self._target_lengths.max() <= target_len
-        self._targets = np.zeros((len(targets), target_len), np.int32)
-        self._targets[np.arange(target_len) < self._target_lengths[:, None]] = np.concatenate(targets)
+        assert self._targets.lengths.max() <= target_len
+        self._starts = np.cumsum(self._targets.lengths, dtype=np.int64) - self._targets.lengths
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
         """The pairs of some indices, articles padded with zeros to `length`; an index of -1 stands for an empty row.
@@ -89,8 +91,9 @@ class SummaryRows:
           what `Rows.padded` does of the articles; labels and target_segment_ids [B, T] int32, T being `target_len`, 1
           at tokens and 0 at padding.
         """
-        lengths = np.where(indices < 0, 0, self._target_lengths[indices])
-        inside = np.arange(self._targets.shape[1]) < lengths[:, None]
-        labels = np.where(inside, self._targets[indices], 0)
-        targets = {"labels": labels.astype(np.int32), "target_segment_ids": inside.astype(np.int32)}
+        places = np.arange(self._target_len)
+        inside = places < np.where(indices < 0, 0, self._targets.lengths[indices])[:, None]
+        labels = np.zeros(inside.shape, np.int32)
+        labels[inside] = self._targets.values[(self._starts[indices][:, None] + places)[inside]]
+        targets = {"labels": labels, "target_segment_ids": inside.astype(np.int32)}
         return {**self._sources.padded(indices, length), **targets}

@@ -6,12 +6,13 @@ Normalization and word splitting are ours, on the interpreter's Unicode tables a
 library's. On English this is also faster than the library's own normalizer.
 """
 
+import hashlib
 import json
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -94,6 +95,12 @@ class WordPiece:
 
     def __hash__(self) -> int:
         return hash(self.__reduce__())
+
+    @property
+    def key(self) -> list[Any]:
+        """A short JSON-serializable description, equal for equal tokenizers only."""
+        vocabulary = hashlib.sha256("\n".join(self.vocab).encode()).hexdigest()
+        return [vocabulary, self.lowercase, self.max_word_chars]
 
     @classmethod
     def from_file(cls, path: str | Path, lowercase: bool) -> "WordPiece":

@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 import numpy as np
 from jaxtyping import Int64
 
 from bertjax.data.rows.layout import Layout, places_in_groups
+from bertjax.data.rows.stored import Fields, Ragged, Row, fields_of
 from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
@@ -25,14 +27,19 @@ class PairRows:
       lengths: of the rows: the longer side of each pair.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
-        """Args: at least one; each has `input_ids` [S] and `labels` [T], neither of them empty."""
-        arrays: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-        for row in rows:
-            for side, (tokens, _, _) in zip(arrays, _FIELDS, strict=True):
-                side.append(row[tokens])
-        self._sides = [_Side(side) for side in arrays]
+    def __init__(self, fields: Fields) -> None:
+        """Initializes the pairs.
+
+        Args:
+          fields: `input_ids` and `labels`, both `Ragged`. No array in them is empty.
+        """
+        self._sides = [_Side(cast(Ragged, fields[tokens])) for tokens, _, _ in _FIELDS]
         self.lengths = np.maximum(*(side.lengths for side in self._sides))
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "PairRows":
+        """Builds at least one pair. Each has `input_ids` [S] and `labels` [T], neither of them empty."""
+        return cls(fields_of(rows))
 
     def check_fits(self, length: int) -> None:
         """Raises UserError if a pair has more tokens than `length`, where none is left out."""
@@ -81,7 +88,7 @@ class StreamBatches:
       batch_size: rows of a global batch.
     """
 
-    rows: Callable[[int], Iterator[Mapping[str, np.ndarray]]]
+    rows: Callable[[int], Iterator[Row]]
     length: int
     batch_size: int
 
@@ -89,7 +96,7 @@ class StreamBatches:
         """Rows `rows` of the batch of each step from `start` on, without end. Raises UserError for pairs too long."""
         stream = self.rows(start * self.batch_size)
         while True:
-            pairs = PairRows(itertools.islice(stream, self.batch_size))
+            pairs = PairRows.of(itertools.islice(stream, self.batch_size))
             pairs.check_fits(self.length)
             yield pairs.padded(rows, self.length)
 
@@ -97,11 +104,11 @@ class StreamBatches:
 class _Side:
     """Sequences held one after another."""
 
-    def __init__(self, sequences: Sequence[np.ndarray]) -> None:
-        self.lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    def __init__(self, sequences: Ragged) -> None:
+        self.lengths = sequences.lengths.astype(np.int64)
         assert self.lengths.all(), "a row without tokens"
         self._starts = np.cumsum(self.lengths) - self.lengths
-        self._ids = np.concatenate(sequences)
+        self._ids = sequences.values
 
     def tokens(self, numbers: Indices) -> np.ndarray:
         """The tokens of the sequences of these numbers, one after another."""

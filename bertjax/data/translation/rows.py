@@ -77,19 +77,34 @@ class TranslationRows:
             for row in zip(*map(self._ids, (0, 1), sides), strict=True):
                 yield dict(zip(("input_ids", "labels"), row, strict=True))
 
+    def fits(self, row: Row) -> bool:
+        """Whether neither side of a row has more than `seq_len` tokens."""
+        return max(map(len, row.values())) <= self.config.seq_len
+
     def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[Row]:
         """The rows of a split's pairs that are not too long. Raises UserError if there are none."""
-        long = count = 0
+        count = fitting = 0
         for row in self.encoded(pairs):
-            if max(map(len, row.values())) > self.config.seq_len:
-                long += 1
-                continue
             count += 1
-            yield row
+            if self.fits(row):
+                fitting += 1
+                yield row
+        self.report_left_out(count - fitting, count, split)
+
+    def report_left_out(self, long: int, count: int, split: str) -> None:
+        """Warns of pairs that were left out because they are too long.
+
+        Args:
+          long: the number of these pairs.
+          count: the number of all pairs.
+          split: the split.
+        Raises:
+          UserError: if all pairs were left out.
+        """
         if long:
-            what = long, long + count, split, self.config.seq_len
+            what = long, count, split, self.config.seq_len
             _log.warning("left out %d of %d pairs of %s: over %d tokens", *what)
-        if not count:
+        if long == count:
             raise UserError(
                 "config key data.seq_len",
                 got=f"{self.config.seq_len}, and all {long} pairs of {split} are longer",

@@ -39,6 +39,7 @@ class TranslationText:
     Attributes:
       is_dates: whether they are dates, of which there is no end to train on.
       has_test: whether there are pairs to test on.
+      texts: the pairs of each split that are read from files.
     """
 
     def __init__(self, files: ParallelTextConfig, dates: DatesConfig, counts: DateCounts, seed: int) -> None:
@@ -62,7 +63,7 @@ class TranslationText:
         splits = ("train", "valid", "test") if self.has_test else ("train", "valid")
         # To be scored on held-out pairs takes none to train on.
         read = [] if self.is_dates else [split for split in splits if split != "train" or files.source]
-        self._texts = {split: ParallelText(files, split, _SPLIT_SEED) for split in read}
+        self.texts = {split: ParallelText(files, split, _SPLIT_SEED) for split in read}
         self._dates = {}
         if self.is_dates:
             seeds = {"train": seed, "valid": _SPLIT_SEED, "test": _SPLIT_SEED}
@@ -73,7 +74,7 @@ class TranslationText:
         if self.is_dates:
             count = _SAMPLED_DATES if split == "train" else self._counts[f"num_{split}"]
             return itertools.islice(self._dates[split].pairs(0), count)
-        text = self._texts.get(split) or ParallelText(self._files, split, _SPLIT_SEED)
+        text = self.texts.get(split) or ParallelText(self._files, split, _SPLIT_SEED)
         return text.pairs()
 
     def dates(self, start: int) -> Iterator[Pair]:
@@ -84,4 +85,4 @@ class TranslationText:
         """A JSON-able description of the pairs."""
         if self.is_dates:
             return {**{split: dates.fingerprint() for split, dates in self._dates.items()}, "counts": self._counts}
-        return {split: text.fingerprint() for split, text in self._texts.items()}
+        return {split: text.fingerprint() for split, text in self.texts.items()}

@@ -3,22 +3,26 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
 from bertjax.config import build
+from bertjax.data import splits
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import (
+    LabeledRows,
     LabeledText,
     LabeledTextConfig,
     check_labels,
     label_names,
-    read_splits,
     texts_of_line,
 )
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import RowError
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from configs import glue
 
@@ -49,11 +53,22 @@ def config(**changes: object) -> LabeledTextConfig:
 
 def read(numeric: bool = False, **changes: object) -> list[LabeledText]:
     settings = config(**changes)
-    return labeled_text.read(settings, settings.source, "data.source", numeric)
+    return list(labeled_text.read(settings, settings.source, "data.source", numeric))
 
 
-def labeled(*labels: str) -> list[LabeledText]:
-    return [LabeledText("text", None, label, f"a.tsv:{number}") for number, label in enumerate(labels, 1)]
+def read_splits(settings: LabeledTextConfig, numeric: bool, seed: int) -> tuple[list[LabeledText], list[LabeledText]]:
+    rows = list(splits.read_splits(settings, lambda *source: labeled_text.read(settings, *source, numeric), seed))
+    train, valid = ([row for split, row in rows if split == name] for name in ("train", "valid"))
+    return train, valid
+
+
+def recipe(numeric: bool = False, seq_len: int = 8, **changes: object) -> LabeledRows:
+    return LabeledRows(config(**changes), numeric, WordPiece([*SPECIALS, "a", "b", "c"], lowercase=True), seq_len)
+
+
+def facts_of(*labels: str, split: str = "train") -> dict[str, Any]:
+    rows = [(split, LabeledText("text", None, label, f"a.tsv:{number}")) for number, label in enumerate(labels, 1)]
+    return recipe().survey(iter(rows))
 
 
 def test_single_texts():
@@ -83,7 +98,7 @@ def test_rows_without_labels_can_be_read_but_not_trained_on():
     write("a.tsv", "text\nx\n")
     assert read(label_column="") == [LabeledText("x", None, None, "a.tsv:2")]
     with pytest.raises(UserError, match=r"data\.label_column: got ''; expected a column: training needs labels"):
-        read_splits(config(label_column=""), numeric=False, seed=0)
+        recipe(label_column="").read()
 
 
 @pytest.mark.parametrize(
@@ -206,27 +221,44 @@ def test_a_split_without_rows_is_told(fraction):
     ],
 )
 def test_classes_are_sorted(labels, names):
-    assert label_names(labeled(*labels), ()) == label_names(labeled(*reversed(labels)), ()) == names
+    assert label_names(facts_of(*labels), ()) == label_names(facts_of(*reversed(labels)), ()) == names
 
 
 def test_classes_keep_the_order_of_their_source():
     known = ("not_equivalent", "unknown", "equivalent")
-    assert label_names(labeled("equivalent", "not_equivalent"), known) == ("not_equivalent", "equivalent")
-    assert label_names(labeled("equivalent", "another"), known) == ("another", "equivalent")
+    assert label_names(facts_of("equivalent", "not_equivalent"), known) == ("not_equivalent", "equivalent")
+    assert label_names(facts_of("equivalent", "another"), known) == ("another", "equivalent")
 
 
 def test_one_class_is_none():
     with pytest.raises(
         UserError, match=r"from a\.tsv:1 on: got 'yes' in each of 2 rows; expected two or more\. Fix: .*label_column"
     ):
-        label_names(labeled("yes", "yes"), ())
+        label_names(facts_of("yes", "yes"), ())
 
 
 def test_held_out_labels_are_known():
-    check_labels(labeled("b", "a", "b"), ("a", "b", "c"))
+    check_labels(facts_of("b", "a", "b", split="valid"), ("a", "b", "c"))
+    check_labels(facts_of("0", "1"), ("LABEL_0", "LABEL_1"))
     message = r"a\.tsv:2: got label 'd', in rows of the classes a, d; expected one of a, b, c, the model's"
     with pytest.raises(UserError, match=message):
-        check_labels(labeled("a", "d"), ("a", "b", "c"))
+        check_labels(facts_of("a", "d"), ("a", "b", "c"))
+
+
+def test_texts_are_encoded_with_the_place_of_their_class():
+    write("a.tsv", "one\ttwo\tlabel\na b\tc\t10\nb\ta b c a b c\t9\n")
+    write("b.tsv", "one\ttwo\tlabel\nc\tb\t9\n")
+    rows = recipe(text_columns=("one", "two"), valid_source="b.tsv")
+    facts = rows.survey(rows.read())
+    assert facts["classes"] == {"train": {"9": 1, "10": 1}, "valid": {"9": 1}}
+    fields, counts = rows.encode([row for split, row in rows.read() if split == "train"], facts)
+    cls, sep, a, b, c = (rows.tokenizer.vocab.index(token) for token in ("[CLS]", "[SEP]", "a", "b", "c"))
+    expected = [cls, a, b, sep, c, sep], [cls, b, sep, a, b, c, a, sep]
+    assert fields["input_ids"].values.tolist() == [*expected[0], *expected[1]]
+    assert fields["input_ids"].lengths.tolist() == [6, 8]
+    assert fields["token_type_ids"].values.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert fields["labels"].tolist() == [1, 0] and counts == {"truncated": 1}
+    assert fields["labels"].dtype == fields["input_ids"].values.dtype == np.int32
 
 
 def test_lines_to_predict():
@@ -335,12 +367,14 @@ TREC = {"header": False, "separator": " ", "text_columns": ("1",), "label_column
 def test_real_data(data, train, valid, keys, rows, classes):
     settings = config(source=str(data / train), valid_source=str(data / valid), **keys)
     start = time.perf_counter()
-    splits = read_splits(settings, numeric=classes is None, seed=0)
+    found = read_splits(settings, numeric=classes is None, seed=0)
     print(f"READ {sum(rows)} rows in {time.perf_counter() - start:.2f} s")
-    assert tuple(map(len, splits)) == rows
+    assert tuple(map(len, found)) == rows
     if classes is None:
-        assert all(0 <= row.label <= 5 for split in splits for row in split)
+        assert all(0 <= row.label <= 5 for split in found for row in split)
     else:
-        names = label_names(splits[0], ())
+        split_rows = [(name, row) for name, split in zip(("train", "valid"), found, strict=True) for row in split]
+        facts = recipe().survey(iter(split_rows))
+        names = label_names(facts, ())
         assert len(names) == classes
-        check_labels(splits[1], names)
+        check_labels(facts, names)

@@ -13,10 +13,9 @@ from bertjax.data.fine_tuning import tagged_words
 from bertjax.data.fine_tuning.tagged_words import (
     Columns,
     SentencesConfig,
+    TaggedRows,
     read_sentences,
-    read_splits,
-    rows,
-    with_labels,
+    sentence_rows,
 )
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
@@ -158,7 +157,7 @@ def test_a_file_without_blank_lines(tmp_path, monkeypatch):
 
 
 def test_rows_of_a_short_sentence():
-    (row,) = rows(["Ab,", "\u200b", "zz", "c"], TOKENIZER, 20)
+    (row,) = sentence_rows(["Ab,", "\u200b", "zz", "c"], TOKENIZER, 20)
     ids = [VOCAB[id_] for id_ in row["input_ids"]]
     assert ids == ["[CLS]", "a", "##b", ",", "[UNK]", "[UNK]", "c", "[SEP]"]
     assert row["unit_starts"].tolist() == [1, 4, 5, 6]
@@ -168,7 +167,7 @@ def test_rows_of_a_short_sentence():
 
 def test_rows_of_a_long_sentence_with_a_word_longer_than_a_row():
     words = ["a", "ba", "c", "ab" * 9, "c", "a"]
-    found = rows(words, TOKENIZER, 7)
+    found = sentence_rows(words, TOKENIZER, 7)
     texts = ["".join(VOCAB[id_] for id_ in row["input_ids"]) for row in found]
     assert texts == ["[CLS]ab##ac[SEP]", "[CLS]a##b##a##b##a[SEP]", "[CLS]ca[SEP]"]
     assert [row["unit_starts"].tolist() for row in found] == [[1, 2, 4], [1], [1, 2]]
@@ -177,28 +176,15 @@ def test_rows_of_a_long_sentence_with_a_word_longer_than_a_row():
 @given(st.lists(st.text("abc,\u200b", min_size=1, max_size=9), min_size=1, max_size=40), st.integers(3, 20))
 def test_each_word_is_found_at_its_position(words, seq_len):
     first = [(*ids, TOKENIZER.unk_id)[0] for ids in TOKENIZER.encode_batch(words)]
-    found = rows(words, TOKENIZER, seq_len)
+    found = sentence_rows(words, TOKENIZER, seq_len)
     owned = [id_ for row in found for id_ in row["input_ids"][row["unit_starts"]]]
     assert owned == first
     assert all(len(row["input_ids"]) <= seq_len for row in found)
 
 
-def test_labels():
-    found = rows(["ab", "c", "ba", "c"], TOKENIZER, 6)
-    labels = list(with_labels(found, np.array([5, 6, 7, 8])))
-    assert labels[0]["labels"].tolist() == [0, 5, 0, 6, 0]
-    assert labels[0]["label_weights"].tolist() == [0, 1, 0, 1, 0]
-    assert labels[1]["labels"].tolist() == [0, 0, 7, 0, 8, 0]
-    assert labels[1]["label_weights"].tolist() == [0, 0, 1, 0, 1, 0]
-    assert (labels[0]["labels"].dtype, labels[0]["label_weights"].dtype) == (np.int32, np.float32)
-    names = ["input_ids", "token_type_ids", "unit_starts", "unit_lengths"]
-    assert [list(row) for row in labels] == [[*names, "labels", "label_weights"]] * 2
-    assert [list(row) for row in found] == [names] * 2
-
-
 def test_no_room():
     with pytest.raises(UserError, match=r"config key data.seq_len: got 2; expected at least 3: .* Fix: use 128"):
-        rows(["a"], TOKENIZER, 2)
+        sentence_rows(["a"], TOKENIZER, 2)
 
 
 @pytest.mark.parametrize(
@@ -219,17 +205,18 @@ def test_published_data(name, columns, sentences, words, tags):
     counts = Counter(tag for sentence in found for tag in sentence.tags)
     assert (len(found), counts.total(), len(counts)) == (sentences, words, tags)
     for sentence in found[:200]:
-        assert sum(len(row["unit_starts"]) for row in rows(sentence.words, tokenizer, 16)) == len(sentence.words)
+        windows = sentence_rows(sentence.words, tokenizer, 16)
+        assert sum(len(row["unit_starts"]) for row in windows) == len(sentence.words)
 
 
-def splits(source, valid_source="", valid_fraction=0.2, on_bad_row="stop", seed=0):
+def splits(source, valid_source="", valid_fraction=0.2, on_bad_row="stop"):
     values = {"source": str(source), "valid_source": str(valid_source)}
     values |= {"valid_fraction": valid_fraction, "on_bad_row": on_bad_row}
-    train, valid = read_splits(build(SentencesConfig, values, "data"), ENTITIES, seed)
-    return [sentence.words[0] for sentence in train], [sentence.words[0] for sentence in valid]
+    rows = list(TaggedRows(build(SentencesConfig, values, "data"), ENTITIES, TOKENIZER, 20).read())
+    return tuple([sentence.words[0] for of, sentence in rows if of == split] for split in ("train", "valid"))
 
 
-def test_held_out_sentences_follow_from_seed_and_number(tmp_path):
+def test_held_out_sentences_follow_from_their_numbers(tmp_path):
     source = write(tmp_path, "\n\n".join(f"{number} O" for number in range(500)))
     train, valid = splits(source)
     assert sorted([*train, *valid], key=int) == [str(number) for number in range(500)]
@@ -237,7 +224,6 @@ def test_held_out_sentences_follow_from_seed_and_number(tmp_path):
     assert 60 < len(valid) < 140
     first = write(tmp_path, "\n\n".join(f"{number} O" for number in range(100)), "first.conll")
     assert splits(first)[1] == [number for number in valid if int(number) < 100]
-    assert splits(source, seed=1)[1] != valid
     assert splits(source, valid_source=first) == ([str(n) for n in range(500)], [str(n) for n in range(100)])
 
 

@@ -66,7 +66,7 @@ def test_labeled_text_is_read_from_both_alike(tmp_path):
     splits = []
     for name in ("rows.jsonl", "rows.parquet"):
         config = build(LabeledTextConfig, {**values, "source": str(tmp_path / name)}, "data")
-        splits.append([[row[:3] for row in rows] for rows in labeled_text.read_splits(config, False, 0)])
+        splits.append([row[:3] for row in labeled_text.read(config, config.source, "data.source", False)])
     assert splits[0] == splits[1] and all(splits[0])
 
 

@@ -19,7 +19,7 @@ def row(number, length):
 
 
 def batches_of(lengths, batch_size=4, seed=3, limit=40, budget=False):
-    rows = Rows(row(i, n) for i, n in enumerate(lengths))
+    rows = Rows.of(row(i, n) for i, n in enumerate(lengths))
     padded = bucket_lengths(limit)
     sizes = budget_sizes(padded, batch_size) if budget else [batch_size] * len(padded)
     return BucketedBatches(rows, padded, sizes, seed)
@@ -31,7 +31,7 @@ def take(batches, start, count, rows=None):
 
 
 def test_a_worked_example():
-    rows = Rows([row(0, 2), row(1, 3)])
+    rows = Rows.of([row(0, 2), row(1, 3)])
     assert rows.lengths.tolist() == [2, 3]
     assert rows.fields == ("input_ids", "token_type_ids", "labels")
     batch = rows.padded(np.array([1, -1, 0]), 4)
@@ -46,12 +46,12 @@ def test_a_worked_example():
 
 
 def test_every_row_keeps_its_own_label():
-    rows = Rows(row(number + 5, 2) for number in range(3))
+    rows = Rows.of(row(number + 5, 2) for number in range(3))
     assert rows.padded(np.array([2, 0, -1, 1, 0]), 2)["labels"].tolist() == [7, 5, 0, 6, 5]
 
 
 def test_a_worked_example_of_packing():
-    rows = Rows([row(0, 2), row(1, 3), row(2, 4)])
+    rows = Rows.of([row(0, 2), row(1, 3), row(2, 4)])
     batch = rows.packed(np.array([1, 0, 2]), np.array([2, 0, 1]), 6)
     assert {name: array.tolist() for name, array in batch.items()} == {
         "segment_ids": [[1, 1, 1, 2, 2, 0], [0] * 6, [1, 1, 1, 1, 0, 0]],
@@ -69,7 +69,7 @@ def test_a_worked_example_of_packing():
 @settings(max_examples=25)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, seed):
-    batches = training_batches(Rows(row(i, n) for i, n in enumerate(lengths)), 40, True, batch_size, seed)
+    batches = training_batches(Rows.of(row(i, n) for i, n in enumerate(lengths)), 40, True, batch_size, seed)
     assert batches.steps_per_epoch == -(-count_rows(np.array(lengths), 40, True) // batch_size)
     labels = []
     for batch in itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch):

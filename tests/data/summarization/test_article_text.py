@@ -1,18 +1,15 @@
-"""What is learned of a run's articles, and the vocabulary that they are encoded with."""
+"""The articles of a run, and the vocabulary that they are encoded with."""
 
 import json
 
 import pytest
 
 from bertjax.data.summarization import article_rows
-from bertjax.data.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig, read, splits
+from bertjax.data.summarization.article_text import ArticleText, TrainedVocabularyConfig, splits
 from bertjax.data.summarization.articles import ArticlesConfig
-from bertjax.data.summarization.limits import ArticleLimits
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
-from tests.data.summarization.test_oracle import config as oracle_config
 
-LABELS = LabelsConfig(ArticleLimits(2, 100, 1, 200, 2, 500), oracle_config())
 SENTENCES = ["the cat sat", "a dog ran off", "no", "it rained all day"]
 
 
@@ -45,42 +42,6 @@ def text(folder, vocab_size=30, vocab_file="", lowercase=True, words="bert", **c
 def vocabulary(prepared):
     prepared.run()
     return WordPiece.load(prepared.folder).vocab
-
-
-def test_what_is_taken_of_articles(tmp_path):
-    found = read(articles(tmp_path), LABELS, "train")
-    assert len(found) == 20
-    assert found[0].numbers == (0, 1, 3, 4) and found[0].labels == (0, 1, 0, 0)
-    held_out = read(articles(tmp_path), LABELS, "valid")
-    assert len(held_out) == 21 and held_out[-1].sentences == ("too short",)  # of which none is left out
-
-
-def test_sentences_that_the_source_names_come_before_the_oracle_s(tmp_path):
-    path = tmp_path / "named.jsonl"
-    path.write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[1:2], "ids": [2, 3]}) + "\n")
-    named = articles(tmp_path, source=str(path), gold_field="ids")
-    assert read(named, LABELS, "train")[0].labels == (0, 0, 1)
-
-
-def test_a_field_of_chosen_sentences_that_is_missing(tmp_path, caplog):
-    named = [{"article": SENTENCES, "summary": SENTENCES[1:2], **more} for more in ({}, {"ids": [2, 3]}, {})]
-    path = tmp_path / "named.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in named))
-    config = articles(tmp_path, source=str(path), gold_field="ids")
-    assert [article.labels for article in read(config, LABELS, "train")] == [(0, 1, 0), (0, 0, 1), (0, 1, 0)]
-    assert caplog.messages == ["train: 2 articles without field 'ids', where the oracle chooses"]
-    assert len(read(config, LABELS, "valid")) == 21  # held-out articles may have none
-    with pytest.raises(
-        UserError, match=r"gold_field=id: got a field that no row of .* has; their fields: 'article', 'summary', 'ids'"
-    ):
-        read(articles(tmp_path, source=str(path), gold_field="id"), LABELS, "train")
-
-
-def test_limits_that_leave_nothing(tmp_path):
-    with pytest.raises(
-        UserError, match=r"data\.limits: got limits that leave nothing of the split train; .*lower data"
-    ):
-        read(articles(tmp_path), LabelsConfig(ArticleLimits(9, 100, 1, 200, 2, 500), LABELS.oracle), "train")
 
 
 def test_the_splits(tmp_path):

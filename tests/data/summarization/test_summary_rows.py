@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.rows.buckets import BucketedBatches
+from bertjax.data.rows.stored import fields_of
 from bertjax.data.summarization.summary_rows import TARGET_TOKENS, SummaryRows, sentences, target, target_ids
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
@@ -41,7 +42,7 @@ def test_batches():
         {"input_ids": np.full(size, size, np.int32), "labels": np.arange(1, size // 2 + 1, dtype=np.int32)}
         for size in (2, 5, 8)
     ]
-    rows = SummaryRows(made, target_len=6)
+    rows = SummaryRows(fields_of(made), target_len=6)
     assert rows.lengths.tolist() == [2, 5, 8]
     batch = rows.padded(np.array([2, -1, 0]), 8)
     assert batch["input_ids"].tolist() == [[8] * 8, [0] * 8, [2, 2, 0, 0, 0, 0, 0, 0]]

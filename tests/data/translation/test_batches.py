@@ -36,7 +36,7 @@ def test_a_pair_without_end_that_is_too_long_is_told():
 
 
 def pairs_of(sizes):
-    return PairRows(pair(number, *size) for number, size in enumerate(sizes))
+    return PairRows.of(pair(number, *size) for number, size in enumerate(sizes))
 
 
 def found(batch):
@@ -168,7 +168,7 @@ def test_little_is_padding(packed):
 @pytest.mark.parametrize("empty", ["input_ids", "labels"])
 def test_a_side_without_tokens_is_a_bug(empty):
     with pytest.raises(AssertionError, match="without tokens"):
-        PairRows([{**pair(0, 2, 2), empty: np.zeros(0, np.int32)}])
+        PairRows.of([{**pair(0, 2, 2), empty: np.zeros(0, np.int32)}])
 
 
 def test_a_pair_longer_than_a_row_is_a_bug():
@@ -180,7 +180,7 @@ def test_a_pair_longer_than_a_row_is_a_bug():
 def test_many_pairs_take_little_time():
     sizes = np.random.default_rng(0).integers(5, 60, (200_000, 2))
     tokens = np.arange(60, dtype=np.int32)
-    pairs = PairRows({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
+    pairs = PairRows.of({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
     begin = time.process_time()
     rows = PackedRows(pairs, row_of(256, 16), 0, 0)
     assert time.process_time() - begin < 2  # 0.1 seen

@@ -15,6 +15,7 @@ from pathlib import Path
 from seqeval import metrics
 from seqeval.metrics.sequence_labeling import get_entities
 
+from bertjax.data.fine_tuning.tag_schemes import spans
 from bertjax.scoring import tags
 
 GOLDEN = Path(__file__).with_name("tags.json")
@@ -62,7 +63,7 @@ def verify(count: int) -> None:
     for seed in range(count):
         case = make(random.Random(f"verify {seed}"))
         references, predictions = ([row.split(" ") for row in case[side]] for side in ("references", "predictions"))
-        entities += [tags.spans(row) for row in references] != case["spans"]
+        entities += [spans(row) for row in references] != case["spans"]
         scores = tags.score(predictions, references)
         assert list(scores) == list(case["scores"]), (scores, case["scores"])
         largest = max(largest, *(abs(scores[name] - case["scores"][name]) for name in scores))

@@ -1,0 +1,183 @@
+"""Questions with several choices, one of them right: read, and encoded as rows of the text with each choice."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Annotated, Any, NamedTuple, cast
+
+import numpy as np
+
+from bertjax.config import at_least
+from bertjax.data import splits
+from bertjax.data.prepared import Encoded, Recipe
+from bertjax.data.readers.lines import RowError, check_text
+from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
+from bertjax.data.rows.buckets import Indices, Rows
+from bertjax.data.rows.stored import Fields
+from bertjax.data.rows.text_rows import text_fields, text_row, truncate
+from bertjax.data.text.tokenizers import WordPiece
+
+# Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+_SPLIT_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoicesConfig(TableConfig):
+    """The rows and columns to read. A column "a.b" is key "b" of the JSON object in column "a".
+
+    Attributes:
+      context_column: the column of the text.
+      start_column: the column of a text put before each choice; "" for none.
+      choice_columns: one column for each choice; or one column with all choices: a list of texts, a list of objects
+        with "text" and "label", or an object with these two lists.
+      label_column: the column of the right choice: its label or, if choices have no labels, its number from 0.
+      num_choices: the most choices of a training or validation row.
+      seq_len: the most tokens of a text with one choice; the longer of the two is truncated. Default: 128, or all
+        positions of a model with fewer.
+    """
+
+    context_column: str
+    start_column: str
+    choice_columns: tuple[str, ...]
+    label_column: str
+    num_choices: Annotated[int, at_least(2)]
+    seq_len: int
+
+
+class Question(NamedTuple):
+    """A text and its choices."""
+
+    context: str
+    choices: Mapping[str, str]  # by label, or by number from 0 if there are no labels
+    label: str | None  # of the right choice; None if unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceRecipe(Recipe[Question]):
+    """Questions as rows, one per choice.
+
+    Attributes:
+      config: the questions to read.
+      tokenizer: the tokenizer.
+    """
+
+    config: ChoicesConfig
+    tokenizer: WordPiece
+
+    def key(self) -> Any:
+        """See `Recipe.key`."""
+        return [key_of(self.config), self.tokenizer.key]
+
+    def read(self) -> Iterator[tuple[str, Question]]:
+        """See `Recipe.read`. Raises UserError as `TableConfig.read` and `splits.read_splits`."""
+        make = partial(read_labeled, config=self.config)
+        return splits.read_splits(self.config, lambda source, key: self.config.read(source, key, make), _SPLIT_SEED)
+
+    def text(self, row: Question) -> str:
+        """See `Recipe.text`."""
+        return "\t".join([row.context, *row.choices.values()])
+
+    def encode(self, rows: Sequence[Question], facts: Mapping[str, Any]) -> Encoded:
+        """See `Recipe.encode`. "choice" is a choice's index in its question; "label" is the index of the right one."""
+        pairs = [pair for row in rows for pair in _pairs(row, self.tokenizer)]
+        seq_len = self.config.seq_len
+        fields = text_fields((truncate(pair, seq_len) for pair in pairs), self.tokenizer)
+        truncated = sum(sum(map(len, pair)) > seq_len - 3 for pair in pairs)
+        choice = [number for row in rows for number in range(len(row.choices))]
+        label = [list(row.choices).index(str(row.label)) for row in rows for _ in row.choices]
+        scalars = {"choice": np.array(choice, np.int32), "label": np.array(label, np.int32)}
+        return Encoded({**fields, **scalars}, {"choices": len(pairs), "truncated": truncated})
+
+    def restored(self, values: Any) -> Question:
+        """See `Recipe.restored`."""
+        return Question(*values)
+
+
+def rows_of(question: Question, tokenizer: WordPiece, seq_len: int) -> list[dict[str, np.ndarray]]:
+    """Returns the `input_ids` and `token_type_ids` of the text with each choice, see `text_row`."""
+    return [text_row(truncate(pair, seq_len), tokenizer) for pair in _pairs(question, tokenizer)]
+
+
+def _pairs(question: Question, tokenizer: WordPiece) -> list[tuple[list[int], list[int]]]:
+    """The word pieces of the text and of each choice."""
+    context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
+    return [(context, choice) for choice in choices]
+
+
+class ChoiceRows:
+    """Questions as rows [B, C, S]; see `buckets.Padded`.
+
+    Attributes:
+      lengths: the length of the longest row of each question.
+    """
+
+    def __init__(self, fields: Fields, num_choices: int) -> None:
+        """Initializes the rows.
+
+        Args:
+          fields: the fields of the rows of all choices, see `ChoiceRecipe.encode`.
+          num_choices: C, the most choices of a question.
+        """
+        choice, labels = cast(np.ndarray, fields["choice"]), cast(np.ndarray, fields["label"])
+        self._rows = Rows({name: field for name, field in fields.items() if name not in ("choice", "label")})
+        self._starts = np.flatnonzero(choice == 0)
+        self._counts = np.diff(self._starts, append=len(choice))
+        self._labels = labels[self._starts]
+        self._choices = np.arange(num_choices)
+        self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
+
+    def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
+        """See `buckets.Padded`; `labels` [B] are the indices of the right choices."""
+        is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
+        places = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
+        rows = self._rows.padded(places.ravel(), length)
+        batch = {name: rows[name].reshape(*is_choice.shape, length) for name in rows if name != "weights"}
+        return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
+
+
+def read_question(row: Row, config: ChoicesConfig) -> Question:
+    """Reads a question, without the right label. Raises RowError for a malformed row."""
+    columns = [_value(row, column, "data.choice_columns") for column in config.choice_columns]
+    values = columns[0] if len(columns) == 1 else columns
+    start = _value(row, config.start_column, "data.start_column") if config.start_column else ""
+    context, choices = _value(row, config.context_column, "data.context_column"), _by_label(values)
+    texts = [context, *choices.values()]
+    if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
+        got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
+        raise RowError(row.where, got, "a text, a start, and two or more choices with distinct labels")
+    check_text(" ".join([start, *choices, *texts]), row.where)
+    choices = {label: f"{start} {text.strip()}".strip() for label, text in choices.items()}
+    return Question(context.strip(), choices, None)
+
+
+def read_labeled(row: Row, config: ChoicesConfig) -> Question:
+    """Reads a question with its right label. Raises RowError for a malformed row."""
+    question = read_question(row, config)
+    label = str(_value(row, config.label_column, "data.label_column")).strip()
+    if label not in question.choices or len(question.choices) > config.num_choices:
+        got = f"{len(question.choices)} choices, and {label!r} in column {config.label_column!r}"
+        expected = f"at most {config.num_choices} (data.num_choices), and one of " + ", ".join(question.choices)
+        raise RowError(row.where, got, expected)
+    return question._replace(label=label)
+
+
+def _value(row: Row, column: str, key: str) -> Any:
+    value: Any = row.values
+    for name in column.split("."):
+        if not isinstance(value, Mapping):
+            raise RowError(row.where, f"{type(value).__name__} for column {column!r}", f"an object with key {name!r}")
+        value = value_of(Row(value, row.where), name, key)
+    return value
+
+
+def _by_label(choices: Any) -> dict[str, Any]:
+    """The choices by label, from a value as `choice_columns` describes; empty for any other value."""
+    if isinstance(choices, Mapping) and all(isinstance(choices.get(key), list) for key in ("text", "label")):
+        choices = [{"text": text, "label": label} for text, label in zip_longest(choices["text"], choices["label"])]
+    if not isinstance(choices, list):
+        return {}
+    of_objects = [(each.get("label"), each.get("text")) for each in choices if isinstance(each, Mapping)]
+    labeled = of_objects or enumerate(choices)
+    found = {str(label).strip(): text for label, text in labeled if label is not None}
+    return found if len(found) == len(choices) else {}

@@ -1,0 +1,78 @@
+"""Questions as training rows: windows of their contexts, with the positions of the answers."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bertjax.data.fine_tuning.questions import Answer, Question, QuestionsConfig, read_splits
+from bertjax.data.fine_tuning.spans import SpanConfig, windows, with_positions
+from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe
+from bertjax.data.readers.tables import key_of
+from bertjax.data.rows.stored import Row, fields_of
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionRows(Recipe[Question]):
+    """Questions as rows, one per window of the context.
+
+    Attributes:
+      config: the questions to read.
+      spans: how contexts are divided into windows, and whether questions may have no answer.
+      tokenizer: the tokenizer.
+    """
+
+    config: QuestionsConfig
+    spans: SpanConfig
+    tokenizer: WordPiece
+
+    def key(self) -> Any:
+        """See `Recipe.key`. `null_answers` is part of it because `survey` checks the questions by it."""
+        spans = self.spans
+        of_spans = [spans.seq_len, spans.doc_stride, spans.max_query_length, spans.null_answers]
+        return [key_of(self.config), of_spans, self.tokenizer.key]
+
+    def read(self) -> Iterator[tuple[str, Question]]:
+        """See `Recipe.read`. Raises UserError as `questions.read_splits`."""
+        return read_splits(self.config)
+
+    def survey(self, rows: Iterator[tuple[str, Question]]) -> dict[str, Any]:
+        """See `Recipe.survey`. Raises UserError for a question without an answer, unless `null_answers` is set."""
+        impossible: dict[str, Question] = {}
+        for split, question in rows:
+            if question.is_impossible:
+                impossible.setdefault(split, question)
+        if impossible and not self.spans.null_answers:
+            question = impossible.get(TRAIN) or impossible[VALID]
+            raise UserError(
+                f"{question.where} (id {question.id})",
+                got="a question without an answer",
+                expected="answers, as data.null_answers=False says (SQuAD 1.1)",
+                fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
+            )
+        return {}
+
+    def text(self, row: Question) -> str:
+        """See `Recipe.text`."""
+        return f"{row.question}\t{row.context}"
+
+    def encode(self, rows: Sequence[Question], facts: Mapping[str, Any]) -> Encoded:
+        """See `Recipe.encode`; with "start_positions" and "end_positions".
+
+        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. Counts "windows", and
+        "answers_in_no_window": the questions with an answer whose windows are all labeled [CLS].
+        """
+        encoded: list[Row] = []
+        lost = 0
+        for question in rows:
+            answer = question.answers[0] if question.answers else None
+            found = [with_positions(window, answer) for window in windows(question, self.tokenizer, self.spans)]
+            lost += answer is not None and not any(row["start_positions"] for row in found)
+            encoded += found
+        return Encoded(fields_of(encoded), {"windows": len(encoded), "answers_in_no_window": lost})
+
+    def restored(self, values: Any) -> Question:
+        """See `Recipe.restored`."""
+        question = Question(*values)
+        return question._replace(answers=tuple(Answer(*answer) for answer in question.answers))

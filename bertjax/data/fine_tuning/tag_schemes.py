@@ -1,0 +1,133 @@
+"""Schemes of entity tags: detection, conversion to BIO, and the entities of a sentence.
+
+A chunk tag is "O", or one of the letters B, I, E and S with the type of the entity after a hyphen; an entity without
+a type ("B", "B-") has type "_". All other tags, such as parts of speech, are plain.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from bertjax.errors import UserError
+
+Span = tuple[str, int, int]  # type, first token, last token
+
+# For each scheme, the letters that may occur in it.
+SCHEMES = {"BIO": "BI", "IOB1": "BI", "IO": "I", "BIOES": "BIES"}
+PLAIN = "plain"  # tags of single words
+
+_CHUNK_TAG = re.compile(r"([BIES])(?:-(.*))?", re.DOTALL)
+_OUTSIDE = ("O", "_")
+
+
+class Detector:
+    """Detects the scheme of the tags of a whole file.
+
+    Attributes:
+      tags: the different tags so far.
+    """
+
+    def __init__(self) -> None:
+        self.tags = set[str]()
+        self._b_only_divides = True
+
+    def add(self, tags: Sequence[str]) -> None:
+        """Adds the tags of a sentence."""
+        self.tags.update(tags)
+        self._b_only_divides = self._b_only_divides and are_chunk_tags(tags) and _b_only_divides(tags)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the sentences so far.
+
+        - "BIOES": there is an E or an S. IOE1 and IOE2, which have E but no S, count as this too.
+        - "IO": no B at all. This may be IOB1 in which no two entities of a type touch; both then mean the same.
+        - "IOB1": each B directly follows an entity of the same type, so that B only ever divides.
+        - "BIO", also called IOB2: any other. It may have an I that follows no entity of its type, which is an error in
+          BIO: some B that does not divide shows that IOB1 was not meant.
+        - "plain" if any tag is no chunk tag (so BILOU, with L and U, is not known), or if there is nothing but "O".
+        """
+        chunk_tags = self.tags - {"O"}
+        if not chunk_tags or not are_chunk_tags(chunk_tags):
+            return PLAIN
+        letters = {tag[0] for tag in chunk_tags}
+        if letters & {"E", "S"}:
+            return "BIOES"
+        if "B" not in letters:
+            return "IO"
+        return "IOB1" if self._b_only_divides else "BIO"
+
+
+def recognize(sentences: Iterable[Sequence[str]]) -> str:
+    """Returns the scheme of the tags of a whole file; see `Detector.scheme`."""
+    detector = Detector()
+    for tags in sentences:
+        detector.add(tags)
+    return detector.scheme
+
+
+def are_chunk_tags(tags: Iterable[str]) -> bool:
+    """Whether all tags are chunk tags."""
+    return all(tag == "O" or _CHUNK_TAG.fullmatch(tag) for tag in tags)
+
+
+def to_bio(tags: Sequence[str]) -> list[str]:
+    """Returns the tags of a sentence in BIO, with the same entities.
+
+    >>> to_bio(["I-PER", "I-PER", "B-PER", "O"])
+    ['B-PER', 'I-PER', 'B-PER', 'O']
+
+    Args:
+      tags: chunk tags of any scheme; ill-formed ones are read as `spans` reads them.
+    Raises:
+      UserError: for a tag that is no chunk tag.
+    """
+    converted = ["O"] * len(tags)
+    for kind, first, last in spans(tags):
+        converted[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
+    return converted
+
+
+def spans(tags: Sequence[str]) -> list[Span]:
+    """Returns the entities of a sentence in order: type, first token, last token.
+
+    The rules are those of conlleval and of seqeval's default mode, which make the best of any sequence: a tag goes on
+    with the entity before it if it is an I or E of the same type and directly follows a B or I; any other tag but "O"
+    begins an entity. So it makes no difference which of the `SCHEMES` is used.
+
+    >>> spans(["I-PER", "I-LOC", "E-LOC", "I-LOC", "O"])
+    [('PER', 0, 0), ('LOC', 1, 2), ('LOC', 3, 3)]
+
+    Raises:
+      UserError: a tag that is no chunk tag.
+    """
+    found: list[Span] = []
+    previous = _OUTSIDE
+    for i, tag in enumerate(tags):
+        letter, kind = _parse(tag)
+        if letter in "IE" and previous in (("B", kind), ("I", kind)):
+            found[-1] = (kind, found[-1][1], i)
+        elif letter != "O":
+            found.append((kind, i, i))
+        previous = letter, kind
+    return found
+
+
+def _parse(tag: str) -> tuple[str, str]:
+    """Returns the letter and the type, which is "_" where the tag has none."""
+    if tag == "O":
+        return _OUTSIDE
+    match = _CHUNK_TAG.fullmatch(tag)
+    if match is None:
+        raise UserError(
+            f"tag {tag!r}",
+            got="no tag of an entity",
+            expected="O, or B, I, E or S with a hyphen and a type, such as B-PER",
+            fix="convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy",
+        )
+    return match[1], match[2] or "_"
+
+
+def _b_only_divides(tags: Sequence[str]) -> bool:
+    parsed = [_parse(tag) for tag in ("O", *tags)]
+    return all(tag[0] != "B" or (before[0] != "O" and before[1] == tag[1]) for before, tag in pairwise(parsed))

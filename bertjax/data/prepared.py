@@ -1,0 +1,359 @@
+"""Prepared rows: read and encoded once, by worker processes or Beam, and memory-mapped from then on.
+
+`PreparedRows` makes a folder named after a digest of everything that its content depends on:
+
+    manifest.json     facts about the rows, and counts for the report
+    train/            the fields of the training rows, see `rows.stored`
+    valid.jsonl       the validation rows, one JSON value per line; so for each split other than "train"
+
+The folder appears under this name when it is complete.
+"""
+
+import abc
+import array
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import shutil
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TextIO, TypeVar, cast
+
+import numpy as np
+
+from bertjax.config import Constrained, Count
+from bertjax.data import beam, workers
+from bertjax.data.beam import BeamConfig
+from bertjax.data.rows import stored
+from bertjax.data.rows.buckets import bucket_lengths
+from bertjax.data.rows.stored import Fields, Ragged
+from bertjax.errors import UserError
+from bertjax.files import PARTS, completed, made_once
+from bertjax.progress import track
+
+_log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+TRAIN, VALID = "train", "valid"
+# Part of every digest: raise it when the same rows would be prepared to other bytes.
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+_NO_BEAM = BeamConfig()
+_BLOCK_CHARACTERS = 1 << 18
+# Less text is encoded sooner than worker processes start.
+_FEW_CHARACTERS = 1 << 22
+_LENGTHS = bucket_lengths(8192)
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparationConfig(Constrained, prefix="data"):
+    """How rows are prepared. The result does not depend on it.
+
+    Attributes:
+      workers: processes that encode rows; 0 for one per core.
+      prepared_dir: where prepared rows are kept and found again; empty for the run's own folder.
+      beam: whether, and where, Apache Beam encodes the rows.
+    """
+
+    workers: Count = 0
+    prepared_dir: str = ""
+    beam: BeamConfig = _NO_BEAM
+
+
+class Encoded(NamedTuple):
+    """Some training rows.
+
+    Attributes:
+      fields: the fields of the rows that batches are made of; empty without rows.
+      counts: numbers to add up for the report, such as of truncated rows.
+    """
+
+    fields: Fields
+    counts: Mapping[str, int]
+
+
+class Recipe(abc.ABC, Generic[R]):
+    """How the rows of a task are read and encoded. Workers receive a copy, so recipes must be cheap to import."""
+
+    @abc.abstractmethod
+    def key(self) -> Any:
+        """A JSON-serializable description of everything that rows and encoding depend on."""
+
+    @abc.abstractmethod
+    def read(self) -> Iterator[tuple[str, R]]:
+        """Yields each row with its split, such as "train" or "valid"; the rows of a split in the order of the sources.
+
+        Raises:
+          UserError: for a bad row or source.
+        """
+
+    def survey(self, rows: Iterator[tuple[str, R]]) -> dict[str, Any]:
+        """Reads all rows and returns JSON-serializable facts about them, such as the classes.
+
+        Raises:
+          UserError: if the rows do not fit together.
+        """
+        for _ in rows:
+            pass
+        return {}
+
+    @abc.abstractmethod
+    def text(self, row: R) -> str:
+        """The text of a row without its label. Rows with the same text are duplicates."""
+
+    @abc.abstractmethod
+    def encode(self, rows: Sequence[R], facts: Mapping[str, Any]) -> Encoded:
+        """Encodes training rows. `facts` are those of `survey`."""
+
+    def scored(self, row: R) -> R:
+        """Returns a row of a split other than "train" as it is stored. Default: as read."""
+        return row
+
+    def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """Checks encoded rows; see `PreparedRows.report`. Raises UserError if nothing can be learned from them."""
+
+    @abc.abstractmethod
+    def restored(self, values: Any) -> R:
+        """The row that `json.dumps` wrote."""
+
+
+class PreparedRows(Generic[R]):
+    """The rows of a recipe, prepared in a folder.
+
+    Attributes:
+      folder: the folder; complete once `is_finished`.
+    """
+
+    def __init__(self, recipe: Recipe[R], default_dir: Path, config: PreparationConfig) -> None:
+        """Initializes the rows.
+
+        Args:
+          recipe: how they are read and encoded.
+          default_dir: the parent of the folder, unless `prepared_dir` names one.
+          config: how they are prepared. Little text is encoded in this process.
+        """
+        self._recipe, self._num_workers, self._beam = recipe, config.workers, config.beam
+        home = Path(config.prepared_dir or default_dir)
+        key = [_FORMAT, type(recipe).__name__, unicodedata.unidata_version, recipe.key()]
+        self.folder = home.absolute() / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the rows are prepared."""
+        return (self.folder / _MANIFEST).exists()
+
+    def run(self) -> None:
+        """Prepares the rows, unless that has been done. A second process waits for the first.
+
+        Raises:
+          UserError: for bad rows. Then nothing is left behind.
+        """
+        if not self.is_finished:
+            if self._beam.runner:
+                beam.check(self._beam)
+            made_once(self.folder, _MANIFEST, self._write)
+            _tell(self.report)
+
+    @functools.cached_property
+    def _manifest(self) -> Mapping[str, Any]:
+        manifest: Mapping[str, Any] = json.loads((self.folder / _MANIFEST).read_text())
+        return manifest
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The facts of `Recipe.survey`."""
+        facts: Mapping[str, Any] = self._manifest["facts"]
+        return facts
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """Counts of rows, duplicates, lengths and others; see `_Census.report`."""
+        report: Mapping[str, Any] = self._manifest["report"]
+        return report
+
+    @property
+    def train(self) -> Fields:
+        """The fields of the training rows, memory-mapped."""
+        return stored.load(self.folder / TRAIN)
+
+    def valid(self) -> Iterator[R]:
+        """Yields the validation rows."""
+        return self.held_out(VALID)
+
+    def held_out(self, split: str) -> Iterator[R]:
+        """Yields the rows of a split other than "train"."""
+        with (self.folder / f"{split}.jsonl").open(encoding="utf-8") as lines:
+            for line in lines:
+                yield self._recipe.restored(json.loads(line))
+
+    def _write(self, folder: Path) -> None:
+        for path in folder.iterdir():  # of an interrupted preparation
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        census = _Census()
+        facts = self._recipe.survey(census.watch(self._recipe.read(), self._recipe.text))
+        with contextlib.ExitStack() as files:
+            paths = {split: folder / f"{split}.jsonl" for split in census.splits if split != TRAIN}
+            held_out = {split: files.enter_context(path.open("w", encoding="utf-8")) for split, path in paths.items()}
+            self._encode(self._training_rows(held_out), facts, folder, census)
+        manifest = {"facts": facts, "report": census.report()}
+        self._recipe.check(**manifest)
+        with completed(folder / _MANIFEST) as path:
+            path.write_text(json.dumps(manifest, indent=1) + "\n")
+
+    def _training_rows(self, held_out: Mapping[str, TextIO]) -> Iterator[R]:
+        """Reads the rows again; yields those to train on, and writes the others as lines to the file of their split."""
+        for split, row in self._recipe.read():
+            if split == TRAIN:
+                yield row
+            else:
+                held_out[split].write(_dumped(self._recipe.scored(row)))
+
+    def _encode(self, rows: Iterator[R], facts: Mapping[str, Any], folder: Path, census: "_Census") -> None:
+        encode = functools.partial(self._recipe.encode, facts=facts)
+        blocks = workers.gather(rows, lambda row: len(self._recipe.text(row)), _BLOCK_CHARACTERS)
+        if self._beam.runner:
+            encoded = _by_beam(blocks, encode, self._recipe.restored, folder, self._beam, self._num_workers)
+        else:
+            number = 1 if census.characters < _FEW_CHARACTERS else self._num_workers
+            encoded = workers.map_blocks(encode, blocks, number)
+        writer = stored.Writer(folder / TRAIN)
+        for part in track(encoded, "encoding", "blocks"):
+            writer.add(part.fields)
+            census.add(part)
+        writer.finish()
+
+
+class ValidRows(Generic[R]):
+    """The rows of a recipe without training rows, in memory."""
+
+    def __init__(self, recipe: Recipe[R]) -> None:
+        """Raises UserError as `Recipe.read` and `Recipe.survey`."""
+        rows = list(recipe.read())
+        self.facts: Mapping[str, Any] = recipe.survey(iter(rows))
+        self._rows = [(split, recipe.scored(row)) for split, row in rows]
+
+    def valid(self) -> Iterator[R]:
+        """Yields the validation rows."""
+        return self.held_out(VALID)
+
+    def held_out(self, split: str) -> Iterator[R]:
+        """Yields the rows of a split."""
+        return (row for name, row in self._rows if name == split)
+
+
+def _dumped(row: Any) -> str:
+    return json.dumps(row) + "\n"
+
+
+def _by_beam(
+    blocks: Iterable[list[R]],
+    encode: Callable[[Sequence[R]], Encoded],
+    restored: Callable[[Any], R],
+    folder: Path,
+    config: BeamConfig,
+    num_workers: int,
+) -> Iterator[Encoded]:
+    """Yields the encoded blocks in order. Beam's workers read and write them as files in the folder."""
+    (folder / PARTS).mkdir()
+    paths = []
+    for number, rows in enumerate(blocks):
+        paths.append(str(folder / PARTS / f"{number:08d}"))
+        Path(paths[-1]).write_text("".join(map(_dumped, rows)), encoding="utf-8")
+    beam.for_each(config, num_workers, functools.partial(_encode_file, encode=encode, restored=restored), paths)
+    return map(_load, paths)
+
+
+def _encode_file(path: str, encode: Callable[[Sequence[R]], Encoded], restored: Callable[[Any], R]) -> None:
+    """Encodes a block; called by a worker of Beam."""
+    text = Path(path).read_text(encoding="utf-8")
+    encoded = encode([restored(json.loads(line)) for line in text.splitlines()])
+    with completed(_encoded_path(path)) as partial, partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **stored.flat(encoded.fields))
+    with completed(_counts_path(path)) as partial:
+        partial.write_text(json.dumps(encoded.counts))
+
+
+def _load(path: str) -> Encoded:
+    """Reads what `_encode_file` wrote. Raises UserError if the worker did not write here."""
+    if not _counts_path(path).exists():
+        raise UserError(
+            "rows to encode by Beam",
+            got=f"no {_counts_path(path)}",
+            expected="a folder that all workers of Beam see",
+            fix="set --config.data.prepared_dir to such a folder",
+        )
+    with np.load(_encoded_path(path)) as arrays:
+        return Encoded(stored.grouped(dict(arrays)), json.loads(_counts_path(path).read_text()))
+
+
+def _encoded_path(path: str) -> Path:
+    return Path(f"{path}.npz")
+
+
+def _counts_path(path: str) -> Path:
+    return Path(f"{path}.json")
+
+
+class _Census:
+    """Counts rows, duplicates and lengths.
+
+    Attributes:
+      characters: the characters of all texts.
+    """
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self._hashes = {split: array.array("q") for split in (TRAIN, VALID)}
+        self._counts: Counter[str] = Counter()
+        self._lengths = np.zeros(len(_LENGTHS), np.int64)
+
+    def watch(self, rows: Iterable[tuple[str, R]], text_of: Callable[[R], str]) -> Iterator[tuple[str, R]]:
+        """Passes rows on and notes their texts."""
+        for split, row in track(rows, "reading", "rows"):
+            text = text_of(row)
+            self.characters += len(text)
+            self._hashes.setdefault(split, array.array("q")).append(hash(text))
+            yield split, row
+
+    @property
+    def splits(self) -> Collection[str]:
+        """The splits that were read, and "train" and "valid"."""
+        return self._hashes.keys()
+
+    def add(self, encoded: Encoded) -> None:
+        """Notes the lengths and counts of encoded training rows."""
+        self._counts.update(encoded.counts)
+        if encoded.fields:
+            places = np.searchsorted(_LENGTHS[:-1], cast(Ragged, encoded.fields["input_ids"]).lengths)
+            self._lengths += np.bincount(places, minlength=len(_LENGTHS))
+
+    def report(self) -> dict[str, Any]:
+        """The report: rows by split, duplicates, row lengths, and the counts of the encoder.
+
+        "duplicates" are training rows with the text of an earlier one. "leaked" are validation rows with the text of a
+        training row. "lengths" has the number of training rows of at most so many tokens, and more than the next lower
+        number.
+        """
+        train, valid = (np.frombuffer(self._hashes[split], np.int64) for split in (TRAIN, VALID))
+        distinct = np.unique(train)
+        return {
+            "rows": {split: len(hashes) for split, hashes in self._hashes.items()},
+            "duplicates": len(train) - len(distinct),
+            "leaked": int(np.isin(valid, distinct).sum()),
+            "lengths": {str(length): int(n) for length, n in zip(_LENGTHS, self._lengths, strict=True) if n},
+            **self._counts,
+        }
+
+
+def _tell(report: Mapping[str, Any]) -> None:
+    """Logs a report, and warns of validation rows that are also trained on."""
+    for name, value in report.items():
+        _log.info("prepared rows: %s %s", name, value)
+    if report["leaked"]:
+        share = report["leaked"] / report["rows"][VALID]
+        _log.warning("%d validation rows (%.1f %%) are also training rows", report["leaked"], 100 * share)

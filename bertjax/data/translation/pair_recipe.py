@@ -1,0 +1,51 @@
+"""Pairs of texts, read and encoded once; see `bertjax.data.prepared`."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe
+from bertjax.data.rows.stored import Ragged, fields_of
+from bertjax.data.translation.parallel_text import Pair, ParallelText
+from bertjax.data.translation.rows import TranslationRows
+
+LEFT_OUT = "left_out_too_long"  # a count of the report
+_NO_ROWS = dict.fromkeys(("input_ids", "labels"), Ragged(np.zeros(0, np.int32), np.zeros(0, np.int32)))
+
+
+@dataclasses.dataclass(frozen=True)
+class PairRecipe(Recipe[Pair]):
+    """Pairs as `input_ids` of the source and `labels` of the target, each of its own length.
+
+    Attributes:
+      texts: the pairs of "train" and "valid".
+      encoder: encodes pairs. Those of more than `seq_len` tokens are left out of the training rows.
+    """
+
+    texts: Mapping[str, ParallelText]
+    encoder: TranslationRows
+
+    def key(self) -> Any:
+        """See `Recipe.key`."""
+        texts = {split: self.texts[split].fingerprint() for split in (TRAIN, VALID)}
+        return [texts, self.encoder.vocabularies.fingerprint, self.encoder.config.seq_len]
+
+    def read(self) -> Iterator[tuple[str, Pair]]:
+        """See `Recipe.read`. Raises UserError as `ParallelText.pairs`."""
+        for split in (TRAIN, VALID):
+            yield from ((split, pair) for pair in self.texts[split].pairs())
+
+    def text(self, row: Pair) -> str:
+        """See `Recipe.text`."""
+        return f"{row.source}\t{row.target}"
+
+    def encode(self, rows: Sequence[Pair], facts: Mapping[str, Any]) -> Encoded:
+        """See `Recipe.encode`. Pairs that are too long are counted as `LEFT_OUT`."""
+        fitting = list(filter(self.encoder.fits, self.encoder.encoded(rows)))
+        return Encoded(fields_of(fitting) or _NO_ROWS, {LEFT_OUT: len(rows) - len(fitting)})
+
+    def restored(self, values: Any) -> Pair:
+        """See `Recipe.restored`."""
+        return Pair(*values)

@@ -1,0 +1,155 @@
+import doctest
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.fine_tuning import tag_schemes
+from bertjax.data.fine_tuning.tag_schemes import recognize, spans, to_bio
+from bertjax.errors import UserError
+from bertjax.scoring import tags
+
+LETTERS = {"BIO": "BI", "IOB1": "BI", "IO": "I", "BIOES": "BIES"}
+SENTENCE = st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in "XY")]), max_size=9)
+
+
+@st.composite
+def entities(draw):
+    """Entities of a sentence, in order, as type, first and last token; and the sentence's length."""
+    found, size = [], 0
+    for gap, kind, length in draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("XY"), st.integers(1, 3)))):
+        found.append((kind, size + gap, size + gap + length - 1))
+        size += gap + length
+    return found, size + draw(st.integers(0, 2))
+
+
+def write(found, size, scheme):
+    """The tags of a sentence in a scheme, by its definition."""
+    row = ["O"] * size
+    before = None
+    for kind, first, last in found:
+        touches = before is not None and before == (kind, first - 1)
+        row[first : last + 1] = [f"I-{kind}"] * (last - first + 1)
+        if scheme != "IO" and (scheme != "IOB1" or touches):
+            row[first] = f"B-{kind}"
+        if scheme == "BIOES":
+            row[last] = f"E-{kind}" if last > first else f"S-{kind}"
+        before = (kind, last)
+    return row
+
+
+def merged(found):
+    """What IO can say of entities: those of a type that touch are one."""
+    result = []
+    for kind, first, last in found:
+        if result and result[-1][0] == kind and result[-1][2] == first - 1:
+            result[-1] = (kind, result[-1][1], last)
+        else:
+            result.append((kind, first, last))
+    return result
+
+
+def conll(path):
+    rows = path.read_text(encoding="utf-8").split("\n\n")
+    return [[line.split()[-1] for line in row.split("\n") if line] for row in rows]
+
+
+def test_docstrings():
+    assert doctest.testmod(tag_schemes) == doctest.TestResults(failed=0, attempted=2)
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ("B-X I-X O B-Y", [("X", 0, 1), ("Y", 3, 3)]),
+        ("O I-X I-X", [("X", 1, 2)]),
+        ("B-X I-Y I-Y", [("X", 0, 0), ("Y", 1, 2)]),
+        ("B-X B-X I-X", [("X", 0, 0), ("X", 1, 2)]),
+        ("S-X I-X E-X E-X", [("X", 0, 0), ("X", 1, 2), ("X", 3, 3)]),
+        ("B-creative-work I-creative-work", [("creative-work", 0, 1)]),
+        ("B I- O I", [("_", 0, 1), ("_", 3, 3)]),
+        ("", []),
+    ],
+)
+def test_entities(row, found):
+    assert spans(row.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "scheme"),
+    [
+        (["O B-X I-X", "O"], "BIO"),
+        (["B-X"], "BIO"),
+        (["O I-X", "B-X I-X"], "BIO"),  # ill-formed in the first sentence
+        (["I-X B-Y"], "BIO"),
+        (["I-X O B-X"], "BIO"),
+        (["I-X B-X", "O B-X"], "BIO"),
+        (["I-X B-X I-X", "I-Y"], "IOB1"),
+        (["I-X B-X B-X"], "IOB1"),
+        (["I-X I-Y O", "O I-X"], "IO"),
+        (["B-X E-X O"], "BIOES"),
+        (["B-X", "S-X"], "BIOES"),
+        (["I-X E-X E-X"], "BIOES"),
+        (["B I O"], "BIO"),
+        (["DT NN", "VBZ"], "plain"),
+        (["B-X I-X", "U-X"], "plain"),
+        (["B_X"], "plain"),
+        (["O O", ""], "plain"),
+        ([], "plain"),
+    ],
+)
+def test_recognition(rows, scheme):
+    assert recognize([row.split() for row in rows]) == scheme
+
+
+@given(st.lists(entities(), min_size=1, max_size=4), st.sampled_from(sorted(LETTERS)))
+def test_what_is_written_in_a_scheme_is_recognized_and_converted(rows, scheme):
+    written = [write(found, size, scheme) for found, size in rows]
+    recognized = recognize(written)
+    if not any(found for found, _ in rows):
+        assert recognized == "plain"
+    elif scheme == "IOB1" and not any(tag.startswith("B") for row in written for tag in row):
+        assert recognized == "IO"
+    else:
+        assert recognized == scheme
+    for (found, size), row in zip(rows, written, strict=True):
+        if scheme == "IO":
+            found = merged(found)
+        assert spans(row) == found
+        assert to_bio(row) == write(found, size, "BIO")
+
+
+@given(SENTENCE)
+def test_conversion_keeps_the_entities_and_settles(row):
+    converted = to_bio(row)
+    assert spans(converted) == spans(row)
+    assert to_bio(converted) == converted
+    assert tags.score([row], [converted]) == tags.score([converted], [converted])
+
+
+@pytest.mark.parametrize("tag", ["NN", "U-X", "B_X", "", "b-X", "-X", "O-X"])
+def test_entities_of_other_tags(tag):
+    with pytest.raises(UserError) as error:
+        spans(["O", tag])
+    assert str(error.value) == (
+        f"tag {tag!r}: got no tag of an entity; expected O, or B, I, E or S with a hyphen and a type, such as B-PER. "
+        "Fix: convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("wnut17/train", "BIO"), ("wnut17/dev", "BIO"), ("wikigold/train", "IO"), ("wikigold/dev", "IO")],
+)
+def test_real_sets_are_recognized(name, scheme):
+    if "BERTJAX_DATA" not in os.environ:
+        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
+    rows = conll(Path(os.environ["BERTJAX_DATA"]) / f"{name}.conll")
+    assert recognize(rows) == scheme
+    converted = [to_bio(row) for row in rows]
+    assert recognize(converted) == "BIO"
+    assert set(tags.score(rows, converted).values()) == {1.0}
+    # These files are well-formed.
+    assert scheme != "BIO" or converted == rows

@@ -1,0 +1,185 @@
+"""Rows are encoded once, to the same files by any number of workers, and found again."""
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.config import build
+from bertjax.data import prepared
+from bertjax.data.beam import BeamConfig
+from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledTextConfig
+from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
+from bertjax.data.rows import stored
+from bertjax.data.rows.buckets import Rows
+from bertjax.data.rows.stored import Ragged
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.errors import UserError
+
+WORDS = ["the", "cat", "dog", "sees", "a", "bird"]
+VALUES = {
+    "valid_source": "",
+    "valid_fraction": 0.2,
+    "header": True,
+    "separator": "",
+    "text_columns": ("text",),
+    "label_column": "label",
+    "on_bad_row": "stop",
+}
+
+
+def write(path: Path, count: int = 600) -> Path:
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(WORDS, random.integers(1, 12))) for _ in range(count)]
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{len(text) % 3}\n" for text in texts))
+    return path
+
+
+def recipe(path: Path, **changes: object) -> LabeledRows:
+    config = build(LabeledTextConfig, {**VALUES, "source": str(path), **changes}, "data")
+    return LabeledRows(config, False, WordPiece([*SPECIALS, *WORDS], lowercase=True), seq_len=10)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def prepare(recipe: LabeledRows, home: Path, **config: object) -> PreparedRows:
+    rows = PreparedRows(recipe, home, PreparationConfig(**config))
+    rows.run()
+    return rows
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Several blocks, for workers."""
+    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 2000)
+    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
+
+
+def test_fields_are_written_and_memory_mapped(tmp_path):
+    blocks = [
+        {"input_ids": Ragged(np.arange(5, dtype=np.int32), np.array([2, 3])), "labels": np.array([0.5, 1], np.float32)},
+        {"input_ids": Ragged(np.arange(2, dtype=np.int32), np.array([2])), "labels": np.array([2], np.float32)},
+    ]
+    writer = stored.Writer(tmp_path / "rows")
+    for block in blocks:
+        writer.add(block)
+    writer.finish()
+    fields = stored.load(tmp_path / "rows")
+    assert fields["input_ids"].values.tolist() == [0, 1, 2, 3, 4, 0, 1]
+    assert fields["input_ids"].lengths.tolist() == [2, 3, 2]
+    assert fields["labels"].tolist() == [0.5, 1, 2] and fields["labels"].dtype == np.float32
+    assert not fields["labels"].flags.writeable
+    batch = Rows(fields).padded(np.array([1, -1]), 4)
+    assert batch["input_ids"].tolist() == [[2, 3, 4, 0], [0] * 4] and batch["labels"].tolist() == [1, 0]
+
+
+def test_rows_are_encoded_and_counted(tmp_path, caplog):
+    path = write(tmp_path / "a.tsv")
+    with caplog.at_level(logging.INFO, "bertjax"):
+        rows = prepare(recipe(path), tmp_path / "kept")
+    train = [row for split, row in recipe(path).read() if split == "train"]
+    valid = [row for split, row in recipe(path).read() if split == "valid"]
+    assert list(rows.valid()) == valid and len(valid) > 60
+    fields = rows.train
+    lengths = [min(len(row.first.split()), 8) + 2 for row in train]
+    assert fields["input_ids"].lengths.tolist() == lengths
+    assert fields["labels"].tolist() == [int(row.label) for row in train]
+    report, texts = rows.report, {row.first for row in train}
+    assert report["rows"] == {"train": len(train), "valid": len(valid)}
+    assert report["duplicates"] == len(train) - len(texts) > 0
+    assert report["leaked"] == sum(row.first in texts for row in valid) > 0
+    assert report["truncated"] == sum(len(row.first.split()) > 8 for row in train) > 0
+    assert report["lengths"] == {"8": sum(n <= 8 for n in lengths), "12": sum(n > 8 for n in lengths)}
+    assert any("are also training rows" in message for message in caplog.messages)
+
+
+def test_prepared_rows_are_found_again_and_sources_are_not_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.tsv")
+    first = prepare(recipe(path), tmp_path / "kept")
+    monkeypatch.setattr(LabeledRows, "read", lambda self: pytest.fail("read again"))
+    again = prepare(recipe(path), tmp_path / "kept")
+    assert again.folder == first.folder and list(again.valid()) == list(first.valid())
+    assert again.facts == first.facts
+
+
+def test_other_rows_or_settings_are_prepared_elsewhere(tmp_path):
+    path = write(tmp_path / "a.tsv")
+    folder = PreparedRows(recipe(path), tmp_path, PreparationConfig()).folder
+    assert PreparedRows(recipe(path, on_bad_row="skip"), tmp_path, PreparationConfig()).folder != folder
+    assert PreparedRows(recipe(path), tmp_path, PreparationConfig(workers=2)).folder == folder
+    (tmp_path / "b").mkdir()
+    assert PreparedRows(recipe(path.rename(tmp_path / "b" / "a.tsv")), tmp_path, PreparationConfig()).folder == folder
+    write(tmp_path / "b" / "a.tsv", 601)
+    assert PreparedRows(recipe(tmp_path / "b" / "a.tsv"), tmp_path, PreparationConfig()).folder != folder
+
+
+def test_prepared_dir_is_the_place(tmp_path):
+    rows = prepare(recipe(write(tmp_path / "a.tsv")), tmp_path / "run", prepared_dir=str(tmp_path / "shared"))
+    assert rows.folder.parent == tmp_path / "shared" and not (tmp_path / "run").exists()
+
+
+def test_bad_rows_leave_nothing_that_looks_finished(tmp_path):
+    path = write(tmp_path / "a.tsv")
+    path.write_text(path.read_text() + "no label\n")
+    rows = PreparedRows(recipe(path), tmp_path / "kept", PreparationConfig())
+    with pytest.raises(UserError, match=r"a\.tsv:602: got one field"):
+        rows.run()
+    assert not rows.is_finished and not any(each.is_dir() for each in (tmp_path / "kept").iterdir())
+    assert len(prepare(recipe(path, on_bad_row="skip"), tmp_path / "kept").train["labels"]) > 0
+
+
+def test_two_workers_write_the_same_files(tmp_path, small_blocks):
+    path = write(tmp_path / "a.tsv")
+    one, two = (prepare(recipe(path), tmp_path / f"{n}", workers=n) for n in (1, 2))
+    assert files_of(one.folder) == files_of(two.folder)
+
+
+def _prepare_slowly(path: Path, home: Path) -> None:
+    original = stored.Writer.add
+
+    def slow(self: stored.Writer, fields: stored.Fields) -> None:
+        original(self, fields)
+        (home.parent / "began").touch()
+        time.sleep(600)
+
+    stored.Writer.add = slow  # type: ignore[method-assign]
+    prepare(recipe(path), home)
+
+
+def test_a_killed_preparation_is_done_again_from_the_beginning(tmp_path):
+    path, home = write(tmp_path / "a.tsv"), tmp_path / "kept"
+    process = multiprocessing.get_context("fork").Process(target=_prepare_slowly, args=(path, home))
+    process.start()
+    while not (tmp_path / "began").exists():
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    rows = PreparedRows(recipe(path), home, PreparationConfig())
+    assert not rows.is_finished and rows.folder.with_suffix(".partial").exists()
+    rows.run()
+    assert files_of(rows.folder) == files_of(prepare(recipe(path), tmp_path / "other").folder)
+    assert not rows.folder.with_suffix(".partial").exists()
+
+
+def test_validation_rows_alone_are_read_into_memory(tmp_path):
+    path = write(tmp_path / "a.tsv", 50)
+    rows = ValidRows(recipe(path, source="", valid_source=str(path)))
+    assert len(list(rows.valid())) == len(list(rows.valid())) == 50
+    assert sum(rows.facts["classes"]["valid"].values()) == 50 and not rows.facts["classes"]["train"]
+
+
+@pytest.mark.slow
+def test_beam_writes_the_same_files(tmp_path, small_blocks):
+    path = write(tmp_path / "a.tsv")
+    local = prepare(recipe(path), tmp_path / "local", workers=1)
+    beam = prepare(recipe(path), tmp_path / "beam", workers=2, beam=BeamConfig("DirectRunner"))
+    assert files_of(local.folder) == files_of(beam.folder)
+    assert json.loads((beam.folder / "manifest.json").read_text())["report"]["rows"]["train"] > 400

@@ -1,0 +1,83 @@
+"""Every task's rows are prepared to the same files by this process, by workers, and by Beam, and then found again."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from bertjax.data import prepared
+from bertjax.modes.resolved import Resolved
+from tests import tiny
+from tests.experiments import test_translation as translations
+
+SIZES = {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2, "model.intermediate_size": 16}
+SPANS = {"data.doc_stride": 6, "data.max_query_length": 8, "data.max_answer_length": 4}
+ROWS = {"data.seq_len": 24, "data.valid_fraction": 0.2, "batch_size": 4}
+SUMMARY = {"target_len": 8, "decoding.max_length": 6, "decoding.min_extra": 1, "num_scored": 2}
+TASKS = {
+    "classification": ("tiny", tiny.write_table, {}),
+    "tagging": ("tiny", tiny.write_sentences, {"data.lowercase": False}),
+    "question_answering": ("tiny", tiny.write_questions, SPANS),
+    "multiple_choice": ("tiny,swag", tiny.write_choices, {}),
+    "bertsum_ext": ("tiny", tiny.write_articles, {}),
+    "bertsum_abs": ("tiny", tiny.write_articles, {"data.vocab_size": 60, "data.vocab_file": "", **SUMMARY}),
+    "translation": ("tiny", None, {"data.vocab_size": 60, "model.num_decoder_layers": 1}),
+}
+
+
+@pytest.fixture
+def data_of(tmp_path):
+    """Makes the data of a task in a folder, from the same rows each time."""
+
+    def make(name, folder, **values):
+        size, write, own = TASKS[name]
+        rows = tmp_path / "rows"
+        rows.mkdir(exist_ok=True)
+        sources = write(rows) if write else pairs(rows)
+        tree = importlib.import_module(f"configs.{name}").get_config(size)
+        tree.update_from_flattened_dict({**SIZES, **ROWS, **sources, **own, "num_steps": 2, **values})
+        module = importlib.import_module(f"experiments.{name}")
+        return Resolved(module, module.resolve(json.loads(tree.to_json_best_effort()))).data(tmp_path / folder)
+
+    return make
+
+
+def pairs(folder):
+    translations.write_pairs(folder, count=60)
+    return {"data.source": str(folder / "train.en"), "data.target": str(folder / "train.de")}
+
+
+def files_of(folder):
+    """The prepared files; a folder of locks, vocabularies and one set of rows."""
+    (manifest,) = folder.glob("*/manifest.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in manifest.parent.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 500)
+    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_beam_writes_the_same_files(name, data_of, tmp_path, small_blocks):
+    beam = {"data.beam.runner": "DirectRunner", "data.workers": 2}
+    data_of(name, "local", **{"data.workers": 1}).prepare()
+    data_of(name, "beam", **beam).prepare()
+    assert files_of(tmp_path / "local") == files_of(tmp_path / "beam")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_another_seed_finds_the_rows(name, data_of, tmp_path, monkeypatch):
+    data_of(name, "kept").prepare()
+    before = files_of(tmp_path / "kept")
+    monkeypatch.setattr(prepared.PreparedRows, "_write", lambda *_: pytest.fail("prepared again"))
+    data = data_of(name, "kept", seed=7)
+    assert data.is_prepared
+    data.prepare()
+    assert files_of(tmp_path / "kept") == before
+    batch = next(data.batches("train", 0, np.arange(4)))
+    assert batch["input_ids"].any() and batch["weights"].any()
+    assert data.report()["rows"]["train"] > 20
