@@ -110,10 +110,8 @@ def make(name: str, init_from: str, folder: Path) -> tuple[common.Opened, list[L
     config.num_steps = 10**6  # more than are made
     opened = common.open_task(classification, config, folder / name)
     fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
-    rows, _ = labeled_text.read_splits(
-        build(LabeledTextConfig, {key: opened.keys.data[key] for key in fields}, "data"), False, 0
-    )
-    return opened, rows
+    text = build(LabeledTextConfig, {key: opened.keys.data[key] for key in fields}, "data")
+    return opened, list(labeled_text.read(text, text.source, "data.source", False))
 
 
 def seconds_of(call: Callable[[], None]) -> float:

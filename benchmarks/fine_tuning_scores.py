@@ -65,7 +65,8 @@ class Rows:
         self._names, self._seq_len = config["data"]["labels"], config["data"]["seq_len"]
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(config["init_from"])
         self.train, self.valid = (
-            [self._encoded(row) for row in rows] for rows in labeled_text.read_splits(text, self.numeric, 0)
+            [self._encoded(row) for row in labeled_text.read(text, getattr(text, key), f"data.{key}", self.numeric)]
+            for key in ("source", "valid_source")
         )
 
     @property

@@ -21,7 +21,8 @@ from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split
 from benchmarks.small_runs import Text
 from bertjax import modes
-from bertjax.data.fine_tuning import given_text, labeled_text, questions, tagged_words
+from bertjax.data.fine_tuning import choices, given_text, labeled_text, questions, tagged_words
+from bertjax.data.fine_tuning.choices import ChoicesConfig
 from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
 from bertjax.data.fine_tuning.tagged_words import Columns
 from bertjax.data.readers import sources
@@ -35,7 +36,6 @@ from bertjax.data.translation import parallel_text
 from bertjax.data.translation.parallel_text import ParallelTextConfig
 from bertjax.reporting import summaries
 from bertjax.training import inference
-from experiments import multiple_choice
 
 Read = Callable[[Path, bool], list[Any]]
 
@@ -79,7 +79,7 @@ _PAIRS = ParallelTextConfig(
     target_prefix=(),
     on_bad_row="stop",
 )
-_SWAG = multiple_choice.QuestionsConfig(
+_SWAG = ChoicesConfig(
     source="",
     valid_source="",
     valid_fraction=0.1,
@@ -217,7 +217,7 @@ def _read_bars(folder: Path, skips: bool) -> list[Any]:
 
 def _read_choices(folder: Path, skips: bool, **changes: Any) -> list[Any]:
     config = dataclasses.replace(_SWAG, on_bad_row=_on_bad_row(skips), **changes)
-    make = functools.partial(multiple_choice._labeled, config=config)
+    make = functools.partial(choices.read_labeled, config=config)
     return [tuple(question) for question in config.read(_first(folder), "data.source", make)]
 
 

@@ -125,7 +125,7 @@ def measure_task(name: str, size: str, updates: int, rounds: int, folder: Path) 
     bucketed = task_of(name, size, folder, packing=False, batch_size=32)
     rows = bucketed.settings.batch_size
     if name in _FILES:  # for as many examples an update; the batches of translation hold as many tokens anyway
-        lengths = np.array([len(row["input_ids"]) for row in bucketed.data.encoded()])
+        lengths = bucketed.data.fields()["input_ids"].lengths
         rows = max(1, round(rows * lengths.mean() / bucketed.keys.data["seq_len"]))
     tasks = {"bucketed": bucketed, "packed": task_of(name, size, folder, packing=True, batch_size=rows)}
     contenders = {key: common.OurTraining(each, updates, _WARMUP) for key, each in tasks.items()}
