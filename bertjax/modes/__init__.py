@@ -95,7 +95,6 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
         _write(request.output, record)
         return Outcome.DONE if record["can_learn"] else Outcome.FAILED
     data, _ = text.checked(resolved, workdir)
-    text.check_rows(resolved, data)
     text.prepare(data, workdir, is_of_run=False)
     return Outcome.DONE
 

@@ -44,7 +44,6 @@ def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
     """Prepares the text in `workdir` and returns the record of `overfit_one_batch`."""
     data, checked = text.checked(resolved, workdir)
     loop.check(checked.task, checked.settings, checked.config)
-    text.check_rows(resolved, data)
     text.prepare(data, workdir, is_of_run=False)
     complete = resolved.complete(data.facts)
     return overfit_one_batch(complete.task, data, complete.settings)

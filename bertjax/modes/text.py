@@ -22,12 +22,6 @@ def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
     return data, complete
 
 
-def check_rows(resolved: Resolved, data: Data) -> None:
-    """Reads up to the first validation example, so that bad rows raise UserError; not before data are prepared."""
-    if data.is_prepared and resolved.config["data"]["source"]:
-        next(data.held_out(), None)
-
-
 def prepare(data: Data, workdir: Path, *, is_of_run: bool) -> None:
     """Prepares the data of a run.
 

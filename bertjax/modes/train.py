@@ -34,7 +34,6 @@ def train(
     """
     data, checked = text.checked(resolved, workdir)
     loop.check(checked.task, checked.settings, checked.config)
-    text.check_rows(resolved, data)
     with run_folder.alone(workdir):
         distributed.on_first_process(lambda: resolved.check_folder(workdir))
         text.prepare(data, workdir, is_of_run=True)
