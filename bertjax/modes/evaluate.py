@@ -61,7 +61,8 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
         resolved = resolved._replace(config={**resolved.config, "data": data_config})
     data = resolved.data(folder)
     if not data.is_prepared:
-        resolved.rehearsed()
+        if run is None:
+            resolved.rehearsed()  # reports invalid settings before rows are read
         text.prepare(data, folder, is_of_run=False)
     return data
 

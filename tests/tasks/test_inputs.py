@@ -77,6 +77,7 @@ def settings(home, name, values):
     own = {"init_from": str(home / "bert")} if is_feature else {**SIZES, "num_steps": 2}
     if is_translation:
         sides = {f"data.{side}": str(home / f"pairs.{end}") for side, end in (("source", "en"), ("target", "de"))}
+        sides |= {key.replace("data.", "data.valid_"): path for key, path in sides.items()}
         own |= {**sides, "data.vocab_size": 40, "decoding.max_length": 16, "model.num_decoder_layers": 1}
     elif not is_feature and experiment != "bert_pretraining":
         own["data.vocab_file"] = str(home / "vocabulary")
