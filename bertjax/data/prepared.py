@@ -32,7 +32,7 @@ from bertjax.data.beam import BeamConfig
 from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.stored import Fields, Ragged
-from bertjax.errors import UserError
+from bertjax.errors import UserError, restored
 from bertjax.files import PARTS, completed, made_once
 from bertjax.progress import track
 
@@ -253,7 +253,7 @@ def _dumped(row: Any) -> str:
 def _by_beam(
     blocks: Iterable[list[R]],
     encode: Callable[[Sequence[R]], Encoded],
-    restored: Callable[[Any], R],
+    row_of: Callable[[Any], R],
     folder: Path,
     config: BeamConfig,
     num_workers: int,
@@ -264,38 +264,45 @@ def _by_beam(
     for number, rows in enumerate(blocks):
         paths.append(str(folder / PARTS / f"{number:08d}"))
         Path(paths[-1]).write_text("".join(map(_dumped, rows)), encoding="utf-8")
-    beam.for_each(config, num_workers, functools.partial(_encode_file, encode=encode, restored=restored), paths)
+    beam.for_each(config, num_workers, functools.partial(_encode_file, encode=encode, row_of=row_of), paths)
     return map(_load, paths)
 
 
-def _encode_file(path: str, encode: Callable[[Sequence[R]], Encoded], restored: Callable[[Any], R]) -> None:
+def _encode_file(path: str, encode: Callable[[Sequence[R]], Encoded], row_of: Callable[[Any], R]) -> None:
     """Encodes a block; called by a worker of Beam."""
     text = Path(path).read_text(encoding="utf-8")
-    encoded = encode([restored(json.loads(line)) for line in text.splitlines()])
-    with completed(_encoded_path(path)) as partial, partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, **stored.flat(encoded.fields))
-    with completed(_counts_path(path)) as partial:
-        partial.write_text(json.dumps(encoded.counts))
+    try:
+        fields, counts = encode([row_of(json.loads(line)) for line in text.splitlines()])
+        outcome: Mapping[str, Any] = {"counts": counts}
+    except UserError as error:  # which Beam would bury in a traceback
+        fields, outcome = {}, {"error": str(error)}
+    with completed(_fields_path(path)) as partial, partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **stored.flat(fields))
+    with completed(_outcome_path(path)) as partial:
+        partial.write_text(json.dumps(outcome))
 
 
 def _load(path: str) -> Encoded:
-    """Reads what `_encode_file` wrote. Raises UserError if the worker did not write here."""
-    if not _counts_path(path).exists():
+    """Reads what `_encode_file` wrote. Raises UserError if the worker did, or did not write here."""
+    if not _outcome_path(path).exists():
         raise UserError(
             "rows to encode by Beam",
-            got=f"no {_counts_path(path)}",
+            got=f"no {_outcome_path(path)}",
             expected="a folder that all workers of Beam see",
             fix="set --config.data.prepared_dir to such a folder",
         )
-    with np.load(_encoded_path(path)) as arrays:
-        return Encoded(stored.grouped(dict(arrays)), json.loads(_counts_path(path).read_text()))
+    outcome = json.loads(_outcome_path(path).read_text())
+    if "error" in outcome:
+        raise restored(outcome["error"])
+    with np.load(_fields_path(path)) as arrays:
+        return Encoded(stored.grouped(dict(arrays)), outcome["counts"])
 
 
-def _encoded_path(path: str) -> Path:
+def _fields_path(path: str) -> Path:
     return Path(f"{path}.npz")
 
 
-def _counts_path(path: str) -> Path:
+def _outcome_path(path: str) -> Path:
     return Path(f"{path}.json")
 
 
@@ -352,8 +359,12 @@ class _Census:
 
 def _tell(report: Mapping[str, Any]) -> None:
     """Logs a report, and warns of validation rows that are also trained on."""
-    for name, value in report.items():
-        _log.info("prepared rows: %s %s", name, value)
+    rows = report["rows"]
+    others = ", ".join(f"{value} {name}" for name, value in report.items() if isinstance(value, int))
+    _log.info("prepared %d training and %d validation rows: %s", rows[TRAIN], rows[VALID], others)
+    _log.info(
+        "training rows by number of tokens: %s", ", ".join(f"up to {n}: {c}" for n, c in report["lengths"].items())
+    )
     if report["leaked"]:
-        share = report["leaked"] / report["rows"][VALID]
-        _log.warning("%d validation rows (%.1f %%) are also training rows", report["leaked"], 100 * share)
+        share = 100 * report["leaked"] / rows[VALID]
+        _log.warning("%d validation rows (%.1f %%) are also training rows", report["leaked"], share)

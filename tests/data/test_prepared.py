@@ -183,3 +183,16 @@ def test_beam_writes_the_same_files(tmp_path, small_blocks):
     beam = prepare(recipe(path), tmp_path / "beam", workers=2, beam=BeamConfig("DirectRunner"))
     assert files_of(local.folder) == files_of(beam.folder)
     assert json.loads((beam.folder / "manifest.json").read_text())["report"]["rows"]["train"] > 400
+
+
+def test_an_error_of_a_worker_of_beam_is_that_of_the_row(tmp_path):
+    (tmp_path / "0").write_text('"a"\n"b"\n')
+
+    def encode(rows):
+        raise UserError("a row", got=rows, expected="another", fix="correct it")
+
+    prepared._encode_file(str(tmp_path / "0"), encode, str)
+    with pytest.raises(UserError, match=r"a row: got \['a', 'b'\]; expected another"):
+        prepared._load(str(tmp_path / "0"))
+    with pytest.raises(UserError, match=r"got no .*1\.json; expected a folder that all workers of Beam see"):
+        prepared._load(str(tmp_path / "1"))
