@@ -80,7 +80,8 @@ def made_once(folder: Path, last: str, write: Callable[[Path], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_suffix(".partial")
     with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # file systems without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / last).exists():
             return
         partial.mkdir(exist_ok=True)

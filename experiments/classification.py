@@ -184,7 +184,8 @@ class ClassificationData(FineTuningData[Config, LabeledText]):
     @functools.cached_property
     def _held_out(self) -> list[Example]:
         rows = list(self.read.valid())
-        labels = (np.float32(row.label) if self._numeric else np.int32(self._place(str(row.label))) for row in rows)
+        places = {name: np.int32(self._place(name)) for name in self.read.facts["classes"]["valid"]}
+        labels = (np.float32(row.label) if self._numeric else places[str(row.label)] for row in rows)
         return [to_example([row], label) for row, label in zip(self.recipe.inputs(rows), labels, strict=True)]
 
     def held_out(self) -> Iterator[Example]:

@@ -139,8 +139,8 @@ class PreparedRows(Generic[R]):
         """
         self._recipe, self._num_workers, self._beam = recipe, config.workers, config.beam
         home = Path(config.prepared_dir or default_dir)
-        key = [_FORMAT, type(recipe).__name__, unicodedata.unidata_version, recipe.key()]
-        self.folder = home.absolute() / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        self._digest = _digest(recipe)
+        self.folder = home.absolute() / self._digest
 
     @property
     def is_finished(self) -> bool:
@@ -202,6 +202,13 @@ class PreparedRows(Generic[R]):
             self._encode(self._training_rows(held_out), facts, folder, census)
         manifest = {"facts": facts, "report": census.report()}
         self._recipe.check(**manifest)
+        if _digest(self._recipe) != self._digest:
+            raise UserError(
+                "the rows to prepare",
+                got="files that changed while they were read",
+                expected="the same content until the end",
+                fix="start again",
+            )
         with completed(folder / _MANIFEST) as path:
             path.write_text(json.dumps(manifest, indent=1) + "\n")
 
@@ -226,6 +233,11 @@ class PreparedRows(Generic[R]):
             writer.add(part.fields)
             census.add(part)
         writer.finish()
+
+
+def _digest(recipe: Recipe[Any]) -> str:
+    key = [_FORMAT, type(recipe).__name__, unicodedata.unidata_version, recipe.key()]
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class ValidRows(Generic[R]):

@@ -63,7 +63,10 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
     if not data.is_prepared:
         if run is None:
             resolved.rehearsed()  # reports invalid settings before rows are read
-        text.prepare(data, folder, is_of_run=False)
+        if resolved.config["data"].get("prepared_dir") == str(temporary):
+            data.prepare()  # every process has a temporary folder of its own
+        else:
+            text.prepare(data, folder, is_of_run=False)
     return data
 
 

@@ -19,7 +19,15 @@ _log = logging.getLogger(__name__)
 SOURCES = ("valid_source", "valid_target", "test_source", "test_target")
 _TRAINING_SOURCES = ("source", "target")
 # Keys that never change the result of training; each experiment adds its FREE_AFTER_TRAINING.
-_ALWAYS = ("mesh", "model.attention_backend", "model.dtype", "data.on_bad_row")
+_ALWAYS = (
+    "mesh",
+    "model.attention_backend",
+    "model.dtype",
+    "data.on_bad_row",
+    "data.workers",
+    "data.prepared_dir",
+    "data.beam",
+)
 
 
 def override(config: Mapping[str, Any], overrides: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:

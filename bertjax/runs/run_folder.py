@@ -78,9 +78,9 @@ def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
 
 def _discard(workdir: Path, kind: type[BaseException] | None, *_: object) -> None:
     """Deletes a folder without a config or prepared data if a UserError leaves the block."""
-    prepared = (path.is_dir() and path.suffix != ".partial" for path in (workdir / "data").glob("*"))
-    if kind and issubclass(kind, UserError) and not (workdir / "config.json").exists() and not any(prepared):
-        shutil.rmtree(workdir)
+    kept = (workdir / "config.json").exists() or next(workdir.rglob("manifest.json"), None)  # of prepared data
+    if kind and issubclass(kind, UserError) and not kept:
+        shutil.rmtree(workdir, ignore_errors=True)
 
 
 def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection[str] = ()) -> None:

@@ -150,14 +150,27 @@ def runs(
         if before:
             arguments.append(f"--config.init_from={before}")
             config["init_from"] = str(before)
-        if config.get("data", _NONE).get("prepared_dir") == "":  # rows that all runs share
-            prepared = str(workdir / "prepared")
-            arguments.append(f"--config.data.prepared_dir={prepared}")
-            config["data"] = {**config["data"], "prepared_dir": prepared}
+        placed = with_shared_rows(config, workdir, folder)
+        if placed != config:
+            arguments.append(f"--config.data.prepared_dir={placed['data']['prepared_dir']}")
         arguments.append(f"--config.seed={seed}")
         figures = tuple(metric.figure for metric in sweep.metrics if metric.stage == stage.name)
-        found.append(Run(folder, tuple(arguments), config, before, tuple(keys), figures))
+        found.append(Run(folder, tuple(arguments), placed, before, tuple(keys), figures))
     return tuple(found)
+
+
+def with_shared_rows(config: Mapping[str, Any], workdir: Path, folder: Path) -> dict[str, Any]:
+    """Returns a run's config with a place for prepared rows that all runs share, unless it states one.
+
+    Args:
+      config: the config.
+      workdir: the folder of all runs.
+      folder: the run's folder. A run that has prepared its own rows keeps them.
+    """
+    data = config.get("data", _NONE)
+    if data.get("prepared_dir") != "" or next((folder / "data").glob("*/manifest.json"), None):
+        return dict(config)
+    return {**config, "data": {**data, "prepared_dir": str((workdir / "prepared").absolute())}}
 
 
 def run_of(runs: Sequence[Run], row: str, stage: str, seed: int) -> Run:

@@ -15,7 +15,7 @@ from bertjax.modes.report import write_page
 from bertjax.progress import track
 from bertjax.reporting.runs import read_run
 from bertjax.sweeps import running
-from bertjax.sweeps.expansion import Key, Run
+from bertjax.sweeps.expansion import Key, Run, with_shared_rows
 from bertjax.sweeps.figures import Evaluation, Figure, evaluation, summarize
 
 
@@ -59,11 +59,16 @@ def train_seeds(
     numbers = parse_seeds(seeds)
     _check_alone(request.mode, overridden)
     config = modes.config_of(request, given)
-    if config.get("data", {}).get("prepared_dir") == "":  # rows that all seeds share
-        config = {**config, "data": {**config["data"], "prepared_dir": str(Path(request.workdir) / "prepared")}}
     folders = {seed: Path(request.workdir) / f"seed{seed}" for seed in numbers}
     runs = [
-        Run(folder, (), {**config, "seed": seed}, None, (Key("", "train", seed),), None)
+        Run(
+            folder,
+            (),
+            {**with_shared_rows(config, Path(request.workdir), folder), "seed": seed},
+            None,
+            (Key("", "train", seed),),
+            None,
+        )
         for seed, folder in folders.items()
     ]
     for run in runs:

@@ -136,6 +136,29 @@ def test_bad_rows_leave_nothing_that_looks_finished(tmp_path):
     assert len(prepare(recipe(path, on_bad_row="skip"), tmp_path / "kept").train["labels"]) > 0
 
 
+def test_rows_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.tsv")
+    rows, encode = PreparedRows(recipe(path), tmp_path / "kept", PreparationConfig()), LabeledRows.encode
+
+    def changing(self, *arguments, **named):
+        path.write_text(path.read_text() + "a cat\t1\n")
+        return encode(self, *arguments, **named)
+
+    monkeypatch.setattr(LabeledRows, "encode", changing)
+    with pytest.raises(UserError, match="files that changed while they were read"):
+        rows.run()
+    assert not rows.is_finished
+
+
+def test_files_of_another_process_are_not_finished(tmp_path):
+    writer = stored.Writer(tmp_path / "rows")
+    writer.add({"labels": np.arange(3)})
+    (tmp_path / "rows" / "labels").unlink()
+    (tmp_path / "rows" / "labels").write_bytes(b"others")
+    with pytest.raises(OSError, match="another process"):
+        writer.finish()
+
+
 def test_two_workers_write_the_same_files(tmp_path, small_blocks):
     path = write(tmp_path / "a.tsv")
     one, two = (prepare(recipe(path), tmp_path / f"{n}", workers=n) for n in (1, 2))

@@ -2,12 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from bertjax.errors import UserError
 from bertjax.sweeps import expansion, folder
-from bertjax.sweeps.expansion import Key
+from bertjax.sweeps.expansion import Key, with_shared_rows
 from configs.sweeps import parts
 from tests.sweeps import made
 from tests.tiny import check_told as check
@@ -274,3 +275,15 @@ def test_what_is_kept_reads_back(tmp_path):
     assert kept["sweep"] == "sweep.py:tiny"
     assert list(kept["rows"]) == ["base", "No A", "No A & B"]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_runs_share_prepared_rows_unless_they_have_their_own(tmp_path):
+    config = {"data": {"prepared_dir": "", "source": "a"}}
+    shared = with_shared_rows(config, tmp_path, tmp_path / "runs" / "one")
+    assert shared == {"data": {"prepared_dir": str(tmp_path / "prepared"), "source": "a"}}
+    assert with_shared_rows(shared, Path("elsewhere"), tmp_path / "runs" / "one") == shared
+    (tmp_path / "runs" / "two" / "data" / "1f").mkdir(parents=True)
+    assert with_shared_rows(config, tmp_path, tmp_path / "runs" / "two") == shared
+    (tmp_path / "runs" / "two" / "data" / "1f" / "manifest.json").touch()
+    assert with_shared_rows(config, tmp_path, tmp_path / "runs" / "two") == config
+    assert with_shared_rows({"seed": 1}, tmp_path, tmp_path / "runs" / "one") == {"seed": 1}

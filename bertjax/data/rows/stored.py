@@ -1,9 +1,11 @@
 """Rows as flat arrays: in memory, or written block by block to files and memory-mapped."""
 
+import errno
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -72,16 +74,22 @@ class Writer:
         """
         folder.mkdir()
         self._folder, self._dtypes = folder, dict[str, str]()
+        self._files, self._sizes = dict[str, BinaryIO](), Counter[str]()
 
     def add(self, fields: Fields) -> None:
         """Appends rows. All calls pass the same fields with the same dtypes."""
         for name, array in flat(fields).items():
             assert self._dtypes.setdefault(name, array.dtype.str) == array.dtype.str, f"another dtype of {name!r}"
-            with (self._folder / name).open("ab") as file:
-                array.tofile(file)
+            if name not in self._files:
+                self._files[name] = (self._folder / name).open("xb")
+            self._sizes[name] += self._files[name].write(array.tobytes())
 
     def finish(self) -> None:
-        """Completes the folder."""
+        """Completes the folder. Raises OSError if another process has deleted or replaced its files."""
+        for name, file in self._files.items():
+            file.close()
+            if (self._folder / name).stat().st_size != self._sizes[name]:
+                raise OSError(errno.EIO, "written by another process too", str(self._folder / name))
         (self._folder / _DTYPES).write_text(json.dumps(self._dtypes) + "\n")
 
 

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 from bertjax import words
@@ -48,7 +49,8 @@ class ArticleRecipe(Recipe[Article]):
     def key(self) -> Any:
         """See `Recipe.key`. Raises UserError for missing sources."""
         configs = [dataclasses.asdict(config) for config in (self.labels, self.rows)]
-        return [article_text.fingerprints(self.articles), configs, self.tokenizer.key, self.inputs]
+        splitter = metadata.version("nltk")  # which splits sentences and stems words
+        return [article_text.fingerprints(self.articles), configs, self.tokenizer.key, self.inputs, splitter]
 
     def read(self) -> Iterator[tuple[str, Article]]:
         """See `Recipe.read`. Training articles come last, so that errors in the few others are found soon."""
