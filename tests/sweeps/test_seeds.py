@@ -127,7 +127,7 @@ def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, m
             patch.setattr(loop.Trainer, name, method)
             outcome = run_on_one(*command)
         assert outcome.status == 75 and outcome.stdout == ""
-        assert [path.name for path in tmp_path.iterdir()] == ["prepared", "seed3"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["prepared", "seed3"]
 
     command = [*flags, f"--workdir={tmp_path}", "--seeds=3,0"]
     stopped("settle")
