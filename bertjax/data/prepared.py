@@ -111,7 +111,7 @@ class Recipe(abc.ABC, Generic[R]):
         """Encodes training rows. `facts` are those of `survey`."""
 
     def scored(self, row: R) -> R:
-        """Returns a row of a split other than "train" as it is stored. Default: as read."""
+        """Returns what is stored of a row of a split other than "train". Default: the row itself."""
         return row
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:

@@ -343,7 +343,7 @@ def _not_utf8(error: UnicodeDecodeError, offset: int) -> str:
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """Returns the error for a file that the system does not let be read."""
+    """Returns the error for a file that the operating system refuses to read."""
     reason = getattr(error, "strerror", None) or str(error)
     fix = "correct the path, or the file's permissions"
     return UserError(str(path), got=f"an unreadable file ({reason})", expected="a readable one", fix=fix)
