@@ -9,7 +9,7 @@ LAUNCH := $(BIN)/python launch.py
 TESTS ?= tests
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal --durations=10
 # Shapes and types of all calls, which the slow tests check as they run.
-CHECKED := --jaxtyping-packages=bertjax,experiments,beartype.beartype
+CHECKED := --jaxtyping-packages=bertjax,beartype.beartype
 DEMO := runs/demo
 DATES := runs/demo-translation
 SUMMARIES := runs/demo-summarization

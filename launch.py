@@ -68,7 +68,7 @@ _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands"
 
 def main(argv: list[str]) -> None:
     """Runs the mode. What the user can mend is told in one line, and the exit status is 1; see `modes.Outcome`."""
-    show_lines(("bertjax", "experiments"))
+    show_lines(("bertjax",))
     try:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
@@ -134,7 +134,7 @@ def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def _experiment(name: str) -> Any:
     names = tuple(sorted(path.stem for path in Path(__file__).with_name("experiments").glob("[a-z]*.py")))
-    return importlib.import_module(f"experiments.{choice(name, names, 'experiment')}")
+    return importlib.import_module(f"bertjax.experiments.{choice(name, names, 'experiment')}")
 
 
 def _load(arguments: Sequence[str]) -> dict[str, Any]:
@@ -177,5 +177,10 @@ def _told() -> Iterator[None]:
         raise UserError("flags", got=got, expected=expected, fix="correct it; write --config.KEY=VALUE") from error
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Runs the command line; the console command `bertjax` calls it."""
     app.run(main, flags_parser=_parse_flags)
+
+
+if __name__ == "__main__":
+    run()

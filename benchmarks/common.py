@@ -22,17 +22,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import build_part
+from bertjax.configs.bert_pretraining import get_config
+from bertjax.configs.sizes import SIZES
 from bertjax.contract import Batch
 from bertjax.data.readers import documentation
+from bertjax.experiments import bert_pretraining
 from bertjax.modes.resolved import Resolved
 from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.loop import Trainer
-from configs.bert_pretraining import get_config
-from configs.sizes import SIZES
-from experiments import bert_pretraining
 
 _NUM_SPECIALS = 5  # [PAD] [UNK] [CLS] [SEP] [MASK]
 # glibc gives large arrays back to the system at once and fetches fresh pages for the next ones, unless told otherwise.

@@ -21,14 +21,14 @@ import jax
 
 from benchmarks import common
 from bertjax.config import build
+from bertjax.configs import classification as config_file
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.experiments import classification
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
-from configs import classification as config_file
-from experiments import classification
 
 _FILES = {"mrpc": ("mrpc/train.tsv", "mrpc/dev.tsv"), "sst2": ("sst2/train.tsv.gz", "sst2/dev.tsv")}
 _BATCH_SIZES = (1, 8, 32, 64)

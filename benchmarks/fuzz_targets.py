@@ -16,11 +16,10 @@ from unittest import mock
 
 import numpy as np
 
-import launch
 from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split
 from benchmarks.small_runs import Text
-from bertjax import modes
+from bertjax import launch, modes
 from bertjax.data.fine_tuning import choices, given_text, labeled_text, questions, tagged_words
 from bertjax.data.fine_tuning.choices import ChoicesConfig
 from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig

@@ -25,17 +25,17 @@ from ml_collections import ConfigDict
 
 from benchmarks import common
 from benchmarks.gpu import Clock
+from bertjax.configs import bertsum_abs as bertsum_abs_config
+from bertjax.configs import bertsum_ext as bertsum_ext_config
+from bertjax.configs import translation as translation_config
 from bertjax.contract import Batch, Task
 from bertjax.data.readers import documentation
+from bertjax.experiments import bertsum_abs, bertsum_ext, translation
 from bertjax.planning.flops import training_flops
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
-from configs import bertsum_abs as bertsum_abs_config
-from configs import bertsum_ext as bertsum_ext_config
-from configs import translation as translation_config
-from experiments import bertsum_abs, bertsum_ext, translation
 
 _PEAK = 989.5e12  # dense bfloat16 operations a second of an H100 or H200, by the data sheet
 _WRITTEN = 30  # tokens of what is translated; PreSumm's 50 at least of what is summarized

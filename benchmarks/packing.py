@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import common, translation_step
+from bertjax.configs import classification as classification_config
 from bertjax.contract import Batch
-from configs import classification as classification_config
-from experiments import classification, translation
+from bertjax.experiments import classification, translation
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522")
 _COUNTED = 2**21  # tokens, padding included, that padding is counted in

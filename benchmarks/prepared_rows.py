@@ -25,11 +25,11 @@ import numpy as np
 
 from benchmarks.preparation import memory
 from bertjax.config import build_part
+from bertjax.configs import classification as config_file
 from bertjax.data.readers import documentation
 from bertjax.data.text import wordpiece_trainer
 from bertjax.data.text.tokenizers import WordPiece
-from configs import classification as config_file
-from experiments import classification
+from bertjax.experiments import classification
 
 LATER = 100_000  # the batch of `resume`
 

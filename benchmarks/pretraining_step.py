@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from benchmarks import common, step_profile
-from configs.sizes import SIZES
+from bertjax.configs.sizes import SIZES
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522", "tiny:32x128:4096", "tiny:32x128:30522")
 _HEADER = ["step", "tokens/s, median (quartiles)", "fastest round", "GFLOP/s", "of the fastest product"]

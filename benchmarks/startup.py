@@ -147,7 +147,7 @@ def _probe(path: str, arguments: list[str]) -> None:
     probe.install()
     from absl import app
 
-    import launch
+    from bertjax import launch
 
     sys.argv = ["launch.py", *arguments]
     try:

@@ -22,16 +22,16 @@ import numpy as np
 
 from benchmarks import common, torch_summarization
 from benchmarks.torch_summarization import TorchSummarization
+from bertjax.configs.bertsum_ext import get_config
 from bertjax.contract import Batch
 from bertjax.data.summarization.article_rows import with_labels
 from bertjax.data.summarization.limits import LimitedArticle
+from bertjax.experiments import bertsum_ext
 from bertjax.tasks.summarization import Encoding
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
-from configs.bertsum_ext import get_config
-from experiments import bertsum_ext
 
 _ROWS = 6  # of 512 tokens: 3,072 places of a batch
 _TOKENS = 3000  # of a batch of PreSumm's, padding included: -batch_size 3000

@@ -25,7 +25,7 @@ from benchmarks import common, torch_summarization
 from benchmarks.summarization import encoded
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.contract import Example
-from experiments import bertsum_ext
+from bertjax.experiments import bertsum_ext
 
 _PREDICTED_TOKENS = 4096  # of a batch; nothing but the time depends on it
 _LEAST = 1e-7  # a probability's distance from 0 and 1, so that its logit is a number

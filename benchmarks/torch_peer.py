@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from benchmarks.common import Shape
-from configs.sizes import SIZES
+from bertjax.configs.sizes import SIZES
 
 _IGNORED = -100
 

@@ -20,11 +20,11 @@ from ml_collections import ConfigDict
 
 from benchmarks import common
 from bertjax.config import build
+from bertjax.configs.translation import get_config
 from bertjax.contract import Batch
+from bertjax.experiments import translation
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.tasks.translators import open_vocabularies
-from configs.translation import get_config
-from experiments import translation
 
 _HEADER = ["model", "target places a batch", "ours, target tokens/s", "PyTorch", "ratio", "our compilation"]
 

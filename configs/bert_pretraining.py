@@ -21,8 +21,8 @@ tests of 79.6 (base) and 82.1 (large) in the paper.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import parts
-from configs.sizes import SIZES
+from bertjax.configs import parts
+from bertjax.configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:

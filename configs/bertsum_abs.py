@@ -30,8 +30,8 @@ and 42.13, 19.60 and 39.18 for BertSumExtAbs, on four GPUs.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import parts
-from configs.sizes import SIZES
+from bertjax.configs import parts
+from bertjax.configs.sizes import SIZES
 
 _BASELINE = "baseline"
 

@@ -43,8 +43,8 @@ the classifier, on three GPUs.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import parts
-from configs.sizes import SIZES
+from bertjax.configs import parts
+from bertjax.configs.sizes import SIZES
 
 _SCORERS = ("classifier", "transformer", "rnn")
 

@@ -24,8 +24,8 @@ BERT's recipe: 3 epochs of batches of 32 at 5e-5 (the paper also tries 4e-5, 3e-
 
 from ml_collections import ConfigDict
 
-from configs import glue, parts
-from configs.sizes import SIZES
+from bertjax.configs import glue, parts
+from bertjax.configs.sizes import SIZES
 
 TASKS = (*glue.TASKS, "mnli_mismatched")
 # The last metric of a task tells its best checkpoint.

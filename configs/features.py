@@ -21,7 +21,7 @@ with a tab between them, which become one row as in BERT's pretraining; of table
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import parts
+from bertjax.configs import parts
 
 POOLINGS = ("piece", "word", "sentence")
 

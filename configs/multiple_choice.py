@@ -19,8 +19,8 @@ accuracy of 81.6 % on the development set, BERT-Large 86.6 %.
 
 from ml_collections import ConfigDict
 
-from configs import parts
-from configs.sizes import SIZES
+from bertjax.configs import parts
+from bertjax.configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:

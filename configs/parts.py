@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs.sizes import SIZES
+from bertjax.configs.sizes import SIZES
 
 
 def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:

@@ -27,8 +27,8 @@ BERT's recipe: batches of 32 at 5e-5, for 3 epochs; of 48 for 2 with SQuAD 2.0. 
 
 from ml_collections import ConfigDict
 
-from configs import parts
-from configs.sizes import SIZES
+from bertjax.configs import parts
+from bertjax.configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:

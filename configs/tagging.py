@@ -30,8 +30,8 @@ and 92.4 on its test set, with the document around each sentence, which is not u
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import parts
-from configs.sizes import SIZES
+from bertjax.configs import parts
+from bertjax.configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:

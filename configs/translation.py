@@ -27,7 +27,7 @@ The paper's base has 27.3 BLEU from English to German (newstest2014), 100,000 up
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import parts
+from bertjax.configs import parts
 
 # layers of each side, width, heads, feed-forward size, dropout
 _TRANSFORMERS = {

@@ -63,8 +63,8 @@ def keys(name: str) -> list[Key]:
     """The keys of a config file."""
     found: dict[str, Key] = {}
     for variant in _VARIANTS.get(name, ("",)):
-        config = importlib.import_module(f"configs.{name}").get_config(variant).to_dict()
-        module = importlib.import_module(f"experiments.{config['experiment']}")
+        config = importlib.import_module(f"bertjax.configs.{name}").get_config(variant).to_dict()
+        module = importlib.import_module(f"bertjax.experiments.{config['experiment']}")
         training = TrainingConfig if "optimizer" in config else InferenceConfig
         for key in _keys(config, [module.Config, training], _reach(module), ""):
             found.setdefault(key.name, key)

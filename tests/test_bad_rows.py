@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.configs import classification as config_file
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from configs import classification as config_file
 from tests import tiny
 from tests.random_params import random_params
 from tests.tiny import check_told as check

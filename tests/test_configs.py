@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 MODULES = {
     path.stem: module
     for path in sorted((ROOT / "configs").glob("*.py"))
-    if hasattr(module := importlib.import_module(f"configs.{path.stem}"), "get_config")
+    if hasattr(module := importlib.import_module(f"bertjax.configs.{path.stem}"), "get_config")
 }
 del MODULES["features"]  # which trains nothing, and has no sizes: tests/experiments/test_features.py
 SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.items()}
@@ -87,7 +87,7 @@ def tree_of(name: str, size: str) -> dict[str, Any]:
 
 def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
     """The task of a config, without text, and its settings."""
-    module = importlib.import_module(f"experiments.{tree['experiment']}")
+    module = importlib.import_module(f"bertjax.experiments.{tree['experiment']}")
     check_unresolved((TrainingConfig, module.Config), tree)
     resolved = Resolved(module, module.resolve(tree))
     resolved.data(Path("unused"))
@@ -258,7 +258,7 @@ def test_the_default_length_fits_the_model(name):
         task, _ = make(tree)
         assert task._config.data["seq_len"] == expected
     tree = changed(tree, ("data", "seq_len"), 128)
-    resolved = importlib.import_module(f"experiments.{name}").resolve(tree)
+    resolved = importlib.import_module(f"bertjax.experiments.{name}").resolve(tree)
     assert resolved["data"]["seq_len"] == 128
 
 

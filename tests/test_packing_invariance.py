@@ -109,7 +109,7 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
 
 def fine_tuning(name, folder, **overrides):
     experiment, write, changes = FINE_TUNING[name]
-    tree = importlib.import_module(f"configs.{experiment}").get_config("tiny")
+    tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config("tiny")
     tree.update_from_flattened_dict({**SMALL, **write(folder), **changes, **overrides})
     return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "kept")
 

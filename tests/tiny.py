@@ -20,14 +20,14 @@ from absl import flags
 from absl.testing import flagsaver
 from jax.sharding import SingleDeviceSharding
 
-import launch
+from bertjax import launch
+from bertjax.configs import bert_pretraining as config_file
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.experiments import bert_pretraining
 from bertjax.modes.resolved import Resolved
 from bertjax.runs import checkpoints
 from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import with_shardings
-from configs import bert_pretraining as config_file
-from experiments import bert_pretraining
 
 _NAMES = ("Ann", "Bob", "Kim")
 _PLACES = ("house", "tree", "river")
@@ -283,7 +283,7 @@ class Ready(NamedTuple):
 
 def ready(tree: Mapping[str, Any], folder: Path) -> Ready:
     """The task, the data, prepared in a folder, and the settings of the config of a new run."""
-    module = importlib.import_module(f"experiments.{tree['experiment']}")
+    module = importlib.import_module(f"bertjax.experiments.{tree['experiment']}")
     resolved = Resolved(module, module.resolve(tree))
     data = resolved.data(folder)
     data.prepare()
@@ -368,7 +368,7 @@ def _flags_kept():
 
 @contextlib.contextmanager
 def _logging_kept():
-    loggers = [logging.getLogger(name) for name in ("bertjax", "experiments", "absl", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("bertjax", "absl", "asyncio")]
     before = [(logger.level, list(logger.handlers), logger.propagate) for logger in loggers]
     yield
     for logger, (level, handlers, propagate) in zip(loggers, before, strict=True):

@@ -11,7 +11,7 @@ its vocabulary is uncased.
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _FEATURES = {"ner": "configs/tagging.py:features"}
 # layers, how they become one, the paper's F1

@@ -14,7 +14,7 @@ as many; in its few updates 80/0/20 and 0/0/100 learn nothing yet, see docs/resu
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _HEADINGS = ("MNLI", "NER fine-tuned", "NER features")
 # mask, keep, replace, in percent

@@ -13,7 +13,7 @@ from 1 layer of width 64 to 2 of width 128.
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _TASKS = {"mnli": "MNLI-m", "mrpc": "MRPC", "sst2": "SST-2"}
 # layers, width, heads: held-out perplexity, the three tasks

@@ -13,7 +13,7 @@ Three pretrainings of BERT-Base, the last two rows having one in common, and fou
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD F1"}
 _NO_NSP = {"pretrain*.data.next_sentence": False}

@@ -14,7 +14,7 @@ does not count.
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _THOUSANDS = (200, 400, 500, 600, 800, 1000)
 _LTR = {

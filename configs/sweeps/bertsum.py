@@ -12,7 +12,7 @@ of Python's library by a model from fresh weights: minutes a row on two cores.
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _ROUGE = {"R1": "rouge1", "R2": "rouge2", "RL": "rougeLsum"}
 _TINY = {"num_steps": 100, "evaluate_every": 100, "checkpoint.save_every": 100, "data.seq_len": 256}

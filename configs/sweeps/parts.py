@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from configs import parts
+from bertjax.configs import parts
 
 _NONE: Mapping[str, Any] = {}
 # Of tasks that a row of several has: config, figure in metrics.jsonl, its form.

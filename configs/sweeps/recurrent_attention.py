@@ -13,7 +13,7 @@ as above, with a small model: minutes a row.
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _KINDS = ("none", "additive", "dot", "general")
 # At a rate of 1e-3 so few updates are too few for any of them to learn to attend.

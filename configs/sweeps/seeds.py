@@ -12,7 +12,7 @@ seed.
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 _TASKS = {"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "stsb": "STS-B", "squad": "SQuAD F1"}
 

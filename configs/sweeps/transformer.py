@@ -12,7 +12,7 @@ write dates, and `tiny,text` one that learns from files such as Multi30k's, name
 
 from typing import Any
 
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:

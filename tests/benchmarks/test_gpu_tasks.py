@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import gpu_tasks
 from benchmarks.common import flops_per_token
-from configs import bertsum_abs, bertsum_ext, translation
+from bertjax.configs import bertsum_abs, bertsum_ext, translation
 from tests.test_configs import make
 
 

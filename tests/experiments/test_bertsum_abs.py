@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from bertjax.config import build
+from bertjax.configs import bertsum_abs as config_file
 from bertjax.data.summarization.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError
+from bertjax.experiments import bertsum_abs
 from bertjax.modes.resolved import Resolved
 from bertjax.progress import tell_once
 from bertjax.tasks import summarization
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer
-from configs import bertsum_abs as config_file
-from experiments import bertsum_abs
 from tests import tiny
 from tests.showing import shown
 

@@ -14,15 +14,15 @@ import pytest
 from flax import traverse_util
 
 from bertjax import progress
+from bertjax.configs import bertsum_ext as config_file
 from bertjax.data.summarization import docstring_summaries
 from bertjax.data.summarization.articles import Articles
 from bertjax.errors import UserError
+from bertjax.experiments import bertsum_ext
 from bertjax.models.bert import BertInputs
 from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import restore_params
 from bertjax.tasks import summarization
-from configs import bertsum_ext as config_file
-from experiments import bertsum_ext
 from tests import published, tiny
 from tests.parity.test_presumm import GOLDEN
 from tests.parity.test_presumm import read as read_golden

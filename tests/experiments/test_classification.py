@@ -11,10 +11,10 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bertjax.config import build_part
+from bertjax.configs import classification as config_file
 from bertjax.errors import UserError
+from bertjax.experiments import classification
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
-from configs import classification as config_file
-from experiments import classification
 from tests import published as published_models
 from tests import tiny
 from tests.interop import bundles

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from bertjax.config import check_unresolved
+from bertjax.configs import features as config_file
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.errors import UserError
+from bertjax.experiments import features
 from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.modes import streams
 from bertjax.modes.resolved import Resolved
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference
-from configs import features as config_file
-from experiments import features
 from tests import published, tiny
 from tests.random_params import random_params
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import build
+from bertjax.configs import multiple_choice as config_file
 from bertjax.data import prepared
 from bertjax.data.fine_tuning import choices as questions
 from bertjax.data.fine_tuning.choices import ChoiceRows, ChoicesConfig
@@ -19,7 +20,6 @@ from bertjax.data.readers.tables import Row
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
-from configs import multiple_choice as config_file
 from tests import tiny
 from tests.parity.test_bert import distance
 from tests.random_params import random_params

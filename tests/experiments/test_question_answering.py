@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.configs import question_answering as config_file
 from bertjax.data import prepared
 from bertjax.data.fine_tuning import questions, spans
 from bertjax.errors import UserError
-from configs import question_answering as config_file
 from tests import tiny
 from tests.random_params import random_params
 from tests.showing import shown

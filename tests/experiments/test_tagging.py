@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax.configs import tagging as config_file
 from bertjax.data import prepared
 from bertjax.data.fine_tuning import tagged_words
 from bertjax.data.fine_tuning.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
+from bertjax.experiments import tagging
 from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import restore_params
-from configs import tagging as config_file
-from experiments import tagging
 from tests import tiny
 from tests.random_params import random_params
 from tests.showing import shown

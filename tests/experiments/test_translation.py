@@ -17,17 +17,17 @@ import optax
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax.configs import translation as config_file
 from bertjax.data.text import subwords
 from bertjax.data.translation.rows import joined
 from bertjax.errors import UserError
+from bertjax.experiments import translation
 from bertjax.interop import marian
 from bertjax.modes.resolved import Resolved
 from bertjax.progress import tell_once
 from bertjax.runs import checkpoints
 from bertjax.tasks import translators
 from bertjax.training import inference, sharding
-from configs import translation as config_file
-from experiments import translation
 from tests import tiny
 from tests.interop import test_marian
 from tests.random_params import random_params

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.configs import classification as config_file
 from bertjax.errors import UserError
+from bertjax.experiments import bert_pretraining, classification
 from bertjax.modes import extension
 from bertjax.modes.resolved import Resolved
-from configs import classification as config_file
-from experiments import bert_pretraining, classification
 from tests import tiny
 
 CONSTANT = {"schedule": "constant", "schedule_steps": None}

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertjax.configs.bertsum_ext import get_config
 from bertjax.decoding.selection import SelectionConfig, select
-from configs.bertsum_ext import get_config
 
 GOLDEN = Path(__file__).with_name("golden") / "presumm_selection.json"
 

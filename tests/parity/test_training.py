@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.configs import bert_pretraining
+from bertjax.configs import classification as classification_config
+from bertjax.experiments import bert_pretraining as experiment
 from bertjax.training import step as steps
 from bertjax.training.optimizers import make_optimizer, make_schedule
-from configs import bert_pretraining
-from configs import classification as classification_config
-from experiments import bert_pretraining as experiment
 from tests import tiny
 
 STEPS = 40

@@ -16,13 +16,13 @@ import jax
 import pytest
 
 from benchmarks.common import flops_per_token
+from bertjax.configs import bert_pretraining as config_file
+from bertjax.configs import multiple_choice
 from bertjax.errors import UserError
+from bertjax.experiments import bert_pretraining
+from bertjax.experiments import multiple_choice as choices
 from bertjax.modes.resolved import Resolved
 from bertjax.planning import chips, plan, planner, search
-from configs import bert_pretraining as config_file
-from configs import multiple_choice
-from experiments import bert_pretraining
-from experiments import multiple_choice as choices
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import build
+from bertjax.configs.sweeps import parts
 from bertjax.sweeps.definition import Sweep
-from configs.sweeps import parts
 
 # The files that the rows' configs stand for, in the place of `launch.py`'s loader.
 BASE = {

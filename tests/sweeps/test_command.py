@@ -19,7 +19,7 @@ from tests.tiny import run_on_one
 
 # Two rows with a pretraining in common, one of them with another rate of fine-tuning.
 SWEEP = """
-from configs.sweeps import parts
+from bertjax.configs.sweeps import parts
 
 TINY = {
     "num_steps": 2, "batch_size": 8, "log_every": 1, "evaluate_every": 2, "checkpoint.save_every": 1,

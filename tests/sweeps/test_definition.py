@@ -3,10 +3,10 @@
 import pytest
 
 from bertjax.config import build
+from bertjax.configs.sweeps import parts
 from bertjax.errors import UserError
 from bertjax.sweeps import definition
 from bertjax.sweeps.definition import Row, Sweep
-from configs.sweeps import parts
 from tests.sweeps import made
 from tests.tiny import check_told as check
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.configs.sweeps import parts
 from bertjax.errors import UserError
 from bertjax.sweeps import expansion, folder
 from bertjax.sweeps.expansion import Key, with_shared_rows
-from configs.sweeps import parts
 from tests.sweeps import made
 from tests.tiny import check_told as check
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bertjax.configs.sweeps import parts
 from bertjax.sweeps import expansion, results, tables
-from configs.sweeps import parts
 from tests.sweeps import made
 
 # Of row and seed; of "No A & B" one seed is missing.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import launch
+from bertjax import launch
 from bertjax.config import build
 from bertjax.sweeps import expansion
 from bertjax.sweeps.definition import Sweep
@@ -31,7 +31,7 @@ COLUMNS = {
 
 def sweep_of(spec):
     name, _, variant = spec.partition(":")
-    return build(Sweep, importlib.import_module(f"configs.sweeps.{name}").get_sweep(variant), "sweep")
+    return build(Sweep, importlib.import_module(f"bertjax.configs.sweeps.{name}").get_sweep(variant), "sweep")
 
 
 def file_for(need: str, folder: Path) -> Path:
@@ -97,7 +97,7 @@ def test_the_files_are_found():
 @pytest.mark.parametrize("spec", FILES)
 def test_a_sweep_says_what_it_needs_and_what_it_shows(spec):
     sweep = sweep_of(spec)
-    module = importlib.import_module(f"configs.sweeps.{spec.partition(':')[0]}")
+    module = importlib.import_module(f"bertjax.configs.sweeps.{spec.partition(':')[0]}")
     assert f"python launch.py --sweep=configs/sweeps/{spec.partition(':')[0]}.py" in module.__doc__
     assert sweep.source and sweep.seeds and len(sweep.rows) > 1
 

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from bertjax.configs import parts
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 from bertjax.tasks.bert import batch_specs, check_two_segments, model_configs, shapes, to_example
 from bertjax.tasks.fine_tuning import WarmStartConfig
-from configs import parts
 from tests.tiny import check_told
 
 

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from bertjax.config import build_part
+from bertjax.configs import parts
 from bertjax.errors import UserError
 from bertjax.tasks.fine_tuning import FineTuningConfig, check_packing, resolve_lengths
-from configs import parts
 from tests.tiny import check_told
 
 

@@ -71,9 +71,9 @@ def home(tmp_path_factory):
 def settings(home, name, values):
     """The config of a task, and its experiment."""
     experiment, of_task, *_ = TASKS[name]
-    module = importlib.import_module(f"experiments.{experiment}")
+    module = importlib.import_module(f"bertjax.experiments.{experiment}")
     is_feature, is_translation = experiment == "features", experiment == "translation"
-    tree = importlib.import_module(f"configs.{experiment}").get_config("" if is_feature else "tiny")
+    tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config("" if is_feature else "tiny")
     own = {"init_from": str(home / "bert")} if is_feature else {**SIZES, "num_steps": 2}
     if is_translation:
         sides = {f"data.{side}": str(home / f"pairs.{end}") for side, end in (("source", "en"), ("target", "de"))}

@@ -35,9 +35,9 @@ def data_of(tmp_path):
         rows = tmp_path / "rows"
         rows.mkdir(exist_ok=True)
         sources = write(rows) if write else pairs(rows)
-        tree = importlib.import_module(f"configs.{name}").get_config(size)
+        tree = importlib.import_module(f"bertjax.configs.{name}").get_config(size)
         tree.update_from_flattened_dict({**SIZES, **ROWS, **sources, **own, "num_steps": 2, **values})
-        module = importlib.import_module(f"experiments.{name}")
+        module = importlib.import_module(f"bertjax.experiments.{name}")
         return Resolved(module, module.resolve(json.loads(tree.to_json_best_effort()))).data(tmp_path / folder)
 
     return make

@@ -13,8 +13,8 @@ from unittest import mock
 
 from absl import app
 
-import launch
-from experiments.bert_pretraining import PretrainingData
+from bertjax import launch
+from bertjax.experiments.bert_pretraining import PretrainingData
 
 _SECONDS = 0.2  # between batches, so that a run can be killed at some step
 

@@ -103,10 +103,10 @@ def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int
 
 
 def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
-    tree = importlib.import_module(f"configs.{task}").get_config(_VARIANTS.get(task, "tiny"))
+    tree = importlib.import_module(f"bertjax.configs.{task}").get_config(_VARIANTS.get(task, "tiny"))
     tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **data})
     tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
-    module = importlib.import_module(f"experiments.{task}")
+    module = importlib.import_module(f"bertjax.experiments.{task}")
     resolved = Resolved(module, module.resolve(json.loads(tree.to_json_best_effort())))
     data = resolved.data(folder / "run")
     distributed.on_first_process(data.prepare)

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from bertjax.config import build_all
+from bertjax.configs import bert_pretraining as config_file
 from bertjax.errors import UserError
+from bertjax.experiments import bert_pretraining
 from bertjax.training.config import TrainingConfig
-from configs import bert_pretraining as config_file
-from experiments import bert_pretraining
 
 
 def settings(num_steps, evaluate_every, **checkpoint):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bertjax.config import build
+from bertjax.configs import glue
 from bertjax.data import splits
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import (
@@ -24,7 +25,6 @@ from bertjax.data.readers import tables
 from bertjax.data.readers.lines import RowError
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
-from configs import glue
 
 
 @pytest.fixture(autouse=True)
