@@ -21,7 +21,7 @@ A cache keeps results of a function that is expensive to call. Each result is st
 endef
 export ARTICLE
 
-.PHONY: setup setup-dev demo demo-translation demo-summarization docs lint types clean
+.PHONY: setup setup-dev demo demo-translation demo-summarization docs site lint types clean
 .PHONY: test test-slow test-all test-random test-profile
 
 setup: $(VENV)/.runtime
@@ -65,6 +65,11 @@ demo-summarization: setup
 docs: setup-dev
 	$(BIN)/python -m docs.build_walkthrough
 	$(BIN)/python -m docs.build_keys
+
+# The documentation as a site that needs no network, in build/site; a warning is an error.
+site: setup-dev
+	$(BIN)/python -m sphinx --quiet --fail-on-warning docs build/site
+	@echo "The site is in build/site/index.html"
 
 test: setup-dev
 	$(PYTEST) $(TESTS)

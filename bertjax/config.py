@@ -18,7 +18,7 @@ class Constraint(NamedTuple):
     """Which values of its type a config key may have, declared as `rate: Annotated[float, above(0, at_most=1)]`.
 
     Attributes:
-      expected: the allowed values in words, for messages and `docs/keys.md`.
+      expected: the allowed values in words, for messages and `docs/reference/keys.md`.
       allows: whether a value is allowed.
     """
 

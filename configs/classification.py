@@ -7,7 +7,8 @@
     python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --config.init_from=BERT_FOLDER
     python launch.py --mode=predict --workdir=runs/mrpc --input=pairs.txt --output=labels.jsonl
 
-A text is a line, the two of a pair have a tab between them; of tables `data.text_columns` are read (docs/inputs.md).
+A text is a line, the two of a pair have a tab between them; of tables `data.text_columns` are read
+(docs/reference/inputs.md).
 With `--seeds=0,1,2,3,4` it trains once for each and says how much the figures differ between them.
 
 Behind the colon, separated by commas: a size, a task of GLUE, `tsv`.

@@ -7,7 +7,7 @@
 
 Behind the colon: piece, word or sentence (the key `pooling`); word without it. A line of the input is a text, or two
 with a tab between them, which become one row as in BERT's pretraining; of tables `data.text_columns` are read
-(docs/inputs.md).
+(docs/reference/inputs.md).
 
 - Output: a folder (with a slash at its end) has safetensors in shards, and which words their rows are of; read it with
   `bertjax.data.readers.feature_files.FeatureFiles`. Anything else has a line of JSON for each text, with 6 decimals.

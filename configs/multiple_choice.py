@@ -7,7 +7,7 @@
     python launch.py --mode=predict --workdir=runs/swag --input=questions.txt --output=answers.jsonl
 
 Each line of the input of predictions is a text and its choices, separated by tabs; tables are read by the columns that
-`data` names (docs/inputs.md). The variant, after the colon, is a size and a row format, separated by a comma:
+`data` names (docs/reference/inputs.md). The variant, after the colon, is a size and a row format, separated by a comma:
 
 - Sizes: tiny, mini, small, medium, base, large, from random weights, with a vocabulary in `data.vocab_file`. Without a
   size, `init_from` determines it.

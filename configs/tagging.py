@@ -21,7 +21,7 @@ Behind the colon, separated by commas: a size, `conllu`, `features`.
   mislead, name the scheme.
 - To predict, words are what is between spaces and single punctuation marks. Give text whose words are separated as
   in the training sentences, and set `data.split_punctuation=False`, where those have "U.S." or "co-op" as one word.
-  Of tables `data.text_field` is read (docs/inputs.md).
+  Of tables `data.text_field` is read (docs/reference/inputs.md).
 
 BERT's recipe: 3 epochs of batches of 32 at 5e-5. The paper's BERT-Base has 96.4 F1 on the development set of CoNLL-2003
 and 92.4 on its test set, with the document around each sentence, which is not used here.

@@ -22,7 +22,7 @@ from bertjax.files import completed
 from bertjax.training.config import InferenceConfig, TrainingConfig
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/keys.md"
+PAGE = ROOT / "docs/reference/keys.md"
 CONFIGS = tuple(
     path.stem for path in sorted((ROOT / "configs").glob("*.py")) if "\ndef get_config(" in path.read_text()
 )

@@ -31,10 +31,10 @@ from bertjax.reporting import drawing
 from bertjax.training.optimizers import OptimizerConfig, make_schedule
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/walkthrough.md"
+PAGE = ROOT / "docs/explanation/walkthrough.md"
 PICTURES = ROOT / "docs/pictures/walkthrough"
-# A link to where a name is defined: [`Class.method`](../bertjax/file.py#L12).
-_LINK = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>\.\./[\w./]+\.py)#L(?P<line>\d+)\)")
+# A link to where a name is defined: [`Class.method`](../../bertjax/file.py#L12).
+_LINK = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>(?:\.\./)+[\w./]+\.py)#L(?P<line>\d+)\)")
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "font.size": 9.0, "axes.grid": False}
 _BLUES: dict[str, Any] = {"cmap": "Blues", "interpolation": "none", "aspect": "auto"}
 
@@ -54,10 +54,10 @@ def linked(text: str) -> str:
     """The page with the lines at which its names are defined now. Raises UserError for a name that is not there."""
 
     def found(link: re.Match[str]) -> str:
-        lines = definitions(ROOT / "docs" / link["path"])
+        lines = definitions(PAGE.parent / link["path"])
         if link["name"] not in lines:
             got, fix = f"no {link['name']} in {link['path']}", "correct the link"
-            raise UserError("docs/walkthrough.md", got=got, expected="names that the code has", fix=fix)
+            raise UserError("docs/explanation/walkthrough.md", got=got, expected="names that the code has", fix=fix)
         return f"[`{link['name']}`]({link['path']}#L{lines[link['name']]})"
 
     return _LINK.sub(found, text)

@@ -20,11 +20,11 @@ def test_a_link_that_rots_is_found():
     first = walkthrough._LINK.search(TEXT).group()
     assert walkthrough.linked(re.sub(r"#L\d+", "#L1", first)) == first
     with pytest.raises(UserError, match="no nothing in "):
-        walkthrough.linked("[`nothing`](../bertjax/models/bert.py#L1)")
+        walkthrough.linked("[`nothing`](../../bertjax/models/bert.py#L1)")
 
 
 def test_all_pictures_are_there_and_shown():
-    shown = set(re.findall(r"!\[[^\]]+\]\(pictures/walkthrough/(\w+)\.svg\)", TEXT))
+    shown = set(re.findall(r"!\[[^\]]+\]\(\.\./pictures/walkthrough/(\w+)\.svg\)", TEXT))
     assert shown == set(walkthrough.DRAWN) == {path.stem for path in walkthrough.PICTURES.glob("*.svg")}
 
 

@@ -1,0 +1,35 @@
+"""The documentation: its links lead somewhere, and its site builds without a warning and loads nothing else."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: str(page.relative_to(pages.ROOT)))
+def test_links_lead_to_files_and_headings(page: Path):
+    for path, anchor in pages.links(page):
+        assert path.exists(), path
+        if path.suffix == ".md" and anchor:
+            assert anchor in pages.anchors(path), f"{path}#{anchor}"
+
+
+def test_headings_have_the_anchors_of_github(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("# A `key`, or two\n\n## Again\n\n```bash\n# no heading\n```\n\n## Again\n")
+    assert pages.anchors(page) == {"a-key-or-two", "again", "again-1"}
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings_and_makes_no_request(tmp_path: Path):
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "docs", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    for page in tmp_path.rglob("*.html"):
+        assert not re.search(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"(?:https?:)?//", page.read_text()), page
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", style.read_text()), style
