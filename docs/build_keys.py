@@ -1,19 +1,22 @@
-"""Rebuilds keys.md: of each config file the keys, their defaults, and what the dataclasses that read them say of them.
+"""Builds reference/keys.md: the keys of each config file with default, published value, allowed values and meaning.
 
     python -m docs.build_keys
 
-A subtree that the experiment takes as a mapping is read by the dataclasses within its reach that fit its keys best.
-Of a key that the training wing reads too, what the experiment says of it counts.
+Meanings come from the docstrings of the dataclasses that read the keys. If an experiment takes a subtree as a mapping,
+the dataclasses in its reach that share the most keys with the subtree describe it. If an experiment and the training
+package both read a key, the description of the experiment counts.
 """
 
 import dataclasses
 import importlib
 import inspect
+import itertools
 import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +31,18 @@ CONFIGS = tuple(
 )
 # Of a config whose keys are not all there without a variant: the ones that have the rest.
 _VARIANTS = {"translation": ("", "rnn")}
-_HEAD = """# The keys of the configs
+# A key is common if this many configs describe it in the same words.
+_COMMON = 5
+_HEAD = """# Config keys
 
-The keys of every config file. "Default" is the value without a variant. A key with no default follows from `init_from`,
-the size or the data, unless its meaning says otherwise. "Allowed" is the constraint checked on each key alone; others
-depend on several keys. Each key is a flag: `--config.data.seq_len=128`.
+Every key is a flag: `--config.data.seq_len=128`. A key that does not exist, or a value of the wrong type, is an error
+before anything starts.
+
+- **Default**: the value without a variant. Empty: `init_from`, the size or the data determine the value, unless the
+  meaning says otherwise.
+- **Published**: the value in the paper or its code. Empty: neither states one, or the key is ours.
+- **Allowed**: the constraint on the key alone. Further constraints depend on several keys.
+
 `python -m docs.build_keys` writes this page from the code.
 """
 # An entry of a docstring's Attributes: names, and what is said of them until the next entry.
@@ -40,12 +50,80 @@ _ENTRY = re.compile(r"^ {2}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {4}.*)*)",
 
 
 class Key(typing.NamedTuple):
-    """A line of a table: the dotted key, its default, the values allowed by its type's constraint, its meaning."""
+    """A config key: its dotted name, default, published value (None for none), allowed values and meaning."""
 
     name: str
     default: Any
+    published: Any
     allowed: str
     meaning: str
+
+
+class Published(typing.NamedTuple):
+    """Where published values of a config come from.
+
+    Attributes:
+      source: the paper or code.
+      variant: the variant of the config that has them.
+      keys: a regular expression for the keys that the source defines.
+      others: the values that no variant has.
+    """
+
+    source: str
+    variant: str
+    keys: str
+    others: Mapping[str, Any] = types.MappingProxyType({})
+
+
+_BERT = (
+    r"model\.(num_layers|hidden_size|num_heads|intermediate_size|max_positions|type_vocab_size|activation|norm|norm_eps"
+    r"|direction|dropout|attention_dropout|classifier_dropout|initializer|initializer_range)"
+)
+_ADAM = r"optimizer\.(name|learning_rate|schedule|warmup_steps|weight_decay|beta1|beta2|eps|bias_correction|clip_norm)"
+_FINE_TUNING = f"{_BERT}|{_ADAM}|batch_size|num_epochs|warmup_fraction"
+_DEVLIN = "Devlin et al. 2019 and google-research/bert, BERT-Base"
+# google-research/bert never corrects Adam's bias.
+_UNCORRECTED = {"optimizer.bias_correction": False}
+_PUBLISHED = {
+    "bert_pretraining": Published(
+        f"{_DEVLIN}, first phase",
+        "base",
+        rf"{_BERT}|{_ADAM}|masking\..*|batch_size|num_steps|objective"
+        r"|data\.(next_sentence|random_next_prob|short_seq_prob|vocab_size)",
+        {"data.seq_len": 128, "masking.mode": "static"},
+    ),
+    "classification": Published(_DEVLIN, "base", _FINE_TUNING, _UNCORRECTED),
+    "multiple_choice": Published(f"{_DEVLIN} on SWAG", "base,swag", _FINE_TUNING, _UNCORRECTED),
+    "question_answering": Published(
+        f"{_DEVLIN} on SQuAD 1.1",
+        "base,squad",
+        rf"{_FINE_TUNING}|data\.(doc_stride|max_query_length|max_answer_length|n_best|null_threshold)",
+        {**_UNCORRECTED, "data.seq_len": 384},
+    ),
+    "tagging": Published(_DEVLIN, "base", _FINE_TUNING, _UNCORRECTED),
+    "bertsum_ext": Published(
+        "PreSumm's code (Liu and Lapata 2019), BERT-Base",
+        "base,transformer,presumm",
+        rf"{_BERT}|{_ADAM}|model\.scorer.*|num_steps|loss_reduction|positions|rouge\.(flavor|stem)"
+        r"|selection\.(block_ngrams|min_words|num_sentences|order)"
+        r"|data\.(limits\..*|long_articles|oracle\.(counts|first_sentences|letters|method|ngrams|num_sentences)|words)",
+    ),
+    "bertsum_abs": Published(
+        "PreSumm's code (Liu and Lapata 2019), BERT-Base on CNN/Daily Mail",
+        "base,cnndm",
+        rf"{_BERT}|{_ADAM}|optimizer\.groups|model\.decoder.*|num_steps|positions|copy_embeddings|target_len"
+        r"|label_smoothing|smoothing_denominator"
+        r"|decoding\.(alpha|block_ngrams|length_penalty|max_extra|min_extra|num_beams|stopping)|rouge\.(flavor|stem)",
+    ),
+    "translation": Published(
+        "Vaswani et al. 2017, base",
+        "base",
+        r"model\.(num_layers|num_decoder_layers|hidden_size|num_heads|intermediate_size|activation|norm|dropout"
+        r"|positions|share_embeddings|tie_output|scale_embeddings)"
+        r"|optimizer\.(learning_rate|schedule|warmup_steps|beta1|beta2|eps)|num_steps|label_smoothing|checkpoint\.final"
+        r"|decoding\.(num_beams|alpha|length_penalty|max_extra)",
+    ),
+}
 
 
 def main() -> None:
@@ -55,20 +133,76 @@ def main() -> None:
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
-    return _HEAD + "".join(f"\n## configs/{name}.py\n\n{_table(keys(name))}" for name in CONFIGS)
+    """Returns the whole page, in Markdown: the common keys, then those of each config."""
+    of_configs = {name: keys(name) for name in CONFIGS}
+    common = _common(of_configs)
+    sections = "".join(_section(name, found, common) for name, found in of_configs.items())
+    rows = [(_code(key.name), _value(key.default), key.allowed, key.meaning) for key in common.values()]
+    return f"{_HEAD}\n## Common keys\n\n{_table(('key', 'default', 'allowed', 'meaning'), rows)}{sections}"
+
+
+def _common(of_configs: Mapping[str, list[Key]]) -> dict[str, Key]:
+    """The keys that several configs describe in the same words, with their most frequent default."""
+    described = defaultdict(list)
+    for key in itertools.chain(*of_configs.values()):
+        described[key.name, key.allowed, key.meaning].append(key.default)
+    return {
+        name: Key(name, _most_frequent(defaults), None, allowed, meaning)
+        for (name, allowed, meaning), defaults in sorted(described.items())
+        if len(defaults) >= _COMMON
+    }
+
+
+def _most_frequent(defaults: list[Any]) -> Any:
+    """The most frequent value; None if all differ."""
+    found = max(defaults, key=defaults.count)
+    return found if defaults.count(found) > 1 else None
+
+
+def _section(name: str, found: Sequence[Key], common: Mapping[str, Key]) -> str:
+    """The section of a config: its own keys, and common ones with another default or a published value."""
+    rows = []
+    for key in found:
+        is_common = key.name in common and common[key.name][3:] == key[3:]
+        if not is_common or key.published is not None or key.default != common[key.name].default:
+            described = ("", "[common](#common-keys)") if is_common else key[3:]
+            rows.append((_code(key.name), _value(key.default), _value(key.published), *described))
+    lacking = [_code(key) for key in sorted(common.keys() - {key.name for key in found})]
+    notes = [f"Published: {_PUBLISHED[name].source}."] if name in _PUBLISHED else []
+    notes += [f"Common keys that it lacks: {', '.join(lacking)}."] if lacking else []
+    text = "".join(f"{note}\n\n" for note in notes)
+    return f"\n## configs/{name}.py\n\n{text}{_table(('key', 'default', 'published', 'allowed', 'meaning'), rows)}"
 
 
 def keys(name: str) -> list[Key]:
-    """The keys of a config file."""
+    """Returns the keys of a config file, in its order."""
     found: dict[str, Key] = {}
+    published = _published(name)
     for variant in _VARIANTS.get(name, ("",)):
         config = importlib.import_module(f"bertjax.configs.{name}").get_config(variant).to_dict()
         module = importlib.import_module(f"bertjax.experiments.{config['experiment']}")
         training = TrainingConfig if "optimizer" in config else InferenceConfig
         for key in _keys(config, [module.Config, training], _reach(module), ""):
-            found.setdefault(key.name, key)
+            found.setdefault(key.name, key._replace(published=published.get(key.name)))
     return list(found.values())
+
+
+def _published(name: str) -> dict[str, Any]:
+    """The published values of a config's keys."""
+    if name not in _PUBLISHED:
+        return {}
+    source = _PUBLISHED[name]
+    config = importlib.import_module(f"bertjax.configs.{name}").get_config(source.variant)
+    values = dict(_leaves(config.to_dict(), ""))
+    return {key: value for key, value in values.items() if re.fullmatch(source.keys, key)} | dict(source.others)
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _keys(tree: Mapping[str, Any], readers: list[type], reach: list[type], prefix: str) -> Iterator[Key]:
@@ -83,7 +217,7 @@ def _keys(tree: Mapping[str, Any], readers: list[type], reach: list[type], prefi
             reader = next((reader for reader in of_key if key in _attributes(reader)), None)
             constraint = constraints(reader).get(key) if reader else None
             meaning = _attributes(reader)[key] if reader else ""
-            yield Key(prefix + key, value, constraint.expected if constraint else "", meaning)
+            yield Key(prefix + key, value, None, constraint.expected if constraint else "", meaning)
 
 
 def _reach(module: types.ModuleType) -> list[type]:
@@ -120,13 +254,17 @@ def _attributes(reader: type) -> dict[str, str]:
     return found
 
 
-def _table(found: list[Key]) -> str:
-    cells = [
-        (f"`{key.name}`", "" if key.default is None else f"`{key.default!r}`", key.allowed, key.meaning)
-        for key in found
-    ]
-    rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
-    return "\n".join(["| key | default | allowed | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
+def _code(name: str) -> str:
+    return f"`{name}`"
+
+
+def _value(value: Any) -> str:
+    return "" if value is None else f"`{value!r}`"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [columns, ["---"] * len(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
 if __name__ == "__main__":

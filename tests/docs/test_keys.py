@@ -1,4 +1,4 @@
-"""The page of keys: it is what the code says, and says something of every key."""
+"""The page of config keys matches the code and describes every key."""
 
 from docs import build_keys
 
@@ -25,3 +25,23 @@ def test_the_allowed_values_are_those_that_construction_checks():
     assert of["bert_pretraining", "seed"] == "at least 0 and below 4294967296"
     assert of["translation", "model.attention"] == "one of none, additive, dot, general"
     assert of["bert_pretraining", "data.vocab_size"] == ""
+
+
+def test_published_values_stand_beside_the_defaults():
+    of = {(name, key.name): key for name in build_keys.CONFIGS for key in build_keys.keys(name)}
+    assert of["bert_pretraining", "masking.mode"][1:3] == ("dynamic", "static")
+    assert of["classification", "optimizer.bias_correction"][1:3] == (True, False)
+    assert of["classification", "model.hidden_size"][1:3] == (None, 768)
+    assert of["translation", "log_every"].published is None
+
+
+def test_published_values_are_of_keys_of_the_config():
+    for name in build_keys._PUBLISHED:
+        assert set(build_keys._published(name)) <= {key.name for key in build_keys.keys(name)}
+
+
+def test_common_keys_are_described_once():
+    page = build_keys.page()
+    assert page.count("decoupled decay, times the learning rate.") == 1
+    section = page.partition("## configs/multiple_choice.py")[2].partition("\n## ")[0]
+    assert "| `batch_size` | `16` | `16` |" in section and "`optimizer.layer_decay`" not in section
