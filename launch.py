@@ -25,6 +25,7 @@ from ml_collections import config_flags
 
 from bertjax.config import choice
 from bertjax.errors import UserError, as_user_error, restored
+from bertjax.files import with_packaged
 from bertjax.progress import show_lines
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
@@ -95,18 +96,19 @@ def _run(mode: str) -> int:
     report = _write_report if _REPORT.value or mode == "report" else None
     draw = _drawer(mode, Path(_PLOT.value)) if _PLOT.value else None
     pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw}
-    started = {"command": ["python", *sys.argv], "defaults": defaults}
+    program = Path(sys.argv[0])
+    started = {"command": modes.command(program, sys.argv[1:]), "defaults": defaults}
     of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))
     overrides = dict(each.partition("=")[::2] for each in _RUN_CONFIG.value)
     if given is not None:
         overrides = config_flags.get_override_values(flags.FLAGS["config"])
-    request = modes.Request(**of_request, mode=mode, overrides=overrides, started=started, **pages)
+    request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started, **pages)
     if _SWEEP.value is None and _SEEDS.value is None:
         return modes.run(request, given, _experiment).value
     from bertjax import sweeps
 
     if _SWEEP.value is not None:
-        options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value, program=Path(__file__))
+        options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value)
         return sweeps.run(request, given, options, _load, _experiment).value
     return sweeps.train_seeds(request, given, _experiment, _SEEDS.value, tuple(request.overrides)).value
 
@@ -139,7 +141,7 @@ def _experiment(name: str) -> Any:
 
 def _load(arguments: Sequence[str]) -> dict[str, Any]:
     """The config that arguments of the command line make."""
-    own, argv = flags.FlagValues(), ["", *arguments]
+    own, argv = flags.FlagValues(), _with_packaged_config(["", *arguments])
     config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=own, sys_argv=argv)
     with _told():
         own(argv)
@@ -152,12 +154,18 @@ def _parse_flags(argv: list[str]) -> list[str]:
         argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]
     try:
         with _told():
-            rest = flags.FLAGS(argv)
+            rest = flags.FLAGS(_with_packaged_config(argv))
             if _CONFIG.value is not None:
                 _CONFIG.value.to_dict()  # raises here if there is no such file
     except UserError as wrong:
         sys.exit(f"error: {wrong}")
     return rest
+
+
+def _with_packaged_config(argv: list[str]) -> list[str]:
+    """Returns the arguments, with the package's copy of a config file where the working directory has none."""
+    file = re.compile(r"(?<=\0)(--?config[=\0])([^:\0]+)")
+    return file.sub(lambda found: found[1] + with_packaged(found[2]), "\0".join(argv)).split("\0")
 
 
 @contextlib.contextmanager

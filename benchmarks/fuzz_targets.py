@@ -329,6 +329,7 @@ def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, s
         draw=None,
         render=summaries.page,
         report=None,
+        program=Path("launch.py"),
         started={},
         overrides=overrides,
         topology="",

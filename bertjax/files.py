@@ -23,6 +23,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertjax"
 
 
+def with_packaged(path: str) -> str:
+    """Returns the path of a config or sweep file: as given if it exists, otherwise the package's copy, if there is one.
+
+    >>> with_packaged("configs/sweeps/no_such_sweep.py")
+    'configs/sweeps/no_such_sweep.py'
+    """
+    own = Path(__file__).parent / path
+    return str(own) if own.is_file() and not Path(path).exists() else path
+
+
 def digest(path: Path) -> str:
     """Returns the SHA-256 of a file's content.
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,14 @@ def test_records_behind_damaged_bytes_are_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n\xff{"step": 2}\n' + b"[" * 100_000 + b'\n{"step": 3}\n')
     assert [record["step"] for record in files.read_records(path)] == [1, 3]
+
+
+def test_a_config_file_is_the_packages_where_the_folder_has_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    packaged = Path(files.__file__).parent / "configs" / "features.py"
+    assert Path(files.with_packaged("configs/features.py")) == packaged
+    assert files.with_packaged("configs/no_such.py") == "configs/no_such.py"
+    assert files.with_packaged(str(packaged)) == str(packaged)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "features.py").touch()
+    assert files.with_packaged("configs/features.py") == "configs/features.py"

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertjax import launch as launcher
+from bertjax import modes
 from bertjax.runs.checkpoints import restore_params
 from bertjax.training import loop
 from tests import processes, tiny
@@ -180,6 +182,21 @@ def test_help_names_the_flags():
     for flag in ("--config", "--mode", "--workdir", "--input", "--output", "--checkpoint"):
         assert flag in done.stdout
     assert "python launch.py --mode=evaluate --workdir=runs/demo" in done.stdout
+
+
+@pytest.mark.parametrize("form", [["--config={}"], ["-config={}"], ["--config", "{}"]])
+def test_the_packages_configs_are_found_from_any_folder(form, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = [word.format("configs/classification.py:mrpc") for word in form]
+    assert launcher._load([*arguments, "--config.batch_size=8"])["batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("program", "start"),
+    [("launch.py", ["python", "launch.py"]), ("../launch.py", ["python", "../launch.py"]), ("a/bertjax", ["bertjax"])],
+)
+def test_a_command_starts_the_program_that_was_called(program, start):
+    assert modes.command(Path(program), ["--mode=check"]) == [*start, "--mode=check"]
 
 
 def test_a_mistake_is_one_line_and_a_status():

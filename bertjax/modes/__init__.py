@@ -10,10 +10,10 @@ from bertjax import distributed
 from bertjax.contract import Experiment
 from bertjax.errors import UserError
 from bertjax.modes import streams
-from bertjax.modes.request import Outcome, Request, config_of
+from bertjax.modes.request import Outcome, Request, command, config_of
 from bertjax.modes.resolved import Resolved, check_folder, rehearse, resolve
 
-__all__ = ["Experiment", "Outcome", "Request", "check_folder", "config_of", "rehearse", "run"]
+__all__ = ["Experiment", "Outcome", "Request", "check_folder", "command", "config_of", "rehearse", "run"]
 
 
 @distributed.ending_together()

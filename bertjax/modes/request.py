@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class Request:
         which is all that it is given; None for no pictures.
       render: makes the parts of a page of records.
       report: writes the page of a folder and says where it is; None for no pages but in mode "report".
+      program: the path of `launch.py`, or of the console command `bertjax`.
       overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
       started: how: "command", a list of words, and "defaults", the config without what the command line sets.
       topology: the slice to plan for, such as "v5e:16x16".
@@ -55,6 +56,7 @@ class Request:
     draw: Callable[..., None] | None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]]
     report: Callable[[Path], Path] | None
+    program: Path
     overrides: Mapping[str, Any]
     started: Mapping[str, Any]
     topology: str
@@ -71,6 +73,12 @@ class Request:
         """The splits to evaluate that the command line names, by key of `data`."""
         named = {key.removeprefix("data."): path for key, path in self.overrides.items() if key.startswith("data.")}
         return {key: path for key, path in named.items() if key in overrides.SOURCES}
+
+
+def command(program: Path, arguments: Iterable[str]) -> list[str]:
+    """Returns the words of a command line, `python launch.py ...` or, of an installed package, `bertjax ...`."""
+    start = ["python", str(program)] if program.suffix == ".py" else [program.name]
+    return [*start, *arguments]
 
 
 def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:

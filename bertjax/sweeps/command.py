@@ -39,7 +39,6 @@ class Options:
       slurm: "NAME=VALUE" for submitit.
       dry_run: whether to check and to list all runs, and to run nothing.
       print_commands: whether to print the command of each run, and to run nothing.
-      program: the path of `launch.py`.
     """
 
     spec: str
@@ -50,7 +49,6 @@ class Options:
     slurm: Sequence[str]
     dry_run: bool
     print_commands: bool
-    program: Path
 
 
 def run(
@@ -94,7 +92,7 @@ def run(
     checking.check(sweep, recipes, request, find)
     if options.dry_run or options.print_commands:
         with streams.open_output(request.output, distributed.is_first_process()) as output:
-            output.writelines(_commands(runs, options.program) if options.print_commands else _listed(sweep, runs))
+            output.writelines(_commands(runs, request.program) if options.print_commands else _listed(sweep, runs))
         return modes.Outcome.DONE
     if not request.report:
         runs = tuple(dataclasses.replace(run, arguments=(*run.arguments, "--noreport")) for run in runs)
@@ -125,10 +123,10 @@ def _backend(
         return lambda runs: running.in_this_process(runs, request, find)
     start: processes.Start
     if options.backend == "workers":
-        start = processes.Workers(options.workers, options.program, workdir / "logs")
+        start = processes.Workers(options.workers, request.program, workdir / "logs")
     else:
         cluster = options.backend.removeprefix("submitit_")
-        start = processes.Cluster(cluster, _parameters(options.slurm), options.program, workdir / "jobs")
+        start = processes.Cluster(cluster, _parameters(options.slurm), request.program, workdir / "jobs")
     return lambda runs: processes.in_jobs(runs, start, options.workers)
 
 
@@ -149,7 +147,7 @@ def _parameters(given: Sequence[str]) -> dict[str, Any]:
 
 def _commands(runs: Sequence[Run], program: Path) -> Iterator[str]:
     for run in runs:
-        yield shlex.join(["python", program.name, *run.command]) + "\n"
+        yield shlex.join(modes.command(program, run.command)) + "\n"
 
 
 def _listed(sweep: Sweep, runs: Sequence[Run]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from bertjax.config import Constrained, build, one_of
 from bertjax.errors import UserError
+from bertjax.files import with_packaged
 
 FORMS = ("plain", "percent", "exponential")
 
@@ -108,11 +109,12 @@ def load(spec: str) -> Sweep:
     """Reads a sweep from a file with `get_sweep`.
 
     Args:
-      spec: the file, with a variant behind a colon.
+      spec: the file, with a variant behind a colon; see `files.with_packaged`.
     Raises:
       UserError: no such file or variant, or one that makes no sense.
     """
     name, _, variant = spec.partition(":")
+    name = with_packaged(name)
     try:
         found = importlib.util.spec_from_file_location("sweep", name)
         if not found or not found.loader or not Path(name).exists():

@@ -107,7 +107,7 @@ def _trained(run: Run, request: modes.Request, find: Callable[[str], modes.Exper
     """Trains; returns what went wrong, or ""."""
     try:
         # Each says how it is started alone, where it could be.
-        started = {"command": ["python", "launch.py", *run.command]} if run.arguments else request.started
+        started = {"command": modes.command(request.program, run.command)} if run.arguments else request.started
         own = dataclasses.replace(request, workdir=str(run.folder), started=started)
         outcome = modes.run(own, dict(run.config), find)
     except Exception as error:  # the other runs go on

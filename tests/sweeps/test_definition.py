@@ -23,6 +23,11 @@ def test_a_file_becomes_a_sweep(tmp_path):
     assert sweep.stage("task").init_from == "pretrain"
 
 
+def test_the_packages_sweeps_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert definition.load("configs/sweeps/bertsum.py:tiny").base
+
+
 def test_a_variant_is_handed_on(tmp_path):
     (tmp_path / "sweep.py").write_text("def get_sweep(variant=''):\n    raise ValueError(f'no {variant} here')\n")
     with pytest.raises(UserError, match=r"--sweep=.*sweep.py:big: got ValueError: no big here"):
