@@ -1,4 +1,7 @@
-"""The contract between an experiment and the packages that run it. They know no task; tasks know no mesh."""
+"""The contract between an experiment and the packages that run it.
+
+These packages depend on no specific task, and tasks do not depend on the mesh.
+"""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,16 +24,16 @@ Output = Mapping[str, np.ndarray]  # the outputs of `Predicts.infer` for one row
 
 
 class BadInput(NamedTuple):
-    """The source of an example that stands for a bad line, row or record of the input.
+    """The source of an example that represents a bad line, row or record of the input.
 
-    Such an example has no rows. Its record is `{"error": error}`, which the task does not make.
+    Such an example has no rows. Its record is `{"error": error}`; `Predicts.record` is not called.
     """
 
-    error: str  # one line: where, what was got, what was expected
+    error: str  # one line: the position, the value that was read, and the expected value
 
 
 class Example(NamedTuple):
-    """One thing to predict on.
+    """One input to predict on, such as a text or a pair of texts.
 
     Attributes:
       rows: one row, or several for the windows of a long text. A row maps batch fields to unpadded one-dimensional
@@ -69,7 +72,8 @@ class Predicts(abc.ABC):
       open_folder: opens an output folder, for records that do not fit a file of lines. Yields a function that must be
         called with every record, including those of bad inputs; the folder gets its final name after the last one.
         None for tasks that write lines.
-      attention: returns the attention weights, by kind, of an example with one row. None for tasks without.
+      attention: returns the attention weights, by kind, of an example with one row. None for tasks without attention
+        weights.
     """
 
     line: Callable[[Mapping[str, Any]], str] | None = None
@@ -82,7 +86,7 @@ class Predicts(abc.ABC):
         """Returns fresh parameters. Pure and reads no file, so that it works under `jax.eval_shape` and `jit`."""
 
     def warm_start(self, params: Params) -> Params:
-        """Returns the weights that `init_from` names in place of fresh ones; `params` if it names none."""
+        """Returns parameters initialized from `init_from`, or `params` unchanged if `init_from` is not set."""
         return params
 
     @abc.abstractmethod
@@ -144,7 +148,7 @@ class Facts(abc.ABC):
 
 
 class Data(abc.ABC):
-    """The training, validation and test data of a run, as NumPy arrays. It knows no model and no mesh.
+    """The training, validation and test data of a run, as NumPy arrays, independent of model and mesh.
 
     Construction reads no rows. Before `prepare`, only `fingerprint` and `is_prepared` may be used, as with
     `tfds.core.DatasetBuilder`; if `is_prepared` is true, everything may be used.
@@ -188,11 +192,11 @@ class Data(abc.ABC):
         return iter(())
 
     def report(self) -> Mapping[str, Any]:
-        """Counts that were made when the data were prepared, for the run's page; empty if there are none."""
+        """Counts collected while the data were prepared, for the run's page; empty if there are none."""
         return {}
 
     def baselines(self) -> Mapping[str, float]:
-        """Reference metrics that need no model, such as that of the most frequent class. Logged once, at step 0."""
+        """Metrics of predictors without a model, such as always the most frequent class. Logged once, at step 0."""
         return {}
 
 
@@ -236,7 +240,7 @@ class Task(Predicts):
 
     @abc.abstractmethod
     def export(self, params: Params, folder: Path) -> None:
-        """Writes a folder that other libraries, such as transformers, open."""
+        """Writes a folder that other libraries, such as transformers, can open."""
 
 
 @runtime_checkable
@@ -252,7 +256,11 @@ class Experiment(Protocol):
         """The facts of a run or of published weights, from a `Config` and the vocabulary in the folder."""
 
     def build_task(self, config: Any, facts: Any) -> Predicts:
-        """The task, from a `Config` completed by `Facts.complete`. Raises UserError if the two do not fit together."""
+        """The task, from a `Config` completed by `Facts.complete`.
+
+        Raises:
+          UserError: if config and facts contradict each other.
+        """
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Several processes: joining them, agreeing, and ending together."""
+"""Runs with several processes: joining them, comparing their values, and ending together on failure."""
 
 import atexit
 import concurrent.futures
@@ -23,65 +23,64 @@ from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-_SECONDS_BETWEEN_LOOKS = 1
+_POLL_SECONDS = 1
 _MESSAGE_BYTES = 1024
 _DONE = "done"
-# How long a start waits for all, how soon a silent process counts as dead, and how long one that is through waits for
-# the others: each less than a minute.
+# Time limits for: all processes to join, a missing heartbeat, and the other processes to exit. Each is below a minute.
 _START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 40, 30, 30
-# What collectives and JAX's coordination service say when another process is gone.
+# Parts of the messages of collectives and JAX's coordination service when another process is gone.
 _GONE = re.compile("Gloo|NCCL|[Cc]oordination|UNAVAILABLE|DEADLINE_EXCEEDED")
-# How many processes were started together, by launchers that JAX may not know.
-_STARTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-# Keeps the last line that it is given, and says it when who gave it is gone, unless that line is empty.
-_SAYS_LAST_WORDS = """trap '' HUP INT TERM
-while read -r line; do words=$line; done
-[ -z "$words" ] || printf '%s\\n' "$words" >&2"""
+# Environment variables with the number of processes, of launchers that JAX may not know.
+_NUM_STARTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+# Reads lines until its input closes, then prints the last line unless it is empty.
+_PRINT_LAST_LINE = """trap '' HUP INT TERM
+while read -r line; do last=$line; done
+[ -z "$last" ] || printf '%s\\n' "$last" >&2"""
 
 
 _GIVE_ADDRESS = "give --coordinator_address=HOST:PORT --num_processes=N --process_id=I to each process"
 
 
-class LastWords:
-    """What is to be said should this process be ended from outside, or by C++, where Python does not get to say it.
+class ExitMessage:
+    """A message that is printed if this process is killed or aborts, so that Python cannot print it.
 
-    JAX ends a process by abort() when another one is gone. So a shell waits beside this one.
+    JAX calls abort() when another process is gone. A shell in a separate process therefore prints the message.
     """
 
-    def __init__(self, words: object) -> None:
-        """Args: the first of them."""
-        self._shell = subprocess.Popen(["sh", "-c", _SAYS_LAST_WORDS], stdin=subprocess.PIPE, text=True)
-        self.change(words)
+    def __init__(self, message: object) -> None:
+        """Starts the shell with the first message, of one line."""
+        self._shell = subprocess.Popen(["sh", "-c", _PRINT_LAST_LINE], stdin=subprocess.PIPE, text=True)
+        self.change(message)
 
-    def change(self, words: object) -> None:
-        """Puts other words, of one line, in place of those before."""
+    def change(self, message: object) -> None:
+        """Replaces the message by another one, of one line."""
         assert self._shell.stdin
-        self._shell.stdin.write(f"{words}\n")
+        self._shell.stdin.write(f"{message}\n")
         self._shell.stdin.flush()
 
-    def withdraw(self) -> None:
-        """Leaves nothing to be said."""
+    def cancel(self) -> None:
+        """Ends the shell without a message."""
         self._shell.communicate("\n")
 
 
 def initialize(mode: str, coordinator_address: str, num_processes: int, process_id: int) -> None:
-    """Joins the processes of a run; before anything else touches a device.
+    """Joins the processes of a run. Must be called before anything uses a device.
 
-    If one of them dies or cannot be reached, the others end within a minute, with a message and a status other than 0.
+    If a process dies or cannot be reached, the others exit within a minute, with a message and a nonzero status.
 
     Args:
-      mode: "off"; "on"; or "auto", where a cluster that JAX knows (TPU pods, SLURM, Open MPI up to 4) is joined if
-        there is one.
-      coordinator_address, num_processes, process_id: for "on" outside such a cluster.
+      mode: "off"; "on"; or "auto", which joins a cluster that JAX detects (TPU pods, SLURM, Open MPI up to version 4),
+        if there is one.
+      coordinator_address, num_processes, process_id: needed with "on" outside such a cluster.
     Raises:
-      UserError: flags that do not go together, or several processes that were started together and cannot be joined.
+      UserError: if flags contradict each other, or if several processes were started together but cannot be joined.
     """
     choice(mode, ("auto", "on", "off"), "--distributed")
     if mode == "off":
         return
     if coordinator_address:
         _check_address(coordinator_address, num_processes, process_id)
-    last_words = LastWords(f"error: {_nobody_came(coordinator_address, num_processes)}")
+    message = ExitMessage(f"error: {_join_timeout(coordinator_address, num_processes)}")
     join = functools.partial(
         jax.distributed.initialize,
         initialization_timeout=_START_SECONDS,
@@ -91,71 +90,72 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
     try:
         join(*((coordinator_address, num_processes, process_id) if coordinator_address else ()))
     except ValueError as error:
-        last_words.withdraw()
+        message.cancel()
         if mode == "on":
             raise UserError(
                 "--distributed=on",
-                got="no cluster that JAX knows",
-                expected="a TPU pod, SLURM or Open MPI up to version 4, or the address of the first process",
+                got="no cluster that JAX detects",
+                expected="a TPU pod, SLURM or Open MPI up to version 4, or the address of process 0",
                 fix=_GIVE_ADDRESS,
             ) from error
         _check_alone()
         return
     except jax.errors.JaxRuntimeError as error:
-        last_words.withdraw()
+        message.cancel()
         expected, fix = "process 0 to listen at its address", "choose a free port on the machine of process 0"
         raise UserError("--coordinator_address", got=str(error), expected=expected, fix=fix) from error
     name = f"process {process_id} of {num_processes}" if coordinator_address else "this process"
-    last_words.change(f"error: {_another_is_gone(name)}")
-    atexit.register(last_words.withdraw)  # before JAX waits for the others to end, too
+    message.change(f"error: {_process_lost(name)}")
+    atexit.register(message.cancel)  # exit handlers run in reverse: before JAX waits for the other processes
 
 
 def _check_alone() -> None:
-    """Raises UserError if this is one of several processes, each of which would train for itself."""
-    for name in _STARTED:
+    """Raises UserError if this is one of several processes that would each train independently."""
+    for name in _NUM_STARTED:
         if os.environ.get(name, "1") not in ("", "0", "1"):
             raise UserError(
                 "--distributed=auto",
-                got=f"{name}={os.environ[name]}, and no cluster that JAX knows",
+                got=f"{name}={os.environ[name]}, but no cluster that JAX detects",
                 expected="one process, or a cluster to join",
-                fix=f"add --distributed=on and {_GIVE_ADDRESS}; or --distributed=off, if each is to work for itself",
+                fix=f"add --distributed=on and {_GIVE_ADDRESS}; or add --distributed=off to run each independently",
             )
 
 
 def _check_address(address: str, num_processes: int, process_id: int) -> None:
-    """Raises UserError for flags that do not go together."""
+    """Raises UserError if the address is malformed or the process number is out of range."""
     if not re.fullmatch(r".+:\d+", address):
         fix = "name the host of process 0 and a free port on it"
         raise UserError("--coordinator_address", got=repr(address), expected="HOST:PORT", fix=fix)
     if not 0 <= process_id < num_processes:
-        expected, fix = f"a number from 0 to {num_processes - 1}", "number the processes of --num_processes from 0 on"
+        expected, fix = f"a number from 0 to {num_processes - 1}", "number the --num_processes processes from 0"
         raise UserError("--process_id", got=process_id, expected=expected, fix=fix)
 
 
-def _nobody_came(address: str, num_processes: int) -> UserError:
+def _join_timeout(address: str, num_processes: int) -> UserError:
+    expected = f"{num_processes} processes that reach process 0 at {address}" if address else "all of the cluster's"
     return UserError(
-        "joining the other processes",
-        got=f"not all of them within {_START_SECONDS} s",
-        expected=f"{num_processes} processes that reach process 0 at {address}" if address else "all of the cluster's",
-        fix="start all at about the same time, each with a --process_id of its own; see that the address is right, and "
-        "that no firewall is between them",
+        "joining the processes",
+        got=f"missing processes after {_START_SECONDS} s",
+        expected=expected,
+        fix="start all processes at about the same time, each with its own --process_id; check the address, and that "
+        "no firewall blocks it",
     )
 
 
-def _another_is_gone(name: str) -> UserError:
+def _process_lost(name: str) -> UserError:
     return UserError(
         name,
-        got="cut off: it was killed, or another process has died or cannot be reached (lines above may say more)",
-        expected="all processes to go on together",
-        fix="start all of them again with the same command: a run goes on from its last checkpoint",
+        got="a lost connection: this process was killed, or another one died or cannot be reached (see the lines above)",
+        expected="all processes to run to the end",
+        fix="start all processes again with the same command; a run resumes from its last checkpoint",
     )
 
 
 @contextlib.contextmanager
 def ending_together() -> Iterator[None]:
-    """Ends this process, with its last words, if something fails because another one is gone; decorates functions, too.
+    """Exits with the `ExitMessage` if an error shows that another process is gone. Also works as a decorator.
 
-    No exit handler runs, since JAX's would wait for the one that is gone.
+    It skips the exit handlers, because JAX's would wait for the lost process.
     """
     try:
         yield
@@ -168,18 +168,19 @@ def ending_together() -> Iterator[None]:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes what the run has one of."""
+    """Whether this is process 0, which alone writes the run's shared files."""
     return jax.process_index() == 0
 
 
 def on_first_process(work: Callable[[], None]) -> None:
-    """Does `work` on process 0 while the others wait, however long it takes; all go on together.
+    """Runs `work` on process 0 while the other processes wait, without a time limit.
 
-    Process 0 works in a thread, so that all can ask each other every second how it stands: a single collective
-    that waits for hours would run into its time limit.
+    Process 0 runs `work` in a thread, and all processes exchange its state every second: one collective that waited for
+    hours would time out.
 
     Raises:
-      what `work` raised on process 0, there; UserError with its message on the others.
+      Exception: on process 0, whatever `work` raised.
+      UserError: on the other processes, with the message of that exception.
     """
     if jax.process_count() == 1:
         work()
@@ -187,65 +188,65 @@ def on_first_process(work: Callable[[], None]) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(work) if is_first_process() else None
         while not (message := _broadcast(_state(future))):
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_SECONDS)
     if future:
         future.result()
     elif message != _DONE:
-        raise UserError("process 0", got=message, expected="no error", fix="see what process 0 says")
+        raise UserError("process 0", got=message, expected="no error", fix="read the output of process 0")
 
 
 def _state(future: concurrent.futures.Future[None] | None) -> str:
-    """Nothing while the work goes on, then what came of it."""
+    """An empty string while the work runs; then `_DONE` or the error message."""
     if future is None or not future.done():
         return ""
     return str(future.exception() or _DONE) or "an error"
 
 
 def _broadcast(text: str) -> str:
-    """Process 0's text, on all processes; cut to what fits."""
+    """Returns process 0's text on all processes, truncated to `_MESSAGE_BYTES`."""
     code = np.frombuffer(text.encode()[:_MESSAGE_BYTES].ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
     return bytes(np.asarray(multihost_utils.broadcast_one_to_all(code))).rstrip(b"\0").decode(errors="replace")
 
 
 def of_first_process(number: int) -> int:
-    """Process 0's number, on all processes."""
+    """Returns process 0's `number` on all processes."""
     return number if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int64(number)))
 
 
 def agree(value: str, what: str) -> None:
-    """Raises UserError unless all processes have the same value."""
+    """Raises UserError unless all processes have the same value; `what` names the value."""
     values = _gather(value)
     if len(set(values)) > 1:
         raise UserError(
             what,
             got=", ".join(f"process {i}: {value}" for i, value in enumerate(values)),
-            expected="the same on all processes",
-            fix="let all processes see the same files, through a shared file system",
+            expected="the same value on all processes",
+            fix="give all processes the same files, for example on a shared file system",
         )
 
 
 def agree_on_command(values: Mapping[str, Any]) -> None:
-    """Raises UserError, which names the values that differ, unless all processes were given the same."""
-    given = [json.loads(text) for text in _gather(json.dumps(values))]
-    names = dict.fromkeys(name for each in given for name in each)
-    told = {name: [json.dumps(each[name]) if name in each else "nothing" for each in given] for name in names}
-    differing = {name: values for name, values in told.items() if len(set(values)) > 1}
+    """Raises UserError with the values that differ, unless all processes have the same values."""
+    commands = [json.loads(text) for text in _gather(json.dumps(values))]
+    names = dict.fromkeys(name for each in commands for name in each)
+    by_name = {name: [json.dumps(each[name]) if name in each else "nothing" for each in commands] for name in names}
+    differing = {name: values for name, values in by_name.items() if len(set(values)) > 1}
     if differing:
         raise UserError(
-            "the processes",
+            "flags that differ between processes (process 0 first)",
             got="; ".join(f"{name} {', '.join(differing[name])}" for name in differing),
-            expected="the same flags for all of them (here are those of process 0 first), but for --process_id",
-            fix="start all of them with the same command",
+            expected="the same flags on all processes, except --process_id",
+            fix="start all processes with the same command",
         )
 
 
 def _has_others() -> bool:
-    """Whether there are several processes; looks for no devices unless some were joined."""
+    """Whether there are several processes. Initializes no devices unless processes were joined."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def _gather(text: str) -> list[str]:
-    """The texts of all processes, by number."""
+    """The texts of all processes, in the order of their numbers."""
     if not _has_others():
         return [text]
     code = np.frombuffer(text.encode(), np.uint8)

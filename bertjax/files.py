@@ -1,4 +1,4 @@
-"""Files that appear under their name when they are complete, digests, JSON lines, and the user's cache folder."""
+"""Atomic creation of files and folders, digests, JSON lines, and the user's cache folder."""
 
 import contextlib
 import fcntl
@@ -13,9 +13,9 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-_REMEMBERED = 2**24  # bytes: digests of larger files are cached
+_CACHED_ABOVE = 2**24  # bytes: digests of larger files are cached
 PARTS = "parts"  # a folder for intermediate results; see `made_once`
-_SETTLED = 2.0  # seconds since a file's last change from which on another change would show in its time
+_MIN_AGE = 2.0  # seconds; a digest of a younger file is not cached: its time may not show another change
 
 
 def cache_folder() -> Path:
@@ -36,38 +36,38 @@ def with_packaged(path: str) -> str:
 def digest(path: Path) -> str:
     """Returns the SHA-256 of a file's content.
 
-    That of a large file is remembered in the user's cache folder, and used again while the file's size and time of
-    modification stay the same.
+    The digest of a large file is cached in the user's cache folder. It is reused while the file's size, modification
+    time and inode are unchanged.
 
     Raises:
-      OSError: the file cannot be read.
+      OSError: if the file cannot be read.
     """
     status = path.stat()
     version = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
-    is_large = status.st_size > _REMEMBERED
+    is_large = status.st_size > _CACHED_ABOVE
     if is_large:
         with contextlib.suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
-            found = json.loads(_remembered(path).read_text())
+            found = json.loads(_cached_digest(path).read_text())
             if {**version, "sha256": found["sha256"]} == found:
                 return str(found["sha256"])
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if is_large and time.time() - status.st_mtime > _SETTLED:
+    if is_large and time.time() - status.st_mtime > _MIN_AGE:
         with contextlib.suppress(OSError, RuntimeError):
-            _remembered(path).parent.mkdir(parents=True, exist_ok=True)
-            with completed(_remembered(path)) as partial:
+            _cached_digest(path).parent.mkdir(parents=True, exist_ok=True)
+            with completed(_cached_digest(path)) as partial:
                 partial.write_text(json.dumps({**version, "sha256": sha256}))
     return sha256
 
 
-def _remembered(path: Path) -> Path:
-    """The file that remembers the digest of another. Raises RuntimeError if the user has no home."""
+def _cached_digest(path: Path) -> Path:
+    """The cache file for the digest of `path`. Raises RuntimeError if the user has no home folder."""
     return cache_folder() / "digests" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
 
 
 @contextlib.contextmanager
 def completed(path: Path) -> Iterator[Path]:
-    """Gives a temporary path to write to, which becomes `path` if nothing fails, and is deleted otherwise."""
+    """Yields a temporary path to write to. It is renamed to `path` on success and deleted on failure."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
         yield temporary
@@ -77,15 +77,15 @@ def completed(path: Path) -> Iterator[Path]:
 
 
 def made_once(folder: Path, last: str, write: Callable[[Path], None]) -> None:
-    """Makes a folder that appears under its name when it is complete. A second process waits for the first.
+    """Makes a folder that appears under its name only when it is complete. A second process waits for the first.
 
     Args:
       folder: the folder.
-      last: the file in it that is written last.
-      write: writes the content to another folder, FOLDER.partial, which holds what an interrupted process left. `PARTS`
-        in it is deleted at the end.
+      last: the file that `write` writes last. If it exists, the folder is complete.
+      write: writes the content to a temporary folder, FOLDER.partial, which keeps the files of an interrupted process.
+        Its subfolder `PARTS` is deleted at the end.
     Raises:
-      UserError: as `write`; FOLDER.partial is then deleted.
+      UserError: if `write` raises it. FOLDER.partial is then deleted.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_suffix(".partial")
@@ -106,9 +106,9 @@ def made_once(folder: Path, last: str, write: Callable[[Path], None]) -> None:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one a line; none if there is no such file.
+    """Yields the JSON objects of a file with one object per line; none if the file does not exist.
 
-    Lines that are no objects are ignored: a process that was killed leaves the line that it was writing half done.
+    Other lines are ignored: a killed process may leave an incomplete line.
     """
     for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError, RecursionError):

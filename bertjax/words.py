@@ -1,4 +1,4 @@
-"""Words of any language: what white space parts, and each letter of scripts that write none between words."""
+"""Words of any language. White space separates words; in scripts without spaces, each letter is a word."""
 
 import functools
 import itertools
@@ -10,40 +10,40 @@ from collections.abc import Iterable
 _UNSPACED = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# Punctuation goes with the letter before it, as it does with words; so do the vowels that some scripts write as marks.
-_WRITTEN = re.compile(rf"[{_UNSPACED}][^\w\s]*|[^\s{_UNSPACED}]+")
+# Punctuation belongs to the letter before it, as it does in words with spaces. So do vowels that are written as marks.
+_WORD = re.compile(rf"[{_UNSPACED}][^\w\s]*|[^\s{_UNSPACED}]+")
 
 
 def split(text: str) -> list[str]:
-    """The words of a text as they are written, punctuation and all.
+    """The words of a text as written, including punctuation.
 
     >>> split("Well, well."), split("BERT是一个语言模型。")
     (['Well,', 'well.'], ['BERT', '是', '一', '个', '语', '言', '模', '型。'])
     """
-    return text.split() if text.isascii() else _WRITTEN.findall(text)
+    return text.split() if text.isascii() else _WORD.findall(text)
 
 
-def cut(text: str, count: int) -> str:
-    """The first words of a text that has more of them."""
-    *_, last = itertools.islice(_WRITTEN.finditer(text), count)
+def truncate(text: str, count: int) -> str:
+    """The first `count` words of a text that has more words."""
+    *_, last = itertools.islice(_WORD.finditer(text), count)
     return text[: last.end()]
 
 
-def compared(text: str, *, joins: bool) -> list[str]:
-    """The words of a text as they are compared: letters, their marks, and digits.
+def without_punctuation(text: str, *, joins: bool) -> list[str]:
+    """The words of a text without punctuation, for comparison: letters, their marks, and digits.
 
     Args:
-      text: in the case that is to count.
-      joins: whether what has punctuation inside is one word, or else several.
+      text: the text. Its case is kept.
+      joins: whether a word with punctuation inside stays one word (True) or becomes several (False).
 
-    >>> compared("a well-known café.", joins=True), compared("a well-known café.", joins=False)
+    >>> without_punctuation("a well-known café.", joins=True), without_punctuation("a well-known café.", joins=False)
     (['a', 'wellknown', 'café'], ['a', 'well', 'known', 'café'])
     """
     return split(text.translate(_table("" if joins else " ")))
 
 
 def ascii_share(texts: Iterable[str]) -> float:
-    """The share of the letters of texts that ASCII has; 1 where there are none.
+    """The share of ASCII letters among all letters of the texts; 1 if there are no letters.
 
     >>> ascii_share(["a 2.5", "猫猫猫 7"])
     0.25
@@ -53,7 +53,10 @@ def ascii_share(texts: Iterable[str]) -> float:
 
 
 class _Table(dict[int, str]):
-    """What becomes of each character, found when it first comes."""
+    """A lazily filled table for `str.translate`. Characters other than letters, marks, digits and spaces are replaced.
+
+    Numbers other than digits are kept too.
+    """
 
     def __init__(self, other: str) -> None:
         super().__init__()
