@@ -145,7 +145,7 @@ def _join_timeout(address: str, num_processes: int) -> UserError:
 def _process_lost(name: str) -> UserError:
     return UserError(
         name,
-        got="a lost connection: this process was killed, or another one died or cannot be reached (see the lines above)",
+        got="a lost connection: this process was killed, or another one died or cannot be reached (see lines above)",
         expected="all processes to run to the end",
         fix="start all processes again with the same command; a run resumes from its last checkpoint",
     )

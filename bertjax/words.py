@@ -53,10 +53,7 @@ def ascii_share(texts: Iterable[str]) -> float:
 
 
 class _Table(dict[int, str]):
-    """A lazily filled table for `str.translate`. Characters other than letters, marks, digits and spaces are replaced.
-
-    Numbers other than digits are kept too.
-    """
+    """A lazily filled table for `str.translate` that replaces all but letters, marks, numbers and white space."""
 
     def __init__(self, other: str) -> None:
         super().__init__()

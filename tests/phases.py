@@ -1,7 +1,7 @@
-"""A pytest plugin that reports where the CPU time of the tests goes: `pytest -p tests.phases [--phases=FILE]`.
+"""A pytest plugin that reports the CPU time of the tests by phase: `pytest -p tests.phases [--phases=FILE]`.
 
-CPU seconds are user and system time of the test processes and of the processes that they waited for. Tracing, lowering
-and compilation are wall time inside the test processes, as JAX reports it, and exceed CPU time on a busy machine.
+CPU seconds are the user and system time of the test processes and of their child processes. Tracing, lowering and
+compilation are wall time inside the test processes, as reported by JAX; they can exceed CPU time on a busy machine.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _BEFORE = pytest.StashKey[dict[str, float]]()
 
 @dataclasses.dataclass
 class _Clock:
-    """What this process has spent since it started."""
+    """The time that this process has spent in each phase since it started."""
 
     spent: dict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
     spans: dict[str, list[tuple[float, float]]] = dataclasses.field(default_factory=lambda: defaultdict(list))
@@ -35,7 +35,7 @@ class _Clock:
     def on_duration(self, event: str, seconds: float, **_: Any) -> None:
         if event not in _EVENTS:
             return
-        # Traces nest and the inner ones end first: what a longer one contains is not counted again.
+        # Traces nest and the inner ones end first, so the time of inner traces is subtracted.
         name, start = _EVENTS[event], time.perf_counter() - seconds
         inner = self.spans[name]
         while inner and inner[-1][0] >= start:
@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart() -> None:
-    import jax.monitoring  # not before conftest.py has set the environment that JAX reads when it is imported
+    import jax.monitoring  # only now: conftest.py sets environment variables that JAX reads on import
 
     jax.monitoring.register_event_duration_secs_listener(_clock.on_duration)
     jax.monitoring.register_event_listener(_clock.on_event)

@@ -1,4 +1,4 @@
-"""`launch.py` as several processes that train together."""
+"""Runs `launch.py` as several processes that train together."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def free_address() -> str:
-    """A port of this machine that nobody listens on."""
+    """A local address with a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
@@ -35,15 +35,15 @@ def started(
     own: Sequence[Sequence[str]] = (),
     environments: Sequence[Mapping[str, str]] = (),
 ) -> Iterator[list[subprocess.Popen]]:
-    """Starts processes with pipes for their standard error; those that are left are killed in the end.
+    """Starts processes with pipes for their standard error. At exit, kills those that still run.
 
     Args:
-      arguments: what all are given.
-      count: how many there are; one does without the flags that join several.
-      devices: of each.
-      entry: what Python runs.
-      own: besides, arguments of each.
-      environments: variables of each.
+      arguments: the arguments of all processes.
+      count: the number of processes. A single process gets no flags to join others.
+      devices: the number of devices per process.
+      entry: the script and its first arguments.
+      own: additional arguments of each process.
+      environments: environment variables of each process.
     """
     address, processes = free_address(), []
     env = {**environment(), "JAX_NUM_CPU_DEVICES": str(devices)}
@@ -63,20 +63,20 @@ def started(
 
 
 def finish(processes: Sequence[subprocess.Popen], status: int = 0) -> None:
-    """Waits for processes that should end with a status; 0 if all goes well."""
+    """Waits for processes and checks that they exit with `status`."""
     for process in processes:
         _, errors = process.communicate(timeout=600)
         assert process.returncode == status, errors
 
 
 def train(arguments: Sequence[str], count: int, devices: int = 1, **more: Sequence) -> None:
-    """Starts processes that should end well, and waits for them."""
+    """Starts processes, waits for them and checks that they succeed."""
     with started(arguments, count, devices, **more) as processes:
         finish(processes)
 
 
 def lines(workdir: Path) -> list[dict]:
-    """The whole lines of a run's `metrics.jsonl`, while it goes on."""
+    """The complete lines of the `metrics.jsonl` of a run that may still be training."""
     path = workdir / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 

@@ -1,4 +1,4 @@
-"""Published folders, small enough for tests: of Hugging Face, of sentence-transformers and of Google."""
+"""Small published model folders for tests, in the formats of Hugging Face, sentence-transformers and Google."""
 
 import functools
 import json
@@ -42,21 +42,21 @@ CONFIG = build(
 
 @functools.cache
 def params() -> Any:
-    """The parameters of `Bert` that the folders hold."""
+    """The parameters of `Bert` in the folders."""
     ids = np.zeros((1, 1), np.int32)
     init = functools.partial(Bert(CONFIG, use_pooler=True).init, deterministic=True, return_attention=False)
     return random_params(init, BertInputs(ids, ids, ids), scale=0.5)["params"]
 
 
 def write_huggingface(folder: Path) -> Path:
-    """A folder of transformers' BertModel; returns it."""
+    """Writes and returns a folder for transformers' BertModel."""
     huggingface.save(folder, params(), CONFIG, "BertModel")
     TOKENIZER.save(folder)
     return folder
 
 
 def write_sentence_transformers(folder: Path, pooling: str, normalize: bool, max_seq_length: int) -> Path:
-    """A folder of sentence-transformers around it; `pooling` is its name there, such as "mean_tokens"."""
+    """Writes and returns a folder for sentence-transformers; `pooling` is its pooling mode, such as "mean_tokens"."""
     write_huggingface(folder)
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [{"idx": i, "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]

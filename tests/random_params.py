@@ -1,4 +1,4 @@
-"""Parameters for tests without compiling a model's initialization."""
+"""Random parameters for tests, made without compiling a model's initialization."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,16 +8,16 @@ import numpy as np
 
 
 def random_params(init: Callable[..., Any], *args: Any, seed: int = 0, scale: float = 0.1) -> Any:
-    """Returns random float32 values of the shapes that `init(key, *args)` returns.
+    """Returns random values with the shapes and dtypes of `init(key, *args)`.
 
-    Scales of norms are near one, everything else, biases included, is near zero. Tracing `init` is all that JAX does:
-    compiling it costs far more than most tests that need nothing but some parameters.
+    Scales of norms are near one; all other parameters, including biases, are near zero. `init` is only traced, because
+    compiling it would take longer than most tests.
 
     Args:
-      init: such as `model.init` or `task.init`; its first argument is a key.
+      init: an initializer such as `model.init` or `task.init`; its first argument is a key.
       *args: its other arguments.
-      seed: of the values.
-      scale: their standard deviation.
+      seed: the seed of the values.
+      scale: the standard deviation of the values.
     """
     rng = np.random.default_rng(seed)
 

@@ -1,4 +1,4 @@
-"""What a task shows, without a model: all outputs are zeros of the right shape, and nobody's attention is looked at."""
+"""Samples of a task for the run's page, made without a model: outputs are zeros of the right shape."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from bertjax.reporting import samples
 
 
 def shown(task, data, folder: Path, count: int = 2) -> samples.Shown:
-    """What the page of a run has of a task's first examples, once it has gone through the run's file."""
+    """Writes samples of a task's first `count` examples to a run's file, without attention, and reads them back."""
 
     def zeros(shapes):
         return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)

@@ -1,4 +1,4 @@
-"""Two processes of four devices train as one of eight, through the launcher; what happens to one concerns all."""
+"""Runs with several processes, through the launcher: equal results, joint stops, and errors on all processes."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def distance(a, b):
 
 @pytest.mark.slow
 def test_two_processes_of_four_devices_train_as_one_of_eight(text, tmp_path):
-    """Clocks and languages of the processes may differ."""
+    """The result is the same even if the time zones and locales of the processes differ."""
     text.write_text(text.read_text() + "\n\nGröße İstanbul ısı 東京 .\nthe İ sees a ı .\n" * 9, encoding="utf-8")
     here = {"TZ": "America/Lima", "LC_ALL": "C", "LANG": "C"}
     elsewhere = {"TZ": "Asia/Tokyo", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8", "PYTHONUTF8": "0"}
@@ -59,19 +59,19 @@ def test_two_processes_of_four_devices_train_as_one_of_eight(text, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_told_by_all(text, tmp_path):
+def test_all_processes_report_a_loss_that_is_not_finite(text, tmp_path):
     values = {"optimizer__learning_rate": 1e30, "optimizer__schedule": "constant", "optimizer__clip_norm": 0.0}
     values |= {"model__num_layers": 1, "evaluate_every": 100, "checkpoint__save_every": 100}
     with processes.started(tiny.arguments(text, tmp_path / "run", **values), 2) as both:
         for process in both:
             _, errors = process.communicate(timeout=240)
             assert process.returncode == 1
-            told = r"error: step \d+: got a loss or gradient that is not finite; .*(parameter|gradient)"
-            assert re.search(told, errors), errors
+            message = r"error: step \d+: got a loss or gradient that is not finite; .*(parameter|gradient)"
+            assert re.search(message, errors), errors
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_process_stops_both_and_one_process_goes_on(text, tmp_path, monkeypatch):
+def test_sigterm_to_one_process_stops_both_and_one_process_can_resume(text, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     arguments = tiny.arguments(text, workdir, **ENDLESS)
     with processes.started(arguments, 2, 4) as both:
@@ -91,7 +91,7 @@ def test_sigterm_to_one_process_stops_both_and_one_process_goes_on(text, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_a_process_is_killed_the_other_ends_and_says_so(text, tmp_path, victim):
+def test_when_a_process_is_killed_the_other_exits_with_a_message(text, tmp_path, victim):
     with processes.started(tiny.arguments(text, tmp_path / "run", **ENDLESS), 2) as both:
         processes.wait_for_step(tmp_path / "run", 2, both)
         both[victim].kill()
@@ -101,57 +101,58 @@ def test_when_a_process_is_killed_the_other_ends_and_says_so(text, tmp_path, vic
             assert time.monotonic() - began < 60
             assert process.returncode != 0
             assert re.search(
-                f"(?m)^error: process {i} of 2: got cut off: it was killed, or another process has died .*; expected "
-                "all .*Fix: start all of them again with the same command: .* last checkpoint.$",
+                f"(?m)^error: process {i} of 2: got a lost connection: this process was killed, or another one .*; "
+                "expected all .*Fix: start all processes again with the same command; .* last checkpoint.$",
                 errors,
             ), errors
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_move_counts_as_dead(text, tmp_path):
+def test_a_stopped_process_counts_as_dead(text, tmp_path):
     with processes.started(tiny.arguments(text, tmp_path / "run", **ENDLESS), 2) as both:
         processes.wait_for_step(tmp_path / "run", 2, both)
         both[1].send_signal(signal.SIGSTOP)
         _, errors = both[0].communicate(timeout=60)
-        assert both[0].returncode != 0 and "error: process 0 of 2: got cut off" in errors
+        assert both[0].returncode != 0 and "error: process 0 of 2: got a lost connection" in errors
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own_id", [0, 1])
-def test_a_start_without_the_others_ends(text, tmp_path, own_id):
+def test_a_process_exits_if_the_others_do_not_start(text, tmp_path, own_id):
     address = processes.free_address()
     flags = [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={own_id}"]
     began = time.monotonic()
     with processes.started([*tiny.arguments(text, tmp_path / "run"), *flags], 1) as (process,):
         _, errors = process.communicate(timeout=120)
-    assert time.monotonic() - began < 80  # of which 40 s are the wait, and the rest a busy machine's
+    assert time.monotonic() - began < 80  # 40 s of waiting, and the rest for a busy machine
     assert process.returncode != 0
-    told = f"error: joining the other processes: got not all of them within 40 s; expected 2 .* at {address}. Fix: "
-    assert re.search(told, errors), errors
+    message = f"error: joining the processes: got missing processes after 40 s; expected 2 .* at {address}. Fix: "
+    assert re.search(message, errors), errors
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
-def test_processes_with_other_configs_are_told_which_keys_differ(text, tmp_path):
+def test_processes_with_different_configs_report_the_keys_that_differ(text, tmp_path):
     own = (["--config.seed=3"], ["--config.optimizer.learning_rate=0.5"])
     with processes.started(tiny.arguments(text, tmp_path / "run"), 2, own=own) as both:
         for process in both:
             _, errors = process.communicate(timeout=120)
             assert process.returncode == 1
-            assert "error: the processes: got seed 3, 0; optimizer.learning_rate 0.001, 0.5; expected" in errors
+            message = "(process 0 first): got seed 3, 0; optimizer.learning_rate 0.001, 0.5; expected the same flags"
+            assert message in errors
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (("on", "somewhere", 2, 0), "--coordinator_address: got 'somewhere'; expected HOST:PORT"),
         (("on", "somewhere:8080", 2, 2), "--process_id: got 2; expected a number from 0 to 1"),
         (("auto", "somewhere:8080", 2, -1), "--process_id: got -1; expected a number from 0 to 1"),
     ],
 )
-def test_flags_that_cannot_join_processes(flags, told):
-    with pytest.raises(UserError, match=told):
+def test_flags_that_cannot_join_processes(flags, message):
+    with pytest.raises(UserError, match=message):
         distributed.initialize(*flags)
 
 
@@ -162,11 +163,11 @@ def test_a_port_that_is_taken(monkeypatch, capfd):
     monkeypatch.setattr(jax.distributed, "initialize", refuse)
     with pytest.raises(UserError, match=r"--coordinator_address: got UNKNOWN: Failed to start RPC server; .*free port"):
         distributed.initialize("on", "here:8080", 2, 0)
-    assert capfd.readouterr().err == "", "there are no last words"
+    assert capfd.readouterr().err == "", "the exit message was printed"
 
 
 def others_give(monkeypatch, text):
-    """Makes this the first of two processes, of which the other gives `text`."""
+    """Makes this process 0 of two processes. Process 1 sends `text`."""
 
     def gather(code):
         if code.ndim == 0:
@@ -181,13 +182,13 @@ def others_give(monkeypatch, text):
 def test_commands_that_differ(monkeypatch):
     mine = {"--mode": "train", "seed": 3, "data.source": "a", "mesh.data": 2}
     others_give(monkeypatch, json.dumps({"--mode": "train", "seed": 4, "data.source": "a", "mesh.fsdp": 2}))
-    with pytest.raises(UserError, match=r"the processes: got seed 3, 4; mesh\.data 2, nothing; mesh\.fsdp nothing, 2;"):
+    with pytest.raises(UserError, match=r"got seed 3, 4; mesh\.data 2, nothing; mesh\.fsdp nothing, 2; expected"):
         distributed.agree_on_command(mine)
     others_give(monkeypatch, json.dumps(mine))
     distributed.agree_on_command(mine)
 
 
-def test_what_fails_since_another_is_gone_ends_the_process(monkeypatch):
+def test_an_error_caused_by_a_lost_process_exits(monkeypatch):
     def fail(error):
         with distributed.ending_together():
             raise error
@@ -195,7 +196,7 @@ def test_what_fails_since_another_is_gone_ends_the_process(monkeypatch):
     gone = ValueError("UNKNOWN: Gloo AllReduce failed: Connection closed by peer")
     monkeypatch.setattr(os, "_exit", lambda status: (_ for _ in ()).throw(SystemExit(status)))
     with pytest.raises(ValueError, match="Gloo"):
-        fail(gone)  # of one process it is a bug
+        fail(gone)  # with only one process it is a bug
     monkeypatch.setattr(distributed, "_has_others", lambda: True)
     with pytest.raises(SystemExit, match="1"):
         fail(gone)
@@ -203,31 +204,31 @@ def test_what_fails_since_another_is_gone_ends_the_process(monkeypatch):
         fail(ValueError("no such thing"))
 
 
-def test_processes_that_disagree_are_told(monkeypatch):
+def test_agree_raises_for_values_that_differ(monkeypatch):
     others_give(monkeypatch, "the other")
     distributed.agree("the other", "the text")
     with pytest.raises(UserError, match="the text: got process 0: mine, process 1: the other; expected the same"):
         distributed.agree("mine", "the text")
 
 
-def test_alone_the_work_is_simply_done():
+def test_a_single_process_runs_the_work():
     done = []
     distributed.on_first_process(lambda: done.append(1))
     assert done == [1]
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_on_the_first_process_is_told_by_all(text, tmp_path):
+def test_an_error_on_the_first_process_is_reported_by_all(text, tmp_path):
     text.write_bytes(text.read_bytes() + b"\xff\n")
     with processes.started(tiny.arguments(text, tmp_path / "run"), 2) as both:
         for process, expected in zip(both, ("not valid UTF-8", "process 0: got .*not valid UTF-8"), strict=True):
             _, errors = process.communicate(timeout=120)
             assert process.returncode == 1
             assert re.search(f"error: .*{expected}", errors), errors
-            assert "cut off" not in errors
+            assert "lost connection" not in errors
 
 
-def test_no_cluster_is_an_error_only_where_one_is_asked_for(monkeypatch):
+def test_a_missing_cluster_is_an_error_only_if_requested(monkeypatch):
     def no_cluster(**options):
         raise ValueError("coordinator_address should be defined.")
 
@@ -239,12 +240,12 @@ def test_no_cluster_is_an_error_only_where_one_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_processes_that_were_started_together_do_not_work_apart(monkeypatch, name):
+def test_processes_that_were_started_together_must_join(monkeypatch, name):
     def no_cluster(**options):
         raise ValueError("coordinator_address should be defined.")
 
     monkeypatch.setattr(jax.distributed, "initialize", no_cluster)
-    monkeypatch.setenv(name, "1")  # as for a job of a sweep
+    monkeypatch.setenv(name, "1")  # as in a job of a sweep
     distributed.initialize("auto", "", 1, 0)
     monkeypatch.setenv(name, "4")
     with pytest.raises(UserError, match=f"--distributed=auto: got {name}=4, .*--coordinator_address=HOST:PORT"):

@@ -1,4 +1,4 @@
-"""Digests of large files are remembered until the files change."""
+"""Cached digests of large files, and files of JSON lines."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ from bertjax import files
 
 @pytest.fixture
 def large(tmp_path, monkeypatch):
-    """A file that counts as large and was not changed just now."""
+    """A file above the size for caching that was not changed recently."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(files, "_REMEMBERED", 2)
+    monkeypatch.setattr(files, "_CACHED_ABOVE", 2)
     (tmp_path / "text.txt").write_bytes(b"one")
     os.utime(tmp_path / "text.txt", (1e9, 1e9))
     return tmp_path / "text.txt"
@@ -25,16 +25,16 @@ def sha256(content):
 
 
 def change(path, content):
-    """Changes a file so that neither its size nor its time tells."""
+    """Changes a file without changing its size or modification time."""
     status = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_a_digest_is_remembered_while_size_and_time_stay(large):
+def test_a_digest_is_cached_until_size_or_time_changes(large):
     assert files.digest(large) == sha256(b"one")
     change(large, b"two")
-    assert files.digest(large) == sha256(b"one"), "it was read again"
+    assert files.digest(large) == sha256(b"one"), "the file was read again"
     os.utime(large, (1e9 + 1, 1e9 + 1))
     assert files.digest(large) == sha256(b"two")
     large.write_bytes(b"three")
@@ -42,13 +42,13 @@ def test_a_digest_is_remembered_while_size_and_time_stay(large):
     assert files.digest(large) == sha256(b"three")
 
 
-def test_small_files_and_those_that_were_just_changed_are_read_each_time(large, monkeypatch):
+def test_digests_of_small_and_recently_changed_files_are_not_cached(large, monkeypatch):
     os.utime(large, (time.time(), time.time()))
     files.digest(large)
     change(large, b"two")
     assert files.digest(large) == sha256(b"two")
     os.utime(large, (1e9, 1e9))
-    monkeypatch.setattr(files, "_REMEMBERED", 3)
+    monkeypatch.setattr(files, "_CACHED_ABOVE", 3)
     files.digest(large)
     change(large, b"six")
     assert files.digest(large) == sha256(b"six")
@@ -72,7 +72,7 @@ def test_a_missing_file(tmp_path):
         files.digest(tmp_path / "none")
 
 
-def test_records_behind_damaged_bytes_are_read(tmp_path):
+def test_records_after_damaged_lines_are_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n\xff{"step": 2}\n' + b"[" * 100_000 + b'\n{"step": 3}\n')
     assert [record["step"] for record in files.read_records(path)] == [1, 3]

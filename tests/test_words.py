@@ -16,21 +16,21 @@ def test_examples():
 
 
 @given(st.text("aB1 .,'-\n\u00a0\x1céЖह्"))
-def test_scripts_with_spaces_are_parted_there(text):
+def test_scripts_with_spaces_are_split_at_white_space(text):
     assert words.split(text) == text.split()
 
 
 @given(TEXTS)
-def test_nothing_written_is_lost(text):
+def test_split_keeps_all_characters_except_white_space(text):
     assert "".join(words.split(text)) == "".join(text.split())
 
 
 @given(TEXTS, st.integers(1, 4))
-def test_the_first_words_of_a_longer_text(text, count):
+def test_truncate_keeps_the_first_words(text, count):
     found = words.split(text)
     if len(found) > count:
-        assert words.split(words.cut(text, count)) == found[:count]
-        assert text.startswith(words.cut(text, count))
+        assert words.split(words.truncate(text, count)) == found[:count]
+        assert text.startswith(words.truncate(text, count))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,6 @@ def test_the_first_words_of_a_longer_text(text, count):
         ("他用BERT。", ["他", "用", "BERT。"], ["他", "用", "BERT"]),
     ],
 )
-def test_other_scripts(text, written, compared):
+def test_scripts_without_spaces(text, written, compared):
     assert words.split(text) == written
-    assert words.compared(text, joins=True) == compared
+    assert words.without_punctuation(text, joins=True) == compared

@@ -1,6 +1,6 @@
-"""Beam search over any step function, as one compiled loop that ends as soon as every row is done.
+"""Beam search over any step function, as one compiled loop that stops when every row is done.
 
-Shapes: B batch, K beams, T target length, V vocabulary, M candidates of a step, C candidates of one beam.
+Shapes: B batch, K beams, T target length, V vocabulary, M candidates of a step.
 """
 
 from typing import Any, NamedTuple
@@ -18,41 +18,41 @@ from bertjax.models.decoder import Beams
 
 
 class _Rules(NamedTuple):
-    """What stays the same through a search."""
+    """The settings and limits of a search, which do not change between steps."""
 
     config: DecodingConfig
     min_lengths: Array  # [B] int32
     max_lengths: Array  # [B] int32
     eos_id: int
     pad_id: int
-    unk_id: int | None  # None if it is allowed
+    unk_id: int | None  # None if the unknown token is allowed
     continues: Array | None  # [V] bool
 
 
 class _Running(NamedTuple):
-    """The hypotheses that are followed, best first; those of log-probability -inf are none."""
+    """The unfinished hypotheses (beams), best first. A log-probability of -inf marks an unused beam."""
 
-    tokens: Array  # [B, K] int32: the last one of each
-    history: Array  # [B, K, T] int32: all of them
+    tokens: Array  # [B, K] int32: the last token of each beam
+    history: Array  # [B, K, T] int32: all tokens of each beam
     log_probabilities: Array  # [B, K] float32
-    runs: Array  # [B, K, T] int32: see `ngram_blocking`; all 0 if nothing is blocked
+    runs: Array  # [B, K, T] int32: see `ngram_blocking`; all 0 without n-gram blocking
 
 
 class _Candidates(NamedTuple):
     """The M likeliest continuations of each row's beams, best first."""
 
     log_probabilities: Array  # [B, M] float32
-    parents: Array  # [B, M] int32: the beam that each continues
+    parents: Array  # [B, M] int32: the beam that each candidate continues
     tokens: Array  # [B, M] int32
 
 
 class _State(NamedTuple):
-    """What the loop carries."""
+    """The loop's state."""
 
     beams: Beams
     running: _Running
-    finished: Hypotheses  # K, best first
-    is_done: Array  # [B] bool: `finished` changes no more
+    finished: Hypotheses  # K per row, best first
+    is_done: Array  # [B] bool: rows whose `finished` no longer changes
     cache: Any
 
 
@@ -69,26 +69,27 @@ def beam_search(
     unk_id: int | None = None,
     continues: Bool[Array, " V"] | None,
 ) -> Hypotheses:
-    """Returns the `n_best` hypotheses of each row, best first. Pure: jit the whole of it.
+    """Returns the `n_best` hypotheses of each row, best first. A pure function; call it inside `jax.jit`.
 
-    Each step takes the 2K likeliest continuations of a row's K beams. Those of the first K that end are finished:
-    scored, put aside, and never touched again. The K likeliest that do not end go on. Under "presumm" only K
-    are taken, and all of them go on.
+    Each step takes the 2K likeliest continuations of a row's K beams. Those of the first K that end are finished: they
+    are scored and do not change any more. The K likeliest that do not end continue. With stopping "presumm", only K
+    continuations are taken, and all of them continue.
 
     Args:
-      step: feeds one token of each beam and gives the logits of the next, see `Step`; it reads `beams` to follow the
-        beams in its cache. Beams of rows that are done, and beams that are none, are fed all the same.
-      cache: what `step` starts from, made for K = `num_beams` and T = `max_length`.
-      start_ids: the first token fed, no part of the hypotheses.
-      min_lengths: the least tokens before the end token.
-      max_lengths: the most tokens, with the end token; above T counts as T, and 0 leaves a row out.
+      step: feeds one token of each beam and returns the logits of the next token, see `Step`. It finds the history of
+        each beam in its cache by `beams`. Unused beams and beams of rows that are done are fed as well.
+      cache: the initial cache of `step`, for K = `num_beams` and T = `max_length`.
+      start_ids: the first token to feed; not part of the hypotheses.
+      min_lengths: the minimum number of tokens before the end token.
+      max_lengths: the maximum number of tokens, including the end token. Values above T count as T; 0 skips the row.
+      config: the settings.
       eos_id: the end token.
-      pad_id: what ids are filled with after the end; never a hypothesis's token.
-      unk_id: the token of unknown characters, which `forbid_unk` is about; None if there is none.
-      continues: for each id, whether it continues the word before it. If given, `block_ngrams` counts words, and does
-        as PreSumm: a beam whose last n words have come before goes no further, unless that is true of all of its row.
+      pad_id: the padding after the end token. Hypotheses never contain it.
+      unk_id: the unknown token, which `forbid_unk` excludes; None if the vocabulary has none.
+      continues: for each id, whether it continues the previous word. If given, `block_ngrams` counts words as PreSumm
+        does: a beam whose last n words occurred before is dropped, unless this is true of all beams of its row.
     Raises:
-      UserError: an end token that is the padding.
+      UserError: if the end token is the padding.
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
@@ -105,7 +106,7 @@ def beam_search(
 
 
 def _start(rules: _Rules, start_ids: Int[Array, " B"], cache: Any) -> _State:
-    """K beams, of which the first is the empty hypothesis and the others none."""
+    """The initial state: the first of the K beams is the empty hypothesis, and the others are unused."""
     shape = (len(start_ids), rules.config.num_beams)
     own = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
     blank = jnp.zeros((*shape, rules.config.max_length), jnp.int32)
@@ -125,29 +126,31 @@ def _start(rules: _Rules, start_ids: Int[Array, " B"], cache: Any) -> _State:
 
 
 def _advance(rules: _Rules, state: _State, logits: Float[Array, "B K V"], cache: Any) -> _State:
-    """One step, once the model has said what may follow."""
+    """Updates beams and finished hypotheses after one step of the model."""
     config, index = rules.config, state.beams.index
     candidates = _find_candidates(rules, state, logits)
     is_end = (candidates.tokens == rules.eos_id) | (index + 1 >= rules.max_lengths)[:, None]
-    finished = _put_aside(rules, state, candidates, is_end)
+    finished = _update_finished(rules, state, candidates, is_end)
     if config.stopping == "presumm":
-        going_on = candidates
+        continuing = candidates
     else:
         left = jnp.where(is_end, -jnp.inf, candidates.log_probabilities)
         _, chosen = jax.lax.top_k(left, config.num_beams)
-        going_on = _Candidates(*(_pick(field, chosen) for field in candidates._replace(log_probabilities=left)))
-    is_done = state.is_done | _is_done(rules, index, going_on.log_probabilities, is_end, finished)
-    return _State(_follow(state.beams, going_on.parents), _extend(rules, state, going_on), finished, is_done, cache)
+        continuing = _Candidates(*(_pick(field, chosen) for field in candidates._replace(log_probabilities=left)))
+    is_done = state.is_done | _is_done(rules, index, continuing.log_probabilities, is_end, finished)
+    return _State(
+        _next_beams(state.beams, continuing.parents), _extend(rules, state, continuing), finished, is_done, cache
+    )
 
 
 def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]) -> _Candidates:
-    """The M likeliest of all continuations: those of each beam first, and then the best of these."""
+    """The M likeliest continuations of each row: the likeliest of each beam, and the best of these."""
     config, index = rules.config, state.beams.index
     so_far, allowed = _block(rules, state, logits)
     num = config.num_beams * (1 if config.stopping == "presumm" else 2)
-    # Two more of each beam, as padding and the end token may have to be left out.
+    # Two more for each beam, since padding and the end token may be excluded below.
     values, tokens = top_k(allowed, min(num + 2, logits.shape[-1]))
-    # The largest is known already, if none was left out: a pass over all logits less.
+    # If no logit was excluded, the largest is known. This saves a pass over all logits.
     largest = values[..., :1] if allowed is logits else jnp.max(logits, axis=-1, keepdims=True)
     normalizers = largest + jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1, keepdims=True))
     log_probabilities = so_far[..., None] + (values - normalizers)
@@ -169,7 +172,7 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
 def _block(
     rules: _Rules, state: _State, logits: Float[Array, "B K V"]
 ) -> tuple[Float[Array, "B K"], Float[Array, "B K V"]]:
-    """The beams' log-probabilities and their logits, -inf for unknown characters and for n-grams not to come again."""
+    """The beams' log-probabilities and logits, with -inf for excluded unknown tokens and repeated n-grams."""
     n, running, so_far = rules.config.block_ngrams, state.running, state.running.log_probabilities
     if rules.unk_id is not None:
         logits = logits.at[..., rules.unk_id].set(-jnp.inf)
@@ -182,26 +185,26 @@ def _block(
     return jnp.where(is_out, -jnp.inf, so_far), logits
 
 
-def _put_aside(rules: _Rules, state: _State, candidates: _Candidates, is_end: Bool[Array, "B M"]) -> Hypotheses:
-    """The K best of those that finished before and those that finish now; a row that is done keeps what it has."""
+def _update_finished(rules: _Rules, state: _State, candidates: _Candidates, is_end: Bool[Array, "B M"]) -> Hypotheses:
+    """The K best of the hypotheses that finished before or in this step. Rows that are done do not change."""
     config, index = rules.config, state.beams.index
     first = _Candidates(*(field[:, : config.num_beams] for field in candidates))
     finishes = is_end[:, : config.num_beams] & ~state.is_done[:, None]
     log_probabilities = jnp.where(finishes, first.log_probabilities, -jnp.inf)
     counted = index + 1 - (first.tokens == rules.eos_id) * (not config.count_eos)
     ids = _append(_pick(state.running.history, first.parents), first.tokens, index)
-    ids, lengths = _cut(ids, index + 1, rules)
+    ids, lengths = _truncate(ids, index + 1, rules)
     new = Hypotheses(ids, lengths, log_probabilities, log_probabilities / length_penalty(config, counted))
     both = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.finished, new, strict=True)))
-    # Of equal scores the first stays: places that nothing came to are filled from those of before, which are blank.
+    # `top_k` prefers the first of equal scores: unused entries (-inf) come from `state.finished`, where they are blank.
     _, chosen = jax.lax.top_k(both.scores, config.num_beams)
     return Hypotheses(*(_pick(field, chosen) for field in both))
 
 
-def _cut(
+def _truncate(
     ids: Int[Array, "B K T"], count: Int[Array, ""], rules: _Rules
 ) -> tuple[Int[Array, "B K T"], Int[Array, "B K"]]:
-    """The ids up to the first end token and how many they are; only PreSumm's beams go on after it."""
+    """The ids up to the first end token, and their number. Only with stopping "presumm" do beams continue after it."""
     ends = ids == rules.eos_id
     is_after = jnp.cumsum(ends, axis=-1) - ends > 0
     is_real = ~is_after & (jnp.arange(ids.shape[-1]) < count)
@@ -215,7 +218,15 @@ def _is_done(
     is_end: Bool[Array, "B M"],
     finished: Hypotheses,
 ) -> Bool[Array, " B"]:
-    """Whether a row stops after this step; `running` are the log-probabilities of the beams to go on, best first."""
+    """Whether each row is done after this step.
+
+    Args:
+      rules: the settings.
+      index: the step.
+      running: the log-probabilities of the beams that continue, best first.
+      is_end: which candidates end.
+      finished: the finished hypotheses, including those of this step.
+    """
     config, best = rules.config, running[:, 0]
     is_dead = best == -jnp.inf
     if config.stopping == "presumm":
@@ -227,23 +238,24 @@ def _is_done(
     bound = best / length_penalty(config, index + 1)
     if config.stopping == "hf":
         return is_dead | (finished.scores[:, -1] >= bound)
-    # Sums only fall, and penalties are monotone: at one end of the lengths to come, a score is at its best.
+    # Log-probabilities only fall and penalties are monotone, so the best possible score is at the shortest or the
+    # longest remaining length.
     bound = jnp.maximum(bound, best / length_penalty(config, rules.max_lengths))
     return is_dead | (finished.scores[:, config.n_best - 1] >= bound)
 
 
-def _extend(rules: _Rules, state: _State, going_on: _Candidates) -> _Running:
-    """The beams with their new tokens."""
+def _extend(rules: _Rules, state: _State, continuing: _Candidates) -> _Running:
+    """The beams extended by their new tokens."""
     running, index = state.running, state.beams.index
-    history = _append(_pick(running.history, going_on.parents), going_on.tokens, index)
+    history = _append(_pick(running.history, continuing.parents), continuing.tokens, index)
     runs = running.runs
     if rules.config.block_ngrams:
-        runs = extend_runs(_pick(runs, going_on.parents), history, index + 1)
-    return _Running(going_on.tokens, history, going_on.log_probabilities, runs)
+        runs = extend_runs(_pick(runs, continuing.parents), history, index + 1)
+    return _Running(continuing.tokens, history, continuing.log_probabilities, runs)
 
 
-def _follow(beams: Beams, parents: Int[Array, "B K"]) -> Beams:
-    """What the next step is told."""
+def _next_beams(beams: Beams, parents: Int[Array, "B K"]) -> Beams:
+    """The `Beams` of the next step."""
     index, (num_beams, length) = beams.index + 1, beams.lineage.shape[1:]
     own = jnp.arange(num_beams)[:, None]
     lineage = jnp.where(jnp.arange(length) == index, own, _pick(beams.lineage, parents))
@@ -255,5 +267,5 @@ def _append(history: Int[Array, "B K T"], tokens: Int[Array, "B K"], index: Int[
 
 
 def _pick(field: Array, chosen: Int[Array, "B n"]) -> Array:
-    """`field[b, chosen[b, i]]`, for all."""
+    """Returns `field[b, chosen[b, i]]` for all b and i."""
     return jax.vmap(lambda row, places: row[places])(field, chosen)

@@ -1,4 +1,4 @@
-"""What a search and a sampler are told, and how long their hypotheses may get."""
+"""Settings of beam search and sampling, and the length limits of hypotheses."""
 
 import dataclasses
 import math
@@ -13,43 +13,43 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingConfig(Constrained, prefix="decoding"):
-    """How targets are found. Greedy search is a beam of one; Vaswani et al. (2017) have at most source + 50 tokens.
+    """How hypotheses are generated. Greedy search is beam search with `num_beams=1`.
 
     Attributes:
-      method: "beam_search"; "sampling", drawn at random; or "forced", where targets are given, and only scored.
-      num_beams: hypotheses that are followed at once by a beam search.
-      n_best: how many of those that finished are returned; or how many are drawn, independent of each other.
-      length_penalty: what a finished hypothesis's log-probability is divided by: "none", nothing; "gnmt",
-        ((5 + length) / 6)^alpha; "length", length^alpha, as transformers. See `length_penalties`. A sample's score is
-        its log-probability.
-      alpha: the length penalty's exponent; 0 is no penalty, below 0 prefers the short.
-      count_eos: whether the end token counts as part of the length in the penalty. It does in transformers and PreSumm.
-      max_length: the most tokens of a hypothesis, whatever its source: T, what caches are made for. It does not bound
-        the source.
-      max_ratio, max_extra: a hypothesis has at most max_ratio x source + max_extra tokens, the end token counted.
-      min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra, the end token not counted.
-      block_ngrams: no n tokens in a row come twice; 0 for no such rule. See `ngram_blocking`.
-      force_eos: a beam search's last possible token is the end token, at no cost, as `forced_eos_token_id` of
-        transformers, which Marian has, even if that is before the least length. Otherwise hypotheses are cut there, and
-        compete as they are.
+      method: "beam_search"; "sampling", random hypotheses; or "forced", which scores given targets.
+      num_beams: beams per row of a beam search.
+      n_best: hypotheses returned per row: the best finished ones of a beam search, or independent samples.
+      length_penalty: divisor of a finished hypothesis's log-probability: "none", 1; "gnmt", ((5 + length) / 6)^alpha;
+        "length", length^alpha, as in transformers. See `length_penalties`. The score of a sample is its
+        log-probability.
+      alpha: exponent of the length penalty. 0 is no penalty; negative values prefer short hypotheses.
+      count_eos: whether the length in the penalty includes the end token, as in transformers and PreSumm.
+      max_length: maximum number of tokens of a hypothesis (T), the size of caches. Does not limit the source.
+      max_ratio, max_extra: a hypothesis has at most max_ratio x source + max_extra tokens, including the end token;
+        source + 50 in Vaswani et al. (2017).
+      min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra tokens, excluding the end token.
+      block_ngrams: size n of n-grams that may not occur twice; 0 for no blocking. See `ngram_blocking`.
+      force_eos: whether the last possible token of a beam search is the end token, at log-probability 0, even before
+        the minimum length; as Marian's `forced_eos_token_id` in transformers. If False, hypotheses that reach the
+        maximum length are truncated, and compete without an end token.
       stopping: when a row of a beam search is done:
-        "exact": when none of its beams can get a better score than the `n_best` that finished, whatever they go on
-          with. What transformers calls "never", apart from `n_best` there being the beams.
-        "hf": as `generate(early_stopping=False)` of transformers 5: when `num_beams` finished, and the best beam's
-          score at its present length is no better than the worst of them.
-        "hf_early": as its `early_stopping=True`: when `num_beams` finished.
-        "presumm": as PreSumm: when the best beam ends. There beams that end go on as well, past their end token.
-        A beam of one is done at its first end token under each.
-      temperature: what logits are divided by before sampling; 0 takes the likeliest token.
-      top_k: only the k likeliest tokens are drawn from; 0 for all.
-      top_p: only the fewest likeliest tokens that have this probability together (Holtzman et al. 2020); 1 for all.
-        Of the `top_k` ones if both are given, as in transformers.
-      forbid_unk: whether the token of unknown characters is never written.
-      sample_by_line: whether equal lines draw different samples, by their places. Otherwise samples follow from the
-        seed and the text of their line alone.
+        "exact": no beam can still reach a better score than the `n_best` finished hypotheses. transformers calls this
+          "never", but compares with `num_beams` finished hypotheses.
+        "hf": `generate(early_stopping=False)` of transformers 5: `num_beams` hypotheses are finished, and the best
+          beam's score at its current length is no better than the worst of them.
+        "hf_early": `generate(early_stopping=True)`: `num_beams` hypotheses are finished.
+        "presumm": PreSumm's rule: the best beam ends. Beams that end continue past their end token.
+        With `num_beams=1`, a row is done at its first end token under all rules.
+      temperature: divisor of the logits before sampling; 0 takes the likeliest token.
+      top_k: sampling draws only from the k likeliest tokens; 0 for all.
+      top_p: sampling draws only from the smallest set of likeliest tokens with at least this total probability
+        (Holtzman et al. 2020); 1 for all. With `top_k`, the set is chosen among the k tokens, as in transformers.
+      forbid_unk: whether hypotheses never contain the unknown token.
+      sample_by_line: whether equal lines draw different samples, depending on their line numbers. If False, samples
+        depend only on the seed and the text of the line.
 
     Raises:
-      UserError: a value out of range, or two that contradict each other.
+      UserError: if a value is out of range, or if two values contradict each other.
     """
 
     method: Annotated[str, one_of("beam_search", "sampling", "forced")]
@@ -75,10 +75,10 @@ class DecodingConfig(Constrained, prefix="decoding"):
     def __post_init__(self) -> None:
         super().__post_init__()
         grows = self.max_ratio > 0 or self.max_extra >= 1
-        self.check(grows, "max_extra", "at least 1 where max_ratio is 0")
+        self.check(grows, "max_extra", "at least 1 with decoding.max_ratio=0")
         most = self.max_length if self.max_ratio else min(self.max_length, self.max_extra)
         has_room = self.min_extra < most
-        self.check(has_room, "min_extra", f"less than the {most} tokens that a hypothesis has at most")
+        self.check(has_room, "min_extra", f"less than the maximum of {most} tokens of a hypothesis")
         if self.method == "beam_search":
             self.check(self.n_best <= self.num_beams, "n_best", f"1 to num_beams={self.num_beams}")
             one = self.stopping != "presumm" or self.n_best == 1
@@ -90,9 +90,9 @@ class DecodingConfig(Constrained, prefix="decoding"):
 def length_limits(
     config: DecodingConfig, source_lengths: Int[Array, " B"]
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
-    """Returns the least tokens before the end token, and the most tokens with it, of each row.
+    """Returns each row's minimum number of tokens, without the end token, and maximum number, with the end token.
 
-    Ratios are rounded to the nearest. The most is at least 1, and the least leaves room for an end token.
+    Ratios times lengths are rounded to the nearest integer. The maximum is at least 1, and the minimum is below it.
     """
     most = jnp.round(config.max_ratio * source_lengths).astype(jnp.int32) + config.max_extra
     most = jnp.clip(most, 1, config.max_length)
@@ -101,11 +101,11 @@ def length_limits(
 
 
 def check_special_ids(eos_id: int, pad_id: int) -> None:
-    """Raises UserError if the end token, which ends a hypothesis, is the padding, which is never in one."""
+    """Raises UserError if the end token is the padding: hypotheses end with one and never contain the other."""
     if eos_id == pad_id:
         raise UserError(
             "the vocabulary's end token",
-            got=f"id {eos_id}, which is the padding too",
-            expected="two ids",
-            fix="give padding an id of its own",
+            got=f"id {eos_id}, which is also the padding",
+            expected="two different ids",
+            fix="give the padding its own id",
         )

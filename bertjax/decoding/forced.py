@@ -1,4 +1,4 @@
-"""The score of a target that is given, from the logits of one teacher-forced pass: no loop is needed."""
+"""Scores of given targets, from the logits of one teacher-forced pass."""
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,16 @@ def score_targets(
     config: DecodingConfig,
     eos_id: int,
 ) -> Hypotheses:
-    """Returns each row's target as its one hypothesis, with the score that beam search gives it.
+    """Returns each row's target as its only hypothesis, with the score that beam search gives it.
 
-    An end token that the search forces costs nothing there, and what the model says here.
+    One difference: an end token forced by `force_eos` has log-probability 0 in beam search, and the model's here.
 
     Args:
-      logits: of the token to follow at each place, as the model gives them for start token and target shifted by one.
-      ids: the targets, with their end tokens if they have one.
-      lengths: how many of the ids are the target; at least 1.
+      logits: the logits of each target token: the model's output for the start token and the target shifted by one.
+      ids: the targets, including end tokens if present.
+      lengths: the number of tokens of each target; at least 1.
+      config: the settings of the score.
+      eos_id: the end token.
     """
     logits = logits.astype(jnp.float32)
     picked = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]

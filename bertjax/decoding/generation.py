@@ -1,4 +1,4 @@
-"""Decoding settings as the generation_config.json of transformers states them."""
+"""Decoding settings to and from the generation_config.json of transformers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 
-# Settings of `generate` that change what it writes, have no counterpart here, and do nothing at these values.
-_WITHOUT_COUNTERPART: Mapping[str, tuple[object, ...]] = {
+# Settings of `generate` that change its output and are not supported here, with the values that have no effect.
+_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "repetition_penalty": (1.0,),
     "encoder_repetition_penalty": (1.0,),
     "encoder_no_repeat_ngram_size": (0,),
@@ -30,15 +30,15 @@ _STOPPING = {False: "hf", True: "hf_early", "never": "exact"}
 
 
 def to_generation(config: DecodingConfig, *, eos_id: int, pad_id: int, unk_id: int | None) -> dict[str, Any]:
-    """Returns what makes `generate` of transformers do the same.
+    """Returns the settings that make `generate` of transformers decode in the same way.
 
-    It has no counterpart of limits by the source's length (`max_ratio`, `min_ratio`), nor of "gnmt": its penalty has
-    the same exponent, but is of length alone.
+    transformers supports neither limits by the source's length (`max_ratio`, `min_ratio`) nor "gnmt". For "gnmt" the
+    result has the same exponent, but transformers applies it to the plain length.
     """
     longest = config.max_length if config.max_ratio else min(config.max_length, config.max_extra)
     forbidden = [pad_id] if unk_id is None or not config.forbid_unk else [pad_id, unk_id]
     values: dict[str, Any] = {
-        "max_length": longest + 1,  # it counts the token that the decoder starts with
+        "max_length": longest + 1,  # includes the decoder's start token
         "min_length": config.min_extra + 1 if config.min_extra else 0,
         "no_repeat_ngram_size": config.block_ngrams,
         "num_return_sequences": config.n_best,
@@ -59,23 +59,22 @@ def to_generation(config: DecodingConfig, *, eos_id: int, pad_id: int, unk_id: i
 def from_generation(values: Mapping[str, Any], *, unk_id: int | None, where: str) -> dict[str, Any]:
     """Returns the fields of `DecodingConfig` that a generation_config.json determines.
 
-    A setting that the file leaves out has the value that `generate` gives it, but for the greatest length, which is
-    then left out here too.
+    Missing settings get the default of `generate`. A missing maximum length is missing from the result, too.
 
     Args:
-      values: of the file.
-      unk_id: the token of unknown characters, or None if there is none.
-      where: the file, for messages.
+      values: the content of the file.
+      unk_id: the unknown token, or None if the vocabulary has none.
+      where: the file's name, for messages.
     Raises:
-      UserError: a value of another type.
+      UserError: if a value has the wrong type.
     """
 
-    def get(key: str, kinds: tuple[type, ...], otherwise: Any) -> Any:
+    def get(key: str, kinds: tuple[type, ...], default: Any) -> Any:
         value = values.get(key)
         if value is not None and type(value) not in kinds:
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise UserError(f"{where}: {key}", got=repr(value), expected=expected, fix="correct the key")
-        return otherwise if value is None else value
+        return default if value is None else value
 
     samples = get("do_sample", (bool,), False)
     found = {
@@ -100,10 +99,10 @@ def from_generation(values: Mapping[str, Any], *, unk_id: int | None, where: str
     return found if longest < 1 else {**found, "max_length": longest}
 
 
-def without_counterpart(values: Mapping[str, Any]) -> list[str]:
-    """Returns the settings of a generation_config.json that this package does not follow, as "KEY=VALUE"."""
+def unsupported(values: Mapping[str, Any]) -> list[str]:
+    """Returns the settings of a generation_config.json that are not supported and have an effect, as "KEY=VALUE"."""
     return [
         f"{key}={values[key]}"
-        for key, neutral in _WITHOUT_COUNTERPART.items()
+        for key, neutral in _UNSUPPORTED.items()
         if values.get(key) is not None and values[key] not in neutral
     ]

@@ -1,4 +1,4 @@
-"""What decoding returns, and what it drives.
+"""The result of decoding, and the type of the step functions that it calls.
 
 Shapes: B batch, K beams, T target length, V vocabulary.
 """
@@ -10,14 +10,14 @@ from jaxtyping import Array
 
 from bertjax.models.decoder import Beams
 
-# tokens [B, K] int32, cache, beams -> logits [B, K, V] of the tokens to follow, cache
+# (tokens [B, K] int32, cache, beams) -> (logits [B, K, V] of the next tokens, cache)
 Step = Callable[[Array, Any, Beams], tuple[Array, Any]]
 
 
 class Hypotheses(NamedTuple):
-    """The n best of each row, or n samples of it."""
+    """The n best hypotheses of each row, or n samples."""
 
-    ids: Array  # [B, n, T] int32: up to the end token, with it; then padding
-    lengths: Array  # [B, n] int32: tokens, with the end token; 0 for a place that no hypothesis came to
-    log_probabilities: Array  # [B, n] float32: of all tokens, the end token's with them
-    scores: Array  # [B, n] float32: what they are ranked by; -inf for a place that no hypothesis came to
+    ids: Array  # [B, n, T] int32: tokens including the end token; then padding
+    lengths: Array  # [B, n] int32: number of tokens including the end token; 0 for an unused entry
+    log_probabilities: Array  # [B, n] float32: sum over all tokens including the end token
+    scores: Array  # [B, n] float32: what hypotheses are ranked by; -inf for an unused entry of a beam search

@@ -1,9 +1,10 @@
-"""No n-gram twice: of tokens, as transformers and fairseq have it, or of words, as PreSumm has it.
+"""Blocking of repeated n-grams of tokens, as in transformers and fairseq, or of words, as in PreSumm.
 
-What both need is kept up to date token by token. For a history x of `count` tokens, `runs[f]` is how many tokens
-before place f equal, in their order, those at the history's end; so what comes at place f has come after them before.
+Both use `runs`, which is updated token by token. For a history x of `count` tokens, `runs[f]` is the length of the
+longest match between the tokens directly before position f and the tokens at the end of the history. Appending x[f]
+again would therefore repeat an n-gram with n = runs[f] + 1.
 
-    x = a b c a b, count 5:  runs = 0 0 2 0 0   (before c stands "a b", and so it does at the end)
+    x = a b c a b, count 5:  runs = 0 0 2 0 0   ("a b" precedes c, and the history ends with "a b")
 
 Shapes: B batch, K beams, T target length, V vocabulary.
 """
@@ -14,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def extend_runs(runs: Int[Array, "B K T"], history: Int[Array, "B K T"], count: Int[Array, ""]) -> Int[Array, "B K T"]:
-    """Returns the runs of `history`, of `count` tokens, from those it had without the last of them."""
+    """Returns the runs of a `history` of `count` tokens, from its runs before the last token was appended."""
     places = jnp.arange(history.shape[-1])
     last = jax.lax.dynamic_slice_in_dim(history, count - 1, 1, axis=-1)
     is_same = (history == last) & (places < count - 1)
@@ -28,7 +29,7 @@ def block_tokens(
     count: Int[Array, ""],
     n: int,
 ) -> Float[Array, "B K V"]:
-    """Returns logits of -inf for the tokens that would make an n-gram of the history come twice."""
+    """Returns the logits with -inf for tokens that would repeat an n-gram of the history."""
     is_repeat = (runs >= n - 1) & (jnp.arange(history.shape[-1]) < count)
     banned = jnp.where(is_repeat, history, logits.shape[-1])
     ban = jax.vmap(jax.vmap(lambda row, ids: row.at[ids].set(-jnp.inf, mode="drop")))
@@ -42,17 +43,23 @@ def repeats_words(
     n: int,
     continues: Bool[Array, " V"],
 ) -> Bool[Array, "B K"]:
-    """Returns whether the last n words have come before, in a row.
+    """Returns whether the last n words occurred before as an n-gram.
 
-    A word is a token and those after it that continue it, so a word not yet complete counts as it stands.
+    A word is a token and the tokens after it that continue it. The last word may be incomplete; it is compared as it is
+    so far.
 
     Args:
-      continues: for each id, whether it continues the word before it ("##ing").
+      runs: the runs of the history.
+      history: the tokens.
+      count: the number of tokens in the history.
+      n: the size of the n-grams.
+      continues: for each id, whether it continues the previous word ("##ing").
     """
     places = jnp.arange(history.shape[-1])
     is_start = (~continues[history] | (places == 0)) & (places < count)
-    # How many words begin here or later; the n-th last one begins at the last place where that is n.
+    # The number of words that begin at or after each position. The n-th last word begins at the last position where
+    # this number is n.
     words = jnp.cumsum(is_start[..., ::-1], axis=-1)[..., ::-1]
     start = jnp.sum(words >= n, axis=-1, keepdims=True) - 1
-    # The earlier words end where another begins.
+    # The earlier occurrence must end at a word boundary, that is, where another word begins.
     return jnp.any((runs >= count - start) & is_start & (start >= 0), axis=-1)

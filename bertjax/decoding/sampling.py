@@ -1,4 +1,4 @@
-"""Hypotheses drawn at random, over the same step functions as beam search.
+"""Sampling of hypotheses, with the same step functions as beam search.
 
 Shapes: B batch, K samples of each row, T target length, V vocabulary, C tokens drawn from.
 """
@@ -17,11 +17,11 @@ from bertjax.models.decoder import Beams
 
 
 class _State(NamedTuple):
-    """What the loop carries; `drawn` has the tokens so far, and its lengths stand still once a hypothesis ended."""
+    """The loop's state."""
 
-    place: Array  # [] int32: of the token to draw, from 0
-    tokens: Array  # [B, K] int32: the last ones
-    drawn: Hypotheses
+    place: Array  # [] int32: the position of the token to draw, from 0
+    tokens: Array  # [B, K] int32: the last token of each hypothesis
+    drawn: Hypotheses  # the tokens so far; lengths no longer change after the end token
     runs: Array  # [B, K, T] int32: see `ngram_blocking`
     is_done: Array  # [B, K] bool
     cache: Any
@@ -40,20 +40,22 @@ def sample(
     pad_id: int,
     unk_id: int | None = None,
 ) -> Hypotheses:
-    """Returns `n_best` hypotheses of each row, in the order of drawing. Pure: jit the whole of it.
+    """Returns `n_best` independent samples of each row. A pure function; call it inside `jax.jit`.
 
-    Log-probabilities and scores are the model's own, whatever the temperature. At the most tokens a hypothesis is cut.
+    Log-probabilities and scores are those of the model, independent of temperature, `top_k` and `top_p`. A hypothesis
+    that reaches the maximum length is truncated.
 
     Args:
-      keys: one for each row, so that what is drawn for a row does not depend on the others.
+      keys: one key per row, so that the samples of a row do not depend on other rows.
+      config: the settings.
       step, cache, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id: as for `beam_search`, with K = `n_best`.
     Raises:
-      UserError: an end token that is the padding.
+      UserError: if the end token is the padding.
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
     banned = (pad_id,) if unk_id is None or not config.forbid_unk else (pad_id, unk_id)
-    # Samples stay in their places.
+    # Samples are never reordered, so each sample is its own parent.
     own = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
     lineage = jnp.broadcast_to(own[..., None], (*own.shape, config.max_length))
 
@@ -90,7 +92,7 @@ def _allow(
     eos_id: int,
     banned: tuple[int, ...],
 ) -> Float[Array, "B K V"]:
-    """The logits, those of what must not come at -inf."""
+    """The logits, with -inf for tokens that are not allowed."""
     ids = jnp.arange(logits.shape[-1])
     is_banned = jnp.isin(ids, jnp.array(banned)) | ((ids == eos_id) & is_early[:, None])
     logits = jnp.where(is_banned[:, None], -jnp.inf, logits)
@@ -100,7 +102,7 @@ def _allow(
 
 
 def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "B K V"]) -> Int[Array, "B K"]:
-    """One token of each hypothesis."""
+    """Draws the next token of each hypothesis."""
     if config.temperature == 0:
         return jnp.argmax(logits, axis=-1)
     logits, size = logits / config.temperature, logits.shape[-1]
@@ -109,7 +111,7 @@ def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "
     likeliest, ids = top_k(logits, min(config.top_k or size, size))
     if config.top_p < 1:
         probabilities = jax.nn.softmax(likeliest, axis=-1)
-        # A token stays as long as those before it have less than `top_p`; the first always does.
+        # A token is kept if the total probability of the likelier tokens is below `top_p`; the first is always kept.
         before = jnp.cumsum(probabilities, axis=-1) - probabilities
         likeliest = jnp.where(before < config.top_p, likeliest, -jnp.inf)
     drawn = jax.vmap(jax.random.categorical)(keys, likeliest)
@@ -119,7 +121,7 @@ def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "
 def _record(
     state: _State, tokens: Int[Array, "B K"], log_probabilities: Float[Array, "B K"], pad_id: int
 ) -> Hypotheses:
-    """The hypotheses with one token more, where they have not ended."""
+    """Appends a token to each hypothesis that has not ended."""
     drawn, is_done = state.drawn, state.is_done
     tokens = jnp.where(is_done, pad_id, tokens)[..., None]
     return drawn._replace(

@@ -1,7 +1,7 @@
-"""Sentences for a summary, chosen by their scores: how many, how long, without repetition, in which order.
+"""Selection of a summary's sentences by their scores, with limits on number and length, and n-gram blocking.
 
-What PreSumm's test does (Liu and Lapata 2019, `Trainer.test` in `trainer_ext.py`) is one setting: three sentences, the
-best first, none that shares three words in a row with one before it.
+PreSumm's selection (Liu and Lapata 2019, `Trainer.test` in `trainer_ext.py`) is one setting: the three best sentences,
+best first, without sentences that share three consecutive words with a better one.
 """
 
 import dataclasses
@@ -22,22 +22,22 @@ _LEAD = 3
 
 @dataclasses.dataclass(frozen=True)
 class SelectionConfig(Constrained, prefix="selection"):
-    """How sentences are chosen.
+    """Rules for the selection of sentences.
 
     Attributes:
-      num_sentences: the most that are chosen; 0 for no limit. PreSumm: 3.
-      word_budget: the most words that they have together, see `words.split`; 0 for no limit. A sentence that is too
-        long is passed over, and shorter ones after it may fit.
-      threshold: the least score; no limit where it is not set (None).
-      block_ngrams: a sentence is passed over that shares so many words in a row with one already chosen; 0 for no such
-        rule. Words are compared in lower case, as PreSumm does: `summarization.select` gives them so. PreSumm: 3. In
-        Chinese, where each letter is a word, 3 blocks much; take 5 or 6.
-      order: of what comes out, "score" (PreSumm) or "document".
-      min_words: sentences to predict on are read and can be chosen if they have more words than this. Sentences that
-        are trained on or evaluated go by `data.limits.min_words`, 5 in PreSumm.
+      num_sentences: maximum number of sentences; 0 for no limit. PreSumm: 3.
+      word_budget: maximum total number of words, see `words.split`; 0 for no limit. Sentences that exceed the budget
+        are skipped; shorter sentences with lower scores may still be chosen.
+      threshold: minimum score; None for no minimum.
+      block_ngrams: skip a sentence that shares this many consecutive words with a chosen one; 0 for no blocking. Words
+        are compared in lower case, as in PreSumm (`summarization.select` lowercases them). PreSumm: 3. In Chinese,
+        where each letter counts as a word, 3 blocks many sentences; use 5 or 6.
+      order: order of the chosen sentences, "score" (PreSumm) or "document".
+      min_words: in prediction, only sentences with more words than this are read and can be chosen. Training and
+        evaluation use `data.limits.min_words` instead, 5 in PreSumm.
 
     Raises:
-      UserError: a value out of range.
+      UserError: if a value is out of range, or if no limit is set.
     """
 
     num_sentences: Count
@@ -52,19 +52,19 @@ class SelectionConfig(Constrained, prefix="selection"):
         if not (self.num_sentences or self.word_budget or self.threshold is not None):
             raise UserError(
                 "config keys selection.{num_sentences,word_budget,threshold}",
-                got="no limit at all",
-                expected="a limit: otherwise the summary is the article",
-                fix="for example selection.num_sentences=3",
+                got="no limit",
+                expected="at least one limit, since otherwise the summary is the whole article",
+                fix="set one of them, for example --config.selection.num_sentences=3",
             )
 
 
 def matched(config: SelectionConfig, reference: Sequence[str], how: str) -> SelectionConfig:
-    """Returns the rules for a summary as long as a reference: its limits in place of theirs, the threshold's too.
+    """Returns rules for a summary as long as a reference summary. They replace all limits, including the threshold.
 
     Args:
       config: the rules.
-      reference: its sentences.
-      how: "sentences", as many; "words", at most as many; or "", which leaves the rules as they are.
+      reference: the sentences of the reference summary.
+      how: "sentences" for the same number of sentences; "words" for at most as many words; "" for unchanged rules.
     """
     if how == "sentences":
         return dataclasses.replace(config, num_sentences=len(reference), word_budget=0, threshold=None)
@@ -75,46 +75,48 @@ def matched(config: SelectionConfig, reference: Sequence[str], how: str) -> Sele
 
 
 def plain(config: SelectionConfig) -> SelectionConfig:
-    """Returns the rules for `lead_scores` and `oracle_scores`, which no threshold fits: as long, without blocking.
+    """Returns rules for `lead_scores` and `oracle_scores`: the same length limits, without threshold and blocking.
 
-    Three sentences at most, as published, where a threshold is the only limit.
+    If the threshold is the only limit, the result allows at most three sentences, as in published LEAD-3 results.
     """
     number = config.num_sentences or (0 if config.word_budget else _LEAD)
     return dataclasses.replace(config, num_sentences=number, threshold=None, block_ngrams=0)
 
 
 class Refusal(NamedTuple):
-    """Why a sentence was passed over."""
+    """A skipped sentence, and the rule that excluded it."""
 
     sentence: int
     reason: str  # "threshold", "word_budget" or "block_ngrams": the key of the rule
-    blocked_by: int | None  # the chosen sentence that has the same n-gram
-    ngram: tuple[str, ...]  # the first that both have; () for another reason
+    blocked_by: int | None  # the chosen sentence with the same n-gram; None for another reason
+    ngram: tuple[str, ...]  # the first n-gram in both sentences; () for another reason
 
 
 class Selection(NamedTuple):
-    """What was chosen."""
+    """The sentences of a summary, and those that were skipped."""
 
     chosen: tuple[int, ...]  # in the order of the summary
-    refused: tuple[Refusal, ...]  # those looked at before the summary was full, in the order of their scores
+    refused: tuple[Refusal, ...]  # sentences skipped before the summary was full, best score first
 
 
 def select(scores: Float[np.ndarray, " E"], sentences: Sequence[str], config: SelectionConfig) -> Selection:
-    """Returns the numbers of the sentences of a summary.
+    """Selects the sentences of a summary.
 
-    Sentences are looked at from the highest score down, equal ones in the order of the article, until there are
-    enough. A score of -inf is below every threshold.
+    Sentences are considered in the order of their scores, best first, until the summary is full. Sentences with equal
+    scores are considered in the order of the article. A score of -inf is below every threshold.
 
-    Differences from PreSumm's code: there a mask of 1 is added to float32 scores, so that some that differ by less than
-    1e-7 become equal, and equal ones come in whatever order NumPy's unstable sort gives. And columns of padding can be
-    taken for sentences there, where blocking leaves too few of them.
+    Differences from PreSumm's code: PreSumm adds a mask of 1 to float32 scores, which makes some scores that differ by
+    less than 1e-7 equal, and orders equal scores by NumPy's unstable sort. PreSumm can also choose columns of padding
+    as sentences if blocking leaves too few sentences.
 
     Args:
-      scores: of the E sentences, or of the first E: a row of a model may not have had room for all.
-      sentences: their texts. Words are compared as they stand, so give lower-cased ones for what PreSumm does.
+      scores: the scores of the sentences, or of the first E if the model's row had no room for all.
+      sentences: the texts of the sentences. Words are compared case-sensitively; PreSumm lowercases them.
       config: the rules.
+    Returns:
+      The numbers of the chosen sentences, and the skipped ones.
     Raises:
-      UserError: a score that is NaN.
+      UserError: if a score is NaN.
     """
     assert len(scores) <= len(sentences)
     if np.isnan(scores).any():
@@ -122,12 +124,12 @@ def select(scores: Float[np.ndarray, " E"], sentences: Sequence[str], config: Se
             "scores of sentences",
             got=f"NaN for sentence {int(np.isnan(scores).argmax())}",
             expected="numbers",
-            fix="take another checkpoint: the model's weights are of no use",
+            fix="use another checkpoint, since this model returns NaN",
         )
     threshold = _NEVER if config.threshold is None else config.threshold
     chosen: list[int] = []
     refused: list[Refusal] = []
-    owners: dict[tuple[str, ...], int] = {}  # of each n-gram so far, the sentence that was chosen with it
+    owners: dict[tuple[str, ...], int] = {}  # for each n-gram so far, the first chosen sentence with it
     num_words = 0
     for i in map(int, np.argsort(-scores, kind="stable")):
         if len(chosen) == (config.num_sentences or len(scores)):
@@ -149,14 +151,14 @@ def select(scores: Float[np.ndarray, " E"], sentences: Sequence[str], config: Se
 
 
 def lead_scores(count: int) -> Float[np.ndarray, " {count}"]:
-    """Returns scores that fall from sentence to sentence: with them `select` gives LEAD, an article's beginning."""
+    """Returns scores that decrease from sentence to sentence, so that `select` returns LEAD, the first sentences."""
     return -np.arange(count, dtype=np.float64)
 
 
 def oracle_scores(gold: Sequence[int], count: int) -> Float[np.ndarray, " {count}"]:
-    """Returns scores of 1 for the sentences in `gold`, and of -inf for the others, which are then never chosen.
+    """Returns scores of 1 for the sentences in `gold` and -inf for all others, which `select` never chooses.
 
-    PreSumm's oracle is `select` with them, all other limits off; its n-gram blocking is in force there too.
+    PreSumm's oracle is `select` with these scores, n-gram blocking, and no other limits.
     """
     scores = np.full(count, _NEVER)
     scores[list(gold)] = 1.0

@@ -6,8 +6,9 @@ configuration, and `signature` says what to publish beside a figure:
 - "rouge-1.5.5": the Perl program, which gave the published figures on CNN/Daily Mail under `-c 95 -m -r 1000 -n 2 -a`.
   Figures agree with it to its fifth decimal. Its ROUGE-L is `rougeLsum` here.
 - "rouge-score": Google's package of that name. It differs in the stemmer, and rounds nothing.
-- "unicode": that one for all languages, without stems: words are made of the letters, marks and digits of all scripts,
-  and each letter is one in scripts that write no spaces (see `words.compared`), where the others find no words at all.
+- "unicode": "rouge-score" for all languages, without stemming. Words consist of letters, marks and digits of all
+  scripts; in scripts without spaces each letter is a word (see `words.without_punctuation`). The other two find no
+  words in such texts.
 
 What comes before counting is the caller's: PreSumm, for one, puts the brackets back that CoreNLP wrote as -lrb-, which
 would count as the word "lrb", and leaves out documents without reference.

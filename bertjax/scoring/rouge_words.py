@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertjax.scoring import rouge_stemmer
-from bertjax.words import compared
+from bertjax.words import without_punctuation
 
 if TYPE_CHECKING:
     from nltk.stem.porter import PorterStemmer
@@ -56,7 +56,7 @@ def _porter() -> "PorterStemmer":
 FLAVORS = {
     "rouge-1.5.5": Flavor(_WORD.findall, rouge_stemmer.stem, lowercases_first=False, decimals=5),
     "rouge-score": Flavor(_WORD.findall, _nltk_stem, lowercases_first=True, decimals=None),
-    "unicode": Flavor(partial(compared, joins=False), None, lowercases_first=True, decimals=None),
+    "unicode": Flavor(partial(without_punctuation, joins=False), None, lowercases_first=True, decimals=None),
 }
 
 

@@ -1,4 +1,4 @@
-"""Beam search against all hypotheses there are, and against plain loops."""
+"""Beam search compared with exhaustive search and with searches in plain Python."""
 
 import functools
 
@@ -35,7 +35,7 @@ WIDE = [
 @pytest.mark.parametrize("changes", WIDE, ids=str)
 @few
 @given(seed=seeds, data=st.data())
-def test_a_beam_wide_enough_finds_the_best_of_all(changes, seed, data):
+def test_a_wide_beam_finds_the_best_of_all_hypotheses(changes, seed, data):
     settings = config(num_beams=36, n_best=6, max_length=3, **changes)
     maxima = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=2))
     minima = [data.draw(st.integers(0, most - 1)) for most in maxima]
@@ -57,7 +57,7 @@ NARROW = [
 @pytest.mark.parametrize("changes", NARROW, ids=str)
 @few
 @given(seed=seeds, data=st.data())
-def test_a_narrow_beam_goes_as_plain_loops_do(changes, seed, data):
+def test_a_narrow_beam_finds_the_same_as_plain_python(changes, seed, data):
     settings = config(max_length=8, **changes)
     maxima = data.draw(st.lists(st.integers(1, 8), min_size=3, max_size=3))
     minima = [data.draw(st.integers(0, most - 1)) for most in maxima]
@@ -69,14 +69,14 @@ def test_a_narrow_beam_goes_as_plain_loops_do(changes, seed, data):
 
 @functools.cache
 def outcomes(stopping):
-    """Of 64 rows, with a penalty that rewards length."""
+    """The hypotheses of 64 rows, with a length penalty that favors long ones."""
     settings = config(num_beams=3, stopping=stopping, max_length=8, length_penalty="length", alpha=1.5)
     return search(make_tables(0, 64, 7), [0] * 64, [8] * 64, settings)
 
 
 @pytest.mark.parametrize(("more", "less"), [("exact", "hf"), ("hf", "hf_early")])
-def test_the_rules_are_told_apart(more, less):
-    """A rule that waits longer finds no worse, and for some rows better: else the tests of rules would see nothing."""
+def test_stopping_rules_give_different_results(more, less):
+    """A rule that stops later finds no worse scores, and better ones for some rows."""
     difference = outcomes(more).scores - outcomes(less).scores
     assert difference.min() >= 0
     assert difference.max() > 0.01
@@ -88,7 +88,7 @@ CONTINUES = np.array([False, False, False, False, False, True, True])
 @pytest.mark.parametrize("block", [0, 2])
 @few
 @given(seed=seeds, data=st.data())
-def test_presumm(block, seed, data):
+def test_presumm_finds_the_same_as_plain_python(block, seed, data):
     settings = config(
         num_beams=4, stopping="presumm", length_penalty="gnmt", alpha=0.95, max_length=9, block_ngrams=block
     )
@@ -121,7 +121,7 @@ def mixed_settings(stopping):
 
 
 @pytest.mark.parametrize("stopping", ["exact", "presumm"])
-def test_a_batch_is_its_rows_one_by_one(stopping):
+def test_rows_do_not_depend_on_their_batch(stopping):
     tables, settings = make_tables(3, 6, 9), mixed_settings(stopping)
     together = search(tables, *MIXED, settings)
     for row in range(6):
@@ -131,14 +131,14 @@ def test_a_batch_is_its_rows_one_by_one(stopping):
 
 
 @pytest.mark.parametrize("stopping", ["exact", "presumm"])
-def test_a_cache_that_is_never_reordered_follows_the_lineage(stopping):
+def test_a_cache_read_by_lineage_gives_the_same_as_a_reordered_one(stopping):
     tables, settings = make_tables(4, 6, 9), mixed_settings(stopping)
     reordered, by_lineage = (search(tables, *MIXED, settings, by_lineage=flag) for flag in (False, True))
     jax.tree.map(np.testing.assert_array_equal, reordered, by_lineage)
 
 
 def run_step(step, cache, settings, minima, maxima):
-    """A search by a step with side effects. Returns after all of them have happened."""
+    """Runs a search whose step has side effects, and waits for them."""
     options = {"config": settings, "eos_id": EOS, "pad_id": PAD, "continues": None}
     start = np.full(len(minima), toys.START)
     run = jax.jit(functools.partial(beam_search, step, **options))
@@ -149,34 +149,34 @@ def run_step(step, cache, settings, minima, maxima):
 
 
 def test_lineage_and_parents_say_where_each_token_was_fed():
-    """The step records what it is told; each beam's history, followed either way, is the same."""
-    told, shape = [], (2, 3)
+    """The step records its arguments. The histories by parents and by lineage must be the same."""
+    calls, shape = [], (2, 3)
 
     def step(tokens, cache, beams):
-        jax.debug.callback(lambda *each: told.append([np.asarray(a) for a in each]), tokens, *beams, ordered=True)
+        jax.debug.callback(lambda *each: calls.append([np.asarray(a) for a in each]), tokens, *beams, ordered=True)
         return toys.reordered_step(tokens, cache, beams)
 
     settings = config(num_beams=3, max_length=6)
     run_step(step, toys.reordered_cache(make_tables(5, 2, 9), settings), settings, [5, 5], [6, 6])
-    assert [int(index) for _, index, _, _ in told] == list(range(6))
+    assert [int(index) for _, index, _, _ in calls] == list(range(6))
     histories = np.zeros((*shape, 0), int)
-    for tokens, index, parents, lineage in told:
+    for tokens, index, parents, lineage in calls:
         histories = np.take_along_axis(histories, parents[..., None], axis=1)
         histories = np.concatenate([histories, tokens[..., None]], axis=-1)
         for place in range(index + 1):
-            fed = np.take_along_axis(told[place][0], lineage[..., place], axis=1)
+            fed = np.take_along_axis(calls[place][0], lineage[..., place], axis=1)
             np.testing.assert_array_equal(fed, histories[..., place])
-    assert any((parents != np.arange(3)).any() for _, _, parents, _ in told)
+    assert any((parents != np.arange(3)).any() for _, _, parents, _ in calls)
 
 
 @pytest.mark.parametrize("changes", [*NARROW[1:3], {"stopping": "presumm"}], ids=str)
 @few
 @given(seed=seeds)
-def test_what_is_finished_stays_as_it_was(changes, seed):
-    """Each hypothesis has the probability of its own tokens, no padding before its end, and only padding after it."""
+def test_finished_hypotheses_do_not_change(changes, seed):
+    """Each one has the probability of its own tokens, no padding before its end, and only padding after it."""
     settings = config(max_length=8, **{**changes, "force_eos": False, "block_ngrams": 0})
     tables = make_tables(seed, 3, 7)
-    # Padding is what the model would like best.
+    # Padding is the model's likeliest token.
     tables[..., PAD] += 5
     ours = search(tables, [0, 2, 0], [8, 8, 5], settings)
     for row in range(3):
@@ -185,7 +185,7 @@ def test_what_is_finished_stays_as_it_was(changes, seed):
             ids, rest = ids[:length].tolist(), ids[length:]
             assert length == 0 or (PAD not in ids and EOS not in ids[:-1])
             assert (rest == PAD).all()
-            if length and settings.stopping != "presumm":  # whose scores count what came after the end token
+            if length and settings.stopping != "presumm":  # PreSumm's scores include tokens after the end token
                 each = [toys.log_softmax(toys.logits_after(tables[row], ids[:i]))[ids[i]] for i in range(length)]
                 assert log_probability == pytest.approx(sum(each), rel=1e-4, abs=1e-4)
                 assert score == pytest.approx(toys.score(settings, ids, log_probability), rel=1e-4)
@@ -193,7 +193,7 @@ def test_what_is_finished_stays_as_it_was(changes, seed):
     assert len(set(found_ids)) == len(found_ids)
 
 
-def test_a_row_of_no_length_is_left_out():
+def test_a_row_with_maximum_length_0_is_skipped():
     ours = search(make_tables(6, 2, 7), [0, 0], [0, 6], config(n_best=2))
     assert found(ours, 0) == []
     assert (ours.ids[0] == PAD).all()
@@ -201,12 +201,12 @@ def test_a_row_of_no_length_is_left_out():
     assert len(found(ours, 1)) == 2
 
 
-def test_the_loop_ends_when_every_row_is_done():
+def test_the_loop_stops_when_every_row_is_done():
     steps = []
 
     def step(tokens, cache, beams):
         jax.debug.callback(lambda index: steps.append(int(index)), beams.index)
-        # The end token is all but certain at step 3.
+        # The end token is almost certain at step 3.
         logits = jnp.where(beams.index == 3, 50.0, -50.0) * (jnp.arange(8) == EOS)
         return jnp.broadcast_to(logits, (*tokens.shape, 8)), cache
 
@@ -215,7 +215,7 @@ def test_the_loop_ends_when_every_row_is_done():
     assert int(ours.lengths[0, 0]) == 4
 
 
-def test_more_tokens_than_the_cache_has_room_for_are_cut():
+def test_lengths_are_limited_by_the_cache():
     ours = search(make_tables(7, 1, 7), [90], [99], config(max_length=5))
     assert int(ours.lengths[0, 0]) == 5
     assert EOS not in ours.ids

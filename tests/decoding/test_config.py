@@ -1,4 +1,4 @@
-"""What configs are refused, and the lengths they give."""
+"""Invalid decoding configs, length limits and length penalties."""
 
 import math
 
@@ -26,18 +26,18 @@ from tests.decoding.toys import config
         ("max_ratio", -0.5, "at least 0 and finite"),
         ("min_ratio", math.inf, "at least 0 and finite"),
         ("min_extra", -1, "at least 0"),
-        ("max_extra", 0, "at least 1 where max_ratio is 0"),
-        ("min_extra", 500, "less than the 6 tokens that a hypothesis has at most"),
+        ("max_extra", 0, "at least 1 with decoding.max_ratio=0"),
+        ("min_extra", 500, "less than the maximum of 6 tokens of a hypothesis"),
     ],
 )
-def test_a_beam_searchs_bad_values_are_named(key, value, expected):
-    with pytest.raises(UserError) as told:
+def test_invalid_values_of_a_beam_search(key, value, expected):
+    with pytest.raises(UserError) as error:
         config(**{key: value})
-    assert f"config key decoding.{key}: got " in str(told.value)
-    assert f"; expected {expected}. Fix: " in str(told.value)
+    assert f"config key decoding.{key}: got " in str(error.value)
+    assert f"; expected {expected}. Fix: " in str(error.value)
 
 
-def test_presumm_returns_one():
+def test_presumm_requires_n_best_1():
     with pytest.raises(UserError, match=r"n_best: got 2; expected 1 with decoding.stopping=presumm. Fix: change"):
         config(stopping="presumm", n_best=2)
 
@@ -55,13 +55,13 @@ def test_presumm_returns_one():
         ("max_length", 0, "at least 1"),
     ],
 )
-def test_a_samplers_bad_values_are_named(key, value, expected):
-    with pytest.raises(UserError) as told:
+def test_invalid_values_of_sampling(key, value, expected):
+    with pytest.raises(UserError) as error:
         config(method="sampling", **{key: value})
-    assert f"config key decoding.{key}: got {value}; expected {expected}. Fix: change" in str(told.value)
+    assert f"config key decoding.{key}: got {value}; expected {expected}. Fix: change" in str(error.value)
 
 
-def test_a_method_is_chosen_by_name():
+def test_invalid_methods():
     with pytest.raises(
         UserError, match=r"decoding\.method: got 'greedy'; expected one of beam_search, sampling, forced"
     ):
@@ -79,7 +79,7 @@ def test_a_method_is_chosen_by_name():
         ({"max_extra": 20, "min_ratio": 0.5, "min_extra": 2}, [2, 2, 7, 19], [20] * 4),
     ],
 )
-def test_lengths_go_by_the_source(changes, least, most):
+def test_length_limits_depend_on_the_source(changes, least, most):
     ours = length_limits(config(max_length=100, **changes), jnp.array([0, 1, 10, 200]))
     assert [limit.tolist() for limit in ours] == [least, most]
 
@@ -96,5 +96,5 @@ def test_length_penalties():
 
 def test_the_end_token_must_not_be_the_padding():
     check_special_ids(1, 0)
-    with pytest.raises(UserError, match=r"end token: got id 3, which is the padding too; expected two ids. Fix: give"):
+    with pytest.raises(UserError, match=r"end token: got id 3, which is also the padding; expected two different"):
         check_special_ids(3, 3)

@@ -1,4 +1,4 @@
-"""The score of a target that is given."""
+"""Scores of given targets."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from tests.decoding.toys import EOS, config, make_tables, search
 
 
 @pytest.mark.parametrize("count_eos", [True, False])
-def test_a_hypothesis_has_the_score_that_the_search_gave_it(count_eos):
+def test_hypotheses_get_the_score_of_beam_search(count_eos):
     settings = config(num_beams=3, length_penalty="length", alpha=1.0, count_eos=count_eos)
     tables = make_tables(0, 8, 7)
     found = search(tables, np.zeros(8, int), np.full(8, 6), settings)

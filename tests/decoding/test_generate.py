@@ -1,4 +1,4 @@
-"""The "hf" rules against `generate` of transformers, on a tiny Marian that drives both."""
+"""The "hf" stopping rules compared with `generate` of transformers, with the same tiny Marian model."""
 
 import functools
 
@@ -15,7 +15,7 @@ VOCABULARY, EOS, PAD, LENGTH, ROWS = 24, 0, 23, 12, 32
 
 @functools.cache
 def make_model():
-    """A tiny Marian half-taught to copy: untaught ones repeat a token or two, well taught ones leave no choice."""
+    """A tiny Marian partly trained to copy: untrained models repeat one token, and well trained ones are certain."""
     import torch
     import transformers
 
@@ -39,7 +39,7 @@ def make_model():
 
 
 def sources(seed):
-    """Ids and mask [B, S] of rows of 3 to 8 tokens with their end token."""
+    """Ids and mask [B, S] of rows with 3 to 8 tokens and an end token."""
     random = np.random.default_rng(seed)
     lengths = random.integers(3, 9, ROWS)
     ids = random.integers(1, VOCABULARY - 1, (ROWS, 9))
@@ -67,7 +67,7 @@ def theirs(num_beams, options):
 
 
 def ours(settings, minimum):
-    """Whose step feeds the whole prefix to the model's decoder anew."""
+    """Our beam search, whose step runs the model's decoder on the whole prefix."""
     import torch
 
     model, (ids, mask) = make_model(), sources(1000)
@@ -107,12 +107,12 @@ def ours(settings, minimum):
 @pytest.mark.parametrize(
     ("alpha", "minimum", "block", "force_eos"), [(1.0, 0, 0, False), (0.6, 5, 0, True), (2.0, 0, 2, False)]
 )
-def test_live(num_beams, early, alpha, minimum, block, force_eos):
+def test_beam_search_finds_the_same_as_generate(num_beams, early, alpha, minimum, block, force_eos):
     options = {"min_new_tokens": minimum, "no_repeat_ngram_size": block}
     options |= {"forced_eos_token_id": EOS} if force_eos else {}
     options |= {"early_stopping": early, "length_penalty": alpha} if num_beams > 1 else {}
     their_rows, their_scores = theirs(num_beams, options)
-    assert len({tuple(row) for row in their_rows}) > ROWS / 2  # not the same few tokens again and again
+    assert len({tuple(row) for row in their_rows}) > ROWS / 2  # the rows must differ
     settings = config(
         num_beams=num_beams,
         stopping="hf_early" if early else "hf",
@@ -123,7 +123,7 @@ def test_live(num_beams, early, alpha, minimum, block, force_eos):
         force_eos=force_eos,
     )
     rows, scores = ours(settings, minimum)
-    print(f"{sum(a == b for a, b in zip(rows, their_rows, strict=True))} of {ROWS} rows alike")
+    print(f"{sum(a == b for a, b in zip(rows, their_rows, strict=True))} of {ROWS} rows are equal")
     assert rows == their_rows
     if their_scores is not None:
         np.testing.assert_allclose(scores, their_scores, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Repeats that are kept up to date token by token, against looking at all n-grams anew."""
+"""N-gram blocking with incremental runs, compared with a search over all n-grams."""
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ repeats = jax.jit(repeats_words, static_argnums=3)
 
 
 def runs_of(ids):
-    """The runs of a history [1, 1, T] with rubbish after it, built up one by one; the history and its length."""
+    """The runs of a history, built token by token; the history [1, 1, T] padded with arbitrary tokens; its length."""
     history = np.full((1, 1, LENGTH), ids[-1] if ids else 0)
     runs = np.zeros_like(history)
     for place, token in enumerate(ids):
@@ -37,7 +37,7 @@ def test_the_example_of_the_docstring():
 @given(ids=st.lists(st.integers(0, VOCABULARY - 1), max_size=LENGTH - 1))
 def test_tokens_that_would_repeat_are_banned(n, ids):
     blocked = block(np.zeros((1, 1, VOCABULARY), np.float32), *runs_of(ids), n)[0, 0]
-    # Of a history that has repeats already, only what the next token would add counts.
+    # Repeats that the history already contains do not ban a token.
     grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
     expected = [(*ids[len(ids) - n + 1 :], token) in grams for token in range(VOCABULARY)]
     assert np.isneginf(blocked).tolist() == expected
@@ -48,7 +48,7 @@ def test_tokens_that_would_repeat_are_banned(n, ids):
 @pytest.mark.parametrize("n", [1, 2, 3])
 @settings(max_examples=30, phases=[Phase.generate])
 @given(ids=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=LENGTH))
-def test_words_that_came_before(n, ids):
+def test_repeated_words(n, ids):
     ours = repeats(*runs_of(ids), n, CONTINUES)
     assert bool(ours[0, 0]) == repeats_at_end(words_of(ids, CONTINUES), n)
 
@@ -62,5 +62,5 @@ def test_words_that_came_before(n, ids):
         ([0, 2, 3, 0, 2], False),  # "a##c##d" "a##c"
     ],
 )
-def test_a_word_is_all_of_its_pieces(ids, expected):
+def test_words_are_compared_with_all_their_pieces(ids, expected):
     assert bool(repeats(*runs_of(ids), 1, CONTINUES)[0, 0]) is expected

@@ -1,4 +1,4 @@
-"""Samples against the probabilities that they are drawn by."""
+"""Samples compared with their expected probabilities."""
 
 import functools
 
@@ -40,7 +40,7 @@ def run(tables, seeds, minima, maxima, settings):
 
 
 def expected_probabilities(logits, settings, banned):
-    """What one token is drawn by, from its definition."""
+    """The probabilities of one token, computed from the definition."""
     logits = logits.astype(np.float64) / settings.temperature
     logits[list(banned)] = -np.inf
     order = np.argsort(-logits)
@@ -55,7 +55,7 @@ def expected_probabilities(logits, settings, banned):
 def check_frequencies(ids, probabilities):
     counts, expected = np.bincount(ids, minlength=len(probabilities)), len(ids) * probabilities
     assert (counts[probabilities == 0] == 0).all()
-    common = expected >= 10  # the rarest are not normally distributed
+    common = expected >= 10  # counts of rare tokens are not normally distributed
     errors = np.sqrt(expected * (1 - probabilities))
     assert (np.abs(counts - expected)[common] <= 3 * errors[common] + 1e-6).all()
 
@@ -70,8 +70,8 @@ def check_frequencies(ids, probabilities):
         {"top_k": 5, "top_p": 0.7, "temperature": 2.0},
     ],
 )
-def test_frequencies(changes):
-    """Of the first two tokens, within three standard errors; one seed in ten or so has a token beyond them."""
+def test_frequencies_of_the_first_two_tokens(changes):
+    """Frequencies are within three standard errors. About one seed in ten has a token outside; this one has none."""
     settings = config(n_best=MANY, max_length=2, **changes)
     table = make_tables(0, 1, 8)
     ids = run(table, [0], [0], [2], settings).ids[0]
@@ -93,7 +93,7 @@ def test_temperature_0_is_greedy():
         np.testing.assert_allclose(ours.scores[:, each], greedy.scores[:, 0], rtol=1e-5, atol=1e-5)
 
 
-def test_rows_are_drawn_for_alone():
+def test_samples_of_a_row_do_not_depend_on_its_batch():
     tables, limits = make_tables(2, 3, 9), ([0, 2, 0], [6, 4, 1])
     together = run(tables, [5, 6, 7], *limits, config())
     for row in range(3):
@@ -104,8 +104,8 @@ def test_rows_are_drawn_for_alone():
     assert (run(tables[:1], [8], [0], [6], config()).ids != together.ids[0]).any()
 
 
-def test_samples_keep_to_the_rules():
-    """Lengths, no padding before the end and only padding after it, n-grams, and the model's own probabilities."""
+def test_samples_obey_lengths_padding_and_blocking():
+    """Log-probabilities are those of the model."""
     tables = make_tables(3, 2, 7)
     tables[..., PAD] += 5
     settings = config(n_best=50, temperature=1.5, block_ngrams=2, max_length=8)
@@ -125,7 +125,7 @@ def test_samples_keep_to_the_rules():
     assert len({tuple(ids) for ids in drawn.ids[0]}) > 10
 
 
-def test_a_row_of_no_length_is_left_out():
+def test_a_row_with_maximum_length_0_is_skipped():
     drawn = run(make_tables(4, 2, 7), [0, 0], [0, 0], [0, 3], config())
     assert (drawn.lengths[0] == 0).all()
     assert (drawn.ids[0] == PAD).all()

@@ -1,4 +1,4 @@
-"""Sentences chosen by their scores: PreSumm's rules, the others, and why each sentence was passed over."""
+"""Selection of sentences by their scores: PreSumm's rules, other rules, and the reasons for skipped sentences."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 
 
 def config(**changes):
-    """PreSumm's."""
+    """PreSumm's rules with changes."""
     values = {"num_sentences": 3, "word_budget": 0, "threshold": None, "block_ngrams": 3, "order": "score"}
     return SelectionConfig(**{**values, **changes})
 
@@ -30,23 +30,23 @@ SCORES = np.array([0.9, 0.8, 0.1, 0.1, 0.3, 0.2])
 
 
 def test_presumms_rules():
-    # The second repeats the first; what is written otherwise, or too short for three words in a row, does not.
+    # Sentence 1 repeats a trigram of sentence 0. A different case or fewer than three words is no repetition.
     chosen, refused = select(SCORES, SENTENCES, config())
     assert chosen == (0, 4, 5)
     assert refused == (Refusal(1, "block_ngrams", 0, ("the", "cat", "sat")),)
 
 
-def test_equal_scores_come_in_the_order_of_the_article():
+def test_equal_scores_are_ordered_as_in_the_article():
     scores = np.full(40, 0.5, np.float32)
     assert select(scores, ["x y"] * 40, config(num_sentences=40)).chosen == tuple(range(40))
 
 
-def test_the_order_of_the_article():
+def test_order_by_score_or_document():
     assert select(SCORES[::-1], SENTENCES, config(order="score")).chosen == (5, 4, 1)
     assert select(SCORES[::-1], SENTENCES, config(order="document")).chosen == (1, 4, 5)
 
 
-def test_a_budget_of_words_is_filled_up_by_shorter_sentences():
+def test_shorter_sentences_fill_the_word_budget():
     chosen, refused = select(SCORES, SENTENCES, config(word_budget=6, block_ngrams=0))
     assert chosen == (0, 2)
     assert [(refusal.sentence, refusal.reason) for refusal in refused] == [
@@ -60,21 +60,21 @@ def test_a_threshold():
     assert refused == tuple(Refusal(number, "threshold", None, ()) for number in (5, 2, 3))
 
 
-def test_the_sentence_that_blocks_is_the_first_that_had_the_words():
+def test_the_first_sentence_with_the_ngram_is_named():
     sentences = ["a b c d", "x b c y", "q b c d"]
     chosen, refused = select(np.array([3.0, 2.0, 1.0]), sentences, config(block_ngrams=2, num_sentences=5))
     assert chosen == (0,)
     assert refused == (Refusal(1, "block_ngrams", 0, ("b", "c")), Refusal(2, "block_ngrams", 0, ("b", "c")))
 
 
-def test_as_long_as_a_reference():
+def test_rules_for_the_length_of_a_reference():
     rules, reference = config(num_sentences=3, word_budget=9, threshold=0.5), ["a b c", "d e", "f g", "h"]
     assert matched(rules, reference, "") is rules
     assert matched(rules, reference, "sentences") == config(num_sentences=4, word_budget=0, threshold=None)
     assert matched(rules, reference, "words") == config(num_sentences=0, word_budget=8, threshold=None)
 
 
-def test_rules_for_scores_that_are_no_probabilities():
+def test_rules_for_lead_and_oracle_scores():
     assert plain(config(threshold=0.5)) == config(num_sentences=3, block_ngrams=0)
     assert plain(config(num_sentences=0, word_budget=9)) == config(num_sentences=0, word_budget=9, block_ngrams=0)
     only = config(num_sentences=0, threshold=0.5)
@@ -82,7 +82,7 @@ def test_rules_for_scores_that_are_no_probabilities():
     assert select(oracle_scores((4, 5), 6), SENTENCES, plain(only)).chosen == (4, 5)
 
 
-def test_lead_and_oracle_go_the_same_way():
+def test_lead_and_oracle_obey_the_rules():
     assert select(lead_scores(6), SENTENCES, config(block_ngrams=0)).chosen == (0, 1, 2)
     assert select(lead_scores(6), SENTENCES, config()).chosen == (0, 2, 3)
     unlimited = config(num_sentences=0, threshold=0.0, block_ngrams=0)
@@ -95,8 +95,8 @@ def test_sentences_without_scores_are_not_chosen():
     assert select(np.zeros(0), [], config()).chosen == ()
 
 
-def test_scores_that_are_no_numbers():
-    with pytest.raises(UserError, match=r"scores of sentences: got NaN for sentence 1; expected numbers\. Fix: take"):
+def test_scores_that_are_nan():
+    with pytest.raises(UserError, match=r"scores of sentences: got NaN for sentence 1; expected numbers\. Fix: use"):
         select(np.array([0.5, np.nan]), ["a", "b"], config())
 
 
@@ -107,10 +107,10 @@ def test_scores_that_are_no_numbers():
         ({"num_sentences": -1}, r"selection\.num_sentences: got -1; expected at least 0\. Fix: change --config\.sel"),
         ({"word_budget": -1}, r"selection\.word_budget: got -1"),
         ({"block_ngrams": -3}, r"selection\.block_ngrams: got -3"),
-        ({"num_sentences": 0}, r"got no limit at all; expected a limit: otherwise .*selection\.num_sentences=3"),
+        ({"num_sentences": 0}, r"got no limit; expected at least one limit, .*selection\.num_sentences=3"),
     ],
 )
-def test_wrong_configs(changes, message):
+def test_invalid_configs(changes, message):
     with pytest.raises(UserError, match=message):
         config(**changes)
 
@@ -130,7 +130,7 @@ articles = st.lists(
 
 
 @given(articles, st.integers(0, 4), st.integers(0, 9), st.sampled_from([None, 0.0, 0.5]), st.integers(0, 4))
-def test_every_rule_holds_and_every_sentence_is_accounted_for(article, most, budget, threshold, n):
+def test_all_rules_hold_and_every_sentence_is_chosen_or_refused(article, most, budget, threshold, n):
     if not (most or budget or threshold is not None):
         most = 1
     sentences = [sentence for sentence, _ in article]
@@ -147,7 +147,7 @@ def test_every_rule_holds_and_every_sentence_is_accounted_for(article, most, bud
     is_full = most and len(chosen) == most
     assert is_full or len(seen) == len(scores)
     assert not most or len(chosen) <= most
-    # What was not looked at is no better than what was chosen.
+    # Sentences that were not considered have no better score than those chosen.
     unseen = set(range(len(scores))) - set(seen)
     assert not unseen or max(scores[list(unseen)]) <= min(scores[i] for i in chosen)
     for number, reason, blocked_by, ngram in refused:

@@ -1,4 +1,4 @@
-"""The largest values of long rows against NumPy's stable sort."""
+"""`top_k` compared with NumPy's stable sort."""
 
 import jax
 import numpy as np
@@ -15,24 +15,24 @@ def check(x, k):
 
 
 @pytest.mark.parametrize("size", [640, 1280, 1343, 3000])
-def test_places_and_values(size):
+def test_indices_and_values(size):
     check(np.random.default_rng(size).standard_normal((2, 3, size)).astype(np.float32), 10)
 
 
-def test_of_equal_values_the_first_comes_first():
+def test_equal_values_are_ordered_by_index():
     x = np.random.default_rng(0).integers(0, 4, (50, 2000)).astype(np.float32)
     x[:2] = 0
     check(x, 6)
 
 
-def test_rows_that_are_almost_all_minus_infinity():
+def test_rows_with_mostly_minus_infinity():
     x = np.full((4, 2000), -np.inf, np.float32)
     x[1, 1999] = x[2, 70] = x[3, 64:68] = 1
     check(x, 5)
 
 
 @pytest.mark.parametrize("start", [0, 64, 1900, 1990])
-def test_all_of_the_largest_in_one_block_or_in_the_rest(start):
+def test_all_largest_values_in_one_block_or_after_the_last_block(start):
     x = np.random.default_rng(1).standard_normal((1, 2000)).astype(np.float32)
     x[:, start : start + 10] += 100
     check(x, 10)

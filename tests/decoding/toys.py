@@ -1,6 +1,6 @@
-"""Toy models whose every logit depends on the whole prefix, and searches over them in plain Python.
+"""Toy models whose logits depend on the whole prefix, and searches over them in plain Python.
 
-Rows differ in their tables; a prefix is mixed into one of `MIX` states, whose table entry is the logits.
+Each row has its own table. A prefix is hashed to one of `MIX` states, whose table entry is the logits.
 """
 
 import functools
@@ -32,7 +32,7 @@ def config(**changes):
 
 
 def make_tables(seed, rows, vocabulary):
-    """Logits [B, MIX, V] with end tokens likely enough for hypotheses of many lengths."""
+    """Logits [B, MIX, V], with end tokens likely enough that hypotheses have many different lengths."""
     tables = np.random.default_rng(seed).normal(0, 2, (rows, MIX, vocabulary)).astype(np.float32)
     tables[..., EOS] += 1
     return tables
@@ -51,11 +51,8 @@ def log_softmax(logits):
     return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
 
 
-# As step functions
-
-
 def reordered_step(tokens, cache, beams):
-    """Its state is reordered by the parents, as an RNN's."""
+    """A step whose state is reordered by the parents, like that of an RNN."""
     tables, states = cache
     states = mix(jnp.take_along_axis(states, beams.parents, axis=1), tokens)
     return jax.vmap(lambda table, rows: table[rows])(tables, states), (tables, states)
@@ -66,7 +63,7 @@ def reordered_cache(tables, settings):
 
 
 def lineage_step(tokens, cache, beams):
-    """What was fed stays where it is, as a Transformer's keys, and each beam looks up its own."""
+    """A step whose cache is not reordered, like a Transformer's keys. Each beam finds its tokens by its lineage."""
     tables, fed = cache  # [B, T, K]
     fed = fed.at[:, beams.index].set(tokens)
     own = jnp.take_along_axis(fed, jnp.swapaxes(beams.lineage, 1, 2), axis=2)  # [B, T, K]
@@ -98,7 +95,7 @@ def _search(tables, minima, maxima, settings, continues, by_lineage):
 
 
 def search(tables, minima, maxima, settings, continues=None, by_lineage=False):
-    """The hypotheses, as NumPy arrays. Each choice of settings and shapes compiles one program."""
+    """The hypotheses of a beam search, as NumPy arrays. Compiled once for each combination of settings and shapes."""
     limits = (np.asarray(limit, np.int32) for limit in (minima, maxima))
     return jax.tree.map(np.asarray, _search(tables, *limits, settings, continues, by_lineage))
 
@@ -109,9 +106,6 @@ def found(hypotheses, row):
     return [
         (tuple(ids[:length].tolist()), float(score)) for ids, length, _, score in zip(*fields, strict=True) if length
     ]
-
-
-# In plain Python
 
 
 def penalty(settings, length):
@@ -130,7 +124,7 @@ def has_repeat(items, n):
 
 
 def continuations(table, ids, settings, minimum, maximum):
-    """(token, log-probability) of all that may follow."""
+    """(token, log-probability) of all allowed next tokens."""
     if settings.force_eos and len(ids) + 1 == maximum:
         return [(EOS, 0.0)]
     values = log_softmax(logits_after(table, ids))
@@ -142,7 +136,7 @@ def continuations(table, ids, settings, minimum, maximum):
 
 
 def all_hypotheses(table, settings, minimum, maximum):
-    """[(ids, score)] of all there are, best first."""
+    """[(ids, score)] of all possible hypotheses, best first."""
     done, open_ = [], [((), 0.0)]
     for length in range(1, maximum + 1):
         grown = [
@@ -157,7 +151,7 @@ def all_hypotheses(table, settings, minimum, maximum):
 
 
 def plain_search(table, settings, minimum, maximum):
-    """[(ids, score)] of the n best that a beam finds."""
+    """[(ids, score)] of the n best hypotheses that beam search finds."""
     width, running, done = settings.num_beams, [((), 0.0)], []
     for length in range(1, maximum + 1):
         grown = [
@@ -198,14 +192,17 @@ def words_of(ids, continues):
 
 
 def presumm_search(table, settings, minimum, maximum, continues):
-    """[(ids up to the first end token, score)] as PreSumm's `predictor.py`: scores are divided at each step, the K
-    best go on whether they ended or not, and the row ends with its first one. Padding is left out besides, and where
-    all would be blocked (PreSumm then draws noise), none is."""
+    """[(ids up to the first end token, score)] as in PreSumm's `predictor.py`.
+
+    Scores are divided at each step, the K best continue whether they ended or not, and the row ends when its best beam
+    ends. Two differences: padding is excluded, and if all beams would be blocked, none is (PreSumm's choice is then
+    arbitrary).
+    """
     n, running, done = settings.block_ngrams, [((), 0.0)], []
     for length in range(1, maximum + 1):
         divisor, grown = ((5 + length) / 6) ** settings.alpha, []
-        going_on = [pair for pair in running if not (n and repeats_at_end(words_of(pair[0], continues), n))]
-        for ids, total in going_on or running:
+        continuing = [pair for pair in running if not (n and repeats_at_end(words_of(pair[0], continues), n))]
+        for ids, total in continuing or running:
             values = log_softmax(logits_after(table, ids))
             banned = (PAD, EOS) if length <= minimum else (PAD,)
             grown += [((*ids, v), (total + value) / divisor) for v, value in enumerate(values) if v not in banned]

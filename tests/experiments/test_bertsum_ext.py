@@ -732,7 +732,7 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
         ({"positions": "zeros"}, r"positions: got 'zeros'; expected one of tile, repeat_last"),
         ({"loss_reduction": "max"}, r"loss_reduction: got 'max'; expected one of mean, sum"),
         ({"match_reference": "letters"}, r"match_reference: got 'letters'; expected one of '', sentences, words"),
-        ({"selection.num_sentences": 0}, r"selection\.\{num_sentences,.*got no limit at all"),
+        ({"selection.num_sentences": 0}, r"selection\.\{num_sentences,.*got no limit;"),
         ({"rouge.flavor": "rouge"}, r"config key rouge\.flavor: got 'rouge'"),
         ({"model.scorer": "lstm"}, r"model\.scorer: got 'lstm'"),
         ({"data.seq_len": 4, "data.window_overlap": 0}, r"data\.seq_len: got 4; expected 8 to"),

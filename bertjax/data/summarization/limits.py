@@ -84,7 +84,7 @@ def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, dro
 
 
 def _cut(text: str, size: int, max_words: int) -> str:
-    return text if size <= max_words else words.cut(text, max_words)
+    return text if size <= max_words else words.truncate(text, max_words)
 
 
 def _cut_summary(summary: Sequence[str], max_words: int) -> tuple[str, ...]:

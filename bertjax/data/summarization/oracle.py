@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from bertjax.config import Constrained, Count, Size, at_least, each, one_of
-from bertjax.words import compared
+from bertjax.words import without_punctuation
 
 if TYPE_CHECKING:
     from nltk.stem.porter import PorterStemmer
@@ -51,7 +51,7 @@ class OracleConfig(Constrained, prefix="data.oracle"):
       num_sentences: the most that are chosen (3); of "verbatim" the first of the article.
       first_sentences: only so many of an article are looked at; 0 for all. (100; BertSum: 0.)
       letters: which ones words are made of: "ascii", with digits (PreSumm, ROUGE), which leaves nothing of many
-        languages; or "unicode", those of all scripts, see `words.compared`.
+        languages; or "unicode", those of all scripts, see `words.without_punctuation`.
 
     Raises:
       UserError: a value out of range.
@@ -240,7 +240,7 @@ def _clean_words(
     if config.lowercase:
         texts = [text.lower() for text in texts]
     if config.letters == "unicode":
-        *words, reference = [[word.encode() for word in compared(text, joins=True)] for text in texts]
+        *words, reference = [[word.encode() for word in without_punctuation(text, joins=True)] for text in texts]
         return words, reference
     # White space beyond ASCII parts words too, and would be lost. A line end is to mean the end of a sentence.
     texts = [text if text.isascii() and "\n" not in text else " ".join(text.split()) for text in texts]
@@ -251,7 +251,7 @@ def _clean_words(
 
 def _rouge_words(text: str, config: OracleConfig) -> list[str]:
     if config.letters == "unicode":
-        return compared(text.lower(), joins=False)
+        return without_punctuation(text.lower(), joins=False)
     words: list[str] = _ROUGE_WORD.findall(text.lower())
     return [_stem(word) for word in words] if config.stem else words
 
