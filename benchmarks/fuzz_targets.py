@@ -298,11 +298,11 @@ def _of_run(run: Path) -> list[Path]:
 
 
 def _read_vocabulary(folder: Path, skips: bool) -> list[Any]:
-    return given_text.given_vocabulary(folder / "vocab.txt", True).encode_batch(["a cat", "\u0130"])
+    return given_text.load_wordpiece(folder / "vocab.txt", True).encode_batch(["a cat", "\u0130"])
 
 
 def _read_tokenizer(folder: Path, skips: bool) -> list[Any]:
-    return given_text.given_vocabulary(folder, True).encode_batch(["a cat", "\u0130"])
+    return given_text.load_wordpiece(folder, True).encode_batch(["a cat", "\u0130"])
 
 
 def _read_subwords(folder: Path, skips: bool) -> list[Any]:

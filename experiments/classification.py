@@ -19,7 +19,7 @@ from bertjax.data.readers import tables
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import text_row, truncate
-from bertjax.data.text.given_vocabulary import VocabularyConfig
+from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error

@@ -18,7 +18,7 @@ from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
-from bertjax.data.text.given_vocabulary import VocabularyConfig
+from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.interop import huggingface
 from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
 from bertjax.tasks import bert, inputs, pretrained

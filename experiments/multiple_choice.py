@@ -20,8 +20,8 @@ from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import bucket_lengths, check_seq_len
-from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, mask_logits
 from bertjax.tasks import fine_tuning, inputs, pretrained

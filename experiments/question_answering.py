@@ -26,8 +26,8 @@ from bertjax.data.fine_tuning.spans import (
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import check_seq_len
-from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad

@@ -21,8 +21,8 @@ from bertjax.data.prepared import VALID, PreparationConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.stored import Fields
-from bertjax.data.text.given_vocabulary import VocabularyConfig
 from bertjax.data.text.tokenizers import WordPiece, separate_punctuation
+from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
 from bertjax.models.bert import BertConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification

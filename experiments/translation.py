@@ -19,7 +19,7 @@ from bertjax.config import Count, Seed, Size, build, build_all, each, one_of
 from bertjax.contract import Attended, Batch, Data, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
 from bertjax.data.prepared import TRAIN, VALID, PreparationConfig, PreparedRows
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
-from bertjax.data.rows.packed_rows import PackedBatches, row_of
+from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.text import subword_vocabularies
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.translation.batches import PairRows, StreamBatches
@@ -261,7 +261,7 @@ class TranslationData(Data):
         self._encoding.encoder.report_left_out(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
         pairs = PairRows(self._prepared.train)
         if self._rows.packing:
-            return PackedBatches(pairs, row_of(length, length // 2), config.batch_size, config.seed)
+            return PackedBatches(pairs, row_capacity(length, length // 2), config.batch_size, config.seed)
         return self._bucketed(pairs)
 
     def _bucketed(self, pairs: PairRows) -> BucketedBatches:

@@ -51,8 +51,8 @@ def named(value: object) -> str | None:
 @pytest.mark.parametrize(
     ("name", "content", "got", "expected", "fix"),
     [
-        ("empty.txt", b"", r"no text at all", "at least one line", "check that the source"),
-        ("blank.txt", b"\n \n\t\n", r"no text at all", "at least one line", "check that the source"),
+        ("empty.txt", b"", r"no text \(", "at least one line", "check the source"),
+        ("blank.txt", b"\n \n\t\n", r"no text \(", "at least one line", "check the source"),
         ("binary.txt", bytes(range(256)), r"binary file \(it has NUL bytes\)", "UTF-8 text", "convert it"),
         ("latin.txt", "a\ncaf\xe9\n".encode("latin1"), r"byte 0xe9 at byte offset 5", "UTF-8", "iconv"),
         (
@@ -109,7 +109,7 @@ def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
         ("", "nothing", "text to train on", "set --config.data.source=FILE"),
         ("/", "a folder", "files", r"/\*\.txt"),
         ("/dev/null", "not a regular file", "files", "copy its content to a file"),
-        ("tfds:no_such_dataset", "TFDS does not find", "NAME", "TFDS_DATA_DIR"),
+        ("tfds:no_such_dataset", "an unknown dataset", "NAME", "TFDS_DATA_DIR"),
         ("tfds:", "'tfds:'", "tfds:NAME", "name the dataset"),
     ],
 )
@@ -157,11 +157,11 @@ SPECIALS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 @pytest.mark.parametrize(
     ("content", "got", "expected", "fix"),
     [
-        (b"the\na\n", r"2 tokens without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]", "one token a line", "vocab.txt"),
-        (b"", r"0 tokens without \[PAD\]", "one token a line", "vocab.txt"),
-        ((SPECIALS + "a\nb\na\n").encode(), "'a' on lines 6, 8", "every token once", "restore the original"),
+        (b"the\na\n", r"2 tokens without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]", "one token per line", "vocab.txt"),
+        (b"", r"0 tokens without \[PAD\]", "one token per line", "vocab.txt"),
+        ((SPECIALS + "a\nb\na\n").encode(), "'a' on lines 6, 8", "each token once", "restore the original"),
         ((SPECIALS + "\xe9\n").encode("latin1"), "byte 0xe9", "UTF-8", "save the file as UTF-8"),
-        (None, "No such file", "a readable file", "path of a vocab.txt"),
+        (None, "No such file", "a readable file", "name a vocab.txt"),
     ],
 )
 def test_a_bad_vocabulary(prepare, tmp_path, content, got, expected, fix):
@@ -178,7 +178,13 @@ def test_a_folder_without_a_vocabulary(prepare, tmp_path):
 
 def test_a_vocabulary_of_another_casing(prepare, home):
     message = prepare(data__vocab_file=home / "vocabulary", data__lowercase=False)
-    check(message, what="data.lowercase", got="False", expected="True, as the tokenizer in", fix="data.lowercase=True")
+    check(
+        message,
+        what="data.lowercase",
+        got="False",
+        expected="True, the casing of the tokenizer in",
+        fix="data.lowercase=True",
+    )
 
 
 # Values.

@@ -216,7 +216,7 @@ def test_truncated_published_weights(copied):
     ("lost", "what", "got", "fix"),
     [
         (["model.safetensors"], "", "no weights", "convert other formats"),
-        (["vocab.txt", "tokenizer.json"], "", "no vocab.txt, no tokenizer.json", "folder of a BERT model"),
+        (["vocab.txt", "tokenizer.json"], "", "no vocab.txt and no tokenizer.json", "folder of a BERT model"),
         (["config.json"], "config key init_from=", "no checkpoint, config.json or bert_config.json", "correct"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Runs work on many machines by Apache Beam: the only module that imports apache_beam, and only on request."""
+"""Runs work on many machines with Apache Beam. The only module that imports apache_beam, and only on request."""
 
 import dataclasses
 import os
@@ -16,12 +16,12 @@ _KEY = "config key data.beam"
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-    """The runner of Apache Beam and its options.
+    """The Beam runner and its options.
 
     Attributes:
-      runner: "DirectRunner" for processes of this machine, or the name of a cluster's runner: "DataflowRunner",
-        "FlinkRunner", "SparkRunner", ...; "" for no Beam.
-      options: options of the runner, as on its command line: ("--flink_master=HOST:8081",).
+      runner: "DirectRunner" for processes of this machine, or the name of a cluster's runner ("DataflowRunner",
+        "FlinkRunner", "SparkRunner", ...). "" disables Beam.
+      options: options of the runner, written as on its command line: ("--flink_master=HOST:8081",).
     """
 
     runner: str = ""
@@ -32,12 +32,12 @@ class BeamConfig:
             raise UserError(
                 f"{_KEY}.options",
                 got="direct_running_mode=multi_threading",
-                expected="processes: with threads the runner has lost records without a word",
-                fix=f"leave it out: {_LOCAL} has data.workers processes",
+                expected="worker processes, because the runner can lose records in threads without an error",
+                fix=f"remove the option; {_LOCAL} then starts data.workers processes",
             )
         if self.options and not self.runner:
-            fix = f"set --config.data.beam.runner={_LOCAL}, or leave the options out"
-            raise UserError(f"{_KEY}.options", got=f"{self.options}, and no runner", expected="none", fix=fix)
+            fix = f"set --config.data.beam.runner={_LOCAL}, or remove the options"
+            raise UserError(f"{_KEY}.options", got=f"{self.options} without a runner", expected="no options", fix=fix)
 
 
 def check(config: BeamConfig) -> None:
@@ -48,26 +48,26 @@ def check(config: BeamConfig) -> None:
 
         create_runner(config.runner)
     except ImportError as error:
-        got = f"a library that is not there ({error})"
+        got = f"a runner whose library is not installed ({error})"
     except ValueError:
-        got = "a name that Beam does not know"
+        got = "an unknown runner"
     if got:
         raise UserError(
             where,
             got=got,
-            expected="a runner of Apache Beam, DirectRunner, DataflowRunner, FlinkRunner, ..., and what it needs",
-            fix="pip install -e '.[beam]' (for Dataflow 'apache-beam[gcp]' too), or leave out --config.data.beam",
+            expected="an installed runner of Apache Beam, such as DirectRunner, DataflowRunner or FlinkRunner",
+            fix="pip install -e '.[beam]' (for Dataflow also 'apache-beam[gcp]'), or remove --config.data.beam",
         )
 
 
 def for_each(config: BeamConfig, workers: int, function: Callable[[T], object], items: Sequence[T]) -> None:
-    """Calls a function with each item, on any worker and in any order.
+    """Calls a function on each item, on any worker and in any order.
 
     Args:
       config: the runner.
       workers: number of processes of the DirectRunner; 0 for one per core. Other runners ignore it.
-      function: importable. It writes its results to files, and may be called again with an item if a machine fails.
-      items: picklable.
+      function: an importable function. It writes its results to files. It may run again on an item if a machine fails.
+      items: picklable arguments.
     """
     import apache_beam as beam
 
@@ -84,22 +84,22 @@ def pipeline_of(config: BeamConfig, workers: int) -> dict[str, Any]:
 
     if config.runner != _LOCAL:
         return {"runner": config.runner, "options": PipelineOptions(list(config.options))}
-    # Its workers are new interpreters, which must find this package from any folder.
+    # The workers are new interpreters. PYTHONPATH lets them import this package from any folder.
     root = str(Path(__file__).parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *(path for path in paths if path != root)]))
     ours = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
-    ours.append("--default_sdk_harness_log_level=ERROR")  # each worker logs every step otherwise
+    ours.append("--default_sdk_harness_log_level=ERROR")  # by default each worker logs every step
     options = PipelineOptions([*ours, *config.options])
     return {"runner": _local_runner(options), "options": options}
 
 
 def _local_runner(options: Any) -> Any:
-    """Returns the runner behind the DirectRunner, which by itself first downloads another program."""
+    """Returns the runner that the DirectRunner wraps, because the DirectRunner first downloads another program."""
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability.fn_api_runner import fn_runner
     from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
-    told = JobServiceHandle.encode_pipeline_options(options.get_all_options())
-    provision = beam_provision_api_pb2.ProvisionInfo(pipeline_options=told)
+    encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
+    provision = beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
     return fn_runner.FnApiRunner(provision_info=fn_runner.ExtendedProvisionInfo(provision))

@@ -1,9 +1,9 @@
 """Counter-based random bits: every draw is a pure function of (seed, stream, epoch, index).
 
-NumPy promises neither the streams of its `Generator` across versions nor a cheap generator for each of
-ten million documents, so these are raw Philox 4x32-10 bits (Salmon et al. 2011, "Parallel random numbers:
-as easy as 1, 2, 3"), computed for whole arrays of counters at once. The same arguments give the same bits
-on every machine, in any order and in any number of processes.
+NumPy does not guarantee the streams of its `Generator` across versions, and a generator for each of ten million
+documents is expensive. These are therefore raw Philox 4x32-10 bits (Salmon et al. 2011, "Parallel random numbers: as
+easy as 1, 2, 3"), computed for whole arrays of counters at once. The same arguments give the same bits on every
+machine, in any order and in any number of processes.
 """
 
 import enum
@@ -16,13 +16,13 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-# Counters are worked through in blocks that stay in the cache: 3x faster than whole arrays.
+# Counters are processed in blocks that fit in the cache: 3x faster than whole arrays.
 _BLOCK = 16384
-_HALVES = 4  # rounds of the network that permutes: as many as Luby and Rackoff ask for
+_FEISTEL_ROUNDS = 4  # as many as Luby and Rackoff's proof requires
 
 
 class Stream(enum.IntEnum):
-    """What a draw is for; different streams of one seed are independent."""
+    """The purpose of a draw. Different streams of one seed are independent."""
 
     CHUNKS = 0
     TRUNCATION = 1
@@ -35,7 +35,7 @@ class Stream(enum.IntEnum):
 
 
 def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, int]) -> UInt32[np.ndarray, "n 4"]:
-    """Philox 4x32-10: four 32-bit words for each counter of four 32-bit words (held in uint64 arrays)."""
+    """Returns Philox 4x32-10: four 32-bit words for each counter of four 32-bit words, held in uint64 arrays."""
     c0, c1, c2, c3 = (counter.copy() for counter in counters)
     product0, product1 = np.empty_like(c0), np.empty_like(c0)
     k0, k1 = key
@@ -63,16 +63,16 @@ def bits(
     sub_index: Int64[np.ndarray, " n"] | int = 0,
     skip: int = 0,
 ) -> UInt32[np.ndarray, "n {words}"]:
-    """Draws `words` random 32-bit words for each index; fewer words are the first of more.
+    """Draws `words` random 32-bit words for each index. A shorter draw is a prefix of a longer one.
 
     Args:
       seed: 0 <= seed < 2**32.
-      stream: what the draws are for.
+      stream: the purpose of the draws.
       epoch: 0 <= epoch < 2**32.
       index: the documents or blocks that draw, each 0 <= index < 2**32.
-      words: how many words each gets.
-      sub_index: a further coordinate, such as the place in the document, 0 <= sub_index < 2**32.
-      skip: how many words to leave out before, a multiple of four.
+      words: the number of words per index.
+      sub_index: a further coordinate, such as the position in the document, 0 <= sub_index < 2**32.
+      skip: the number of words to skip first, a multiple of four.
     """
     blocks = -(-words // 4)
     draws = np.arange(skip // 4, skip // 4 + blocks, dtype=np.uint64)
@@ -92,39 +92,39 @@ def bits(
 
 
 def uniform(words: UInt32[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
-    """Words to floats in [0, 1)."""
+    """Converts words to floats in [0, 1)."""
     return words * 2.0**-32
 
 
 def below(words: UInt32[np.ndarray, "*shape"], limit: object) -> Int64[np.ndarray, "*shape"]:
-    """Words to integers in [0, limit), by multiply and shift (bias at most limit / 2**32).
+    """Converts words to integers in [0, limit), by multiply and shift (bias at most limit / 2**32).
 
     Args:
       words: random words.
-      limit: an integer, or an array of them that broadcasts with `words`, each at most 2**32.
+      limit: an integer or an array of integers that broadcasts with `words`, each at most 2**32.
     """
     product = words.astype(np.uint64) * np.asarray(limit).astype(np.uint64)
     return (product >> _HALF).astype(np.int64)
 
 
 def permutation(seed: int, epoch: int, size: int, part: int = 0) -> Int64[np.ndarray, " size"]:
-    """A random order of range(size), another for each `part`."""
+    """Returns a random order of range(size). Each `part` has its own order."""
     words = bits(seed, Stream.SHUFFLE, epoch, np.arange(size), 2, part).astype(np.uint64)
     return np.argsort((words[:, 0] << _HALF) | words[:, 1], kind="stable")
 
 
 def permuted(seed: int, epoch: int, index: Int64[np.ndarray, " n"], size: int) -> Int64[np.ndarray, " n"]:
-    """What stands at the places `index` of one random order of range(size), without making all of it.
+    """Returns the elements at the positions `index` of a random order of range(size), without computing all of it.
 
-    A Feistel network over the smallest square of a power of two that holds `size`, its rounds keyed by
-    Philox; what falls beyond `size` goes through once more until it does not (Black and Rogaway 2002,
-    "Ciphers with arbitrary finite domains").
+    A Feistel network permutes the smallest range of 4**k numbers that contains range(size). Its rounds are keyed by
+    Philox. A result that is `size` or more goes through the network again until it is smaller (Black and Rogaway
+    2002, "Ciphers with arbitrary finite domains").
     """
     half = np.int64(max(1, -(-(size - 1).bit_length() // 2)))
     values, open_ = index.astype(np.int64), np.arange(len(index))
     while len(open_):
         left, right = values[open_] >> half, values[open_] & ((1 << half) - 1)
-        for step in range(_HALVES):
+        for step in range(_FEISTEL_ROUNDS):
             words = bits(seed, Stream.ORDER, epoch, right, 1, step)[:, 0]
             left, right = right, left ^ (words.astype(np.int64) & ((1 << half) - 1))
         values[open_] = left << half | right
@@ -139,10 +139,10 @@ def coin_flips(
     sub_index: Int64[np.ndarray, " n"],
     flips: Int64[np.ndarray, "2 n"],
 ) -> Int64[np.ndarray, "2 n"]:
-    """How many of `flips` fair coins fall heads: two Binomial(flips, 1/2) draws for each index."""
+    """Returns how many of `flips` fair coins fall heads: two Binomial(flips, 1/2) draws for each index."""
     heads = np.zeros_like(flips)
     most = np.maximum(flips[0], flips[1])
-    tossed = 0  # of each draw: four words are 64 coins for it
+    tossed = 0  # coins of each draw; the four words of an index are 64 coins for each of its two draws
     while len(some := np.flatnonzero(most > tossed)):
         words = bits(seed, Stream.TRUNCATION, epoch, index[some], 4, sub_index[some], tossed // 16)
         for draw in range(2):

@@ -1,4 +1,4 @@
-"""Splits off validation rows when they have no source of their own."""
+"""Splits off validation rows if they have no source of their own."""
 
 import dataclasses
 import hashlib
@@ -42,7 +42,7 @@ def read_splits(
     seed: int,
     group: Callable[[T, int], int] = lambda row, number: number,
 ) -> Iterator[tuple[str, T]]:
-    """Yields each row with its split, "train" or "valid"; training rows only if `config.source` is set.
+    """Yields each row with its split, "train" or "valid". Yields training rows only if `config.source` is set.
 
     Args:
       config: the sources.
@@ -51,7 +51,7 @@ def read_splits(
       group: returns the group number of a row, from the row and its number. A group is never divided. By default each
         row is a group.
     Raises:
-      UserError: as `read`; or if the training or the validation split would be empty.
+      UserError: if `read` raises it, or if the training or the validation split would be empty.
     """
     if config.valid_source:
         if config.source:
@@ -68,42 +68,42 @@ def read_splits(
     if not 0 < count_held_out < count:
         raise UserError(
             f"config key data.valid_fraction={config.valid_fraction}",
-            got=f"{count_held_out} of {count} rows of {config.source} held out",
-            expected="some rows to train on, and some to evaluate",
-            fix="change it, give more rows, or give held-out rows as data.valid_source",
+            got=f"{count_held_out} of {count} rows of {config.source} in the validation split",
+            expected="at least one row in the training split and one in the validation split",
+            fix="change the fraction, add rows, or set data.valid_source to a file of validation rows",
         )
 
 
 def check_split(valid_source: str, valid_fraction: float) -> None:
-    """Raises UserError unless there is a source of validation rows or a fraction in (0, 1)."""
+    """Raises UserError unless `valid_source` is set or `valid_fraction` is in (0, 1)."""
     if not valid_source and not 0 < valid_fraction < 1:
         raise UserError(
             "config key data.valid_fraction",
             got=valid_fraction,
-            expected="a fraction of the rows above 0 and below 1",
-            fix="use 0.1, or give held-out rows as data.valid_source",
+            expected="a fraction above 0 and below 1",
+            fix="use 0.1, or set data.valid_source to a file of validation rows",
         )
 
 
 def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int) -> Bool[np.ndarray, " rows"]:
-    """Whether each row is held out. Depends only on the seed and the row's group number.
+    """Returns whether each row goes to the validation split. Depends only on the seed and the row's group number.
 
     Args:
       groups: the group number of each row. A group is never divided.
-      fraction: the probability that a group is held out.
-      seed: draws the groups.
+      fraction: the probability that a group goes to the validation split.
+      seed: the seed of the draw.
     """
     out: Bool[np.ndarray, " rows"] = uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
     return out
 
 
 def is_held_out(text: str, fraction: float, seed: int) -> bool:
-    """Whether a text is held out. Depends only on the seed and the text, so copies of it are never divided.
+    """Returns whether a text goes to the validation split. Depends on the seed and the text: copies stay together.
 
     Args:
       text: the text.
-      fraction: the probability that a distinct text is held out.
-      seed: draws the texts.
+      fraction: the probability that a distinct text goes to the validation split.
+      seed: the seed of the draw.
     """
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8, salt=seed.to_bytes(16, "little")).digest()
     return int.from_bytes(digest, "little") < fraction * 2**64

@@ -15,9 +15,9 @@ from flax import linen as nn
 from bertjax.config import build_all, build_part
 from bertjax.contract import Batch, Data, Example, Facts, Infer, Output, Params, Predicts, Task
 from bertjax.data.rows.buckets import bucket_lengths
-from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.data.text.vocabularies import is_bare
+from bertjax.data.text.vocabularies import has_only_specials
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertInputs
@@ -71,7 +71,7 @@ def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[B
             if config.init_from
             else "leave out --config.model.vocab_size, which follows from the vocabulary",
         )
-    if bert.vocab_size - size > _MOST_PADDING and not is_bare(vocab):
+    if bert.vocab_size - size > _MOST_PADDING and not has_only_specials(vocab):
         _log.warning(
             "data.vocab_file has %d tokens for %d embeddings: is it the vocabulary of these weights?",
             size,
@@ -108,7 +108,7 @@ class BertFacts(Facts):
 
 def read_tokenizer(config: HasModel, folder: Path) -> WordPiece:
     """Reads the vocabulary in a folder; `data.lowercase` determines the casing."""
-    return given_vocabulary(folder, build_part(VocabularyConfig, config.data, "data").lowercase)
+    return load_wordpiece(folder, build_part(VocabularyConfig, config.data, "data").lowercase)
 
 
 def stand_in_tokenizer() -> WordPiece:

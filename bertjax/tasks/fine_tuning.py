@@ -15,7 +15,7 @@ from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, a
 from bertjax.contract import Batch, Data, RowIndices
 from bertjax.data.fine_tuning.given_text import GivenText
 from bertjax.data.prepared import PreparationConfig, PreparedRows, Recipe, ValidRows
-from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, examples_in
+from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, max_examples
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import WordPiece
@@ -250,7 +250,7 @@ def training_specs(
         return batch_specs(shapes(batch_size, length), of_tokens, of_examples)
     of_tokens = {**dict.fromkeys((*INPUTS, "position_ids"), np.int32), **of_tokens}
     of_examples = {**of_examples, "cls_positions": np.int32, "weights": np.float32}
-    places = batch_size, examples_in(length)
+    places = batch_size, max_examples(length)
     return [
         {name: jax.ShapeDtypeStruct((batch_size, length), kind) for name, kind in of_tokens.items()}
         | {name: jax.ShapeDtypeStruct(places, kind) for name, kind in of_examples.items()}

@@ -14,9 +14,9 @@ from flax import traverse_util
 
 from bertjax.config import choice
 from bertjax.contract import Params
-from bertjax.data.rows.buckets import fitting_length
+from bertjax.data.rows.buckets import default_seq_len
 from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.vocabularies import tells_casing
+from bertjax.data.text.vocabularies import states_casing
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, google, huggingface, json_files, presumm
 from bertjax.runs import checkpoints
@@ -84,7 +84,7 @@ def describe(folder: Path) -> Pretrained:
         labels, tells_several = huggingface.read_labels(folder) or (), huggingface.tells_several(folder)
         model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
         told = len(labels), huggingface.read_task(folder), tells_several
-        lowercase = WordPiece.load(inside).lowercase if tells_casing(inside) else None
+        lowercase = WordPiece.load(inside).lowercase if states_casing(inside) else None
         rows = presumm.describe_rows(folder)
         return Pretrained(_chosen(model), lowercase, labels, {}, rows, *told)
     if google.find(folder):
@@ -147,7 +147,7 @@ def resolve(
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
     if data.get("seq_len", 0) is None:
-        data["seq_len"] = fitting_length(seq_len, model.get("max_positions"))
+        data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
     return {**config, "model": model, "data": data}
 
 

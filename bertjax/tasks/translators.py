@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.contract import Facts, Params
-from bertjax.data.rows.buckets import fitting_length
+from bertjax.data.rows.buckets import default_seq_len
 from bertjax.data.text import subwords
 from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.text.subwords import SentencePieceSubwords, Subwords
@@ -212,7 +212,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
             fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
         )
     if data.get("seq_len", 0) is None:
-        data = {**data, "seq_len": fitting_length(_SEQ_LEN, model.get("max_positions"))}
+        data = {**data, "seq_len": default_seq_len(_SEQ_LEN, model.get("max_positions"))}
     return {**config, **whole, "model": model, "data": data, "decoding": decoding}
 
 

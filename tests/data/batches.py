@@ -1,4 +1,4 @@
-"""Settings of small batches, and what batches say of their instances."""
+"""Settings of small batches, and functions that extract the instances of batches."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def joined(parts) -> dict[str, np.ndarray]:
 
 
 def restored(batch) -> np.ndarray:
-    """The input ids before masking."""
+    """Returns the input ids before masking."""
     ids = batch["input_ids"].copy()
     for row, positions, labels, weights in zip(
         ids, batch["masked_positions"], batch["masked_labels"], batch["masked_weights"], strict=True
@@ -59,11 +59,11 @@ def restored(batch) -> np.ndarray:
     return ids
 
 
-Instance = tuple[list[int], int, int]  # its ids, how many of them are the first segment's, and its label
+Instance = tuple[list[int], int, int]  # ids, length of the first segment with [CLS] and [SEP], label
 
 
 def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0) -> list[Instance]:
-    """The instances of an epoch, sorted."""
+    """Returns the instances of an epoch, computed from the documents and sorted."""
     tokenizer, texts = corpus.tokenizer, corpus.splits[split]
     documents = [ids.tolist() for ids in read_whole(texts)]
 
@@ -81,7 +81,7 @@ def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0
 
 
 def instances_of(batch) -> Iterator[dict[str, np.ndarray]]:
-    """What a batch says of each of its instances; checks that rows are laid out as they should be."""
+    """Yields the fields of each instance of a batch, and checks the layout of the rows."""
     before = restored(batch)
     for i, segments in enumerate(batch["segment_ids"]):
         length = np.count_nonzero(segments)
@@ -90,20 +90,20 @@ def instances_of(batch) -> Iterator[dict[str, np.ndarray]]:
         assert sorted(set(segments[:length].tolist())) == list(range(1, int(segments.max()) + 1))
         predicted = batch["masked_weights"][i] > 0
         for number in range(1, int(segments.max()) + 1):
-            (places,) = np.nonzero(segments == number)
-            mine = predicted & np.isin(batch["masked_positions"][i], places)
+            (positions,) = np.nonzero(segments == number)
+            mine = predicted & np.isin(batch["masked_positions"][i], positions)
             found = {
-                "ids": before[i, places],
-                "masked": batch["input_ids"][i, places],
-                "types": batch["token_type_ids"][i, places],
-                "predicted": batch["masked_positions"][i, mine] - places[0],
+                "ids": before[i, positions],
+                "masked": batch["input_ids"][i, positions],
+                "types": batch["token_type_ids"][i, positions],
+                "predicted": batch["masked_positions"][i, mine] - positions[0],
                 "labels": batch["masked_labels"][i, mine],
                 "next": np.int32(0),
             }
             if "position_ids" in batch:
-                assert batch["position_ids"][i, places].tolist() == list(range(len(places)))
+                assert batch["position_ids"][i, positions].tolist() == list(range(len(positions)))
             if "cls_positions" in batch:
-                assert batch["cls_positions"][i, number - 1] == places[0]
+                assert batch["cls_positions"][i, number - 1] == positions[0]
                 assert batch["next_sentence_weights"][i, number - 1] == 1
                 found["next"] = batch["next_sentence_labels"][i, number - 1]
             yield found
@@ -112,7 +112,7 @@ def instances_of(batch) -> Iterator[dict[str, np.ndarray]]:
 
 
 def actual_text(batches) -> list[Instance]:
-    """The same from batches."""
+    """Returns the instances of batches, sorted, in the form of `expected_text`."""
     return sorted(
         (each["ids"].tolist(), int((each["types"] == 0).sum()), int(each["next"]))
         for batch in batches

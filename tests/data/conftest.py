@@ -17,7 +17,7 @@ PIECES = ("##s", "##ed", "##ing")
 
 @pytest.fixture
 def check_rate() -> Callable[..., None]:
-    """Checks that `count` of `total` independent trials fits probability `expected` to 3 standard errors."""
+    """Checks that `count` of `total` independent trials agrees with probability `expected` to 3 standard errors."""
 
     def check(name: str, count: int, total: int, expected: float) -> None:
         rate, error = count / total, (expected * (1 - expected) / total) ** 0.5
@@ -29,7 +29,7 @@ def check_rate() -> Callable[..., None]:
 
 @pytest.fixture
 def check_uniform() -> Callable[..., None]:
-    """Checks by their chi-squared statistic that counts come from equally likely outcomes, to 3 standard errors."""
+    """Checks by a chi-squared statistic that counts are of equally likely outcomes, to 3 standard errors."""
 
     def check(name: str, counts: np.ndarray) -> None:
         mean, freedom = counts.mean(), len(counts) - 1
@@ -42,7 +42,7 @@ def check_uniform() -> Callable[..., None]:
 
 @pytest.fixture
 def check_mean() -> Callable[..., None]:
-    """Checks the mean of samples, whose variance is known, to 3 standard errors."""
+    """Checks the mean of samples of known variance, to 3 standard errors."""
 
     def check(name: str, samples: np.ndarray, expected: float, variance: float) -> None:
         mean, error = float(samples.mean()), (variance / len(samples)) ** 0.5
@@ -73,13 +73,13 @@ def write_text(path: Path, documents: list[list[str]]) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_text(tmp_path_factory, tiny_documents) -> Path:
-    """The documents as a text file, a sentence a line."""
+    """The documents as a text file, one sentence per line."""
     return write_text(tmp_path_factory.mktemp("text") / "text.txt", tiny_documents)
 
 
 @pytest.fixture(scope="session")
 def vocab_file(tmp_path_factory) -> Path:
-    """A vocabulary that has all the words of the documents in one to three pieces."""
+    """A vocabulary that covers every word of the documents in one to three pieces."""
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     path.write_text("".join(f"{token}\n" for token in (*SPECIALS, *STEMS, *PIECES)))
     return path
@@ -87,7 +87,7 @@ def vocab_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_values(tiny_text, vocab_file) -> dict[str, object]:
-    """The config of the tiny corpus, without the folder that it is prepared in."""
+    """The config values of the tiny corpus, without `prepared_dir`."""
     return {
         "source": str(tiny_text),
         "valid_source": "",
@@ -104,7 +104,7 @@ def tiny_values(tiny_text, vocab_file) -> dict[str, object]:
 
 @pytest.fixture
 def make_config(tiny_values, tmp_path) -> Callable[..., CorpusConfig]:
-    """A config of the tiny corpus, prepared under `tmp_path`, with any keys changed."""
+    """Makes a config of the tiny corpus, prepared under `tmp_path`, with the given keys changed."""
 
     def make(**changes: object) -> CorpusConfig:
         values = {**tiny_values, "prepared_dir": str(tmp_path / "prepared"), **changes}
@@ -115,7 +115,7 @@ def make_config(tiny_values, tmp_path) -> Callable[..., CorpusConfig]:
 
 @pytest.fixture(scope="session")
 def tiny_corpus(tiny_values, tmp_path_factory) -> Path:
-    """The folder of the prepared tiny corpus, which tests copy."""
+    """The folder of the prepared tiny corpus. Tests copy it."""
     config = CorpusConfig(**tiny_values, prepared_dir=str(tmp_path_factory.mktemp("tiny")))
     preparation = Preparation(config, Path("unused"))
     preparation.run()
@@ -124,13 +124,13 @@ def tiny_corpus(tiny_values, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def corpus(tiny_corpus, tmp_path) -> Corpus:
-    """The tiny corpus in a folder of the test's own: readers keep counts there."""
+    """The tiny corpus in a folder of the test's own, because readers write counts into it."""
     return Corpus(shutil.copytree(tiny_corpus, tmp_path / "corpus"))
 
 
 @pytest.fixture
 def prepare(tmp_path) -> Callable[[CorpusConfig], Corpus]:
-    """Prepares and opens the text of a config."""
+    """Prepares the text of a config and opens it."""
 
     def run(config: CorpusConfig) -> Corpus:
         preparation = Preparation(config, tmp_path / "unused")

@@ -1,4 +1,4 @@
-"""Documents of a few sentences, and what they are cut into."""
+"""Documents of a few sentences, and functions that return the instances and tokens of each."""
 
 import itertools
 
@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences, make_instances
 
-Token = tuple[int, int]  # its document, its place in it
-Lengths = list[list[int]]  # tokens of each sentence of each document
+Token = tuple[int, int]  # a document, and a position in it
+Lengths = list[list[int]]  # for each document, the number of tokens of each sentence
 
 BERT = PairsConfig(seq_len=128, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
 LENGTHS = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=10), min_size=2, max_size=6)
 PROBABILITIES = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 DRAWS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))  # seed and epoch
-# Plain values, made to a PairsConfig in the test: the type checker's own random draws have no place in a strategy.
+# Plain values, because the type checker draws random numbers, which a Hypothesis strategy must not do.
 SETTINGS = st.tuples(st.integers(8, 60), PROBABILITIES, PROBABILITIES)
 MANY = 40_000
 

@@ -1,4 +1,4 @@
-"""Beam's local runner with worker processes."""
+"""Tests of Beam's local runner with worker processes."""
 
 import functools
 import os
@@ -18,8 +18,8 @@ def write(number, folder):
 
 
 @pytest.mark.slow
-def test_worker_processes_do_each_item_once(tmp_path, monkeypatch):
-    """From any folder: the workers find the modules of this checkout by themselves."""
+def test_worker_processes_process_each_item_once(tmp_path, monkeypatch):
+    """The workers import the modules of this checkout from any folder."""
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.chdir(tmp_path)
     beam.for_each(HERE, 2, functools.partial(write, folder=tmp_path), list(range(40)))
@@ -29,7 +29,7 @@ def test_worker_processes_do_each_item_once(tmp_path, monkeypatch):
     assert len(processes) == 2
 
 
-def test_an_unknown_runner_is_refused():
+def test_an_unknown_runner_is_an_error():
     beam.check(HERE)
-    with pytest.raises(UserError, match=r"runner=NoRunner: got a name that Beam does not know"):
+    with pytest.raises(UserError, match=r"runner=NoRunner: got an unknown runner"):
         beam.check(BeamConfig("NoRunner"))

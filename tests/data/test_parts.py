@@ -3,11 +3,11 @@ import pytest
 from bertjax.data.parts import Parts
 
 
-def test_parts_are_found_again_in_order(tmp_path):
+def test_finished_files_are_found_in_order(tmp_path):
     parts = Parts(tmp_path / "parts", ".txt")
     assert (parts.paths, parts.num_documents) == ([], 0)
     for number in (9, 90, 900):
-        with parts.adding(number) as path:
+        with parts.add(number) as path:
             path.write_text(str(number))
     assert parts.num_documents == 999
     again = Parts(tmp_path / "parts", ".txt")
@@ -16,17 +16,17 @@ def test_parts_are_found_again_in_order(tmp_path):
     assert [path.read_text() for path in again.paths] == ["9", "90", "900"]
 
 
-def test_what_was_not_finished_is_no_part(tmp_path):
+def test_an_unfinished_file_is_ignored(tmp_path):
     parts = Parts(tmp_path, ".txt")
-    with parts.adding(5) as path:
+    with parts.add(5) as path:
         path.write_text("whole")
-    with pytest.raises(KeyboardInterrupt), parts.adding(5) as path:
+    with pytest.raises(KeyboardInterrupt), parts.add(5) as path:
         path.write_text("half")
         left = path.name
         raise KeyboardInterrupt
     assert parts.num_documents == 5
-    # What a killed process leaves.
+    # Files that a killed process leaves behind.
     (tmp_path / left).write_text("half")
-    (tmp_path / "merged-0-0").write_text("in between")
-    (tmp_path / "000000000000009.npz").write_text("of another kind")
+    (tmp_path / "merged-0-0").write_text("an intermediate file")
+    (tmp_path / "000000000000009.npz").write_text("another suffix")
     assert [path.read_text() for path in Parts(tmp_path, ".txt").paths] == ["whole"]

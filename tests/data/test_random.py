@@ -12,7 +12,7 @@ WORD = st.integers(0, 2**32 - 1)
 ONES = 0xFFFFFFFF
 
 
-# The vectors that Random123 is distributed with (kat_vectors, "philox4x32 10").
+# Test vectors of Random123 (kat_vectors, "philox4x32 10").
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
     [
@@ -25,7 +25,7 @@ ONES = 0xFFFFFFFF
         ),
     ],
 )
-def test_philox_gives_the_published_answers(counter, key, expected):
+def test_philox_equals_the_published_vectors(counter, key, expected):
     words = random.philox4x32(tuple(np.full(3, c, np.uint64) for c in counter), key)
     assert words.dtype == np.uint32
     np.testing.assert_array_equal(words, [expected] * 3)
@@ -43,7 +43,7 @@ def test_bits_are_philox_of_their_coordinates(seed, stream, epoch, index, words,
 
 @pytest.mark.parametrize("block", [1, 3, 7, 64])
 @pytest.mark.parametrize("words", [1, 4, 5, 30])
-def test_bits_do_not_depend_on_how_they_are_asked_for(block, words, monkeypatch):
+def test_bits_do_not_depend_on_block_size_or_order(block, words, monkeypatch):
     index = np.arange(100, 150)
     whole = random.bits(1, Stream.CHUNKS, 2, index, words, sub_index=3)
     order = np.array([49, 0, 7, 7, 23])
@@ -53,19 +53,19 @@ def test_bits_do_not_depend_on_how_they_are_asked_for(block, words, monkeypatch)
     np.testing.assert_array_equal(random.bits(1, Stream.CHUNKS, 2, index, 1, sub_index=3), whole[:, :1])
 
 
-def test_bits_beyond_one_block_are_those_of_their_indices():
+def test_bits_of_several_blocks_equal_bits_of_single_indices():
     index = np.arange(20_000)
     whole = random.bits(0, Stream.MASKING, 0, index, 5)
     some = index[::777]
     np.testing.assert_array_equal(whole[some], random.bits(0, Stream.MASKING, 0, some, 5))
 
 
-def test_every_coordinate_matters():
+def test_every_coordinate_changes_the_bits():
     index, base = np.arange(50), (7, Stream.CHUNKS, 3, 5)
     changed = [(8, *base[1:]), (7, Stream.MASKING, 3, 5), (7, Stream.CHUNKS, 4, 5), (7, Stream.CHUNKS, 3, 6)]
     drawn = [random.bits(seed, stream, epoch, index, 4, sub) for seed, stream, epoch, sub in (base, *changed)]
     drawn.append(random.bits(7, Stream.CHUNKS, 3, index + 50, 4, 5))
-    # 6 x 200 words of 32 bits all differ: a single collision has a chance of 2 in 10,000.
+    # 6 x 200 words of 32 bits are all different: the probability of a collision is 2 in 10,000.
     assert len(np.unique(drawn)) == np.size(drawn)
 
 
@@ -102,7 +102,7 @@ def test_below_is_uniform(limit, check_uniform):
 
 
 @given(WORD, WORD, st.integers(0, 200))
-def test_permutation_is_one(seed, epoch, size):
+def test_permutation_contains_each_number_once(seed, epoch, size):
     order = random.permutation(seed, epoch, size)
     assert sorted(order.tolist()) == list(range(size))
     np.testing.assert_array_equal(order, random.permutation(seed, epoch, size))
@@ -119,13 +119,13 @@ def test_permutations_differ_by_seed_and_epoch(check_mean):
     size = 100_000
     places = [random.permutation(seed, epoch, size) / size for seed, epoch in ((0, 0), (1, 0), (0, 1))]
     for i, j in itertools.combinations(range(3), 2):
-        # Of two independent uniform places: mean difference 0, variance of their centered product 1 / 144.
+        # Two independent uniform positions: the mean of their centered product is 0, its variance 1 / 144.
         check_mean(f"permutations {i} and {j}", (places[i] - 0.5) * (places[j] - 0.5), 0, 1 / 144)
 
 
 @settings(max_examples=40)
 @given(WORD, WORD, st.integers(1, 300), st.data())
-def test_places_are_permuted_one_by_one(seed, epoch, size, data):
+def test_single_positions_of_a_permutation_equal_the_whole(seed, epoch, size, data):
     every = random.permuted(seed, epoch, np.arange(size), size)
     assert sorted(every.tolist()) == list(range(size))
     some = np.array(data.draw(st.lists(st.integers(0, size - 1))), np.int64)
@@ -144,7 +144,7 @@ def test_permuted_places_are_uniform_and_independent(size, check_uniform, check_
 
 
 @given(WORD, st.integers(1, 20), st.integers(0, 5))
-def test_fewer_words_are_the_first_of_more(seed, words, skipped):
+def test_a_shorter_draw_is_a_prefix_of_a_longer_one(seed, words, skipped):
     index, sub_index = np.arange(5), np.arange(5) * 7
     more = random.bits(seed, Stream.MASKING, 3, index, 4 * skipped + words, sub_index)
     np.testing.assert_array_equal(random.bits(seed, Stream.MASKING, 3, index, words, sub_index), more[:, :words])
@@ -164,7 +164,7 @@ def test_coin_flips_count_the_first_bits(seed, epoch, pairs):
         for count, row, number in zip(heads[draw], words[:, :, draw].reshape(-1, 8), flips[draw], strict=True):
             coins = [word >> bit & 1 for word in row.tolist() for bit in range(32)]
             assert count == sum(coins[:number])
-    # Alone, each is what it was together.
+    # An index alone gives the same result as among others.
     alone = [
         random.coin_flips(seed, epoch, index[i : i + 1], sub_index[i : i + 1], flips[:, i : i + 1])
         for i in range(len(pairs))
@@ -195,7 +195,7 @@ def test_coin_flips_are_binomial(flips, check_mean):
             check_mean(f"variance of heads of {flips}", spread, variance, 2 * variance**2 - variance / 2)
 
 
-def test_a_few_coins_fall_each_way_as_often_as_they_should(check_rate):
+def test_numbers_of_heads_have_their_binomial_rates(check_rate):
     size = 100_000
     heads = random.coin_flips(4, 0, np.arange(size), np.zeros(size, np.int64), np.full((2, size), 3))[1]
     for count, chance in enumerate((1 / 8, 3 / 8, 3 / 8, 1 / 8)):

@@ -1,4 +1,4 @@
-"""Holding out rows."""
+"""Tests of splitting off validation rows."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,14 @@ from bertjax.data.splits import SplitConfig, check_split, held_out, is_held_out,
 from bertjax.errors import UserError
 
 
-def test_a_fraction_is_held_out_and_the_same_one_each_time():
+def test_the_same_fraction_is_split_off_each_time():
     out = held_out(np.arange(10_000), 0.1, 0)
     assert out.mean() == pytest.approx(0.1, abs=0.01)
     np.testing.assert_array_equal(out[:100], held_out(np.arange(100), 0.1, 0))
     assert (out != held_out(np.arange(10_000), 0.1, 1)).any()
 
 
-def test_a_group_stays_together():
+def test_a_group_is_never_divided():
     groups = np.repeat(np.arange(200), 3)
     out = held_out(groups, 0.3, 0).reshape(200, 3)
     assert (out == out[:, :1]).all()
@@ -23,8 +23,8 @@ def test_a_group_stays_together():
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(1e-6, 0), (1 - 1e-6, 3)])
-def test_both_sides_need_rows(fraction, count):
-    message = rf"data.valid_fraction={fraction}: got {count} of 3 rows of a.tsv held out; .*some to"
+def test_an_empty_split_is_an_error(fraction, count):
+    message = rf"data.valid_fraction={fraction}: got {count} of 3 rows of a.tsv in the validation split; .*at least"
     with pytest.raises(UserError, match=message):
         list(read_splits(SplitConfig("a.tsv", "", fraction), lambda source, key: iter("abc"), 0))
 
@@ -47,17 +47,17 @@ def test_training_rows_come_before_those_of_another_source():
     assert list(read_splits(SplitConfig("", "b.tsv", 0.0), read, 0)) == [("valid", "data.valid_source=b.tsv")]
 
 
-def test_texts_are_held_out_by_what_they_say():
+def test_the_split_of_a_text_depends_on_its_content():
     texts = [f"text {number}" for number in range(10_000)]
     out = [is_held_out(text, 0.1, 0) for text in texts]
     assert np.mean(out) == pytest.approx(0.1, abs=0.01)
-    assert [number for number in range(50) if out[number]] == [4, 35, 41, 42]  # as in runs that have begun
+    assert [number for number in range(50) if out[number]] == [4, 35, 41, 42]  # existing runs depend on this draw
     assert not any(is_held_out(text, 0.0, 0) for text in texts) and all(is_held_out(text, 1.0, 0) for text in texts)
     assert out != [is_held_out(text, 0.1, 1) for text in texts]
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
-def test_a_fraction_is_needed_where_there_is_no_source(fraction):
+def test_a_fraction_is_required_without_a_validation_source(fraction):
     with pytest.raises(UserError, match=r"config key data.valid_fraction: got .*above 0 and below 1.*Fix: use 0.1"):
         check_split("", fraction)
     check_split("dev.tsv", fraction)

@@ -474,7 +474,10 @@ def broken(name, content):
     [
         (lambda folder: (folder / "source.spm").unlink(), r"source\.spm: got No such file.*Fix: download the folder"),
         (lambda folder: (folder / "vocab.json").unlink(), r"vocab\.json: got .*expected a readable JSON file"),
-        (broken("target.spm", b"nonsense"), r"target\.spm: got no SentencePiece model .*Fix: copy the file again"),
+        (
+            broken("target.spm", b"nonsense"),
+            r"target\.spm: got an invalid SentencePiece model .*Fix: copy",
+        ),
         (broken("vocab.json", b"[]"), r"vocab\.json: got list; expected a JSON object"),
         (broken("vocab.json", b'{"a": 1, "b": 1}'), r"vocab\.json: got 1 for 'b'; expected a number of its own"),
         (broken("vocab.json", b'{"a": -1}'), "got -1 for 'a'; expected a number of its own for each piece, 0 or above"),

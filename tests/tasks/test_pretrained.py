@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.text.given_vocabulary import given_vocabulary
+from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
 from bertjax.interop import google
 from bertjax.models.bert import BertForPreTraining, BertInputs
@@ -263,4 +263,4 @@ def test_the_config_tells_the_casing_where_the_folder_does_not(tmp_path):
         pretrained.resolve(config(folder))
     for lowercase in (True, False):
         assert pretrained.resolve(config(folder, lowercase=lowercase))["data"]["lowercase"] is lowercase
-        assert given_vocabulary(folder, lowercase).lowercase is lowercase
+        assert load_wordpiece(folder, lowercase).lowercase is lowercase

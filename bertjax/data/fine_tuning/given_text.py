@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.readers import tables
-from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.errors import UserError
 
 
@@ -75,4 +75,4 @@ class GivenText:
                 expected="a vocab.txt, or a folder with a vocabulary",
                 fix="set --config.data.vocab_file, or --config.init_from",
             )
-        return given_vocabulary(Path(self.vocabulary.vocab_file), self.vocabulary.lowercase)
+        return load_wordpiece(Path(self.vocabulary.vocab_file), self.vocabulary.lowercase)

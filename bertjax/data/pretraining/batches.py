@@ -12,7 +12,7 @@ from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.data.pretraining.plan import Plan, PlannedRows
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
-from bertjax.data.rows.layout import Layout, places_in_groups
+from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
 
 Batch = Mapping[str, np.ndarray]
@@ -163,11 +163,11 @@ class PretrainingBatches:
             for name, shape in self._shapes.items()
         }
         row, column = layout.token_row, layout.token_column
-        batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.place]
-        batch["token_type_ids"][row, column] = layout.place > 1 + instances["length_a"][layout.instance]
+        batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.position]
+        batch["token_type_ids"][row, column] = layout.position > 1 + instances["length_a"][layout.instance]
         batch["segment_ids"][row, column] = 1 + layout.number[layout.instance]
         if config.rows.packing:
-            batch["position_ids"][row, column] = layout.place
+            batch["position_ids"][row, column] = layout.position
         _put_predictions(batch, predictions, layout)
         if config.pairs.next_sentence:
             batch["cls_positions"][layout.row, layout.number] = layout.offset
@@ -179,7 +179,7 @@ class PretrainingBatches:
         """The instances, each by itself, masked."""
         tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
-        input_ids[layout.instance, layout.place] = self._tokens(instances)
+        input_ids[layout.instance, layout.position] = self._tokens(instances)
         if config.objective == "causal_lm":
             return predict_neighbors(input_ids, lengths, config.direction)
         each = np.arange(len(lengths))
@@ -219,7 +219,7 @@ def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> 
     before = np.cumsum(counts) - counts
     row = layout.row[instance]
     column = (
-        before[instance] - before[(np.arange(len(layout.row)) - layout.number)[instance]] + places_in_groups(counts)
+        before[instance] - before[(np.arange(len(layout.row)) - layout.number)[instance]] + positions_in_groups(counts)
     )
     batch["masked_positions"][row, column] = predictions.positions[instance, index] + layout.offset[instance]
     batch["masked_labels"][row, column] = predictions.labels[instance, index]

@@ -38,8 +38,8 @@ from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
 from bertjax.data.text import word_counts
-from bertjax.data.text.given_vocabulary import given_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.data.text.wordpiece_trainer import MIN_VOCAB_SIZE
 from bertjax.errors import UserError
 from bertjax.files import PARTS, completed, made_once
@@ -226,7 +226,7 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """All that determines the prepared bytes but the splitter, and nothing else."""
     vocabulary = f"{config.vocab_size} trained tokens"
     if config.vocab_file:
-        vocabulary = _vocabulary_digest(given_vocabulary(Path(config.vocab_file), config.lowercase))
+        vocabulary = _vocabulary_digest(load_wordpiece(Path(config.vocab_file), config.lowercase))
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint() if config.source else "",
@@ -335,7 +335,7 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
     """The vocabulary that is given, or is trained now, or was before an interruption; written to the folder."""
     if config.vocab_file:
-        tokenizer = given_vocabulary(Path(config.vocab_file), config.lowercase)
+        tokenizer = load_wordpiece(Path(config.vocab_file), config.lowercase)
     elif (folder / "vocab.txt").exists():
         tokenizer = WordPiece.from_file(folder / "vocab.txt", config.lowercase)
     else:

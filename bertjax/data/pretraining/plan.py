@@ -22,7 +22,7 @@ from jaxtyping import Int64
 from bertjax.data import random
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences, make_instances
-from bertjax.data.rows.layout import places_in_groups
+from bertjax.data.rows.layout import positions_in_groups
 from bertjax.data.rows.packing import Packing, pack
 from bertjax.errors import UserError
 
@@ -54,7 +54,7 @@ class PlannedRows(NamedTuple):
         ends = np.append(self.first, self.first[-1])
         rows = np.minimum(rows, len(self.first) - 1)
         sizes = ends[rows + 1] - ends[rows]
-        chosen = np.repeat(ends[rows], sizes) + places_in_groups(sizes)
+        chosen = np.repeat(ends[rows], sizes) + positions_in_groups(sizes)
         return PlannedRows(self.instances[chosen], np.concatenate([[0], np.cumsum(sizes)]))
 
 

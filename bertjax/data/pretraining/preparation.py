@@ -86,7 +86,7 @@ def count_words(documents: Iterable[Document], lowercase: bool, workers: int, pa
     word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "blocks"), parts)
 
 
-def train_vocabulary(counts: word_counts.Frequent, vocab_size: int) -> list[str]:
+def train_vocabulary(counts: word_counts.TrainingCounts, vocab_size: int) -> list[str]:
     """Trains a WordPiece vocabulary and warns if the text is too small for its size."""
     _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts.words))
     vocab = wordpiece_trainer.train(counts.words, vocab_size, counts.characters)
@@ -109,7 +109,7 @@ def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers
     work = functools.partial(_tokenize, vocab_dir=vocab_dir, lines=lines)
     tokenized = track(map_blocks(work, blocks(remaining), workers), "tokenizing", "blocks")
     for part in map(Tokenized.joined, gather(tokenized, lambda block: len(block.tokens), _PART_TOKENS)):
-        with parts.adding(part.num_documents) as path:
+        with parts.add(part.num_documents) as path:
             part.save(path)
         del part  # not kept while the next is gathered
 

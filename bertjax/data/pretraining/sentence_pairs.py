@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int, Int64, UInt32
 
 from bertjax.config import Constrained, at_least
 from bertjax.data import random
-from bertjax.data.rows.layout import places_in_groups
+from bertjax.data.rows.layout import positions_in_groups
 from bertjax.errors import UserError
 
 # An instance: tokens [start, start + length) of document a, then of document b (length_b is 0: one segment only).
@@ -145,7 +145,7 @@ class _Text(NamedTuple):
     def of(cls, sentences: Sentences, documents: Int64[np.ndarray, " m"]) -> "_Text":
         """The text of documents."""
         sizes = sentences.first[documents + 1] - sentences.first[documents]
-        places = np.repeat(sentences.first[documents], sizes) + places_in_groups(sizes)
+        places = np.repeat(sentences.first[documents], sizes) + positions_in_groups(sizes)
         bounds = np.concatenate([[0], np.cumsum(sentences.lengths[places], dtype=np.int64)])
         first = np.concatenate([[0], np.cumsum(sizes)])
         return cls(documents, first, np.repeat(np.arange(len(documents)), sizes), bounds)
@@ -153,7 +153,7 @@ class _Text(NamedTuple):
     def cut(self, longest: int) -> "_Text":
         """The same text, sentences of more than `longest` tokens cut into pieces of so many and a rest."""
         pieces = -(-np.diff(self.bounds) // longest)
-        starts = np.repeat(self.bounds[:-1], pieces) + longest * places_in_groups(pieces)
+        starts = np.repeat(self.bounds[:-1], pieces) + longest * positions_in_groups(pieces)
         first = np.concatenate([[0], np.cumsum(pieces)])[self.first]
         return _Text(self.documents, first, np.repeat(self.owner, pieces), np.append(starts, self.bounds[-1]))
 
@@ -265,7 +265,7 @@ def _pieces(text: _Text, targets: Int64[np.ndarray, " m"]) -> np.ndarray:
     """As many tokens as the target, wherever a sentence ends, and a rest at the document's end."""
     sizes = np.diff(text.bounds[text.first])
     counts = -(-sizes // targets)
-    start = np.repeat(targets, counts) * places_in_groups(counts)
+    start = np.repeat(targets, counts) * positions_in_groups(counts)
     lengths = np.minimum(np.repeat(targets, counts), np.repeat(sizes, counts) - start)
     return _of_one_segment(np.repeat(text.documents, counts), start, lengths)
 

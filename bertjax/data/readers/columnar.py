@@ -31,7 +31,13 @@ class Rows:
     """
 
     def __init__(self, path: Path) -> None:
-        """Args: a file with one of `SUFFIXES`. Raises UserError if it cannot be read."""
+        """Opens a file.
+
+        Args:
+          path: a file with one of `SUFFIXES`.
+        Raises:
+          UserError: if the file cannot be read.
+        """
         self._path, self._number = path, 0
         self._rows = _rows(path)
         self._names = class_names(path)
@@ -56,7 +62,7 @@ class Rows:
 def _class_name(number: int, names: Sequence[str], column: str, where: str) -> str | None:
     """Returns the name of a class, or None for -1."""
     if not -1 <= number < len(names):
-        got, expected = f"class {number} in column {column!r}", f"0 to {len(names) - 1}, which the file has names for"
+        got, expected = f"class {number} in column {column!r}", f"0 to {len(names) - 1}, the classes that have names"
         raise RowError(where, got, expected)
     return None if number == -1 else names[number]
 
@@ -71,7 +77,7 @@ def class_names(path: Path) -> dict[str, list[str]]:
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-        return {}  # metadata of another program
+        return {}  # metadata that `datasets` did not write
     of_classes = {name: kind for name, kind in features if isinstance(kind, dict) and kind.get("_type") == "ClassLabel"}
     found = {name: kind.get("names") for name, kind in of_classes.items()}
     return {name: names for name, names in found.items() if isinstance(names, list) and _are_texts(names)}
@@ -84,8 +90,8 @@ def _are_texts(values: list[Any]) -> bool:
 def is_columnar(path: Path) -> bool:
     """Returns whether a file is Parquet or Arrow, by its suffix. Raises UserError if it is also gzipped."""
     if path.suffix == ".gz" and Path(path.stem).suffix in SUFFIXES:
-        got, expected = "a gzipped Parquet or Arrow file", "one as it was written, which has a compression of its own"
-        raise UserError(str(path), got=got, expected=expected, fix="unpack it (gunzip does)")
+        got, expected = "a gzipped Parquet or Arrow file", "an uncompressed one; these formats compress their content"
+        raise UserError(str(path), got=got, expected=expected, fix="unpack it with gunzip")
     return path.suffix in SUFFIXES
 
 
@@ -94,7 +100,7 @@ def find_files(source: str, key: str) -> list[Path]:
 
     Args:
       source: `hf:FOLDER`.
-      key: the config key that named it, for messages.
+      key: the config key of the source, for messages.
     Raises:
       UserError: if the folder is not a dataset, for example because it holds several splits.
     """
@@ -107,13 +113,13 @@ def find_files(source: str, key: str) -> list[Path]:
         splits = sorted(path.parent.name for path in folder.glob(f"*/{_STATE_FILE}"))
         raise UserError(
             f"config key {key}={source}",
-            got=f"a folder of the splits {', '.join(splits)}" if splits else f"no readable {_STATE_FILE} ({error})",
-            expected="the folder of a dataset that save_to_disk of Hugging Face's datasets wrote",
-            fix="name the folder of a split in it" if splits else "correct the path",
+            got=f"a folder with the splits {', '.join(splits)}" if splits else f"no readable {_STATE_FILE} ({error})",
+            expected="a dataset folder written by save_to_disk of Hugging Face's datasets",
+            fix="name the folder of one split" if splits else "correct the path",
         ) from error
     if has_indices:
-        got, fix = "a dataset of some rows of its files, chosen by indices", "save it again, after flatten_indices()"
-        raise UserError(f"config key {key}={source}", got=got, expected="a dataset of all rows of its files", fix=fix)
+        got, fix = "a dataset that selects rows by indices", "call flatten_indices() and save the dataset again"
+        raise UserError(f"config key {key}={source}", got=got, expected="a dataset without indices", fix=fix)
     missing = [path for path in paths if not path.is_file()]
     if missing or not paths:
         got = f"no {missing[0].name}" if missing else "a dataset without files"
@@ -134,7 +140,7 @@ def _schema(path: Path) -> Any:
         twice = [name for number, name in enumerate(schema.names) if name in schema.names[:number]]
     if twice:
         got, fix = f"two columns {twice[0]!r}", "rename one of them"
-        raise UserError(str(path), got=got, expected="a name for each column", fix=fix)
+        raise UserError(str(path), got=got, expected="unique column names", fix=fix)
     return schema
 
 
@@ -145,15 +151,15 @@ def _rows(path: Path) -> Iterator[Any]:
             for start in range(0, batch.num_rows, _BATCH_ROWS):
                 part = batch.slice(start, _BATCH_ROWS)
                 try:
-                    part.validate(full=True)  # without it, damage can end the process
-                    found = part.to_pylist()  # many times as fast as row by row
+                    part.validate(full=True)  # damage that is not detected here can crash the process
+                    found = part.to_pylist()  # much faster than row by row
                 except (ValueError, OverflowError):
                     found = [_row(part.slice(number, 1)) for number in range(part.num_rows)]
                 yield from found
 
 
 def _row(batch: Any) -> Any:
-    """Returns the values of a batch of one row, or the error of its text; raises ArrowInvalid for damage."""
+    """Returns the values of a batch of one row, or the error if text is not UTF-8. Raises ArrowInvalid for damage."""
     try:
         batch.validate(full=True)
     except ValueError as error:
@@ -166,7 +172,7 @@ def _row(batch: Any) -> Any:
 def _value(scalar: Any) -> Any:
     try:
         return scalar.as_py()
-    except (ValueError, OverflowError):  # a time finer or later than those of Python
+    except (ValueError, OverflowError):  # for example a time that is finer or later than Python's
         return None
 
 
@@ -197,20 +203,20 @@ def _open(file: Any) -> Any:
 
 
 def _check_end(file: Any) -> None:
-    """Raises OSError if a stream lacks its end mark, because its writer was stopped between batches.
+    """Raises OSError if a stream lacks its end mark because its writer was stopped between batches.
 
-    Streams of Arrow before 0.15 have no marks and are not checked.
+    Streams of Arrow versions before 0.15 have no marks and are not checked.
     """
     file.seek(0)
     begins_with_mark = file.read(4) == _CONTINUES
     file.seek(file.size() - 8)
     if begins_with_mark and file.read() != _CONTINUES + bytes(4):
-        raise OSError("the mark at its end is missing")
+        raise OSError("its end mark is missing")
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns errors of pyarrow into UserError."""
+    """Converts errors of pyarrow to UserError."""
     import pyarrow
 
     try:
@@ -220,4 +226,4 @@ def _reading(path: Path) -> Iterator[None]:
             raise lines.unreadable(path, OSError(error.errno, os.strerror(error.errno))) from error
         kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
         got, fix = f"a damaged or incomplete {kind} file ({error})", "make or copy the file again"
-        raise UserError(str(path), got=got, expected="a complete one", fix=fix) from error
+        raise UserError(str(path), got=got, expected="a complete file", fix=fix) from error

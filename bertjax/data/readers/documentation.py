@@ -1,8 +1,8 @@
-"""The embedded corpus: CPython's own English documentation, read from the sources of its standard library.
+"""Reads the embedded corpus: CPython's own English documentation, from the sources of its standard library.
 
-Two parts, about two megabytes of prose: the language reference that `help()` shows (`pydoc_data/topics.py`, a
-document a topic) and the docstrings of the standard library (a document a module). Sources are parsed, never
-imported. The text changes with the Python version, so figures made on it name the version.
+The corpus is about two megabytes of prose in two parts: the language reference that `help()` shows
+(`pydoc_data/topics.py`, one document per topic) and the docstrings of the standard library (one document per module).
+Sources are parsed, never imported. The text depends on the Python version, so reported metrics name the version.
 """
 
 import ast
@@ -21,8 +21,8 @@ from bertjax.errors import UserError
 _TOPICS = "pydoc_data/topics.py"
 _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 
-# A paragraph counts as prose from this many words, this share of plain words among its words, and this share
-# of letters among its visible characters. Chosen by reading what falls on either side.
+# A paragraph is prose if it has at least this many words, this fraction of plain words, and this fraction of letters
+# among its visible characters. The values were chosen by reading paragraphs near the thresholds.
 _MIN_WORDS = 3
 _MIN_PLAIN_WORDS = 0.65
 _MIN_LETTERS = 0.75
@@ -35,13 +35,13 @@ _WORD_EDGES = "\"'“”‘’`*()[]{}<>,.;:!?…"
 
 
 def documents() -> Iterator[tuple[str, list[str]]]:
-    """Yields (where, paragraphs), topics first and then modules, each in the order of its name.
+    """Yields (where, paragraphs): first the topics, then the modules, both sorted by name.
 
-    A document may have no paragraph. Each paragraph is one line of prose: wrapped lines are joined; doctests,
-    literal blocks, code, grammar, tables and headings are left out.
+    A document may have no paragraphs. Each paragraph is one line of prose: wrapped lines are joined; doctests,
+    literal blocks, code, grammar, tables and headings are omitted.
 
     Raises:
-      UserError: this Python's standard library has no sources.
+      UserError: if this Python's standard library has no sources.
     """
     for name, text in _topics():
         yield f"{_TOPICS}:{name}", paragraphs(text)
@@ -50,12 +50,12 @@ def documents() -> Iterator[tuple[str, list[str]]]:
 
 
 def docstrings() -> Iterator[tuple[str, list[str]]]:
-    """Yields (file, docstrings) for each module of the standard library: in source order, dedented.
+    """Yields (file, docstrings) for each module of the standard library. Docstrings are dedented, in source order.
 
-    Tests, installed packages and files that do not parse are left out.
+    Tests, installed packages and files that do not parse are skipped.
 
     Raises:
-      UserError: this Python's standard library has no sources.
+      UserError: if this Python's standard library has no sources.
     """
     for name, path in _sources():
         module = _parse(path.read_bytes())
@@ -64,10 +64,10 @@ def docstrings() -> Iterator[tuple[str, list[str]]]:
 
 
 def fingerprint() -> dict[str, Any]:
-    """Returns what tells one corpus from another: the Python version, and the SHA-256 of all sources.
+    """Returns what identifies the corpus: the Python version, and the SHA-256 of all sources.
 
     Raises:
-      UserError: this Python's standard library has no sources.
+      UserError: if this Python's standard library has no sources.
     """
     digest = hashlib.sha256()
     for name, path in _sources():
@@ -77,15 +77,15 @@ def fingerprint() -> dict[str, Any]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Returns the prose of a dedented docstring or help topic, one line a paragraph.
+    """Returns the prose of a dedented docstring or help topic, one line per paragraph.
 
     >>> paragraphs("Return the\\nsum::\\n\\n    total = sum([1, 2])\\n\\n>>> sum([3])\\n3")
     ['Return the sum:']
     """
     found: list[str] = []
-    lines: list[str] = []  # of the paragraph being read
+    lines: list[str] = []  # the lines of the current paragraph
     literal_above: int | None = None  # lines indented more than this belong to a literal block
-    skipping = False  # a doctest or a table lasts until the next blank line
+    skipping = False  # in a doctest or a table, until the next blank line
     for line in [*text.expandtabs().splitlines(), ""]:
         content = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -97,7 +97,7 @@ def paragraphs(text: str) -> list[str]:
             continue
         literal_above = None
         if _RULE.fullmatch(content):
-            del lines[-1:]  # the heading above its rule
+            del lines[-1:]  # the heading that the rule underlines
         elif content.startswith(">>>") or _TABLE.fullmatch(content):
             skipping = True
         else:
@@ -111,10 +111,10 @@ def paragraphs(text: str) -> list[str]:
 
 
 def _flush(lines: list[str], found: list[str]) -> None:
-    """Adds the paragraph made of `lines` to `found` if it is prose, and empties `lines`."""
+    """Adds the paragraph in `lines` to `found` if it is prose, and clears `lines`."""
     paragraph = ""
     for line in (" ".join(line.split()) for line in lines):
-        # A word wrapped at its hyphen ("quote-" "delimited") is put together again.
+        # A word wrapped at its hyphen ("quote-" "delimited") is joined without a space.
         hyphenated = re.search(r"\w-$", paragraph) and line[0].isalpha()
         paragraph += line if not paragraph or hyphenated else f" {line}"
     if paragraph.endswith("::"):
@@ -125,7 +125,7 @@ def _flush(lines: list[str], found: list[str]) -> None:
 
 
 def _leaves_item(lines: list[str], indent: int) -> bool:
-    """Whether a line at `indent` ends an item: a bullet further in, or a term and its text."""
+    """Returns whether a line at `indent` ends an item: an indented bullet, or a term with its text."""
     first, last = _indent(lines[0]), _indent(lines[-1])
     return indent <= first < last or (indent < first and _ITEM.match(lines[0].strip()) is not None)
 
@@ -152,13 +152,13 @@ def _library() -> Path:
             "config key data.source=documentation",
             got=f"a Python whose standard library, {library}, has no {_TOPICS}",
             expected="the sources of the standard library, as CPython installs them",
-            fix="use a Python that has its library's sources, or set config.data.source to your own files",
+            fix="use a Python whose standard library has sources, or set config.data.source to your own files",
         )
     return library
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
-    """Yields (path relative to the library, path) of the sources, sorted."""
+    """Yields the sources, sorted: (path relative to the library, path)."""
     library = _library()
     relative = sorted(path.relative_to(library).as_posix() for path in library.rglob("*.py"))
     for name in relative:
@@ -167,7 +167,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 
 def _topics() -> Iterator[tuple[str, str]]:
-    """Yields (topic, text), sorted, from the one assignment `topics = {...}`."""
+    """Yields (topic, text), sorted, from the assignment `topics = {...}`."""
     module = _parse((_library() / _TOPICS).read_bytes())
     assert module is not None, "pydoc_data/topics.py does not parse"
     assignments = (node for node in module.body if isinstance(node, ast.Assign))
@@ -177,15 +177,15 @@ def _topics() -> Iterator[tuple[str, str]]:
 def _docstrings(module: ast.Module) -> list[str]:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(module) if isinstance(node, documented)]
-    # ast.walk goes level by level; a module, which comes first, has no line.
+    # ast.walk goes level by level. The module comes first and has no line.
     nodes.sort(key=lambda node: getattr(node, "lineno", 0))
     return [text for node in nodes if (text := ast.get_docstring(node))]
 
 
 def _parse(source: str | bytes) -> ast.Module | None:
-    """Returns the syntax tree, or None where `source` is not Python."""
+    """Returns the syntax tree, or None if `source` is not Python."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old escapes in strings, and prose read as code
+        warnings.simplefilter("ignore")  # invalid escapes in old sources, and prose parsed as code
         try:
             return ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):

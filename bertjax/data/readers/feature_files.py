@@ -1,7 +1,7 @@
-"""Vectors of texts in files: safetensors in shards, and beside each what its vectors stand for, one text a line.
+"""Reads and writes feature vectors of texts: safetensors shards, each with a file of the texts' units, one per line.
 
 >>> files = FeatureFiles("vectors")
->>> units, features, _ = files[0]  # words (or pieces) of the first text, and a row for each: [3, 768]
+>>> units, features, _ = files[0]  # the words (or word pieces) of the first text, and a vector for each: [3, 768]
 >>> units
 ['the', 'cat', 'sees']
 """
@@ -21,24 +21,29 @@ from safetensors.numpy import load_file, save_file
 from bertjax.errors import UserError
 
 INDEX_FILE = "index.json"
-_MOST_TEXTS = 2**48  # of a shard: more is damage
-_SHARD_BYTES = 2**27  # of vectors, after which a shard ends: what is held in memory
+_MOST_TEXTS = 2**48  # per shard; a larger number means damage
+_SHARD_BYTES = 2**27  # bytes of vectors per shard; a shard is held in memory
 
 
 class TextFeatures(NamedTuple):
     """The vectors of a text."""
 
-    units: list[str]  # what they stand for: word pieces, words, or the text itself
+    units: list[str]  # one per vector: word pieces, words, or the text itself
     features: Float[np.ndarray, "n D"]
-    second: int | None  # of a pair: the number of the first unit of its second text
-    error: str | None = None  # what is wrong with a text that is bad input and so has no units
+    second: int | None  # for a pair, the index of the first unit of its second text
+    error: str | None = None  # the error of a bad input, which has no units
 
 
 class FeatureWriter:
-    """Writes the vectors of one text after another; holds one shard in memory."""
+    """Writes the vectors of texts, one text at a time. Holds one shard in memory."""
 
     def __init__(self, folder: Path, shard_bytes: int) -> None:
-        """Args: an empty folder; the bytes of vectors after which a shard ends."""
+        """Opens the writer.
+
+        Args:
+          folder: an empty folder.
+          shard_bytes: the bytes of vectors after which a shard ends.
+        """
         self._folder, self._shard_bytes = folder, shard_bytes
         self._features: list[np.ndarray] = []
         self._lines: list[str] = []
@@ -46,10 +51,10 @@ class FeatureWriter:
         self._shards: list[dict[str, Any]] = []
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Adds a text: its `units`, their `features` [n, D], and `second` or `error` if any; see `TextFeatures`.
+        """Adds a text: its `units`, their `features` [n, D], and optionally `second` and `error`; see `TextFeatures`.
 
         Raises:
-          UserError: a number that is not finite.
+          UserError: if a number is not finite.
         """
         features = record["features"]
         assert len(features) == len(record["units"]), (features.shape, record["units"])
@@ -57,7 +62,7 @@ class FeatureWriter:
             raise UserError(
                 f"the features of text {sum(shard['texts'] for shard in self._shards) + len(self._lines)}",
                 got="numbers that are not finite",
-                expected="finite ones, which float16 has up to 65504",
+                expected="finite numbers, which float16 can hold up to 65504",
                 fix="set --config.dtype_out=float32, or use other weights",
             )
         self._features.append(features)
@@ -68,7 +73,7 @@ class FeatureWriter:
             self._end_shard()
 
     def finish(self, made_with: Mapping[str, Any]) -> None:
-        """Writes the last shard and the index, which also keeps `made_with`: what the vectors are."""
+        """Writes the last shard and the index. The index includes `made_with`, the description of the vectors."""
         if self._lines:
             self._end_shard()
         index = {**made_with, "shards": self._shards}
@@ -88,24 +93,24 @@ class FeatureWriter:
 
 @contextlib.contextmanager
 def writing(folder: Path, made_with: Mapping[str, Any], shard_bytes: int = _SHARD_BYTES) -> Iterator[FeatureWriter]:
-    """Gives a writer; the folder appears, with all that was added, if nothing fails.
+    """Yields a writer. The folder appears with all texts at the end, and only if no exception is raised.
 
     Args:
-      folder: one that is not there yet, or is empty.
-      made_with: what the vectors are, for the index.
-      shard_bytes: of vectors in a file, or a little more.
+      folder: a folder that does not exist or is empty.
+      made_with: the description of the vectors, for the index.
+      shard_bytes: the bytes of vectors after which a shard ends.
     Raises:
-      UserError: the folder is not empty.
+      UserError: if the folder is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             f"--output={folder}",
             got="a folder that is not empty" if folder.is_dir() else "a file",
-            expected="a folder that is new or empty",
-            fix="choose another, or delete what is there",
+            expected="a new or empty folder",
+            fix="choose another folder, or delete this one",
         )
     partial = folder.absolute().with_name(folder.absolute().name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # a killed process may have left it
     partial.mkdir(parents=True)
     try:
         writer = FeatureWriter(partial, shard_bytes)
@@ -117,14 +122,14 @@ def writing(folder: Path, made_with: Mapping[str, Any], shard_bytes: int = _SHAR
 
 
 class FeatureFiles:
-    """The vectors of a folder, a text at a time; one shard at once is in memory.
+    """The vectors of a folder, by text. One shard at a time is in memory.
 
     Attributes:
-      made_with: what the vectors are, as their writer said.
+      made_with: the description of the vectors that was passed to `writing`.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Raises UserError if the folder has no readable index."""
+        """Opens a folder. Raises UserError if it has no readable index."""
         self._folder = Path(folder)
         self.made_with = _read_index(self._folder / INDEX_FILE)
         self._shards = self.made_with.pop("shards")
@@ -138,7 +143,7 @@ class FeatureFiles:
         return (self[text] for text in range(len(self)))
 
     def __getitem__(self, text: int) -> TextFeatures:
-        """The text of that number, from 0. Raises UserError if its shard is damaged."""
+        """Returns a text by its number, from 0 on. Raises UserError if its shard is damaged."""
         if not 0 <= text < len(self):
             raise IndexError(text)
         number = int(np.searchsorted(self._starts, text, side="right")) - 1
@@ -148,7 +153,7 @@ class FeatureFiles:
 
 
 class _Shard:
-    """A shard, read whole."""
+    """One shard, in memory."""
 
     def __init__(self, folder: Path, shard: Mapping[str, Any]) -> None:
         path = folder / shard["features"]
@@ -161,10 +166,10 @@ class _Shard:
             counts = [len(record["units"]) for record in self._records]
             found = len(self._offsets) - 1, len(self._features), np.diff(self._offsets).tolist()
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise _damaged(path, error, "complete files, as they were written") from error
+            raise _damaged(path, error, "a complete shard") from error
         if found != (shard["texts"], sum(counts), counts):
             got = f"{found[0]} texts and {found[1]} vectors"
-            expected = f"{shard['texts']} texts and {sum(counts)} vectors, as its units and the index say"
+            expected = f"{shard['texts']} texts and {sum(counts)} vectors, according to the index and the units file"
             raise _damaged(path, got, expected)
 
     def text(self, number: int) -> TextFeatures:
@@ -180,7 +185,7 @@ def _read_index(path: Path) -> dict[str, Any]:
         raise _damaged(path, error, "the index of a folder that --mode=predict wrote") from error
     shards = index.get("shards") if isinstance(index, dict) else None
     if not isinstance(shards, list) or not all(map(_is_shard, shards)):
-        raise _damaged(path, "no list of shards", "the features, units and texts of each")
+        raise _damaged(path, "no list of shards", "a list of shards, each with features, units and texts")
     return dict(index)
 
 

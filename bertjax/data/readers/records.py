@@ -1,4 +1,4 @@
-"""Reads TFDS datasets without TensorFlow: the only module that imports tensorflow_datasets."""
+"""Reads TFDS datasets without TensorFlow. The only module that imports tensorflow_datasets."""
 
 import contextlib
 import dataclasses
@@ -17,10 +17,10 @@ from jaxtyping import Int, Int32
 from bertjax.data.readers.lines import named
 from bertjax.errors import UserError
 
-# Builders of these parts are known to `tfds.builder` only once the part is imported.
+# `tfds.builder` finds builders of these subpackages only after they are imported.
 _PARTS = ("question_answering", "summarization", "text", "translate")
 
-# Of a record at most: a document has as many records as it takes, so that rows of a book are read without the book.
+# The maximum size of a record. A long document has several records, so that a row can be read without all of it.
 _RECORD_TOKENS = 2**12
 _Example = tuple[int, dict[str, np.ndarray]]
 
@@ -29,11 +29,12 @@ class TextRecords:
     """The texts of one field of `tfds:NAME:SPLIT`, in stored order.
 
     Args:
-      name: as `tfds.builder` takes it: NAME[/CONFIG][:VERSION], of a dataset prepared as array_record.
+      name: the name for `tfds.builder`, NAME[/CONFIG][:VERSION]. The dataset must be prepared as array_record.
       split: a split, or a slice of one such as `train[:1%]`.
       text_field: the field that holds the text.
     Raises:
-      UserError: unknown dataset, split or field; a dataset that is not prepared; a field that is no text.
+      UserError: if the dataset, the split or the field is unknown, the dataset is not prepared, or the field has no
+        text.
     """
 
     def __init__(self, name: str, split: str, text_field: str) -> None:
@@ -48,23 +49,24 @@ class TextRecords:
         """Yields the texts: bytes from files, str from `tfds.testing.mock_data`.
 
         Raises:
-          UserError: a file of the dataset is damaged or missing.
+          UserError: if a file of the dataset is damaged or missing.
         """
         return (record[self._text_field] for record in self._split.records())
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns name, config and version, split and number of records."""
+        """Returns the name with config and version, the split, and the number of records."""
         return self._split.fingerprint()
 
 
 class RowRecords:
-    """The records of `tfds:NAME:SPLIT` as rows of their text, number and label fields, in stored order.
+    """The text, number and label fields of the records of `tfds:NAME:SPLIT`, in stored order.
 
     Args:
-      name, split: as in TextRecords.
-      key: the config key that named them, for messages.
+      name: as in `TextRecords`.
+      split: as in `TextRecords`.
+      key: the config key of the source, for messages.
     Raises:
-      UserError: unknown dataset or split; a dataset that is not prepared.
+      UserError: if the dataset or the split is unknown, or the dataset is not prepared.
     """
 
     def __init__(self, name: str, split: str, key: str) -> None:
@@ -73,21 +75,21 @@ class RowRecords:
         self._fields = {field: value_of for field, feature in features if (value_of := _value_of(feature)) is not None}
 
     def __iter__(self) -> Iterator[dict[str, str | bytes | int | float | None]]:
-        """Yields the rows: text as bytes or str; class labels by name, None for the -1 of unlabeled records.
+        """Yields the rows. Text is bytes or str; a class label is its name, or None for the -1 of unlabeled records.
 
         Raises:
-          UserError: a file of the dataset is damaged or missing.
+          UserError: if a file of the dataset is damaged or missing.
         """
         for record in self._split.records():
             yield {field: value_of(record[field]) for field, value_of in self._fields.items()}
 
     def class_names(self, field: str) -> tuple[str, ...]:
-        """Returns the names of a label field's classes, by number; none for another field."""
+        """Returns the class names of a label field, by number; empty for other fields."""
         feature = self._split.features.get(field)
         return tuple(feature.names) if isinstance(feature, tfds.features.ClassLabel) else ()
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns name, config and version, split and number of records."""
+        """Returns the name with config and version, the split, and the number of records."""
         return self._split.fingerprint()
 
 
@@ -106,11 +108,11 @@ class _Split:
         return len(self._records)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        # One by one: reading many in a call is faster, but `mock_data` cannot do it.
+        # One record at a time: one call for many is faster, but `mock_data` does not support it.
         for index in range(len(self)):
             try:
                 record = self._records[index]
-            except RuntimeError as error:  # the one type that array_record raises
+            except RuntimeError as error:  # the only type that array_record raises
                 raise UserError(
                     f"record {index} of {self._builder.data_dir}",
                     got=f"a file that cannot be read ({_first_line(error)})",
@@ -133,18 +135,18 @@ def _builder(name: str, where: str) -> tfds.core.DatasetBuilder:
         importlib.import_module(f"tensorflow_datasets.{part}")
     try:
         return tfds.builder(name)
-    # TFDS says "unknown" with several types, among them AssertionError for a version.
+    # TFDS reports unknown names with several types, such as AssertionError for a version.
     except (ValueError, AssertionError, ImportError, OSError) as error:
         raise UserError(
             where,
-            got=f"a dataset that TFDS does not find ({_first_line(error)})",
-            expected=f"NAME[/CONFIG][:VERSION] of its catalog, or of a dataset prepared under {_data_dir()}",
-            fix="correct the name, or set the environment variable TFDS_DATA_DIR to where prepared data is",
+            got=f"an unknown dataset ({_first_line(error)})",
+            expected=f"NAME[/CONFIG][:VERSION] from the TFDS catalog, or a dataset prepared in {_data_dir()}",
+            fix="correct the name, or set the environment variable TFDS_DATA_DIR to the folder of prepared datasets",
         ) from None
 
 
 def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: str) -> Any:
-    """Returns the split as a random-access source of records."""
+    """Returns the records of a split as a random-access source."""
     prepare = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
     try:
         return builder.as_data_source(split)
@@ -156,7 +158,7 @@ def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: st
                 expected="one of " + ", ".join(sorted(builder.info.splits)) + ", or a slice such as train[:1%]",
                 fix="correct the part after the last colon",
             ) from None
-    # What TFDS raises for data in a format that it cannot read at random.
+    # TFDS raises these for formats without random access.
     except (NotImplementedError, AssertionError, OSError):
         if builder.is_prepared():
             raise UserError(
@@ -167,16 +169,16 @@ def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: st
             ) from None
     raise UserError(
         where,
-        got=f"a dataset that is not prepared on this machine: nothing in {builder.data_dir}",
-        expected="array_record files there",
-        fix=f"run {prepare} (some builders need TensorFlow for it), or set TFDS_DATA_DIR to where they are",
+        got=f"a dataset that is not prepared on this machine; nothing is in {builder.data_dir}",
+        expected="array_record files in this folder",
+        fix=f"run {prepare} (some builders need TensorFlow), or set TFDS_DATA_DIR to the folder of prepared datasets",
     )
 
 
 def _check_text_field(fields: Mapping[str, Any], name: str, text_field: str) -> None:
     texts = sorted(field for field, feature in fields.items() if _is_text(feature))
     if text_field not in texts:
-        got = "one that holds no text" if text_field in fields else "none of the dataset's fields"
+        got = "a field without text" if text_field in fields else "an unknown field"
         raise UserError(
             f"config key data.text_field={text_field} of tfds:{name}",
             got=got,
@@ -186,7 +188,7 @@ def _check_text_field(fields: Mapping[str, Any], name: str, text_field: str) -> 
 
 
 def _value_of(feature: Any) -> Callable[[Any], Any] | None:
-    """Returns what makes a plain value of a field's; None for a field that is no text, number or label."""
+    """Returns the function that converts a value of a field; None for a field other than text, number or label."""
     if isinstance(feature, tfds.features.ClassLabel):
         return functools.partial(_label_name, feature)
     if _is_text(feature):
@@ -211,7 +213,7 @@ def _is_text(feature: Any) -> bool:
 
 
 def _is_scalar(feature: Any, kinds: str) -> bool:
-    """Whether a feature is a single value of one of these NumPy kinds."""
+    """Returns whether a feature is a single value of one of these NumPy kinds."""
     tensor = feature.get_tensor_info() if isinstance(feature, tfds.features.FeatureConnector) else None
     return (
         isinstance(tensor, tfds.features.TensorInfo) and tensor.shape == () and np.dtype(tensor.np_dtype).kind in kinds
@@ -227,14 +229,20 @@ def _first_line(error: Exception) -> str:
 
 
 class TokenRecords:
-    """The token ids of a split's documents, read at random.
+    """The token ids of a split's documents, with random access.
 
     Attributes:
-      num_expected: records that the documents take; `len` is those that there are.
+      num_expected: the number of records that the documents should have; `len` is the number found.
     """
 
     def __init__(self, folder: Path, split: str, lengths: Int[np.ndarray, " documents"]) -> None:
-        """Args: a folder that `write_tokens` wrote; the split's name; the tokens of each of its documents."""
+        """Opens the records of a split.
+
+        Args:
+          folder: a folder that `write_tokens` wrote.
+          split: the split's name.
+          lengths: the number of tokens of each document of the split.
+        """
         self._records = _token_builder(folder, {}).as_data_source(split)
         counts = _num_records(lengths)
         self._first, self.num_expected = np.cumsum(counts) - counts, int(counts.sum())
@@ -245,7 +253,7 @@ class TokenRecords:
     def read(
         self, documents: Int[np.ndarray, " n"], starts: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]
     ) -> list[Int32[np.ndarray, " _"]]:
-        """So many token ids, at least one, of each of some documents, from a place in it on; in one read."""
+        """Reads `lengths` token ids (at least one each) of documents, from the positions `starts` on, in one read."""
         first = self._first[documents]
         spans = list(map(range, first + starts // _RECORD_TOKENS, first + _num_records(starts + lengths)))
         numbers = sorted({number for span in spans for number in span})
@@ -269,28 +277,27 @@ def write_tokens(
     splits: Mapping[str, Sequence[Iterable[Int32[np.ndarray, " _"]]]],
     pipeline: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the token ids of each split's documents, in order, as ArrayRecord; long ones in several records.
+    """Writes the token ids of each split's documents, in order, as ArrayRecord. Long documents have several records.
 
     Args:
       folder: the parent of the dataset's folder.
-      splits: the documents of each file, which is held in memory while it is written; read to its end before the
-        next.
-      pipeline: the runner and the options of Beam, by whose workers the files are then written; see `beam.pipeline_of`.
+      splits: for each split, its files; for each file, its documents. One file at a time is in memory.
+      pipeline: runner and options of Beam, whose workers then write the files; see `beam.pipeline_of`.
     """
-    tfds.disable_progress_bar()  # the caller shows its own
+    tfds.disable_progress_bar()  # the caller shows a progress bar
     builder = _token_builder(folder, splits)
     options = {f"beam_{name}": value for name, value in (pipeline or {}).items()}
-    with contextlib.redirect_stdout(io.StringIO()):  # TFDS speaks of downloads, where results may go
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints messages to stdout, which may hold results
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
     if pipeline:
         _recount(builder)
 
 
 def _recount(builder: tfds.core.DatasetBuilder) -> None:
-    """Writes down how many records each file has.
+    """Writes the number of records of each file.
 
-    TFDS 4.9.10 takes what Beam's workers counted in the order of the files' numbers as text, 10 before 2: then a reader
-    looks for records in the wrong files, and leaves some out.
+    TFDS 4.9.10 sorts the counts of Beam's workers by file number as text, 10 before 2. A reader would then look for
+    records in the wrong files and miss some.
     """
     infos = [
         dataclasses.replace(info, shard_lengths=[_count_records(path) for path in info.filepaths])
@@ -312,9 +319,10 @@ def _token_builder(folder: Path, splits: Mapping[str, Sequence[Iterable[np.ndarr
 
 
 class _TokenizedDocuments(tfds.core.ShardBasedBuilder):
-    """Token ids of documents, in the order they come in.
+    """Token ids of documents, in the given order.
 
-    A builder that is not given its files holds a gigabyte of records in memory, and needs TensorFlow for more.
+    The files are given because a builder without them holds a gigabyte of records in memory, and needs TensorFlow
+    for more.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -324,7 +332,7 @@ class _TokenizedDocuments(tfds.core.ShardBasedBuilder):
         super().__init__(**options)
 
     def _info(self) -> tfds.core.DatasetInfo:
-        # As bytes: half the time of a list of numbers.
+        # Bytes take half the time of a list of numbers.
         tokens = tfds.features.Tensor(shape=(None,), dtype=np.int32, encoding=tfds.features.Encoding.BYTES)
         features = tfds.features.FeaturesDict({"tokens": tokens})
         return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)

@@ -1,4 +1,4 @@
-"""Raw text documents as a stream, in bounded memory: plain files, JSON lines, TFDS or the documentation."""
+"""Streams raw text documents in bounded memory, from plain files, JSON lines, TFDS or the documentation."""
 
 import copy
 import itertools
@@ -15,9 +15,9 @@ from bertjax.errors import UserError
 if TYPE_CHECKING:
     from bertjax.data.readers.records import TextRecords
 
-# What is held in memory at once: a long book is a thirtieth of it.
+# The limit on memory. A long book is a thirtieth of it.
 MAX_DOCUMENT_BYTES = 2**26
-# A share has files of so many bytes together, or a longer one, or so many records.
+# A share is a group of files of about this many bytes together, one longer file, or this many records.
 _SHARE_BYTES = 2**28
 _SHARE_RECORDS = 2**16
 
@@ -25,34 +25,34 @@ _TFDS_SOURCE = re.compile(r"tfds:(?P<name>[^:]+(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<spl
 
 
 class Document(NamedTuple):
-    """Some text that belongs together, in reading order."""
+    """Text that belongs together, in reading order."""
 
-    lines: list[str]  # a sentence or a paragraph each; stripped, none empty
-    where: str  # "file:line" (or the like) of its first line, for messages
+    lines: list[str]  # sentences or paragraphs; stripped and not empty
+    where: str  # the position of the first line for messages, such as "file:line"
 
 
 class TextSource:
-    """A stream of documents, the same on every machine that holds the same text.
+    """A stream of documents; the same text gives the same stream on every machine.
 
     `source` is one of:
     - `documentation`: the embedded default, see `bertjax.data.readers.documentation`;
-    - paths or globs (`**` too), separated by commas; the files of a glob come in sorted order. Names ending
-      in `.jsonl` or `.jsonl.gz` hold a document a row, in field `text_field`, its lines separated by "\\n".
-      All others are UTF-8 text, `.gz` or not, a sentence or a paragraph a line; a blank line ends a document,
-      and so does the file;
-    - `tfds:NAME[/CONFIG][:VERSION][:SPLIT]` (split `train` if none is given): a document a record, likewise.
+    - paths or globs (`**` too), separated by commas; the files of a glob are sorted. A file named `.jsonl` or
+      `.jsonl.gz` has one document per row, in field `text_field`, with lines separated by "\\n". Any other file is
+      UTF-8 text, `.gz` or not, with one sentence or paragraph per line; a document ends at a blank line or at the end
+      of the file;
+    - `tfds:NAME[/CONFIG][:VERSION][:SPLIT]` (default split: `train`): one document per record, in field `text_field`.
 
-    Lines end in "\\n" alone and are stripped. A line has at most `MAX_LINE_BYTES`, a document at most
+    Only "\\n" ends a line. Lines are stripped. A line has at most `MAX_LINE_BYTES`, a document at most
     `MAX_DOCUMENT_BYTES`.
 
     Args:
-      source: as above.
-      text_field: the field of a row or record that holds the text; files of plain text have none.
-      on_bad_row: "stop" raises at the first bad line, row or record; "skip" leaves it out and counts it.
-        Damaged files, binary files and documents without end stop in both.
+      source: the source, in one of these forms.
+      text_field: the field of a row or record that holds the text. Ignored for plain text.
+      on_bad_row: "stop" raises an error at the first bad line, row or record; "skip" skips and counts it. Damaged
+        files, binary files and plain-text documents over the limit always raise an error.
     Raises:
-      UserError: an empty or unknown source, a path that is no regular file, a glob that matches none, a file
-        named twice, or a TFDS dataset that cannot be read.
+      UserError: if the source is empty or unknown, a path is not a regular file, a glob matches no file, a file is
+        named twice, or a TFDS dataset cannot be read.
     """
 
     def __init__(self, source: str, text_field: str, on_bad_row: str) -> None:
@@ -71,11 +71,11 @@ class TextSource:
     def documents(self) -> Iterator[Document]:
         """Yields the documents that have text, in order.
 
-        `counts`, complete once the stream ends, has `documents`, `lines`, `bad_rows` (left out by "skip") and
+        `counts` is complete when the stream ends. Its keys are `documents`, `lines`, `bad_rows` (skipped) and
         `empty_documents` (rows, records or files without text, which are not yielded).
 
         Raises:
-          UserError: bad text, with file and line; or no text in the whole source.
+          UserError: if text is bad, with file and line; or if the whole source has no text.
         """
         self.counts = {"documents": 0, "lines": 0, "bad_rows": 0, "empty_documents": 0}
         self._bad_rows.count = 0
@@ -90,13 +90,13 @@ class TextSource:
         if not self.counts["documents"] and not self._is_share:
             raise UserError(
                 f"config key data.source={self._source}",
-                got=f"no text at all ({self.counts['bad_rows']} bad rows left out)",
+                got=f"no text ({self.counts['bad_rows']} bad rows skipped)",
                 expected="at least one line of text",
-                fix="check that the source and config.data.text_field are the ones meant",
+                fix="check the source and config.data.text_field",
             )
 
     def shares(self) -> list["TextSource"]:
-        """Returns its parts, for workers, in order: some files each, or some records; there may be no text in one."""
+        """Returns the parts of the source for workers, in order: some files or records each. A part may be empty."""
         if self._records is not None:
             name, split = split_name(self._source, "data.source")
             starts = range(0, len(self._records), _SHARE_RECORDS) if split.isidentifier() else ()
@@ -109,7 +109,7 @@ class TextSource:
             if size >= _SHARE_BYTES:
                 groups.append([])
                 size = 0
-            groups[-1].append(path.absolute())  # workers begin in other folders
+            groups[-1].append(path.absolute())  # workers start in other folders
             size += path.stat().st_size
         return [self._share(self._source, group) for group in groups]
 
@@ -120,7 +120,7 @@ class TextSource:
         return share
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_records": None}  # opened where the rest arrives
+        return {**self.__dict__, "_records": None}  # __setstate__ opens them again
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -128,10 +128,10 @@ class TextSource:
             self._records = _open_records(self._source, self._text_field)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns a JSON-able description of the text, which tells nothing of its folder, time and machine.
+        """Returns a JSON-serializable description of the text, independent of folder, time and machine.
 
-        Files have their base name, size and SHA-256 as stored; the documentation its Python version and
-        SHA-256; TFDS its name with version, split and number of records.
+        It contains, for files, base name, size and SHA-256 as stored; for the documentation, the Python version and
+        SHA-256; for TFDS, the name with version, the split, and the number of records.
         """
         if self._records is not None:
             return {**self._records.fingerprint(), "text_field": self._text_field}
@@ -141,7 +141,7 @@ class TextSource:
         return {"kind": "files", "files": [lines.fingerprint(path) for path in self._paths], **fields}
 
     def _all_documents(self) -> Iterator[Document]:
-        """Yields every document, empty ones too."""
+        """Yields every document, including empty ones."""
         if self._records is not None:
             yield from self._record_documents(self._records)
         elif not self._paths:
@@ -168,7 +168,7 @@ class TextSource:
 
 
 def split_name(source: str, key: str) -> tuple[str, str]:
-    """Returns the dataset's name and the split of `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; `key` named it."""
+    """Returns the dataset and the split of `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; `key` is used in messages."""
     match = _TFDS_SOURCE.fullmatch(source)
     if match is None:
         raise UserError(
@@ -185,7 +185,7 @@ def _with_text(line: Line) -> tuple[Line, str]:
 
 
 def _plain_document(run: Iterable[tuple[Line, str]]) -> Document:
-    """Returns the document of a run of lines with text."""
+    """Returns the document of consecutive lines with text."""
     texts: list[str] = []
     where = ""
     size = 0
@@ -198,18 +198,18 @@ def _plain_document(run: Iterable[tuple[Line, str]]) -> Document:
                 where,
                 got=f"a document of more than {MAX_DOCUMENT_BYTES:,} bytes without a blank line",
                 expected="a blank line between documents",
-                fix="separate the documents with blank lines, or cut this one into parts",
+                fix="separate the documents by blank lines, or divide this one",
             )
     return Document(texts, where)
 
 
 def _row_document(line: Line, text_field: str) -> Document:
-    """Returns the document in one row of JSON lines."""
+    """Returns the document of one row of JSON lines."""
     row = lines.decode_object(line)
     if text_field not in row:
         got = f"a row without field {text_field!r}; its fields: {', '.join(map(repr, row)) or 'none'}"
         fix = "set --config.data.text_field to the field that holds the text"
-        raise RowError(line.where, got, "the field that config.data.text_field names", fix)
+        raise RowError(line.where, got, "the field of config.data.text_field", fix)
     if not isinstance(row[text_field], str):
         got = f"{type(row[text_field]).__name__} in field {text_field!r}"
         raise RowError(line.where, got, "a string")
@@ -223,7 +223,7 @@ def _record_document(index: int, value: str | bytes, source: str) -> Document:
 
 
 def _text_document(text: str, where: str) -> Document:
-    """Returns the document whose lines are those of `text`."""
+    """Returns the document with the lines of `text`."""
     lines.check_text(text, where)
     stripped = [line.strip() for line in text.split("\n")]
     if max(len(line.encode("utf-8")) for line in stripped) > MAX_LINE_BYTES:
@@ -239,14 +239,14 @@ def _find_files(source: str) -> list[Path]:
                 f"config key data.source={path}",
                 got="a .json file",
                 expected="plain text, or JSON lines in a file named .jsonl (or .jsonl.gz)",
-                fix="rename it if it has one JSON object a line, otherwise convert it or copy its text to a file",
+                fix="rename it if it has one JSON object per line; otherwise convert it",
             )
     return paths
 
 
 def _open_records(source: str, text_field: str) -> "TextRecords":
     name, split = split_name(source, "data.source")
-    # Imported here, so that only those who read TFDS wait for it.
+    # Imported here, because the import is slow and only TFDS sources need it.
     from bertjax.data.readers.records import TextRecords
 
     return TextRecords(name, split, text_field)

@@ -1,4 +1,4 @@
-"""Where things stand that stand one after another: members in their groups, tokens in packed rows."""
+"""Row and column of every token in packed rows."""
 
 from typing import NamedTuple
 
@@ -7,22 +7,28 @@ from jaxtyping import Int64, Shaped
 
 
 class Layout(NamedTuple):
-    """Where instances and their tokens stand."""
+    """The rows and positions of instances and their tokens in packed rows."""
 
-    lengths: Int64[np.ndarray, " n"]  # of instances
+    lengths: Int64[np.ndarray, " n"]  # the number of tokens of each instance
     row: Int64[np.ndarray, " n"]  # the row of each instance
-    number: Int64[np.ndarray, " n"]  # which of the row's instances it is
-    offset: Int64[np.ndarray, " n"]  # tokens before it in the row
+    number: Int64[np.ndarray, " n"]  # the number of each instance within its row, from 0 on
+    offset: Int64[np.ndarray, " n"]  # the number of tokens before each instance in its row
     instance: Int64[np.ndarray, " tokens"]  # the instance of each token
-    place: Int64[np.ndarray, " tokens"]  # its place there
+    position: Int64[np.ndarray, " tokens"]  # the position of each token within its instance
 
     @classmethod
     def of(cls, lengths: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " rows"]) -> "Layout":
-        """Args: tokens of instances, row after row; how many instances each row has."""
+        """Computes the layout.
+
+        Args:
+          lengths: the number of tokens of each instance, row after row.
+          sizes: the number of instances of each row.
+        """
         starts = np.cumsum(lengths) - lengths
-        row, number = np.repeat(np.arange(len(sizes)), sizes), places_in_groups(sizes)
+        row, number = np.repeat(np.arange(len(sizes)), sizes), positions_in_groups(sizes)
         offset = starts - starts[np.arange(len(lengths)) - number]
-        return cls(lengths, row, number, offset, np.repeat(np.arange(len(lengths)), lengths), places_in_groups(lengths))
+        instance = np.repeat(np.arange(len(lengths)), lengths)
+        return cls(lengths, row, number, offset, instance, positions_in_groups(lengths))
 
     @property
     def token_row(self) -> Int64[np.ndarray, " tokens"]:
@@ -31,26 +37,26 @@ class Layout(NamedTuple):
 
     @property
     def token_column(self) -> Int64[np.ndarray, " tokens"]:
-        """The place of each token in its row."""
-        return self.offset[self.instance] + self.place
+        """The position of each token in its row."""
+        return self.offset[self.instance] + self.position
 
     def spread_tokens(self, values: Shaped[np.ndarray, " tokens"], shape: tuple[int, int]) -> Shaped[np.ndarray, "B S"]:
-        """Rows with a value at each token, and zeros elsewhere."""
+        """Returns rows with `values` at the tokens, and zeros elsewhere."""
         rows = np.zeros(shape, values.dtype)
         rows[self.token_row, self.token_column] = values
         return rows
 
     def spread_instances(self, values: Shaped[np.ndarray, " n"], shape: tuple[int, int]) -> Shaped[np.ndarray, "B E"]:
-        """Rows with a value for each of their instances, and zeros in what is left of their E places."""
+        """Returns rows whose first entries are the `values` of the row's instances, followed by zeros."""
         rows = np.zeros(shape, values.dtype)
         rows[self.row, self.number] = values
         return rows
 
 
-def places_in_groups(sizes: Int64[np.ndarray, " m"]) -> Int64[np.ndarray, " n"]:
-    """For groups of these sizes that stand one after another: the place of each member in its group.
+def positions_in_groups(sizes: Int64[np.ndarray, " m"]) -> Int64[np.ndarray, " n"]:
+    """Returns the position of each member within its group, for consecutive groups of the given sizes.
 
-    >>> places_in_groups(np.array([2, 0, 3])).tolist()
+    >>> positions_in_groups(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]
     """
     ends = np.cumsum(sizes)

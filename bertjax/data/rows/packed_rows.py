@@ -1,4 +1,4 @@
-"""Training batches of packed rows: several instances to a row of one length, packed anew in each epoch."""
+"""Training batches of packed rows: several instances per row of a fixed length, packed again in each epoch."""
 
 import dataclasses
 import itertools
@@ -8,8 +8,8 @@ from typing import Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, examples_in
-from bertjax.data.rows.layout import places_in_groups
+from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, max_examples
+from bertjax.data.rows.layout import positions_in_groups
 from bertjax.data.rows.packing import Packing, make_recipes, pack
 
 Indices = Int64[np.ndarray, " n"]
@@ -18,34 +18,41 @@ _PACKED = 2  # a part of the permutation's stream; 0 and 1 shuffle rows and batc
 
 @runtime_checkable
 class Packable(Protocol):
-    """Instances that can share rows."""
+    """Instances that can share a row."""
 
     @property
     def lengths(self) -> Indices:
-        """Of the instances."""
+        """The length of each instance."""
 
     def packed(self, instances: Indices, sizes: Int64[np.ndarray, " rows"], length: int) -> dict[str, np.ndarray]:
-        """The rows of a batch.
+        """Returns the packed rows of a batch.
 
         Args:
-          instances: which they hold, row after row.
-          sizes: how many each row has; a row of none has weight 0.
-          length: of the rows.
+          instances: the instances, row after row.
+          sizes: the number of instances of each row; a row without instances has weight 0.
+          length: the length to which rows are padded.
         """
 
 
 class PackedRows:
-    """The instances of one epoch, several to a row.
+    """The packed rows of one epoch.
 
-    Which of them go together is a pure function of (seed, epoch); how many rows there are follows from the lengths
-    alone (see `packing`).
+    The assignment of instances to rows is a pure function of (seed, epoch). The number of rows depends only on the
+    lengths (see `packing`).
 
     Attributes:
-      lengths: of the rows, an upper bound.
+      lengths: an upper bound on the length of each row.
     """
 
     def __init__(self, instances: Packable, packing: Packing, seed: int, epoch: int) -> None:
-        """Args: instances, none longer than a row; what a row holds (see `row_of`); what draws who goes where."""
+        """Packs the instances.
+
+        Args:
+          instances: the instances; none is longer than a row.
+          packing: the capacity of a row (see `row_capacity`).
+          seed: the seed of the assignment.
+          epoch: the epoch.
+        """
         assert instances.lengths.max() <= packing.tokens
         row = pack(instances.lengths, packing, seed, epoch, _PACKED)
         self._instances = instances
@@ -55,21 +62,21 @@ class PackedRows:
         self.lengths = np.add.reduceat(instances.lengths[self._order], self._starts)
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """The rows of some indices, padded with zeros to `length`; an index of -1 stands for an empty row."""
+        """Returns rows by index, padded with zeros to `length`. The index -1 is an empty row."""
         sizes = np.where(indices < 0, 0, self._sizes[indices])
-        chosen = np.repeat(self._starts[indices], sizes) + places_in_groups(sizes)
+        chosen = np.repeat(self._starts[indices], sizes) + positions_in_groups(sizes)
         return self._instances.packed(self._order[chosen], sizes, length)
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedBatches:
-    """Training batches of packed rows, which each epoch packs anew; as `BucketedBatches` otherwise.
+    """Training batches of packed rows. Each epoch is packed again; otherwise like `BucketedBatches`.
 
     Attributes:
-      instances: what to train on.
-      packing: what a row holds.
-      batch_size: rows of a global batch.
-      seed: of the packing and the order.
+      instances: the training instances.
+      packing: the capacity of a row.
+      batch_size: rows per global batch.
+      seed: the seed of the packing and the order.
     """
 
     instances: Packable
@@ -79,11 +86,11 @@ class PackedBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch, which are as many in each."""
+        """Batches per epoch; the same in every epoch."""
         return -(-_num_rows(self.instances.lengths, self.packing) // self.batch_size)
 
     def training(self, start: int, rows: Indices) -> Iterator[dict[str, np.ndarray]]:
-        """Rows `rows` of the global batch of each step from `start` on, without end."""
+        """Yields the rows `rows` of the global batch of each step from `start` on, without end."""
         steps = self.steps_per_epoch
         for epoch in itertools.count(start // steps):
             packed = PackedRows(self.instances, self.packing, self.seed, epoch)
@@ -95,27 +102,27 @@ class PackedBatches:
 def training_batches(
     rows: Padded, length: int, packing: bool, batch_size: int, seed: int
 ) -> BucketedBatches | PackedBatches:
-    """Batches to fine-tune on: of rows up to `length`, of one example or of several; as many rows of each length.
+    """Returns fine-tuning batches of rows of up to `length` tokens, with one example per row or, packed, several.
 
-    Those that are packed have to be `Packable` too, as `Rows` are.
+    Every bucket has `batch_size` rows per batch. With `packing`, `rows` must also be `Packable`, as `Rows` are.
     """
     if packing:
-        return PackedBatches(cast(Packable, rows), row_of(length, examples_in(length)), batch_size, seed)
+        return PackedBatches(cast(Packable, rows), row_capacity(length, max_examples(length)), batch_size, seed)
     lengths = bucket_lengths(length)
     return BucketedBatches(rows, lengths, [batch_size] * len(lengths), seed)
 
 
 def count_rows(lengths: Indices, length: int, packing: bool) -> int:
-    """How many rows an epoch of `training_batches` has, for examples of these lengths."""
-    return _num_rows(lengths, row_of(length, examples_in(length))) if packing else len(lengths)
+    """Returns the number of rows in an epoch of `training_batches`, for examples of these lengths."""
+    return _num_rows(lengths, row_capacity(length, max_examples(length))) if packing else len(lengths)
 
 
-def row_of(length: int, instances: int) -> Packing:
-    """A row of so many tokens (of pairs: on each side), and so many instances at most."""
-    return Packing(tokens=length, predictions=instances, segments=instances, wanted=(1,) * (length + 1))
+def row_capacity(length: int, instances: int) -> Packing:
+    """Returns a capacity of `length` tokens (of pairs: on each side) and at most `instances` instances."""
+    return Packing(tokens=length, predictions=instances, segments=instances, per_instance=(1,) * (length + 1))
 
 
 def _num_rows(lengths: Indices, packing: Packing) -> int:
-    """How many rows instances of these lengths are packed into, in any epoch."""
+    """Returns the number of rows that instances of these lengths are packed into, in any epoch."""
     counts = np.bincount(lengths, minlength=packing.tokens + 1)
     return sum(recipe.rows for recipe in make_recipes(counts, packing))

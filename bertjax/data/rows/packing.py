@@ -1,9 +1,9 @@
-"""Packs instances into rows of one length, so that little of a batch is padding.
+"""Packs instances into rows of a fixed length, so that little of a batch is padding.
 
-Instances of equal length are alike, so the histogram of lengths is packed, as in Krell et al. 2021, "Efficient
-Sequence Packing without Cross-contamination": longest first, each to where it leaves the least room (best fit;
-their SPFHP takes the fullest row the other way round and leaves more). It takes milliseconds for any number of
-instances. Which of the instances of a length go where is random.
+Instances of equal length are interchangeable, so the histogram of lengths is packed, as in Krell et al. 2021,
+"Efficient Sequence Packing without Cross-contamination". Longer instances are packed first, each into the row where it
+leaves the least room (best fit). Their SPFHP instead fills the row that has the most room, and leaves more room
+unused. Packing takes milliseconds for any number of instances. Instances of equal length are assigned at random.
 """
 
 import dataclasses
@@ -17,23 +17,23 @@ from bertjax.data import random
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """What a row holds.
+    """The capacity of a row.
 
     Attributes:
-      tokens: how many tokens.
-      predictions: how many predicted tokens.
-      segments: how many instances.
-      wanted: for instances of 0, 1, ... `tokens` tokens, how many of them are predicted.
+      tokens: the number of tokens.
+      predictions: the number of predicted tokens.
+      segments: the number of instances.
+      per_instance: the number of predicted tokens of an instance of 0, 1, ... `tokens` tokens.
     """
 
     tokens: int
     predictions: int
     segments: int
-    wanted: tuple[int, ...]
+    per_instance: tuple[int, ...]
 
 
 class Recipe(NamedTuple):
-    """Rows that are filled alike, and what room they have left."""
+    """Several rows with instances of the same lengths, and the room left in each of them."""
 
     rows: int
     lengths: tuple[int, ...]
@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
     segments: int
 
     def with_more(self, rows: int, length: int, predictions: int, copies: int = 1) -> "Recipe":
-        """So many of these rows with more instances of a length."""
+        """Returns `rows` of these rows with `copies` more instances of one length."""
         return Recipe(
             rows,
             self.lengths + (length,) * copies,
@@ -53,12 +53,12 @@ class Recipe(NamedTuple):
 
 
 def pack(lengths: Int[np.ndarray, " n"], packing: Packing, seed: int, epoch: int, part: int) -> Int64[np.ndarray, " n"]:
-    """The row that each instance goes to, from 0 on.
+    """Returns the row of each instance, from 0 on.
 
-    A pure function of its arguments; `part` tells apart what one epoch packs.
+    A pure function of its arguments. `part` distinguishes several packings of one epoch.
     """
     recipes = make_recipes(np.bincount(lengths, minlength=packing.tokens + 1), packing)
-    # A slot is where an instance of some length goes. Slots and instances are matched in the order of lengths.
+    # A slot is room for an instance of one length. Slots and instances are matched in order of length.
     starts = np.cumsum([0, *(recipe.rows for recipe in recipes)])
     slot_lengths = [np.tile(recipe.lengths, recipe.rows) for recipe in recipes]
     slot_rows = [
@@ -74,20 +74,20 @@ def pack(lengths: Int[np.ndarray, " n"], packing: Packing, seed: int, epoch: int
 
 
 def make_recipes(counts: Int[np.ndarray, " L"], packing: Packing) -> list[Recipe]:
-    """How to fill rows with `counts[l]` instances of each length l, every one of them once."""
+    """Returns how to fill rows with `counts[l]` instances of each length l, each instance once."""
     empty = Recipe(0, (), packing.tokens, packing.predictions, packing.segments)
-    opened: list[list[Recipe]] = [[] for _ in range(packing.tokens + 1)]  # by the tokens that are left
+    opened: list[list[Recipe]] = [[] for _ in range(packing.tokens + 1)]  # indexed by the tokens left
     for length in np.flatnonzero(counts)[::-1].tolist():
-        left, wanted = int(counts[length]), packing.wanted[length]
+        left, predictions = int(counts[length]), packing.per_instance[length]
         while left:
-            place = _best_fit(opened, length, wanted)
-            if place is None:
-                copies = min(left, packing.tokens // length, packing.predictions // wanted, packing.segments)
-                recipe = empty.with_more(left // copies, length, wanted, copies)
+            found = _best_fit(opened, length, predictions)
+            if found is None:
+                copies = min(left, packing.tokens // length, packing.predictions // predictions, packing.segments)
+                recipe = empty.with_more(left // copies, length, predictions, copies)
             else:
-                room, index = place
+                room, index = found
                 old = opened[room].pop(index)
-                recipe = old.with_more(min(left, old.rows), length, wanted)
+                recipe = old.with_more(min(left, old.rows), length, predictions)
                 copies = 1
                 if recipe.rows < old.rows:
                     opened[room].append(old._replace(rows=old.rows - recipe.rows))
@@ -97,7 +97,7 @@ def make_recipes(counts: Int[np.ndarray, " L"], packing: Packing) -> list[Recipe
 
 
 def _best_fit(opened: list[list[Recipe]], length: int, predictions: int) -> tuple[int, int] | None:
-    """Where the rows stand that have the least room in which an instance fits."""
+    """Returns the indices in `opened` of the fullest rows in which an instance fits; None if it fits in none."""
     for room in range(length, len(opened)):
         for index, recipe in enumerate(opened[room]):
             if recipe.predictions >= predictions and recipe.segments:

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as BERT's input: [CLS] a [SEP] b [SEP] (Devlin et al. 2019, section 3)."""
+"""Converts texts and pairs of texts to BERT's input: [CLS] a [SEP] b [SEP] (Devlin et al. 2019, section 3)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,11 +10,11 @@ from bertjax.data.text.tokenizers import WordPiece
 
 
 def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[str, np.ndarray]:
-    """Returns the `input_ids` and `token_type_ids` of a row, int32 of its length.
+    """Returns the `input_ids` and `token_type_ids` of a row, both int32.
 
     Args:
-      segments: the word pieces of one text or two.
-      tokenizer: whose special tokens go around them.
+      segments: the word pieces of one or two texts.
+      tokenizer: provides the special tokens.
     """
     ids, token_types = [tokenizer.cls_id], [0]
     for token_type, segment in enumerate(segments):
@@ -24,11 +24,11 @@ def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[st
 
 
 def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: WordPiece) -> dict[str, Ragged]:
-    """Returns the fields of several rows, those of `text_row` for each.
+    """Returns the fields of `text_row` for several rows.
 
     Args:
-      rows: for each row, the word pieces of one text or two.
-      tokenizer: whose special tokens go around them.
+      rows: for each row, the word pieces of one or two texts.
+      tokenizer: provides the special tokens.
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     ids, lengths, runs = list[int](), list[int](), list[tuple[int, int]]()
@@ -46,11 +46,11 @@ def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: WordPiece) -
 
 
 def truncate(segments: Sequence[Sequence[int]], seq_len: int) -> list[Sequence[int]]:
-    """Cuts texts at their ends until they fit into a row, always the longer one, of equals the second.
+    """Removes tokens from the end of the longer text, or the second of equally long ones, until the row fits.
 
-    As `_truncate_seq_pair` of google-research/bert. The fast tokenizers' `longest_first` differs where both texts have
-    to be cut, an odd number of tokens remains, and the second text is not the shorter one: they give the odd token to
-    the second.
+    Equal to `_truncate_seq_pair` of google-research/bert. The fast tokenizers' `longest_first` differs if both texts
+    are truncated, an odd number of tokens remains, and the second text is not the shorter one: they give the odd token
+    to the second text.
 
     >>> truncate([[1, 2, 3, 4, 5], [6, 7]], 8)
     [[1, 2, 3], [6, 7]]
@@ -69,17 +69,17 @@ def truncate(segments: Sequence[Sequence[int]], seq_len: int) -> list[Sequence[i
 def unit_rows(
     texts: Sequence[Sequence[Sequence[int]]], tokenizer: WordPiece, seq_len: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The rows that together own each unit of one text, or of a pair, once and in order; one row if all fits.
+    """Yields rows that together own each unit of a text or a pair once and in order; one row if everything fits.
 
-    A window of a long pair may have nothing of one of its texts; its separators stay.
+    A row of a long pair may have no pieces of one of the texts; both separators remain.
 
     Args:
-      texts: of each text the units, words or pieces, and of these the pieces, one or more.
-      tokenizer: whose special tokens go around them.
-      seq_len: tokens of a row at most. A unit that fills more than a row is cut; neighboring rows share up to half
-        of their pieces.
+      texts: one or two texts. A text is a list of units (words or pieces); a unit is a list of one or more pieces.
+      tokenizer: provides the special tokens.
+      seq_len: the maximum number of tokens of a row. A unit longer than a row is truncated. Neighboring rows share up
+        to half of their pieces.
     Yields:
-      `text_row`, with `unit_starts` and `unit_lengths` [U] int32: where the units are that the row owns.
+      the fields of `text_row`, and `unit_starts` and `unit_lengths` [U] int32: the units that the row owns.
     """
     limit = seq_len - 1 - len(texts)
     units = [pieces[:limit] for text in texts for pieces in text]

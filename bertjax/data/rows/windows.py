@@ -1,4 +1,4 @@
-"""Texts that are longer than a row, covered by overlapping windows of whole words or sentences."""
+"""Covers texts that are longer than a row by overlapping windows of whole words or sentences."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,27 +8,28 @@ from jaxtyping import Int
 
 
 class Part(NamedTuple):
-    """A part of a text that fits a row."""
+    """A window of a text that fits into a row."""
 
-    covers: range  # units
-    owns: range  # those that something is predicted of here; no other part owns them
+    covers: range  # the units in the window
+    owns: range  # the units whose predictions come from this window; no other window owns them
 
 
 def cover(sizes: Sequence[int], limit: int, overlap: int) -> list[Part]:
-    """Covers a text by windows of whole units (words, sentences), with as many in each as fit.
+    """Covers a text by windows of whole units (words, sentences), each with as many units as fit.
 
-    Each unit is owned by the window that shows the most pieces on the unit's poorer side, and by the first of
-    several such. Windows that would own nothing are left out.
+    A unit has context on both sides. It is owned by the window in which its smaller side has the most pieces; the
+    first such window if there are several. Windows that own no unit are omitted.
 
     Args:
-      sizes: pieces of each unit, 1 or more; a unit of more than `limit` counts as `limit`.
-      limit: pieces of a window at most.
-      overlap: pieces that neighboring windows share at most, beyond what would otherwise be left unused.
+      sizes: the number of pieces of each unit, 1 or more. A unit of more than `limit` pieces counts as `limit`.
+      limit: the maximum number of pieces of a window.
+      overlap: the maximum number of pieces that neighboring windows share. They share more if a window would otherwise
+        have unused room.
     """
     before = np.concatenate([[0], np.cumsum(np.clip(sizes, 1, limit), dtype=np.int64)])
     starts, ends = [0], [_reach(before, 0, limit)]
     while ends[-1] < len(sizes):
-        # From the first unit that may be shared on, as far as fits; the next unit must be among them.
+        # The window starts at the first unit that may be shared. It must contain the next unit.
         end = ends[-1]
         shared = min(overlap, limit - int(before[end + 1] - before[end]))
         stop = _reach(before, int(np.searchsorted(before, before[end] - shared)), limit)
@@ -40,12 +41,12 @@ def cover(sizes: Sequence[int], limit: int, overlap: int) -> list[Part]:
 
 
 def _reach(before: Int[np.ndarray, " m"], start: int, limit: int) -> int:
-    """The unit after the last one that fits into a window that begins with unit `start`."""
+    """Returns the end of the longest window that begins with unit `start`: the index after its last unit."""
     return int(np.searchsorted(before, before[start] + limit, side="right")) - 1
 
 
 def _owners(before: Int[np.ndarray, " m"], starts: list[int], ends: list[int]) -> Int[np.ndarray, " units"]:
-    """The window that owns each unit; they never decrease."""
+    """Returns the window that owns each unit, in nondecreasing order."""
     owners = np.zeros(len(before) - 1, np.int64)
     most = np.full(len(owners), -1)
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):

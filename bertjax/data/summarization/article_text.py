@@ -14,8 +14,8 @@ from bertjax.data.summarization.articles import Articles, ArticlesConfig
 from bertjax.data.summarization.limits import ArticleLimits
 from bertjax.data.summarization.oracle import OracleConfig
 from bertjax.data.text import wordpiece_trainer
-from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.files import completed
 
 # Articles are held out by their texts alone, so that runs with other seeds are scored on the same ones.
@@ -116,4 +116,4 @@ class ArticleText:
 
 def given(config: VocabularyConfig) -> WordPiece:
     """The vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
-    return given_vocabulary(Path(config.vocab_file), config.lowercase)
+    return load_wordpiece(Path(config.vocab_file), config.lowercase)

@@ -23,7 +23,7 @@ _KEYS = {"train": "source", "valid": "valid_source", "test": "test_source"}
 
 
 def _by_punkt(lines: Sequence[str]) -> Iterator[list[str]]:
-    return map(sentences.split, sentences.unwrapped(lines))
+    return map(sentences.split, sentences.unwrap(lines))
 
 
 def _by_lines(lines: Sequence[str]) -> Iterator[list[str]]:

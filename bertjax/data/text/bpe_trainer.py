@@ -1,7 +1,7 @@
-"""Makes byte-pair merges from word counts, the same bytes on every run and machine (Sennrich et al. 2016).
+"""Trains byte-pair merges from word counts; the result is the same on every run and machine (Sennrich et al. 2016).
 
-The merges of the libraries differ from run to run because ties between equally frequent pairs follow hash order, or
-between machines because words are shared out to threads. Here every tie has a rule.
+The libraries' merges differ from run to run, because they order equally frequent pairs by hash, or between machines,
+because they distribute words over threads. Here every tie has a rule.
 """
 
 import heapq
@@ -14,17 +14,17 @@ from typing import NamedTuple
 from bertjax.errors import UserError
 
 MIN_PAIR_COUNT = 2
-# A longer word takes no part in the merges, each of which goes through all of it.
+# Longer words are not used for merges, because each merge scans every word that contains its pair.
 MAX_WORD_CHARS = 200
 
 Pair = tuple[str, str]
 
 
 class Bpe(NamedTuple):
-    """A vocabulary with the merges that make its pieces."""
+    """A vocabulary and the merges that create its pieces."""
 
     vocab: list[str]  # in the order of the ids
-    merges: list[Pair]  # in the order in which they are applied
+    merges: list[Pair]  # in the order of application
 
 
 def train(
@@ -34,22 +34,22 @@ def train(
     specials: Sequence[str],
     coverage: float,
 ) -> Bpe:
-    """A vocabulary of at most `vocab_size` tokens.
+    """Trains a vocabulary of at most `vocab_size` tokens.
 
-    First the special tokens, then the characters by code point, then merges: while there is room, the most frequent
-    pair of neighboring pieces becomes a piece. Ties between pairs go by their two pieces in code-point order. Pairs
-    seen once are not merged, so a small corpus gives fewer tokens than asked. A piece that two pairs make is one
-    token. Characters outside the alphabet part the word that they are in.
+    The vocabulary has the special tokens first, then the characters by code point, then the merged pieces. Each merge
+    joins the most frequent pair of neighboring pieces. Ties go to the pair whose pieces are first in code-point
+    order. Pairs that occur once are not merged, so a small corpus gives fewer tokens than requested. A piece that two
+    pairs produce is one token. A character outside the alphabet splits its word.
 
     Args:
-      counts: occurrences of each word; their order has no influence. About a kilobyte of memory is used for each
-        (see `word_counts.MAX_WORDS`).
-      characters: occurrences of each character, those of words that are not in `counts` too.
-      vocab_size: the most tokens wanted.
+      counts: the occurrences of each word, in any order. Each word takes about a kilobyte of memory (see
+        `word_counts.MAX_WORDS`).
+      characters: the occurrences of each character, including those of words that are not in `counts`.
+      vocab_size: the maximum number of tokens.
       specials: the first tokens.
-      coverage: the fraction of the text's characters that the alphabet has, see `alphabet`.
+      coverage: the fraction of the text's characters that the alphabet covers; see `alphabet`.
     Raises:
-      UserError: no words, or a `vocab_size` without room for the characters.
+      UserError: if there are no words, or `vocab_size` has no room for the characters.
     """
     chars = alphabet(characters, coverage)
     if len(specials) + len(chars) > vocab_size:
@@ -57,8 +57,8 @@ def train(
             "vocabulary size",
             got=vocab_size,
             expected=f"at least {len(specials) + len(chars)}: {len(specials)} special tokens and the {len(chars)} "
-            f"characters that make up {coverage:.4%} of the text",
-            fix="ask for more tokens, or cover fewer characters (config.data.character_coverage)",
+            f"characters that cover {coverage:.4%} of the text",
+            fix="raise the vocabulary size, or lower config.data.character_coverage",
         )
     vocab = dict.fromkeys((*specials, *chars))  # a dict as an ordered set
     applied: list[Pair] = []
@@ -70,16 +70,16 @@ def train(
 
 
 def alphabet(frequency: Mapping[str, int], coverage: float) -> list[str]:
-    """The most frequent characters that together make up `coverage` of the text, by code point.
+    """Returns the most frequent characters that together cover `coverage` of the text, by code point.
 
-    Of equally frequent ones those of lower code points count as more frequent. What SentencePiece calls
+    Of equally frequent characters, the one with the lower code point comes first. SentencePiece calls this fraction
     character_coverage.
 
     Args:
-      frequency: occurrences of each character.
+      frequency: the occurrences of each character.
       coverage: above 0; 1.0 for all characters.
     Raises:
-      UserError: no characters.
+      UserError: if there are no characters.
 
     >>> alphabet({"a": 6, "z": 3, "b": 1}, 0.8)
     ['a', 'z']
@@ -88,13 +88,13 @@ def alphabet(frequency: Mapping[str, int], coverage: float) -> list[str]:
         raise UserError("training a vocabulary", got="no words", expected="text", fix="check the source files")
     ranked = sorted(frequency.items(), key=lambda item: (-item[1], item[0]))
     before = itertools.accumulate((count for _, count in ranked), initial=0)
-    wanted = coverage * sum(frequency.values())
-    return sorted(char for (char, _), covered in zip(ranked, before, strict=False) if covered < wanted)
+    needed = coverage * sum(frequency.values())
+    return sorted(char for (char, _), covered in zip(ranked, before, strict=False) if covered < needed)
 
 
 def _known_runs(counts: Mapping[str, int], chars: Iterable[str]) -> Iterator[tuple[list[str], int]]:
-    """The words as characters, parted where one is not in the alphabet."""
-    pieces = {char: char for char in chars}  # one string object for each, however many words hold it
+    """Yields the words as characters, split at characters outside the alphabet."""
+    pieces = {char: char for char in chars}  # all words share one string object per character
     for word, count in counts.items():
         if len(word) <= MAX_WORD_CHARS:
             for known, run in itertools.groupby(map(pieces.get, word), key=bool):
@@ -103,20 +103,25 @@ def _known_runs(counts: Mapping[str, int], chars: Iterable[str]) -> Iterator[tup
 
 
 class Merges:
-    """Words as lists of pieces, with the count of every pair of neighbors kept up to date.
+    """Words as lists of pieces, with the current count of every pair of neighboring pieces.
 
-    The heap is lazy: an entry may hold a count that has fallen since, and is then put back with the present
-    one. A count that rises gets a new entry at once. `places` may list words that have lost the pair, or list
-    one twice.
+    The heap is lazy. An entry whose count has fallen is pushed back with the current count when it is popped. A count
+    that rises gets a new entry at once. `_words_with` may list words that no longer contain the pair, or list a word
+    twice.
     """
 
     def __init__(self, words: Iterable[tuple[list[str], int]], join: Callable[[str, str], str]) -> None:
-        """Args: the pieces of each word, with its count; what makes one piece of two."""
+        """Counts the pairs.
+
+        Args:
+          words: the pieces of each word, and its count.
+          join: returns the piece that a pair becomes.
+        """
         self._join = join
         self._words: list[list[str]] = []
         self._word_counts: list[int] = []
         self._pair_counts: defaultdict[Pair, int] = defaultdict(int)
-        self._places: defaultdict[Pair, list[int]] = defaultdict(list)
+        self._words_with: defaultdict[Pair, list[int]] = defaultdict(list)
         for word, count in words:
             if len(word) > 1:
                 self._add(word, count)
@@ -124,7 +129,7 @@ class Merges:
         heapq.heapify(self._heap)
 
     def next(self) -> tuple[Pair, str] | None:
-        """Merges the most frequent pair everywhere and returns it with its piece; None when no pair is left."""
+        """Merges the most frequent pair in all words. Returns the pair and its piece, or None if no pair is left."""
         while self._heap:
             negative, pair = heapq.heappop(self._heap)
             count = self._pair_counts.get(pair, 0)
@@ -135,27 +140,27 @@ class Merges:
         return None
 
     def _add(self, word: list[str], count: int) -> None:
-        place = len(self._words)
+        number = len(self._words)
         self._words.append(word)
         self._word_counts.append(count)
         for pair in pairwise(word):
             self._pair_counts[pair] += count
-            self._places[pair].append(place)
+            self._words_with[pair].append(number)
 
     def _merge(self, pair: Pair) -> str:
         piece = self._join(*pair)
         risen: set[Pair] = set()
-        for place in self._places.pop(pair):
-            risen.update(self._merge_in_word(place, pair, piece))
+        for number in self._words_with.pop(pair):
+            risen.update(self._merge_in_word(number, pair, piece))
         del self._pair_counts[pair]
         for new in risen:
             if self._pair_counts[new] >= MIN_PAIR_COUNT:
                 heapq.heappush(self._heap, (-self._pair_counts[new], new))
         return piece
 
-    def _merge_in_word(self, place: int, pair: Pair, piece: str) -> list[Pair]:
-        """Replaces the pair by the piece, from left to right; returns the pairs that came to be."""
-        word, count = self._words[place], self._word_counts[place]
+    def _merge_in_word(self, number: int, pair: Pair, piece: str) -> list[Pair]:
+        """Replaces the pair by the piece, from left to right. Returns the pairs that this creates."""
+        word, count = self._words[number], self._word_counts[number]
         left, right = pair
         pair_counts, made = self._pair_counts, []
         i = 0
@@ -171,5 +176,5 @@ class Merges:
             i += 1
         for new in made:
             pair_counts[new] += count
-            self._places[new].append(place)
+            self._words_with[new].append(number)
         return made

@@ -1,8 +1,7 @@
-"""The one sentence splitter of the project, for pretraining paragraphs and for articles to summarize.
+"""Splits paragraphs into sentences, for pretraining and for articles to summarize.
 
-The algorithm is Punkt (Kiss and Strunk, "Unsupervised Multilingual Sentence Boundary Detection", 2006) as
-kept in NLTK, given our own English word lists in place of a trained model: nothing is downloaded, and a text
-is split alike on every machine.
+The algorithm is Punkt (Kiss and Strunk, "Unsupervised Multilingual Sentence Boundary Detection", 2006) from NLTK. Our
+own English word lists replace a trained model, so nothing is downloaded and the split is the same on every machine.
 """
 
 import functools
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
-# Lower case, without their last period. Single letters need no entry: Punkt takes them for initials.
+# Lower case, without the last period. Single letters need no entry, because Punkt treats them as initials.
 _ABBREVIATIONS = """
     a.d a.k.a a.m abbr adj adm adv al approx apr apt assn assoc attn aug ave b.a b.c b.s b.sc bldg blvd
     brig bros c.e ca capt cdr cf cmdr co col comdr corp cpl cpt d.c d.d.s d.phil dec dept det dist div
@@ -26,13 +25,13 @@ _ABBREVIATIONS = """
     u.s.s.r univ viz vol vols vs wed yd yds yr yrs
 """
 
-# Abbreviations before a number alone ("No. 5", "p. 12"); elsewhere these words may end a sentence.
+# Abbreviations only before a number ("No. 5", "p. 12"); elsewhere these words may end a sentence.
 _BEFORE_NUMBERS = """
     app art ch chap chaps circa cl fl mar no nos op p par para paras pl sect ser ss v ver
 """
 
-# A capitalized word that shows that the abbreviation before it ends a sentence: "in the U.S. The" has a
-# boundary, "the U.S. Army" has none. Words that are also names (Dr. No, Mr. May) are left out.
+# Capitalized words that start a sentence after an abbreviation: "in the U.S. The" has a boundary, "the U.S. Army" has
+# none. Words that are also names (Dr. No, Mr. May) are omitted.
 _SENTENCE_STARTERS = """
     a according after all also although an and another as at because before both but by despite during
     each even for from he her here his how however i if in instead it its last many meanwhile most my
@@ -40,26 +39,26 @@ _SENTENCE_STARTERS = """
     those though thus to under until we what when where whether which while who why with yet you your
 """
 
-# Marks of other scripts that end a sentence wherever they are, with the quotes and brackets that close after them.
+# Punctuation of other scripts that always ends a sentence, and the closing quotes and brackets that may follow it.
 _ENDS, _CLOSES = "。！？｡।॥؟۔።", "”’」』）】》〉\"')"
 _AFTER_END = re.compile(f"(?<=[{_ENDS}])(?![{_ENDS}{_CLOSES}])|(?<=[{_ENDS}][{_CLOSES}])(?![{_ENDS}{_CLOSES}])")
 
 _QUOTED, _TAIL = re.compile(f"[.!?\u2026][{_CLOSES}\\]}}]+$"), 16
 _ENDED = re.compile(f"[.!?\u2026{_ENDS}][{_CLOSES}\\]}}]*$")
-# Line ends within sentences that wrapped text has at least: so many, and such a share of its line ends.
+# Text counts as wrapped if at least this many line ends, and this fraction of all line ends, are within a sentence.
 _MIN_OPEN, _MIN_OPEN_SHARE = 2, 1 / 3
-_FULL = 3 / 4  # of the longest line is full
+_FULL = 3 / 4  # a line of at least this fraction of the longest lines is full
 
-# Characters looked at together. NLTK gives up on a text after five seconds; a megabyte of dots takes longer.
+# Characters per call of NLTK, which raises an error after five seconds; a megabyte of periods would take longer.
 _WINDOW = 50_000
 
 
 def split(paragraph: str) -> list[str]:
-    """Splits text into sentences, none empty or with outer spaces; no visible character is lost.
+    """Splits text into sentences. All visible characters are kept; sentences are stripped and not empty.
 
-    Closing quotes and brackets stay with the sentence before them; where a lower-case letter follows, they do not end
-    it. A line break counts as any other space. The lists are English, so that in other languages an abbreviation may
-    end a sentence; the marks at the end of Chinese, Japanese, Hindi, Arabic, Urdu and Amharic sentences are known.
+    Closing quotes and brackets stay with the sentence before them. They do not end it if a lower-case letter follows.
+    A line break counts as a space. The word lists are English, so in other languages an abbreviation may end a
+    sentence. The sentence ends of Chinese, Japanese, Hindi, Arabic, Urdu and Amharic are recognized.
 
     >>> split('He saw Dr. No at 5 p.m. "Why?" he asked. Nobody knew.')
     ['He saw Dr. No at 5 p.m.', '"Why?" he asked.', 'Nobody knew.']
@@ -71,24 +70,24 @@ def split(paragraph: str) -> list[str]:
     return [sentence for part in _AFTER_END.split(paragraph) for sentence in _split(part)]
 
 
-def unwrapped(lines: Sequence[str]) -> list[str]:
-    """The lines of a text; or its paragraphs, between blank lines, if it is wrapped: lines break within sentences.
+def unwrap(lines: Sequence[str]) -> list[str]:
+    """Returns the lines of a text, or its paragraphs if the text is wrapped, that is, if lines end within sentences.
 
-    A line end counts if another line follows at once. It is within a sentence if no mark ends the sentence before it, a
-    lower-case letter begins the line after it, and the line is about as long as other such lines: in text without
-    capitals headings are shorter.
+    Blank lines separate paragraphs. A line end is within a sentence if no punctuation ends the sentence before it, the
+    next line starts with a lower-case letter, and the line is about as long as other such lines. The last condition
+    excludes headings in text without capitals.
 
     Args:
-      lines: without outer spaces; "" for a blank one.
+      lines: stripped lines; "" for a blank line.
     Returns:
-      Those that are not blank.
+      the lines or paragraphs, without blank ones.
 
-    >>> unwrapped(["A line of text", "is broken up", "here.", "", "Another is not."])
+    >>> unwrap(["A line of text", "is broken up", "here.", "", "Another is not."])
     ['A line of text is broken up here.', 'Another is not.']
     """
     ends = [pair for pair in itertools.pairwise(lines) if all(pair)]
     sizes = sorted(len(before) for before, after in ends if after[0].islower() and not _ENDED.search(before))
-    full = _FULL * sizes[len(sizes) * 9 // 10] if sizes else 0  # for an address may be longer than all lines
+    full = _FULL * sizes[len(sizes) * 9 // 10] if sizes else 0  # the 90th percentile, because a URL may be very long
     count = sum(size >= full for size in sizes)
     if count < _MIN_OPEN or count < _MIN_OPEN_SHARE * len(ends):
         return list(filter(None, lines))
@@ -96,12 +95,12 @@ def unwrapped(lines: Sequence[str]) -> list[str]:
 
 
 def _split(paragraph: str) -> list[str]:
-    """The sentences between full stops, question marks and exclamation marks."""
+    """Returns the sentences that end with full stops, question marks and exclamation marks."""
     bounds: list[tuple[int, int]] = []
     end = 0
     for start, stop in _spans(paragraph):
         sentence = paragraph[start:stop]
-        # Punkt takes the last mark of a final "?!" for a sentence.
+        # Punkt returns the last mark of a final "?!" as a sentence.
         is_mark = start == end and not any(map(_begins_sentence, sentence))
         if bounds and (is_mark or (sentence.lstrip()[:1].islower() and _ends_quoted(paragraph, bounds[-1][1]))):
             bounds[-1] = bounds[-1][0], stop
@@ -112,12 +111,12 @@ def _split(paragraph: str) -> list[str]:
 
 
 def _ends_quoted(text: str, stop: int) -> bool:
-    """Whether what is before `stop` ends in a quotation, or brackets, that a sentence can go on after."""
+    """Returns whether the text before `stop` ends with a quotation or brackets after which a sentence can continue."""
     return bool(_QUOTED.search(text[max(0, stop - _TAIL) : stop].rstrip()))
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yields (start, stop) of the sentences."""
+    """Yields the (start, stop) of each sentence."""
     start = 0
     while start < len(text):
         window = text[start : start + _WINDOW]
@@ -125,7 +124,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
         if not is_last:
             window = window.rpartition(" ")[0] or window
         spans = list(_punkt().span_tokenize(window))
-        # The last sentence may go on after the window, unless it fills the window.
+        # The last sentence may continue after the window, unless it fills the window.
         consumed = len(window) if is_last or len(spans) < 2 else spans.pop()[0]
         yield from ((start + first, start + last) for first, last in spans)
         start += consumed
@@ -137,7 +136,7 @@ def _begins_sentence(character: str) -> bool:
 
 @functools.cache
 def _punkt() -> "PunktSentenceTokenizer":
-    # NLTK brings all of SciPy's statistics: not for those who split nothing to wait for.
+    # Imported on first use, because NLTK imports SciPy's statistics.
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
     parameters = PunktParameters()

@@ -1,4 +1,4 @@
-"""The vocabularies of a source and a target language: one for both or one for each, given or trained."""
+"""Loads or trains the vocabularies of a source and a target language, joint or separate."""
 
 import dataclasses
 import functools
@@ -16,31 +16,31 @@ from bertjax.data.parts import Parts
 from bertjax.data.text import bpe_trainer, subwords, word_counts, wordpiece_trainer
 from bertjax.data.text.subwords import SPECIALS, Splitter, Subwords
 from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.word_counts import Frequent
+from bertjax.data.text.word_counts import TrainingCounts
 from bertjax.errors import UserError
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
 
-_BLOCK = 4096  # texts that are counted at once
+_BLOCK = 4096  # texts per block of word counts
 
 
 @dataclasses.dataclass(frozen=True)
 class SubwordConfig(Constrained, prefix="data"):
-    """Which vocabularies.
+    """The vocabularies of the source and the target language.
 
     Attributes:
-      subwords: what is trained where no file is given: "bpe" (see `subwords.Splitter`), "wordpiece" (as BERT's) or
-        "characters" (every code point, so many as there are).
-      joint: whether both languages have one vocabulary.
-      vocab_file: a given vocabulary of the source, or of both (see `subwords.given`); empty to train.
-      target_vocab_file: a given vocabulary of the target, where it has its own.
-      vocab_size: the most tokens of a trained vocabulary.
-      lowercase: whether text is lowercased; "wordpiece" strips its accents too. Not for "characters", nor for a given
-        vocabulary but a vocab.txt.
-      normalization: "nfc" or "nfkc", of "bpe".
+      subwords: the kind of vocabulary to train if no file is set: "bpe" (see `subwords.Splitter`), "wordpiece" (like
+        BERT's) or "characters" (every code point; `vocab_size` is ignored).
+      joint: whether both languages share one vocabulary.
+      vocab_file: the vocabulary file of the source, or of both (see `subwords.open_vocabulary`); empty to train.
+      target_vocab_file: the vocabulary file of the target, if it is separate.
+      vocab_size: the maximum number of tokens of a trained vocabulary.
+      lowercase: whether text is lowercased; "wordpiece" also strips accents. Not allowed for "characters", nor for a
+        vocabulary file other than vocab.txt.
+      normalization: the normalization of "bpe": "nfc" or "nfkc".
       character_coverage: the fraction of the training text's characters that become tokens of "bpe" and
-        "characters"; 1.0 for all. Others are unknown.
+        "characters"; 1.0 for all. Other characters are unknown.
     """
 
     subwords: Annotated[str, one_of("bpe", "wordpiece", "characters")]
@@ -56,30 +56,30 @@ class SubwordConfig(Constrained, prefix="data"):
         super().__post_init__()
         if self.lowercase and self.subwords == "characters" and not self.vocab_file:
             fix = "lowercase the text beforehand, or set --config.data.subwords=bpe"
-            expected = "False with data.subwords=characters, each of which is a token as it is"
+            expected = "False with data.subwords=characters, which does not normalize text"
             raise UserError("config key data.lowercase", got=self.lowercase, expected=expected, fix=fix)
         if bool(self.target_vocab_file) != (bool(self.vocab_file) and not self.joint):
             raise UserError(
                 "config keys data.{vocab_file,target_vocab_file,joint}",
                 got=f"{self.vocab_file!r}, {self.target_vocab_file!r} and {self.joint}",
-                expected="no file, one for joint=True, or two for joint=False",
-                fix="give both files, or set --config.data.joint=True and give data.vocab_file alone",
+                expected="no file, one file with joint=True, or two files with joint=False",
+                fix="set both files, or set --config.data.joint=True and only data.vocab_file",
             )
 
 
 class Vocabularies(NamedTuple):
-    """Of the source and of the target; one object if they have one."""
+    """The vocabularies of the source and of the target; the same object if they are joint."""
 
     source: Subwords
     target: Subwords
 
     @property
     def fingerprint(self) -> str:
-        """What tells them apart from all others."""
+        """A digest that identifies both vocabularies."""
         return hashlib.sha256(f"{self.source.fingerprint} {self.target.fingerprint}".encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Writes one vocabulary into the folder, two into `source` and `target` in it."""
+        """Writes a joint vocabulary to the folder, or separate ones to its subfolders `source` and `target`."""
         if self.source is self.target:
             self.source.save(folder)
         else:
@@ -88,7 +88,7 @@ class Vocabularies(NamedTuple):
 
     @classmethod
     def load(cls, folder: Path) -> "Vocabularies":
-        """Reads what `save` wrote. Raises UserError if there is nothing."""
+        """Reads the vocabularies that `save` wrote. Raises UserError if there are none."""
         if (folder / "source").is_dir():
             return cls(subwords.load(folder / "source"), subwords.load(folder / "target"))
         joint = subwords.load(folder)
@@ -96,19 +96,19 @@ class Vocabularies(NamedTuple):
 
 
 def make(config: SubwordConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> Vocabularies:
-    """Reads or trains the vocabularies.
+    """Loads or trains the vocabularies.
 
     Args:
-      config: which.
-      pairs: gives the texts to train on, as often as it is called.
+      config: the kind of vocabularies.
+      pairs: returns the texts to train on; it may be called several times.
     Raises:
-      UserError: a vocabulary that cannot be read; text or `vocab_size` too small to train one.
+      UserError: if a vocabulary cannot be read, or the text or `vocab_size` is too small for training.
     """
     if config.vocab_file:
-        source = subwords.given(Path(config.vocab_file), config.lowercase)
+        source = subwords.open_vocabulary(Path(config.vocab_file), config.lowercase)
         if config.joint:
             return Vocabularies(source, source)
-        return Vocabularies(source, subwords.given(Path(config.target_vocab_file), config.lowercase))
+        return Vocabularies(source, subwords.open_vocabulary(Path(config.target_vocab_file), config.lowercase))
     if config.joint:
         joint = train(config, itertools.chain.from_iterable(pairs()))
         return Vocabularies(joint, joint)
@@ -118,10 +118,10 @@ def make(config: SubwordConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) 
 
 
 def train(config: SubwordConfig, texts: Iterable[str]) -> Subwords:
-    """Trains one vocabulary, in bounded memory; the same bytes for the same texts in any order.
+    """Trains one vocabulary in bounded memory. The order of the texts has no influence.
 
     Raises:
-      UserError: no text, or a `vocab_size` without room for its characters.
+      UserError: if there is no text, or `vocab_size` has no room for its characters.
     """
     if config.subwords == "characters":
         frequency = Counter(itertools.chain.from_iterable(texts))
@@ -137,12 +137,12 @@ def train(config: SubwordConfig, texts: Iterable[str]) -> Subwords:
         trained = subwords.byte_pair(bpe, config.normalization, config.lowercase)
     _log.info("trained a vocabulary of %d tokens on %d different words", trained.vocab_size, len(counts.words))
     if trained.vocab_size < config.vocab_size:
-        _log.warning("the text gives only %d of the %d tokens asked for", trained.vocab_size, config.vocab_size)
+        _log.warning("the text gives only %d of the %d requested tokens", trained.vocab_size, config.vocab_size)
     return trained
 
 
-def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]]) -> Frequent:
-    """How often the most frequent words occur, and all characters."""
+def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]]) -> TrainingCounts:
+    """Returns the counts of the most frequent words and of all characters."""
     with tempfile.TemporaryDirectory() as folder:
         parts = Parts(Path(folder) / "counts", ".txt")
         counted = ((len(block), count_words(block)) for block in track(_blocks(texts), "counting words", "blocks"))

@@ -1,4 +1,4 @@
-"""Texts as the tokens of an encoder-decoder, and back: one interface to the kinds of vocabularies there are."""
+"""Converts texts to the tokens of an encoder-decoder, and back: one interface to all kinds of vocabularies."""
 
 import abc
 import hashlib
@@ -15,16 +15,16 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from bertjax.config import choice
 from bertjax.data.text.bpe_trainer import Bpe
-from bertjax.data.text.given_vocabulary import given_vocabulary
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabularies import CONTINUATION
+from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
 from bertjax.files import completed
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-WORD_BEGIN = "\u2581"  # what SentencePiece writes for a space
+WORD_BEGIN = "\u2581"  # SentencePiece's symbol for a space
 
-# How published vocabularies name their special tokens, the first found counting.
+# The names of special tokens in published vocabularies. The first name that exists is used.
 _PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
 _UNKS = ("<unk>", "[UNK]", "<UNK>")
 _BEGINS = ("<s>", "[CLS]", "<bos>", "[BOS]", "<BOS>")
@@ -36,21 +36,22 @@ Ids = Int32[np.ndarray, " tokens"]
 
 
 class Special(NamedTuple):
-    """The ids of special tokens."""
+    """The ids of the special tokens."""
 
     pad: int
-    begin: int  # that of `pad` in a vocabulary without one, as Marian and T5 start with it
+    begin: int  # equals `pad` in a vocabulary without a begin token, because Marian and T5 start with it
     end: int
-    unknown: int | None  # None where every text can be written
+    unknown: int | None  # None if every text can be encoded
 
 
 class Subwords(abc.ABC):
-    """A vocabulary with the way from a text to its ids and back.
+    """A vocabulary that converts texts to ids and back.
 
     Attributes:
       vocab_size: V; all ids are below it.
-      pad_id, bos_id, eos_id, unk_id: of the special tokens, see `Special`. Their names in a text are ordinary text.
-      normalization: the name of what `normalized` does, such as "nfkc+lowercase"; empty if it changes nothing.
+      pad_id, bos_id, eos_id, unk_id: the ids of the special tokens, see `Special`. Their names in a text are ordinary
+        text.
+      normalization: the steps of `normalized`, such as "nfkc+lowercase"; empty if it changes nothing.
     """
 
     def __init__(self, vocab_size: int, special: Special, normalization: str) -> None:
@@ -60,15 +61,15 @@ class Subwords(abc.ABC):
 
     @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, without special tokens."""
+        """Returns the ids of each text, without special tokens."""
 
     def decode(self, ids: Int[np.ndarray, " tokens"]) -> str:
-        """The text of some ids, among which padding, begin and end count for nothing."""
+        """Returns the text of ids. Padding, begin and end tokens are skipped."""
         silent = (self.pad_id, self.bos_id, self.eos_id)
         return self._text([token for token in ids.tolist() if token not in silent])
 
     def unknown(self, text: str) -> list[str]:
-        """The characters of a text that become the unknown token; a whole word where only it as a whole does."""
+        """Returns the characters of a text that become the unknown token, and words that do so only as a whole."""
         found: list[str] = []
         words = text.split()
         for word, is_unknown in zip(words, self._are_unknown(words), strict=True):
@@ -81,47 +82,55 @@ class Subwords(abc.ABC):
 
     @abc.abstractmethod
     def normalized(self, text: str) -> str:
-        """The text as decoding its ids would give it if none of its characters were unknown."""
+        """Returns the text that decoding its ids would give if no character were unknown."""
 
     @abc.abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes the vocabulary into a folder, for `load`."""
+        """Writes the vocabulary to a folder, for `load`."""
 
     @property
     def fingerprint(self) -> str:
-        """What tells the vocabulary apart from all others."""
+        """A digest that identifies the vocabulary."""
         return hashlib.sha256(self._content()).hexdigest()
 
     @abc.abstractmethod
     def _text(self, ids: list[int]) -> str:
-        """The text of ids without special tokens but that of the unknown."""
+        """Returns the text of ids that may include the unknown token, but no other special token."""
 
     @abc.abstractmethod
     def _content(self) -> bytes:
-        """All that the vocabulary is."""
+        """Returns the whole vocabulary as bytes."""
 
 
 class LibrarySubwords(Subwords):
-    """A tokenizer of the `tokenizers` library: byte-pair encoding trained here, characters, or a given tokenizer.json.
+    """A tokenizer of the `tokenizers` library: byte pairs or characters trained here, or a given tokenizer.json.
 
-    Decoding an unknown character gives "<unk>".
+    An unknown character is decoded as "<unk>".
     """
 
     def __init__(self, content: str, where: str) -> None:
-        """Args: what a tokenizer.json holds; its name, for messages. Raises UserError if it is none, or as below."""
+        """Opens a tokenizer.
+
+        Args:
+          content: the content of a tokenizer.json.
+          where: its name, for messages.
+        Raises:
+          UserError: if it is not a tokenizer.json, or has no padding or end token.
+        """
         try:
             tokenizer = Tokenizer.from_str(content)
-        except Exception as error:  # the library raises no narrower one
-            fix = "copy the file again, or make it anew with the tokenizers library"
+        except Exception as error:  # the library raises no narrower type
+            fix = "copy the file again, or save it again with the tokenizers library"
             raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
         ids = tokenizer.get_vocab(with_added_tokens=True)
         special = _special(ids, where)
-        self._tokenizer, self._where = _with_ordinary(tokenizer, {name for name in ids if ids[name] in special}), where
+        self._where = where
+        self._tokenizer = _with_ordinary_tokens(tokenizer, {name for name in ids if ids[name] in special})
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.post_processor = None  # special tokens are added here
-        self._tokenizer.encode_special_tokens = True  # as ordinary text, that is
-        # As the library writes it: in a file that it reads, steps may lack the names of their types.
+        self._tokenizer.encode_special_tokens = True  # encodes their names as ordinary text
+        # Read from what the library writes, because in an input file steps may lack their types.
         steps = _normalization(json.loads(tokenizer.to_str()).get("normalizer"))
         super().__init__(max(ids.values(), default=-1) + 1, special, steps)
 
@@ -129,17 +138,17 @@ class LibrarySubwords(Subwords):
         return LibrarySubwords, (self._tokenizer.to_str(), self._where)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, without special tokens."""
+        """Returns the ids of each text, without special tokens."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def normalized(self, text: str) -> str:
-        """The text as decoding its ids would give it if none of its characters were unknown."""
+        """Returns the text that decoding its ids would give if no character were unknown."""
         normalizer = self._tokenizer.normalizer
         return _without_marks(normalizer.normalize_str(text)) if normalizer else text
 
     def save(self, folder: Path) -> None:
-        """Writes tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer` too."""
+        """Writes tokenizer.json and tokenizer_config.json, which `transformers.AutoTokenizer` can also open."""
         _save_tokenizer(folder, Tokenizer.from_str(self._tokenizer.to_str()), self)
 
     def _text(self, ids: list[int]) -> str:
@@ -150,7 +159,7 @@ class LibrarySubwords(Subwords):
 
 
 class WordPieceSubwords(Subwords):
-    """The vocabulary of a BERT. Decoding gives its words with spaces between them, punctuation marks too."""
+    """The vocabulary of a BERT. Decoded words and punctuation marks are separated by spaces."""
 
     def __init__(self, tokenizer: WordPiece) -> None:
         special = Special(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
@@ -158,15 +167,15 @@ class WordPieceSubwords(Subwords):
         self._tokenizer = tokenizer
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, without special tokens."""
+        """Returns the ids of each text, without special tokens."""
         return [np.array(ids, np.int32) for ids in self._tokenizer.encode_batch(texts)]
 
     def normalized(self, text: str) -> str:
-        """The words of the text, with spaces between them."""
+        """Returns the words of the text, separated by spaces."""
         return " ".join(self._tokenizer.words(text))
 
     def save(self, folder: Path) -> None:
-        """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer` too."""
+        """Writes vocab.txt, tokenizer.json and tokenizer_config.json. `transformers.AutoTokenizer` can open them."""
         self._tokenizer.save(folder)
         tokenizer = Tokenizer.from_file(str(folder / _LIBRARY_FILE))
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
@@ -180,24 +189,28 @@ class WordPieceSubwords(Subwords):
 
 
 class SentencePieceSubwords(Subwords):
-    """A SentencePiece model. Decoding an unknown character gives " \u2047 ", as it always does there.
+    """A SentencePiece model. An unknown character is decoded as " \u2047 ", SentencePiece's default.
 
     Attributes:
-      model: the content of its file.
+      model: the content of the model file.
     """
 
     def __init__(self, model: bytes, where: str) -> None:
-        """Args: what the file holds; its name, for messages.
+        """Opens a model.
+
+        Args:
+          model: the content of the model file.
+          where: its name, for messages.
 
         Raises:
-          UserError: no such model, one without an end token, or the package `sentencepiece` is missing.
+          UserError: if the content is not a model, the model has no end token, or `sentencepiece` is not installed.
         """
         self.model, self._where = model, where
         self._processor = processor = sentencepiece_processor(model, where)
         size, end = processor.get_piece_size(), processor.eos_id()
         if end < 0:
             raise _without(where, "an end token (eos)")
-        # Most models have no padding; it gets an id of its own.
+        # Most models have no padding token, so padding gets an additional id.
         pad = size if processor.pad_id() < 0 else processor.pad_id()
         begin = pad if processor.bos_id() < 0 else processor.bos_id()
         special = Special(pad, begin, end, processor.unk_id())
@@ -207,19 +220,19 @@ class SentencePieceSubwords(Subwords):
         return SentencePieceSubwords, (self.model, self._where)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, without special tokens."""
+        """Returns the ids of each text, without special tokens."""
         return [np.array(ids, np.int32) for ids in self._processor.encode(list(texts))]
 
     def normalized(self, text: str) -> str:
-        """The text as decoding its ids would give it if none of its characters were unknown."""
+        """Returns the text that decoding its ids would give if no character were unknown."""
         return sentencepiece_normalized(self._processor, text)
 
     def save(self, folder: Path) -> None:
-        """Writes spm.model, a copy."""
+        """Writes a copy of the model to spm.model."""
         _write(folder, _SENTENCEPIECE_FILE, self.model)
 
     def names(self) -> list[str]:
-        """The V pieces, at their ids; padding has a name of its own."""
+        """Returns the V pieces in the order of their ids. An additional padding token gets an unused name."""
         pieces: list[str] = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         free = next(name for name in itertools.chain(_PADS, map(str, itertools.count())) if name not in pieces)
         return pieces + [free] * (self.vocab_size - len(pieces))
@@ -232,30 +245,31 @@ class SentencePieceSubwords(Subwords):
 
 
 def sentencepiece_processor(model: bytes, where: str) -> Any:
-    """A SentencePiece model, opened by its package. Raises UserError, about `where`, if either is not there."""
+    """Opens a SentencePiece model. Raises UserError about `where` if the package or the model is unusable."""
     try:
-        import sentencepiece  # only those who give such a model need the package
+        import sentencepiece  # optional: needed only for such models
     except ImportError:
         raise UserError(
             where,
-            got="a SentencePiece model, but no package to read it with",
+            got="a SentencePiece model, but the package sentencepiece is not installed",
             expected="the package sentencepiece",
             fix="pip install sentencepiece==0.2.3",
         ) from None
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError) as error:
-        fix = "copy the file again, or give a file that spm_train wrote"
-        raise UserError(where, got=f"no SentencePiece model ({error})", expected="one", fix=fix) from None
+        fix = "copy the file again, or use a file that spm_train wrote"
+        got = f"an invalid SentencePiece model ({error})"
+        raise UserError(where, got=got, expected="a valid model", fix=fix) from None
 
 
 def sentencepiece_normalized(processor: Any, text: str) -> str:
-    """A text as a SentencePiece model of that processor reads it."""
+    """Returns a text as a SentencePiece processor normalizes it."""
     return _without_marks(processor.normalize(text))
 
 
 def load(folder: Path) -> Subwords:
-    """The vocabulary that `save` wrote. Raises UserError if the folder has none."""
+    """Returns the vocabulary that `save` wrote. Raises UserError if the folder has none."""
     if (folder / _SENTENCEPIECE_FILE).exists():
         return SentencePieceSubwords(_read(folder / _SENTENCEPIECE_FILE), str(folder / _SENTENCEPIECE_FILE))
     if (folder / "vocab.txt").exists():
@@ -263,22 +277,22 @@ def load(folder: Path) -> Subwords:
     return _library(folder / _LIBRARY_FILE)
 
 
-def given(path: Path, lowercase: bool) -> Subwords:
-    """The vocabulary that a user names.
+def open_vocabulary(path: Path, lowercase: bool) -> Subwords:
+    """Opens the vocabulary at a path that a config names.
 
     Args:
-      path: a tokenizer.json, a SentencePiece model (`.model` or `.spm`), a vocab.txt, or a folder with one of these
-        names or a `spm.model`.
-      lowercase: the casing of a vocab.txt; the others know theirs.
+      path: a tokenizer.json, a SentencePiece model (`.model` or `.spm`), a vocab.txt, or a folder with a
+        tokenizer.json, a vocab.txt or a `spm.model`.
+      lowercase: the casing of a vocab.txt. Must be False for the other kinds, which define their own casing.
     Raises:
-      UserError: no such file, or none that can be read; `lowercase` for one that knows its casing.
+      UserError: if the file does not exist or cannot be read, or `lowercase` is not allowed.
     """
     is_sentencepiece = path.suffix in (".model", ".spm")
     if (path / "vocab.txt").exists() or not (path.is_dir() or is_sentencepiece or path.suffix == ".json"):
-        return WordPieceSubwords(given_vocabulary(path, lowercase))
+        return WordPieceSubwords(load_wordpiece(path, lowercase))
     if lowercase:
-        expected = f"False, as {path} says itself what becomes of text"
-        fix = "leave it out, and lowercase the text beforehand if that is wanted"
+        expected = f"False, because {path} defines its own casing"
+        fix = "remove the key, and lowercase the text beforehand if necessary"
         raise UserError("config key data.lowercase", got=lowercase, expected=expected, fix=fix)
     if path.is_dir():
         return load(path)
@@ -286,7 +300,7 @@ def given(path: Path, lowercase: bool) -> Subwords:
 
 
 def byte_pair(bpe: Bpe, normalization: str, lowercase: bool) -> LibrarySubwords:
-    """Byte-pair encoding of words as a `Splitter` gives them; the first of its tokens are `SPECIALS`."""
+    """Returns byte-pair encoding over the words of a `Splitter`. The first tokens are `SPECIALS`."""
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(bpe.vocab)}, bpe.merges, unk_token="<unk>"))
     tokenizer.normalizer = _normalizer(normalization, lowercase)
     tokenizer.pre_tokenizer = _SPLIT
@@ -297,7 +311,7 @@ def byte_pair(bpe: Bpe, normalization: str, lowercase: bool) -> LibrarySubwords:
 
 
 def characters(alphabet: Sequence[str]) -> LibrarySubwords:
-    """Every code point a token, spaces too, and nothing normalized; the first tokens are `SPECIALS`."""
+    """Returns a vocabulary of code points, including spaces, without normalization. The first tokens are `SPECIALS`."""
     vocab = {token: i for i, token in enumerate((*SPECIALS, *alphabet))}
     tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
@@ -305,12 +319,12 @@ def characters(alphabet: Sequence[str]) -> LibrarySubwords:
 
 
 class Splitter:
-    """Text as the words within which byte pairs are merged.
+    """Splits text into the words within which byte pairs are merged.
 
-    Text is normalized to NFC or NFKC and, if so asked, lowercased. Line breaks count as spaces. Spaces
-    become WORD_BEGIN, and one more stands before the text, as in SentencePiece. A word is a run of characters, or a
-    single punctuation mark, symbol or other kind of whitespace, with the WORD_BEGIN before it. So text comes back
-    exactly, repeated spaces too. (A WORD_BEGIN in the text itself comes back as a space.)
+    Text is normalized to NFC or NFKC and optionally lowercased. Line breaks count as spaces. As in SentencePiece, each
+    space becomes WORD_BEGIN, and another WORD_BEGIN is added before the text. A word is a run of characters, or a
+    single punctuation mark, symbol or other whitespace character, with the WORD_BEGIN before it. Decoding therefore
+    restores the normalized text exactly, including repeated spaces. (A WORD_BEGIN in the text is decoded as a space.)
 
     >>> Splitter("nfc", lowercase=False).words('A  "new"\\u00a0day')
     ['▁A', '▁', '▁"', 'new', '"', '\\xa0', 'day']
@@ -320,11 +334,11 @@ class Splitter:
         self._normalizer = _normalizer(normalization, lowercase)
 
     def words(self, text: str) -> list[str]:
-        """The words of a text, without spaces."""
+        """Returns the words of a text, with WORD_BEGIN for spaces."""
         return [word for word, _ in _SPLIT.pre_tokenize_str(self._normalizer.normalize_str(text))]
 
     def count_words(self, texts: Iterable[str]) -> Counter[str]:
-        """How often each word occurs in the texts."""
+        """Returns the number of occurrences of each word in the texts."""
         return Counter(itertools.chain.from_iterable(map(self.words, texts)))
 
 
@@ -336,26 +350,26 @@ _SPLIT = pre_tokenizers.Split(
 def _normalizer(normalization: str, lowercase: bool) -> normalizers.Normalizer:
     choice(normalization, ("nfc", "nfkc"), "data.normalization")
     form = normalizers.NFC() if normalization == "nfc" else normalizers.NFKC()
-    # Lowercasing can leave the form: once more, so that normalizing twice changes nothing.
+    # Lowercasing can change the normal form, so it is applied again. Normalizing twice then changes nothing.
     steps = [form, normalizers.Lowercase(), form] if lowercase else [form]
     spaces = normalizers.Replace(Regex(r"[\n\r ]"), WORD_BEGIN)
     return normalizers.Sequence([*steps, spaces, normalizers.Prepend(WORD_BEGIN)])
 
 
 def _normalization(normalizer: Mapping[str, Any] | None) -> str:
-    """The names of the steps of a normalizer in a tokenizer.json, but for those that mark spaces."""
+    """Returns the names of the steps of a normalizer in a tokenizer.json, except those that mark spaces."""
     steps = (normalizer or {}).get("normalizers", [normalizer] if normalizer else [])
     names = (step["type"].lower() for step in steps if step["type"] not in ("Replace", "Prepend"))
     return "+".join(dict.fromkeys(names))
 
 
 def _without_marks(text: str) -> str:
-    """Normalized text with spaces where words begin, but for the one before the text."""
+    """Returns normalized text with WORD_BEGIN replaced by spaces, without the one before the text."""
     return text.replace(WORD_BEGIN, " ").removeprefix(" ")
 
 
-def _with_ordinary(tokenizer: Tokenizer, special: Container[str]) -> Tokenizer:
-    """The tokenizer, its other special tokens than these, such as names of languages, being what a text may have."""
+def _with_ordinary_tokens(tokenizer: Tokenizer, special: Container[str]) -> Tokenizer:
+    """Makes all special tokens other than `special`, such as names of languages, tokens that a text may contain."""
     values = json.loads(tokenizer.to_str())
     others = [token for token in values["added_tokens"] if token["special"] and token["content"] not in special]
     for token in others:
@@ -369,7 +383,7 @@ def _with_specials(tokenizer: Tokenizer) -> LibrarySubwords:
 
 
 def _special(ids: dict[str, int], where: str) -> Special:
-    """The special tokens of a vocabulary, found by their names."""
+    """Returns the special tokens of a vocabulary, found by their names."""
 
     def first(names: Sequence[str]) -> int | None:
         return next((ids[name] for name in names if name in ids), None)
@@ -383,8 +397,9 @@ def _special(ids: dict[str, int], where: str) -> Special:
 
 
 def _without(where: str, token: str) -> UserError:
-    fix = "add the token to the vocabulary, or use another one"
-    return UserError(where, got=f"a vocabulary without {token}", expected="one made for text generation", fix=fix)
+    fix = "add the token to the vocabulary, or use another vocabulary"
+    expected = "a vocabulary for text generation"
+    return UserError(where, got=f"a vocabulary without {token}", expected=expected, fix=fix)
 
 
 def _library(path: Path) -> LibrarySubwords:
@@ -404,7 +419,7 @@ def _read(path: Path) -> bytes:
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Subwords) -> None:
-    """Writes tokenizer.json and tokenizer_config.json, by which transformers gives the ids of a source with its end."""
+    """Writes tokenizer.json and tokenizer_config.json, with which transformers appends the end token to a source."""
     special = {"pad_token": vocabulary.pad_id, "eos_token": vocabulary.eos_id, "unk_token": vocabulary.unk_id}
     if vocabulary.bos_id != vocabulary.pad_id:
         special["bos_token"] = vocabulary.bos_id
@@ -413,7 +428,7 @@ def _save_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Subwords) ->
     tokenizer.post_processor = processors.TemplateProcessing(
         single=["$A", end], special_tokens=[(end, vocabulary.eos_id)]
     )
-    # Names of special tokens in a text are ordinary text, as here.
+    # As here, names of special tokens in a text are ordinary text.
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **names,

@@ -1,9 +1,9 @@
-"""WordPiece: text to the very ids that google-research/bert's `tokenization.py` gives.
+"""WordPiece: converts text to the same ids as `tokenization.py` of google-research/bert.
 
-Normalization and word splitting are ours, on the interpreter's Unicode tables as in Google's code: the
-`tokenizers` library follows older tables and another order of steps, so rare text comes out otherwise there
-(private use, newer scripts, part of CJK extension E, a Greek final sigma). Splitting words into pieces is the
-library's. On English this is also faster than the library's own normalizer.
+Normalization and word splitting are our own and use the interpreter's Unicode tables, as in Google's code. The
+`tokenizers` library uses older tables and another order of steps, so rare text gives different results there (private
+use, newer scripts, part of CJK extension E, a Greek final sigma). The library splits words into pieces. On English this
+is also faster than the library's own normalizer.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ from bertjax.data.text.vocabularies import (
 )
 from bertjax.files import completed
 
-# Words whose pieces are remembered: 20 MB of English ones.
-_KEPT_WORDS = 1 << 16
-_LONGEST_KEPT = 100  # characters
+# The number of words whose pieces are cached; English has this many in 20 MB of text.
+_MAX_CACHED = 1 << 16
+_MAX_CACHED_CHARS = 100  # longer words are not cached
 
-# The blocks that Google's code calls Chinese: Hangul, kana and later extensions are not among them.
+# The blocks that Google's code calls Chinese. Hangul, kana and later extensions are not included.
 _CHINESE = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -48,11 +48,11 @@ _CHINESE = (
 
 
 class Pieces(NamedTuple):
-    """A text's word pieces, and the half-open range of its characters that each came from.
+    """The word pieces of a text, and for each the half-open range of characters that it came from.
 
-    Ranges go from left to right. Those of neighbors overlap where one character is in two pieces (a Hangul
-    syllable); characters that normalization drops are in none or in the middle of one. Combining marks
-    dropped after a piece belong to it.
+    Ranges go from left to right. Neighboring ranges overlap if one character gives two pieces (a Hangul syllable).
+    Characters that normalization drops are in no range or within one. Combining marks dropped after a piece belong to
+    it.
     """
 
     ids: Int32[np.ndarray, " pieces"]
@@ -61,19 +61,19 @@ class Pieces(NamedTuple):
 
 
 class WordPiece:
-    """A vocabulary with the text-to-ids algorithm of BERT. Tokenizers that encode alike are equal.
+    """A vocabulary with BERT's algorithm to convert text to ids. Tokenizers with the same results are equal.
 
     Attributes:
-      vocab: the V tokens, at their ids.
+      vocab: the V tokens, in the order of their ids.
       lowercase: whether text is lowercased and stripped of accents first (an "uncased" model).
-      max_word_chars: the longest word in characters; a longer one is [UNK].
+      max_word_chars: the maximum length of a word in characters; a longer word is [UNK].
       vocab_size: V.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
+      pad_id, unk_id, cls_id, sep_id, mask_id: the ids of the special tokens.
       is_continuation: [V] bool, whether the token continues a word ("##...").
     """
 
     def __init__(self, vocab: Sequence[str], lowercase: bool, max_word_chars: int = GOOGLE_WORD_CHARS) -> None:
-        """Raises UserError if a special token is missing or a token is there twice."""
+        """Builds the tokenizer. Raises UserError if a special token is missing or a token occurs twice."""
         self.vocab = tuple(vocab)
         self.lowercase = lowercase
         self.max_word_chars = max_word_chars
@@ -82,10 +82,10 @@ class WordPiece:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIALS)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.vocab])
         self._model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=max_word_chars)
-        self._pieces = _Remembered(self._word_ids)
-        self._chunks = _Remembered(self._encode_chunk)
+        self._pieces = _Cache(self._word_ids)
+        self._chunks = _Cache(self._encode_chunk)
         self._widths = np.array([len(token.removeprefix(CONTINUATION)) for token in self.vocab])
-        self._widths[self.unk_id] = 0  # as long as its word
+        self._widths[self.unk_id] = 0  # marks [UNK], whose width is that of its word
 
     def __reduce__(self) -> tuple[type["WordPiece"], tuple[tuple[str, ...], bool, int]]:
         return WordPiece, (self.vocab, self.lowercase, self.max_word_chars)
@@ -98,28 +98,29 @@ class WordPiece:
 
     @property
     def key(self) -> list[Any]:
-        """A short JSON-serializable description, equal for equal tokenizers only."""
+        """A short JSON-serializable description; only equal tokenizers have equal keys."""
         vocabulary = hashlib.sha256("\n".join(self.vocab).encode()).hexdigest()
         return [vocabulary, self.lowercase, self.max_word_chars]
 
     @classmethod
     def from_file(cls, path: str | Path, lowercase: bool) -> "WordPiece":
-        """Reads a vocab.txt (see `vocabularies.read_vocab`), the line number (from 0) being a token's id."""
+        """Reads a vocab.txt (see `vocabularies.read_vocab`). The id of a token is its line number, from 0 on."""
         return cls(read_vocab(Path(path)), lowercase)
 
     @classmethod
-    def load(cls, folder: str | Path, otherwise: bool | None = None) -> "WordPiece":
-        """Reads the tokenizer of a Hugging Face folder; arguments and errors are those of `read_folder`."""
-        return cls(*read_folder(Path(folder), otherwise))
+    def load(cls, folder: str | Path, default_lowercase: bool | None = None) -> "WordPiece":
+        """Reads the tokenizer of a Hugging Face folder; see `vocabularies.read_folder`."""
+        return cls(*read_folder(Path(folder), default_lowercase))
 
     def save(self, folder: str | Path, max_length: int | None = None) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer`.
 
-        Its `BertTokenizer` takes words over 100 characters as [UNK], whatever the `max_word_chars` in tokenizer.json.
+        Its `BertTokenizer` encodes words of more than 100 characters as [UNK], and ignores the `max_word_chars` in
+        tokenizer.json.
 
         Args:
-          folder: made if needed.
-          max_length: tokens that a model takes, to which `truncation=True` cuts there; None if that is not told.
+          folder: the folder; created if necessary.
+          max_length: the maximum number of tokens of the model, to which `truncation=True` truncates; None to omit it.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,12 +142,12 @@ class WordPiece:
             path.write_text(text, encoding="utf-8")
 
     def words(self, text: str) -> list[str]:
-        """The normalized words that are then split into pieces."""
+        """Returns the normalized words of a text, before they are split into pieces."""
         return normalize(text, self.lowercase).split()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text or single word, without special tokens; a "[MASK]" in a text is ordinary text."""
-        # Normalization looks at neighboring characters, but never across a space.
+        """Returns the ids of each text or word, without special tokens. A "[MASK]" in a text is ordinary text."""
+        # Texts are split at spaces first, because normalization never depends on characters across a space.
         chunks = self._chunks
         return [[piece for chunk in text.split(" ") for piece in chunks[chunk]] for text in texts]
 
@@ -157,29 +158,29 @@ class WordPiece:
         return [piece for word in self.words(chunk) for piece in self._pieces[word]]
 
     def encode_words(self, words: Sequence[str]) -> list[int]:
-        """The ids of words as they stand, which are not normalized."""
+        """Returns the ids of words without normalizing them."""
         pieces = self._pieces
         return [piece for word in words for piece in pieces[word]]
 
     def encode_with_offsets(self, text: str) -> Pieces:
-        """The ids that `encode_batch` gives for a text, and where in the text each came from."""
+        """Returns the ids of a text, as `encode_batch` does, and the characters that each id came from."""
         words = self.words(text)
         pieces = [self._pieces[word] for word in words]
         ids = np.array([piece for word in pieces for piece in word], np.int32)
         widths = self._widths[ids]
         widths[widths == 0] = [len(word) for word, ids in zip(words, pieces, strict=True) if ids == [self.unk_id]]
-        # Places in the words written one after the other, and the character of the text that each came from.
+        # `stops` are positions in the concatenated words; `sources` maps them to characters of the text.
         stops = np.cumsum(widths)
         sources, reach = _sources(text, self.lowercase)
         return Pieces(ids, sources[stops - widths], reach[sources[stops - 1]])
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """The ids of a text in which every literal "[MASK]" (in capitals) stands for the mask token."""
+        """Returns the ids of a text in which every literal "[MASK]" (in capitals) is the mask token."""
         first, *rest = self.encode_batch(text.split(MASK))
         return first + [token for ids in rest for token in (self.mask_id, *ids)]
 
     def _library_tokenizer(self) -> Tokenizer:
-        """The whole tokenizer as the library has it: equal to ours but for the rare text named above."""
+        """Returns the tokenizer as the library implements it; equal to ours except on the rare text named above."""
         tokenizer = Tokenizer(self._model)
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -194,7 +195,7 @@ class WordPiece:
 
 
 def normalize(text: str, lowercase: bool) -> str:
-    """Text as words separated by spaces: what google-research/bert's `BasicTokenizer` does.
+    """Returns text as words separated by spaces, like `BasicTokenizer` of google-research/bert.
 
     >>> normalize("Où est-ce?\\t東京", lowercase=True).split()
     ['ou', 'est', '-', 'ce', '?', '東', '京']
@@ -206,7 +207,7 @@ def normalize(text: str, lowercase: bool) -> str:
 
 
 def separate_punctuation(text: str) -> str:
-    """Text with spaces around each punctuation mark, as words of BERT have none beside them; nothing else changes.
+    """Returns text with spaces around each punctuation mark and no other change.
 
     >>> separate_punctuation("A bird's-eye view").split()
     ['A', 'bird', "'", 's', '-', 'eye', 'view']
@@ -215,14 +216,14 @@ def separate_punctuation(text: str) -> str:
 
 
 def _sources(text: str, lowercase: bool) -> tuple[Int64[np.ndarray, " visible"], Int64[np.ndarray, " chars"]]:
-    """Where each character of the normalized words came from.
+    """Maps each character of the normalized words to its source.
 
-    What surrounds a character changes which sigma it becomes, and the order of the marks that go with it, but
-    never how many characters it becomes. So counting those that each gives by itself is exact.
+    The neighbors of a character decide which sigma it becomes and the order of its marks, but never the number of
+    characters that it becomes. So counting the characters that each gives alone is exact.
 
     Returns:
-      The index in `text` of each character of the words; and for each character of `text` the end of the
-      combining marks dropped right after it.
+      for each character of the words, its index in `text`; and for each character of `text`, the end of the combining
+      marks that are dropped directly after it.
     """
     counts = np.fromiter(map(_WIDTHS[lowercase].__getitem__, text), np.int64, len(text))
     reach = np.arange(1, len(text) + 1)
@@ -233,13 +234,13 @@ def _sources(text: str, lowercase: bool) -> tuple[Int64[np.ndarray, " visible"],
 
 
 def _clean(char: str) -> str | None:
-    """Whitespace as one space, control characters dropped, spaces around Chinese characters."""
+    """Maps whitespace to a space, drops control characters, and puts spaces around Chinese characters."""
     category = unicodedata.category(char)
     if char in "\t\n\r" or (char.isspace() and category != "Cc"):
         return " "
     if char == "\ufffd" or category in ("Cc", "Cf"):
         return None
-    if category == "Cs":  # half of a surrogate pair cannot reach the library; U+FFFD is [UNK] just as well
+    if category == "Cs":  # the library rejects half of a surrogate pair; U+FFFD is [UNK] as well
         return "\ufffd"
     if any(low <= ord(char) <= high for low, high in _CHINESE):
         return f" {char} "
@@ -247,19 +248,19 @@ def _clean(char: str) -> str | None:
 
 
 def _separate(char: str) -> str:
-    """Spaces around punctuation: Unicode's, and every ASCII symbol."""
+    """Puts spaces around punctuation: Unicode's, and every ASCII symbol."""
     if char in string.punctuation or unicodedata.category(char).startswith("P"):
         return f" {char} "
     return char
 
 
 def _separate_and_strip(char: str) -> str | None:
-    """As `_separate`, and combining marks dropped."""
+    """Drops combining marks, and otherwise does the same as `_separate`."""
     return None if unicodedata.category(char) == "Mn" else _separate(char)
 
 
-class _Remembered(dict[str, list[int]]):
-    """The ids of words, or of texts without spaces. Text repeats its words, so most are looked up."""
+class _Cache(dict[str, list[int]]):
+    """A cache of the ids of words, or of texts without spaces. Most words of a text occur repeatedly."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         super().__init__()
@@ -267,15 +268,15 @@ class _Remembered(dict[str, list[int]]):
 
     def __missing__(self, text: str) -> list[int]:
         ids = self._encode(text)
-        if len(text) <= _LONGEST_KEPT:
-            if len(self) == _KEPT_WORDS:
+        if len(text) <= _MAX_CACHED_CHARS:
+            if len(self) == _MAX_CACHED:
                 self.clear()
             self[text] = ids
         return ids
 
 
 class _Table(dict[int, str | None]):
-    """A rule per character as a table for `str.translate`, filled as characters turn up."""
+    """A table for `str.translate` that applies a rule to each character, computed on first use."""
 
     def __init__(self, rule: Callable[[str], str | None]) -> None:
         super().__init__()
@@ -287,7 +288,7 @@ class _Table(dict[int, str | None]):
 
 
 class _Widths(dict[str, int]):
-    """How many characters of words each character gives by itself, filled as characters turn up."""
+    """The number of characters that each character becomes in normalized words, computed on first use."""
 
     def __init__(self, lowercase: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Vocabulary files, read and checked: vocab.txt and the folders of Hugging Face tokenizers."""
+"""Reads and checks vocabulary files: vocab.txt and the folders of Hugging Face tokenizers."""
 
 import json
 from collections import defaultdict
@@ -16,13 +16,15 @@ _LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreToken
 _MAX_INT = 2**31 - 1
 _LIBRARY_PARTS = {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 _JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
+# A model of another tokenizer was trained on ids that differ from ours.
+_FOREIGN_FIX = "use another model, because this tokenizer encodes text differently from BERT's"
 
 
 def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
-    """Returns token to id; `what` names the vocabulary in messages.
+    """Returns the id of each token; `what` names the vocabulary in messages.
 
     Raises:
-      UserError: a special token is missing, or a token is there twice.
+      UserError: if a special token is missing, or a token occurs twice.
     """
     lines = defaultdict(list)
     for number, token in enumerate(vocab, start=1):
@@ -32,7 +34,7 @@ def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
         raise UserError(
             what,
             got=f"{len(vocab)} tokens without {' '.join(missing)}",
-            expected="one token a line, among them " + " ".join(SPECIALS),
+            expected="one token per line, including " + " ".join(SPECIALS),
             fix="use a BERT vocabulary (vocab.txt)",
         )
     twice = {token: numbers for token, numbers in lines.items() if len(numbers) > 1}
@@ -41,24 +43,25 @@ def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
         raise UserError(
             what,
             got=f"{token!r} on lines {', '.join(map(str, numbers))} ({len(twice)} duplicated tokens in all)",
-            expected="every token once",
+            expected="each token once",
             fix="restore the original file; deleting a line would shift the ids after it",
         )
     return {token: numbers[0] - 1 for token, numbers in lines.items()}
 
 
-def is_bare(vocab: Sequence[str]) -> bool:
-    """Whether there is nothing but special tokens, which stand in for a vocabulary where only settings are checked."""
+def has_only_specials(vocab: Sequence[str]) -> bool:
+    """Returns whether a vocabulary has only special tokens. Such a stand-in is used to check settings."""
     return all(token.startswith("[") and token.endswith("]") for token in vocab)
 
 
 def read_vocab(path: Path) -> list[str]:
-    """Returns the tokens of a vocab.txt: UTF-8, one token a line.
+    """Returns the tokens of a vocab.txt: UTF-8, one token per line.
 
     Raises:
-      UserError: no such file, a folder, not UTF-8, empty, a special token missing, a token twice, no other token.
+      UserError: if the path is not a readable file, the content is empty or not UTF-8, a special token is missing, a
+        token occurs twice, or there are only special tokens.
     """
-    data = _read_bytes(path, fix="give the path of a vocab.txt")
+    data = _read_bytes(path, fix="name a vocab.txt")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -68,29 +71,29 @@ def read_vocab(path: Path) -> list[str]:
             expected="UTF-8",
             fix="save the file as UTF-8",
         ) from error
-    # Not splitlines: U+0085 or U+2028 may be a token.
+    # splitlines is not used, because U+0085 or U+2028 may be a token.
     vocab = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     checked_ids(vocab, str(path))
     _check_words(vocab, str(path))
     return vocab
 
 
-def read_folder(folder: Path, otherwise: bool | None = None) -> tuple[list[str], bool, int]:
-    """Returns the tokens, the casing (whether text is lowercased) and the longest word of a Hugging Face folder.
+def read_folder(folder: Path, default_lowercase: bool | None = None) -> tuple[list[str], bool, int]:
+    """Returns the tokens, whether text is lowercased, and the maximum word length of a Hugging Face folder.
 
-    Reads the tokens from vocab.txt or else tokenizer.json. The casing and the longest word, in characters, are in
-    tokenizer.json or tokenizer_config.json. A folder that does not state the longest word has that of transformers.
+    Reads the tokens from vocab.txt or else tokenizer.json. The casing and the maximum word length, in characters, are
+    in tokenizer.json or tokenizer_config.json. The default maximum word length is that of transformers.
 
     Args:
       folder: the folder.
-      otherwise: the casing if no file tells it.
+      default_lowercase: whether text is lowercased, if no file states it.
     Raises:
-      UserError: neither vocabulary nor casing to be found, unreadable files, or a tokenizer that is not
-        BERT's (other model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese left
-        unsplit, tokens added to its vocabulary).
+      UserError: if there is no vocabulary or no casing, a file is unreadable, or the tokenizer is not BERT's (another
+        model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese not split, tokens
+        added to its vocabulary).
     """
     library, config = _read_library(folder), _read_json(folder / "tokenizer_config.json")
-    lowercase = _casing(folder, library, config, otherwise)
+    lowercase = _casing(folder, library, config, default_lowercase)
     _check_kind(folder, library, config, lowercase)
     path = folder / "vocab.txt"
     vocab = read_vocab(path) if path.exists() else _library_vocab(folder, library)
@@ -100,7 +103,7 @@ def read_folder(folder: Path, otherwise: bool | None = None) -> tuple[list[str],
 
 
 def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
-    """The length of a word beyond which it is [UNK]."""
+    """Returns the length above which a word is [UNK]."""
     stated = (library.get("model") or {}).get(_LONGEST), config.get(_LONGEST)
     longest = next((value for value in stated if value is not None), TRANSFORMERS_WORD_CHARS)
     if type(longest) is not int or not 1 <= longest <= _MAX_INT:
@@ -117,7 +120,7 @@ def _read_bytes(path: Path, fix: str) -> bytes:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is no such file."""
+    """Returns the object in a JSON file, or {} if the file does not exist."""
     if not path.exists():
         return {}
     fix = "restore the file"
@@ -131,7 +134,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_library(folder: Path) -> dict[str, Any]:
-    """The object in a tokenizer.json, its parts of the right types; {} where there is no such file."""
+    """Returns the object in a tokenizer.json after checking the types of its parts, or {} if there is no such file."""
     path = folder / "tokenizer.json"
     library = _read_json(path)
     for part, kind in _LIBRARY_PARTS.items():
@@ -145,14 +148,14 @@ def _read_library(folder: Path) -> dict[str, Any]:
     return library
 
 
-def tells_casing(folder: Path) -> bool:
-    """Returns whether a Hugging Face folder has a file that tells the casing. Raises UserError for unreadable files."""
+def states_casing(folder: Path) -> bool:
+    """Returns whether a file of a Hugging Face folder states the casing. Raises UserError for unreadable files."""
     library, config = _read_library(folder), _read_json(folder / "tokenizer_config.json")
     return (config.get("do_lower_case"), (library.get("normalizer") or {}).get("lowercase")) != (None, None)
 
 
-def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], otherwise: bool | None) -> bool:
-    """Whether a Hugging Face folder's tokenizer lowercases."""
+def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> bool:
+    """Returns whether a Hugging Face folder's tokenizer lowercases."""
     normalizer = library.get("normalizer") or {}
     found = {
         "lowercase": (config.get("do_lower_case"), normalizer.get("lowercase")),
@@ -160,11 +163,11 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], other
         "chinese": (config.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars")),
     }
     first = {key: next((v for v in values if v is not None), None) for key, values in found.items()}
-    lowercase = otherwise if first["lowercase"] is None else first["lowercase"]
+    lowercase = default if first["lowercase"] is None else first["lowercase"]
     if not isinstance(lowercase, bool):
         raise UserError(
             str(folder),
-            got=f"do_lower_case {lowercase}" if lowercase is not None else "nothing that tells the casing",
+            got=f"do_lower_case {lowercase}" if lowercase is not None else "no file that states the casing",
             expected="do_lower_case in tokenizer_config.json, or a BertNormalizer in tokenizer.json",
             fix='write {"do_lower_case": true} (false for a cased model) to tokenizer_config.json, '
             "or set --config.data.lowercase",
@@ -173,14 +176,14 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], other
         raise UserError(
             str(folder),
             got=f"{first}",
-            expected="accents stripped if and only if lowercased, Chinese characters split, as BERT does",
-            fix="use another model; this one's text would be encoded otherwise than in its training",
+            expected="accents stripped if and only if text is lowercased, and Chinese characters split, as in BERT",
+            fix=_FOREIGN_FIX,
         )
     return lowercase
 
 
 def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], lowercase: bool) -> None:
-    """Raises UserError for a tokenizer that splits text otherwise than BERT's does."""
+    """Raises UserError for a tokenizer that splits text differently from BERT's."""
     kinds = {part: (library.get(part) or {}).get("type") for part in _LIBRARY_KINDS}
     sentences = _read_json(folder / "sentence_bert_config.json")
     foreign = [
@@ -195,24 +198,24 @@ def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], l
             f"the tokenizer of {folder}",
             got=", ".join(foreign),
             expected="BERT's own tokenizer: text split at spaces, punctuation and Chinese characters, then WordPiece",
-            fix="use another model; this one's text would be encoded otherwise than in its training",
+            fix=_FOREIGN_FIX,
         )
 
 
 def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
-    """The tokens of a tokenizer.json, in the order of their ids."""
+    """Returns the tokens of a tokenizer.json, in the order of their ids."""
     model = library.get("model") or {}
     if model.get("type") != "WordPiece":
         raise UserError(
             str(folder),
-            got=f"a tokenizer.json of type {model.get('type')}" if library else "no vocab.txt, no tokenizer.json",
+            got=f"a tokenizer.json of type {model.get('type')}" if library else "no vocab.txt and no tokenizer.json",
             expected="a WordPiece vocabulary: vocab.txt or tokenizer.json",
-            fix="give the folder of a BERT model",
+            fix="name the folder of a BERT model",
         )
     ids = model.get("vocab")
     if not isinstance(ids, dict) or {*map(repr, ids.values())} != {*map(repr, range(len(ids)))}:
         got = "ids with gaps or repeats" if ids and isinstance(ids, dict) else "no ids"
-        expected = "the tokens with their ids, 0, 1, and so on"
+        expected = "tokens with the ids 0, 1, ..."
         raise UserError(str(folder / "tokenizer.json"), got=got, expected=expected, fix="restore the file")
     vocab = sorted(ids, key=ids.__getitem__)
     _check_words(vocab, str(folder / "tokenizer.json"))
@@ -220,25 +223,25 @@ def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
 
 
 def _check_words(vocab: Sequence[str], what: str) -> None:
-    """Raises UserError for a vocabulary by which all text is [UNK]; transformers saves one where it found no file."""
-    if is_bare(vocab):
+    """Raises UserError for a vocabulary of special tokens only. transformers saves one if it finds no vocabulary."""
+    if has_only_specials(vocab):
         raise UserError(
             what,
-            got=f"{len(vocab)} special tokens, and no other",
-            expected="a BERT vocabulary, of words and pieces",
-            fix="restore the one that the model was trained with",
+            got=f"only {len(vocab)} special tokens",
+            expected="a BERT vocabulary with words and pieces",
+            fix="restore the vocabulary that the model was trained with",
         )
 
 
 def _check_added(folder: Path, added: Sequence[str], vocab: Sequence[str]) -> None:
-    """Raises UserError if there are tokens that text is searched for beside those of the vocabulary."""
+    """Raises UserError if the tokenizer has added tokens that are not in the vocabulary."""
     known = set(vocab)
     unknown = list(dict.fromkeys(token for token in added if token not in known))
     if unknown:
         raise UserError(
             str(folder),
-            got=f"added tokens that its vocabulary does not have: {', '.join(map(repr, unknown[:5]))}"
+            got=f"added tokens that are not in the vocabulary: {', '.join(map(repr, unknown[:5]))}"
             + (", ..." if len(unknown) > 5 else ""),
-            expected="no tokens but those of the vocabulary, as BERT has",
-            fix="use another model, or delete them from tokenizer.json and added_tokens.json where no text has them",
+            expected="only tokens of the vocabulary",
+            fix="use another model, or delete them from tokenizer.json and added_tokens.json if no text has them",
         )

@@ -1,4 +1,4 @@
-"""Word counts in bounded memory: sorted files of a part of the text each, merged into the most frequent words."""
+"""Counts words in bounded memory: sorted files of partial counts, merged into the most frequent words."""
 
 import heapq
 import itertools
@@ -17,19 +17,19 @@ _log = logging.getLogger(__name__)
 
 WordCount = tuple[str, int]
 
-# A part has this many different words at most, and those of one block more: 100 MB.
+# A part ends when it has this many different words (100 MB), plus those of the last block.
 _DIFFERENT_WORDS = 1 << 19
-# Where words repeat, it ends after so many in all (some 200 MB of text), so that interrupted work is not lost.
+# A part also ends after this many words in total (about 200 MB of text), so that an interruption loses little work.
 _WORDS = 1 << 25
-# Words that take part in the training of a vocabulary, which holds about a kilobyte for each: of a larger number, the
-# rarest are not merged. The articles and novels in some 400 MB of English have as many.
+# The number of words used to train a vocabulary, which takes about a kilobyte of memory for each. Rarer words are not
+# merged. About 400 MB of English articles and novels have this many words.
 MAX_WORDS = 1 << 19
-# Files that are merged at once, each of which is open.
+# The number of files that are open at once during a merge.
 _FILES = 256
 
 
 def write_parts(blocks: Iterable[tuple[int, Counter[str]]], parts: Parts) -> None:
-    """Adds up the counts of blocks, each with its number of documents, and writes them in parts."""
+    """Adds up the counts of blocks, each with its number of documents, and writes them as parts."""
     total: Counter[str] = Counter()
     num_documents = num_words = 0
     for block_documents, counts in blocks:
@@ -44,22 +44,22 @@ def write_parts(blocks: Iterable[tuple[int, Counter[str]]], parts: Parts) -> Non
         _write_part(total, num_documents, parts)
 
 
-class Frequent(NamedTuple):
-    """What a vocabulary is trained on."""
+class TrainingCounts(NamedTuple):
+    """The counts from which a vocabulary is trained."""
 
-    words: dict[str, int]  # the most frequent ones
-    characters: Counter[str]  # of all words, those left out too
+    words: dict[str, int]  # the most frequent words
+    characters: Counter[str]  # the characters of all words
 
 
-def most_frequent(paths: Sequence[Path], folder: Path) -> Frequent:
-    """The `MAX_WORDS` most frequent words of all parts, counted exactly.
+def most_frequent(paths: Sequence[Path], folder: Path) -> TrainingCounts:
+    """Returns the exact counts of the `MAX_WORDS` most frequent words of all parts.
 
-    Ties go by checksum: by code point, text without spaces, whose clauses are words that come once, would keep those
-    that begin with some characters alone.
+    Ties go by checksum. In text without spaces most words are clauses that occur once, and ties by code point would
+    keep only clauses that begin with certain characters.
 
     Args:
       paths: the files that `write_parts` wrote.
-      folder: where to put files in between, if there are many parts.
+      folder: a folder for intermediate files, needed if there are many parts.
     """
     for level in itertools.count():
         if len(paths) <= _FILES:
@@ -72,12 +72,12 @@ def most_frequent(paths: Sequence[Path], folder: Path) -> Frequent:
     words = track(_counting(_merged(paths), characters), "merging word counts", "words")
     kept = dict(heapq.nsmallest(MAX_WORDS, words, key=_by_frequency))
     if len(kept) == MAX_WORDS:
-        _log.info("the %d most frequent words train the vocabulary; rarer ones give it but characters", MAX_WORDS)
-    return Frequent(kept, characters)
+        _log.info("training on the %d most frequent words; rarer words contribute only their characters", MAX_WORDS)
+    return TrainingCounts(kept, characters)
 
 
 def _counting(words: Iterable[WordCount], characters: Counter[str]) -> Iterator[WordCount]:
-    """Passes on words, adding up their characters."""
+    """Passes on words, and adds up the counts of their characters."""
     for word, count in words:
         for char in word:
             characters[char] += count
@@ -90,12 +90,12 @@ def _by_frequency(word_count: WordCount) -> tuple[int, int, str]:
 
 
 def _write_part(counts: Counter[str], num_documents: int, parts: Parts) -> None:
-    with parts.adding(num_documents) as path:
+    with parts.add(num_documents) as path:
         _write(sorted(counts.items()), path)
 
 
 def _write(counts: Iterable[WordCount], path: Path) -> None:
-    """Writes a word, a space and its count a line; words have no spaces."""
+    """Writes one line per word: the word, a space and its count. Words contain no spaces."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{word} {count}\n" for word, count in counts)
 
@@ -108,7 +108,7 @@ def _read(path: Path) -> Iterator[WordCount]:
 
 
 def _merged(paths: Sequence[Path]) -> Iterator[WordCount]:
-    """The sums of the counts in files that are sorted by word, sorted likewise."""
+    """Yields the summed counts of files that are sorted by word, in the same order."""
     everything = heapq.merge(*map(_read, paths))
     for word, group in itertools.groupby(everything, key=itemgetter(0)):
         yield word, sum(count for _, count in group)

@@ -1,7 +1,7 @@
-"""Makes a WordPiece vocabulary from word counts, the same bytes on every run and machine.
+"""Trains a WordPiece vocabulary from word counts; the result is the same on every run and machine.
 
-Byte-pair merges over words, as in Hugging Face's `WordPieceTrainer`, whose results differ from run to run
-because ties between equally frequent pairs follow hash order. Here every tie has a rule.
+The algorithm is byte-pair merging over words, as in Hugging Face's `WordPieceTrainer`. That trainer's results differ
+from run to run, because it orders equally frequent pairs by hash. Here every tie has a rule.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ MIN_VOCAB_SIZE = 2 * len(SPECIALS)
 
 
 def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
-    """How often each word, as the tokenizer splits them, occurs in the texts."""
+    """Returns the number of occurrences of each word, as the tokenizer splits words."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalize(text, lowercase).split())
@@ -25,30 +25,30 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
 
 
 def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, int] | None = None) -> list[str]:
-    """A vocabulary of at most `vocab_size` tokens, in the order of their ids.
+    """Trains a vocabulary of at most `vocab_size` tokens. Returns them in the order of their ids.
 
-    First the special tokens, then the most frequent characters (a thousand at most, or what fits), each with
-    its "##" form if it occurs inside a word, then merges: while there is room, the most frequent pair of
-    neighboring pieces becomes a piece. Ties between characters go by code point, between pairs by their two
-    pieces in code-point order. Pairs seen once are not merged, so a small corpus gives fewer tokens than
-    asked. Words with a character outside the alphabet, or over 200 characters, are [UNK] when encoded and
-    so take no part in the merges.
+    The vocabulary has the special tokens first, then the most frequent characters (at most a thousand, or as many as
+    fit), each also with "##" if it occurs inside a word, then the merged pieces. Each merge joins the most frequent
+    pair of neighboring pieces. Ties between characters go by code point; ties between pairs go to the pair whose
+    pieces are first in code-point order. Pairs that occur once are not merged, so a small corpus gives fewer tokens
+    than requested. Words with a character outside the alphabet, or of more than 200 characters, are encoded as [UNK],
+    so they are not used for merges.
 
     Args:
-      counts: occurrences of each word, as `count_words` gives them; their order has no influence. About a kilobyte
-        of memory is used for each (see `word_counts.MAX_WORDS`).
-      vocab_size: the most tokens wanted.
-      characters: occurrences of each character, those of words that are too rare to be in `counts` included; None if
-        there are no other words. A character of such words alone gets both forms.
+      counts: the occurrences of each word, from `count_words`, in any order. Each word takes about a kilobyte of
+        memory (see `word_counts.MAX_WORDS`).
+      vocab_size: the maximum number of tokens.
+      characters: the occurrences of each character, including those of words too rare to be in `counts`; None if
+        `counts` has all words. A character that occurs only in such rare words gets both forms.
     Raises:
-      UserError: no words, or a `vocab_size` below 10.
+      UserError: if there are no words, or `vocab_size` is below 10.
     """
     if vocab_size < MIN_VOCAB_SIZE:
         raise UserError(
             "vocabulary size",
             got=vocab_size,
             expected=f"at least {MIN_VOCAB_SIZE}",
-            fix="ask for more tokens",
+            fix="raise the vocabulary size",
         )
     if not counts:
         raise UserError("training a vocabulary", got="no words", expected="text", fix="check the source files")
@@ -61,7 +61,7 @@ def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, i
 
 
 def _alphabet(counts: Mapping[str, int], room: int, characters: Mapping[str, int]) -> list[str]:
-    """The most frequent characters in both forms: as many as have room; plain ones first, by code point."""
+    """Returns the most frequent characters that fit, by code point: first the plain forms, then the "##" forms."""
     frequency: Counter[str] = Counter()
     inside: set[str] = set()
     for word, count in counts.items():
@@ -81,8 +81,8 @@ def _alphabet(counts: Mapping[str, int], room: int, characters: Mapping[str, int
 
 
 def _split_words(counts: Mapping[str, int], alphabet: Iterable[str]) -> Iterator[tuple[list[str], int]]:
-    """The pieces of the words that have no unknown ones."""
-    pieces = {piece: piece for piece in alphabet}  # one string object for each, however many words hold it
+    """Yields the pieces and the count of each word without unknown characters."""
+    pieces = {piece: piece for piece in alphabet}  # all words share one string object per character
     for word, count in counts.items():
         split = [pieces.get(word[0]), *(pieces.get(CONTINUATION + char) for char in word[1:])]
         known = [piece for piece in split if piece is not None]

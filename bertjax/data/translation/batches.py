@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from jaxtyping import Int64
 
-from bertjax.data.rows.layout import Layout, places_in_groups
+from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.stored import Fields, Ragged, Row, fields_of
 from bertjax.errors import UserError
 
@@ -72,7 +72,7 @@ class PairRows:
         batch: dict[str, np.ndarray] = {"weights": (sizes > 0).astype(np.float32)}
         for side, names in zip(self._sides, _FIELDS, strict=True):
             layout = Layout.of(side.lengths[instances], sizes)
-            values = (side.tokens(instances), 1 + layout.number[layout.instance], layout.place)
+            values = (side.tokens(instances), 1 + layout.number[layout.instance], layout.position)
             for name, value in zip(names, values, strict=True):
                 batch[name] = layout.spread_tokens(value.astype(np.int32), (len(sizes), length))
         return batch
@@ -113,4 +113,4 @@ class _Side:
     def tokens(self, numbers: Indices) -> np.ndarray:
         """The tokens of the sequences of these numbers, one after another."""
         lengths = self.lengths[numbers]
-        return self._ids[np.repeat(self._starts[numbers], lengths) + places_in_groups(lengths)]
+        return self._ids[np.repeat(self._starts[numbers], lengths) + positions_in_groups(lengths)]

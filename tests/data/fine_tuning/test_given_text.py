@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from bertjax.data.fine_tuning.given_text import GivenText
-from bertjax.data.text.given_vocabulary import VocabularyConfig, given_vocabulary
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.errors import UserError
 from tests.tiny import check_told
 
@@ -125,10 +125,10 @@ def test_a_source_that_is_not_there(home, key):
 
 def test_a_folder_of_another_casing(home):
     check_told(
-        told(lambda: given_vocabulary(home / "uncased", lowercase=False)),
+        told(lambda: load_wordpiece(home / "uncased", lowercase=False)),
         what="config key data.lowercase",
         got="False",
-        expected="True, as the tokenizer in",
+        expected="True, the casing of the tokenizer in",
         fix="--config.data.lowercase=True",
     )
 
@@ -137,10 +137,10 @@ def test_a_file_and_a_folder_of_googles_take_any_casing(home):
     (home / "bert_config.json").write_text(json.dumps({}))
     for path in (home, home / "vocab.txt"):
         for lowercase in (True, False):
-            assert given_vocabulary(path, lowercase).lowercase is lowercase
+            assert load_wordpiece(path, lowercase).lowercase is lowercase
 
 
 def test_the_folder_inside_that_of_older_sentence_transformers(home):
     (home / "outer").mkdir()
     shutil.move(home / "uncased", home / "outer" / "0_Transformer")
-    assert given_vocabulary(home / "outer", lowercase=True).vocab == VOCABULARY
+    assert load_wordpiece(home / "outer", lowercase=True).vocab == VOCABULARY

@@ -235,5 +235,5 @@ def test_wrong_splits(tmp_path):
         splits(source, valid_fraction=0.0)
     with pytest.raises(UserError, match=r"text\.conll:3: got a row of 1 column.*on_bad_row=skip"):
         splits(source)
-    with pytest.raises(UserError, match=r"got 0 of 3 rows of .*text\.conll held out; expected some rows to train on"):
+    with pytest.raises(UserError, match=r"got 0 of 3 rows of .*text\.conll in the validation split; expected at"):
         splits(source, valid_fraction=1e-6, on_bad_row="skip")

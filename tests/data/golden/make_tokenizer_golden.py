@@ -1,11 +1,11 @@
-"""Makes tokenizer.json.gz with the ids that google-research/bert's own code gives; or compares with it live.
+"""Writes tokenizer.json.gz with the ids of google-research/bert's own code, or compares our ids with it.
 
     python tests/data/golden/make_tokenizer_golden.py PATH/TO/tokenization.py DATA_FOLDER
     python tests/data/golden/make_tokenizer_golden.py PATH/TO/tokenization.py DATA_FOLDER --verify 20000
 
 DATA_FOLDER holds vocab/bert-base-{cased,uncased}-vocab.txt and, for --verify, any text as */*.txt.gz under
-wikipedia_en. Run it with the oldest supported Python: characters assigned in later versions of Unicode would
-get other ids under the earlier ones.
+wikipedia_en. Run it with the oldest supported Python, because earlier versions give other ids for characters that
+later versions of Unicode have added.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 
 GOLDEN = Path(__file__).with_name("tokenizer.json.gz")
 CASES = 2000
-BLOCK = 100  # cases to a digest
+BLOCK = 100  # cases per digest
 
-# Chosen because some implementation gets each of them wrong.
+# Some implementation encodes each of these texts incorrectly.
 HARD = (
     "",
     " \t\r\n\u3000\u2028\u2029\x85\x1c\x0b",
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def load_google(path: Path) -> types.ModuleType:
-    """The module in `path`, without TensorFlow, which it only needs to open files."""
+    """Returns the module in `path` without TensorFlow, which it needs only to open files."""
     sys.modules["tensorflow"] = types.ModuleType("tensorflow")
     spec = importlib.util.spec_from_file_location("google_tokenization", path)
     module = importlib.util.module_from_spec(spec)
@@ -99,7 +99,7 @@ def digest(ids: Sequence[list[int]]) -> str:
 
 
 def small_vocab(google: types.ModuleType, texts: Sequence[str]) -> list[str]:
-    """Every character of the words in both forms and some longer pieces, so that little is [UNK]."""
+    """Returns a vocabulary that gives few [UNK]: every character of the words in both forms, and some longer pieces."""
     tokens = set()
     for number, text in enumerate(texts):
         for lowercase in (True, False):
@@ -113,7 +113,7 @@ def small_vocab(google: types.ModuleType, texts: Sequence[str]) -> list[str]:
 
 
 def fuzz(seed: int, longest: int) -> Iterator[str]:
-    """Endless random texts: words of one script or of all of Unicode, odd spaces, marks, overlong words."""
+    """Yields random texts without end: words of one script or of all of Unicode, odd spaces, marks, overlong words."""
     rng = random.Random(seed)
     ranges = [
         *[(0x21, 0x7E)] * 3,
@@ -137,7 +137,7 @@ def fuzz(seed: int, longest: int) -> Iterator[str]:
 
 
 def known_char(rng: random.Random, low: int, high: int) -> str:
-    """A character that Unicode has assigned, or never will."""
+    """Returns a character that Unicode has assigned or will never assign."""
     while True:
         char = chr(rng.randint(low, high))
         if unicodedata.category(char) != "Cn" or ord(char) & 0xFFFE == 0xFFFE:

@@ -301,6 +301,6 @@ def test_every_instance_fits_into_a_packed_row(seq_len, next_sentence, objective
     )
     room = config.room
     assert room.tokens == seq_len
-    assert len(room.wanted) == seq_len + 1
-    assert 1 <= max(room.wanted) <= room.predictions
+    assert len(room.per_instance) == seq_len + 1
+    assert 1 <= max(room.per_instance) <= room.predictions
     assert room.segments >= 1

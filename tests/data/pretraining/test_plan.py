@@ -131,7 +131,7 @@ def test_packed_rows_hold_no_more_than_they_may(tmp_path, block):
     assert (sizes >= 1).all()
     assert sizes.max() <= PACKING.segments
     assert np.add.reduceat(lengths, rows.first[:-1]).max() <= PACKING.tokens
-    assert np.add.reduceat(np.array(PACKING.wanted)[lengths], rows.first[:-1]).max() <= PACKING.predictions
+    assert np.add.reduceat(np.array(PACKING.per_instance)[lengths], rows.first[:-1]).max() <= PACKING.predictions
 
 
 def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_uniform):

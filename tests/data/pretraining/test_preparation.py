@@ -76,7 +76,9 @@ def test_words_are_counted_whatever_the_workers_and_blocks(
 def test_a_text_too_small_for_its_vocabulary_is_told(caplog):
     with caplog.at_level(logging.WARNING):
         words = {"Aa": 1, "aa": 1, "ab": 1}
-        vocab = preparation.train_vocabulary(word_counts.Frequent(words, collections.Counter("".join(words))), 100)
+        vocab = preparation.train_vocabulary(
+            word_counts.TrainingCounts(words, collections.Counter("".join(words))), 100
+        )
     assert {"A", "##a", "a", "##b"} < set(vocab)
     assert f"only {len(vocab)} of the 100 tokens" in caplog.text
 

@@ -83,7 +83,7 @@ def test_what_is_wrong_with_a_share_is_told_of_the_first(files, make_config, tmp
 
 def work(documents, workers, parts):
     for _ in documents:
-        with parts.adding(1) as path:
+        with parts.add(1) as path:
             path.write_text("done")
 
 
@@ -162,7 +162,7 @@ def test_the_documentation_is_one_share():
 def test_without_the_library_it_is_told_before_anything_is_written(make_config, tmp_path, monkeypatch):
     for name in ("apache_beam", "apache_beam.runners", "apache_beam.runners.runner"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=r"data\.beam\.runner=DirectRunner: got a library that is not there"):
+    with pytest.raises(UserError, match=r"data\.beam\.runner=DirectRunner: got a runner whose library is not"):
         prepare(make_config(beam=HERE), tmp_path)
     assert not (tmp_path / "prepared").exists()
 
@@ -173,14 +173,14 @@ def test_without_the_library_it_is_told_before_anything_is_written(make_config, 
         (
             "DirectRunner",
             ("--direct_running_mode=multi_threading",),
-            "direct_running_mode=multi_threading; expected proc",
+            "direct_running_mode=multi_threading; expected work",
         ),
         (
             "DirectRunner",
             ("--direct_running_mode", "multi_threading"),
-            "direct_running_mode=multi_threading; expected proc",
+            "direct_running_mode=multi_threading; expected work",
         ),
-        ("", ("--direct_num_workers=2",), r".*direct_num_workers=2.*, and no runner; expected none"),
+        ("", ("--direct_num_workers=2",), r".*direct_num_workers=2.* without a runner; expected no options"),
     ],
 )
 def test_options_that_lose_records_or_do_nothing_are_refused(runner, options, got):

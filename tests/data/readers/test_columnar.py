@@ -1,4 +1,4 @@
-"""Parquet and Arrow files give the rows of the JSON lines that they were made of."""
+"""Tests that Parquet and Arrow files give the rows of the JSON lines that they were made from."""
 
 import json
 
@@ -21,7 +21,7 @@ FEATURES = {"info": {"features": {"label": {"names": ["no", "yes", "maybe"], "_t
 
 
 def write(folder, rows=ROWS, named=False):
-    """The same rows in files of all kinds."""
+    """Writes the same rows to files of all kinds."""
     table = pyarrow.Table.from_pylist(rows)
     if named:
         table = table.replace_schema_metadata({"huggingface": json.dumps(FEATURES)})
@@ -42,7 +42,7 @@ def read(source, on_bad_row="stop"):
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "file.arrow", "stream.arrow", "hf:"])
-def test_rows_are_those_of_json_lines(tmp_path, name):
+def test_rows_equal_those_of_json_lines(tmp_path, name):
     write(tmp_path)
     source = f"hf:{tmp_path}" if name == "hf:" else tmp_path / name
     found = read(source)
@@ -51,7 +51,7 @@ def test_rows_are_those_of_json_lines(tmp_path, name):
     assert tables.fingerprint(str(source), "data.source")[0]["bytes"] > 0
 
 
-def test_numbers_of_classes_with_names_are_the_names(tmp_path):
+def test_class_numbers_are_read_as_class_names(tmp_path):
     write(tmp_path, named=True)
     for name in ("rows.parquet", "stream.arrow"):
         assert [row.values["label"] for row in read(tmp_path / name)] == ["no", "yes", "maybe"] * 3
@@ -59,7 +59,7 @@ def test_numbers_of_classes_with_names_are_the_names(tmp_path):
         assert tables.class_names(str(tmp_path / name), "data.source", "sentence") == ()
 
 
-def test_labeled_text_is_read_from_both_alike(tmp_path):
+def test_labeled_text_is_the_same_from_all_formats(tmp_path):
     write(tmp_path, [{"sentence": row["sentence"], "label": str(row["label"])} for row in ROWS])
     values = {"valid_source": "", "valid_fraction": 0.3, "header": True, "separator": "", "on_bad_row": "stop"}
     values |= {"text_columns": ("sentence",), "label_column": "label"}
@@ -70,7 +70,7 @@ def test_labeled_text_is_read_from_both_alike(tmp_path):
     assert splits[0] == splits[1] and all(splits[0])
 
 
-def test_text_that_is_none_is_a_bad_row(tmp_path):
+def test_text_that_is_not_utf8_is_a_bad_row(tmp_path):
     table = pyarrow.table({"sentence": pyarrow.array([b"a", b"caf\xe9", b"b\0", b"c"]).cast(pyarrow.binary())})
     bad = pyarrow.table({"sentence": pyarrow.StringArray.from_buffers(4, *table["sentence"].chunk(0).buffers()[1:])})
     parquet.write_table(bad, tmp_path / "rows.parquet")
@@ -81,7 +81,7 @@ def test_text_that_is_none_is_a_bad_row(tmp_path):
 
 @pytest.mark.parametrize("name", ["rows.parquet", "file.arrow", "stream.arrow"])
 @pytest.mark.parametrize("keeps", [0, 0.5, 0.9])
-def test_damage_is_told(tmp_path, name, keeps):
+def test_damage_is_reported(tmp_path, name, keeps):
     write(tmp_path)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: int(keeps * len(content))])
@@ -90,10 +90,10 @@ def test_damage_is_told(tmp_path, name, keeps):
         read(tmp_path / name)
 
 
-def test_folders_that_are_no_dataset(tmp_path):
+def test_folders_that_are_not_datasets_are_errors(tmp_path):
     (tmp_path / "train").mkdir()
     write(tmp_path / "train")
-    with pytest.raises(UserError, match=r"got a folder of the splits train; .*Fix: name the folder of a split"):
+    with pytest.raises(UserError, match=r"got a folder with the splits train; .*Fix: name the folder of one split"):
         columnar.find_files(f"hf:{tmp_path}", "data.source")
     with pytest.raises(UserError, match=r"data\.source=hf:.*none: got no readable state\.json"):
         columnar.find_files(f"hf:{tmp_path}/none", "data.source")
@@ -102,7 +102,7 @@ def test_folders_that_are_no_dataset(tmp_path):
         columnar.find_files(f"hf:{tmp_path}/train", "data.source")
 
 
-def test_a_file_to_predict_on_is_a_table(tmp_path):
+def test_prediction_reads_tables(tmp_path):
     write(tmp_path)
     for name in ("rows.parquet", "file.arrow"):
         rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("sentence",), True, BadRows("stop"))
@@ -125,7 +125,7 @@ def write_stream(path, table, closes=True):
         path.write_bytes(content)
 
 
-def test_a_value_that_python_cannot_hold_is_none(tmp_path):
+def test_a_value_that_python_cannot_represent_is_none(tmp_path):
     kinds = {"ns": pyarrow.timestamp("ns"), "us": pyarrow.timestamp("us"), "gap": pyarrow.duration("ns")}
     columns = {name: pyarrow.array([1, 2**62 + 1], kind) for name, kind in kinds.items()}
     parquet.write_table(pyarrow.table({"sentence": ["a", "b"], **columns}), tmp_path / "rows.parquet")
@@ -134,7 +134,7 @@ def test_a_value_that_python_cannot_hold_is_none(tmp_path):
     assert second == {"sentence": "b", "ns": None, "us": None, "gap": None}
 
 
-def test_values_that_point_nowhere_are_damage(tmp_path):
+def test_offsets_out_of_range_are_damage(tmp_path):
     column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 9]), ["a"], safe=False)
     write_stream(tmp_path / "rows.arrow", pyarrow.table({"sentence": column}))
     for on_bad_row in ("stop", "skip"):
@@ -142,29 +142,29 @@ def test_values_that_point_nowhere_are_damage(tmp_path):
             read(tmp_path / "rows.arrow", on_bad_row)
 
 
-def test_a_stream_without_its_end_is_damage(tmp_path):
+def test_a_stream_without_its_end_mark_is_damaged(tmp_path):
     write_stream(tmp_path / "rows.arrow", pyarrow.Table.from_pylist(ROWS), closes=False)
-    with pytest.raises(UserError, match=r"incomplete Arrow file \(the mark at its end is missing\)"):
+    with pytest.raises(UserError, match=r"incomplete Arrow file \(its end mark is missing\)"):
         read(tmp_path / "rows.arrow")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"none\.parquet: got an unreadable file \(No such file"):
         tables.read_input(str(tmp_path / "none.parquet"), "data.text_columns", (), True, BadRows("stop"))
 
 
-def test_two_columns_of_a_name(tmp_path):
+def test_two_columns_of_one_name_are_an_error(tmp_path):
     table = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array([1])], names=["x", "x"])
     parquet.write_table(table, tmp_path / "rows.parquet")
-    with pytest.raises(UserError, match=r"rows\.parquet: got two columns 'x'; expected a name for each"):
+    with pytest.raises(UserError, match=r"rows\.parquet: got two columns 'x'; expected unique column names"):
         read(tmp_path / "rows.parquet")
 
 
-def test_classes_without_a_name(tmp_path):
+def test_a_class_without_a_name_is_an_error(tmp_path):
     write(tmp_path, [{"sentence": "x", "label": label} for label in (2, -1, 3, -2, 0, None)], named=True)
     for name in ("rows.parquet", "stream.arrow"):
         assert [row.values["label"] for row in read(tmp_path / name, "skip")] == ["maybe", None, "no", None]
-        with pytest.raises(UserError, match=r"row 3: got class 3 in column 'label'; expected 0 to 2, which the file"):
+        with pytest.raises(UserError, match=r"row 3: got class 3 in column 'label'; expected 0 to 2, the classes"):
             read(tmp_path / name)
 
 
@@ -178,14 +178,14 @@ def test_classes_without_a_name(tmp_path):
         {"label": [{"names": ["a", "b", "c"], "_type": "ClassLabel"}]},
     ],
 )
-def test_metadata_that_does_not_name_classes(tmp_path, features, monkeypatch):
+def test_metadata_without_class_names_is_ignored(tmp_path, features, monkeypatch):
     monkeypatch.setitem(FEATURES["info"], "features", features)
     write(tmp_path, named=True)
     assert [row.values for row in read(tmp_path / "rows.parquet")] == ROWS
     assert tables.class_names(str(tmp_path / "rows.parquet"), "data.source", "label") == ()
 
 
-def test_names_of_classes_in_some_files_only(tmp_path):
+def test_class_names_in_some_files_only_are_an_error(tmp_path):
     for name, named in (("a", True), ("b", False)):
         (tmp_path / name).mkdir()
         write(tmp_path / name, named=named)
@@ -195,7 +195,7 @@ def test_names_of_classes_in_some_files_only(tmp_path):
 
 
 @pytest.mark.parametrize("separator", ["", "\t"])
-def test_a_columnar_file_that_is_gzipped(tmp_path, separator):
+def test_a_gzipped_columnar_file_is_an_error(tmp_path, separator):
     path = tmp_path / "rows.parquet.gz"
     path.write_bytes(b"\x1f\x8b")
     with pytest.raises(UserError, match=r"rows\.parquet\.gz.*got a gzipped Parquet or Arrow file.*Fix: unpack it"):
@@ -204,9 +204,9 @@ def test_a_columnar_file_that_is_gzipped(tmp_path, separator):
         list(tables.read_input(str(path), "data.text_columns", ("sentence",), True, BadRows("stop")) or ())
 
 
-def test_a_dataset_of_chosen_rows(tmp_path):
+def test_a_dataset_with_indices_is_an_error(tmp_path):
     write(tmp_path)
     state = {"_data_files": [{"filename": "stream.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}
     (tmp_path / "state.json").write_text(json.dumps(state))
-    with pytest.raises(UserError, match=r"chosen by indices.*flatten_indices"):
+    with pytest.raises(UserError, match=r"selects rows by indices.*flatten_indices"):
         columnar.find_files(f"hf:{tmp_path}", "data.source")

@@ -27,7 +27,7 @@ def last(): return "no docstring is here"
 '''
 
 
-# Topics and, in the order of their names, the first modules.
+# The topics, and the first modules by name.
 FIRST = 100
 
 
@@ -88,7 +88,7 @@ def test_paragraphs(text, expected):
     assert documentation.paragraphs(text) == expected
 
 
-def test_docstrings_come_in_source_order_and_nothing_is_run(library):
+def test_docstrings_come_in_source_order_and_no_module_is_imported(library):
     (library / "b.py").write_text(SOURCE + "\nraise SystemExit\n")
     (library / "a").mkdir()
     (library / "a/z.py").write_text('"""A second module comes first."""')
@@ -115,7 +115,7 @@ def test_docstrings_come_in_source_order_and_nothing_is_run(library):
     ]
 
 
-def test_fingerprint_follows_names_and_content(library):
+def test_fingerprint_depends_on_names_and_content(library):
     first = documentation.fingerprint()
     (library / "a.py").write_text("x = 1")
     second = documentation.fingerprint()
@@ -128,7 +128,7 @@ def test_fingerprint_follows_names_and_content(library):
     assert documentation.fingerprint() == third
 
 
-def test_a_python_without_sources_is_told(library):
+def test_a_python_without_sources_is_reported(library):
     (library / "pydoc_data/topics.py").unlink()
     for use in (documentation.fingerprint, lambda: list(documentation.documents())):
         with pytest.raises(UserError, match=r"no pydoc_data/topics\.py.*data\.source to your own files"):
@@ -140,13 +140,13 @@ def check_is_clean_prose(paragraphs):
         assert paragraph == " ".join(paragraph.split())
         assert sum(map(str.isalpha, paragraph)) > len(paragraph) / 2
     assert not any(paragraph.startswith(">>>") for paragraph in paragraphs)
-    # Terms may be joined to what follows them, but few paragraphs are lists of names.
+    # A term may be joined to the text that follows it, but few paragraphs are lists of names.
     ends = sum(paragraph.rstrip("\"')”").endswith((".", ":", "!", "?", ";")) for paragraph in paragraphs)
     assert ends > 0.75 * len(paragraphs)
 
 
 @pytest.mark.slow
-def test_this_pythons_documentation_is_a_corpus_of_clean_prose():
+def test_the_documentation_of_this_python_is_clean_prose():
     corpus = list(documentation.documents())
     names = [name for name, _ in corpus]
     assert len(set(names)) == len(names) > 500
@@ -159,7 +159,7 @@ def test_this_pythons_documentation_is_a_corpus_of_clean_prose():
     check_is_clean_prose(paragraphs)
 
 
-def test_this_pythons_documentation_begins_with_clean_prose(first_documents):
+def test_the_first_documents_of_this_python_are_clean_prose(first_documents):
     paragraphs = [paragraph for _, document in first_documents for paragraph in document]
     assert len(paragraphs) > FIRST
     assert first_documents[-1][0].endswith(".py")

@@ -13,7 +13,7 @@ MADE_WITH = {"layers": [-1], "pooling": "word"}
 
 
 def record(counts, size=3, dtype=np.float32, seed=0):
-    """Vectors of a text, or of a pair, with so many words each."""
+    """Returns random vectors of a text, or of a pair, with the given numbers of words."""
     rng, count = np.random.default_rng(seed), sum(counts)
     units = [f"wörd\u2028{i}\n" for i in range(count)]
     pair = {"second": counts[0]} if len(counts) == 2 else {}
@@ -39,7 +39,7 @@ def check(found, expected):
     st.integers(1, 400),
     st.sampled_from([np.float16, np.float32]),
 )
-def test_what_was_written_is_read(tmp_path_factory, texts, shard_bytes, dtype):
+def test_reading_returns_what_was_written(tmp_path_factory, texts, shard_bytes, dtype):
     folder = tmp_path_factory.mktemp("features") / "out"
     records = [record(counts, dtype=dtype, seed=i) for i, counts in enumerate(texts)]
     files = write(folder, records, shard_bytes)
@@ -52,8 +52,8 @@ def test_what_was_written_is_read(tmp_path_factory, texts, shard_bytes, dtype):
 
 
 def test_shards_are_aligned_with_their_lines(tmp_path):
-    write(tmp_path, [record([2], seed=i) for i in range(10)])  # an empty folder will do
-    # 24 bytes for each text: the fifth makes a shard full.
+    write(tmp_path, [record([2], seed=i) for i in range(10)])  # an existing empty folder is allowed
+    # Each text has 24 bytes, so the fifth fills a shard.
     names = [f"{kind}-{i:05d}.{end}" for i in (0, 1) for kind, end in (("features", "safetensors"), ("units", "jsonl"))]
     assert {path.name for path in tmp_path.iterdir()} == {"index.json", *names}
     index = json.loads((tmp_path / "index.json").read_text())
@@ -65,7 +65,7 @@ def test_shards_are_aligned_with_their_lines(tmp_path):
     assert [len(json.loads(line)["units"]) for line in lines] == [2] * 5
 
 
-def test_nothing_appears_before_all_is_there(tmp_path):
+def test_the_folder_appears_only_when_it_is_complete(tmp_path):
     folder = tmp_path / "deep" / "out"
     with pytest.raises(KeyboardInterrupt), writing(folder, MADE_WITH, 1) as writer:
         writer.add(record([2]))
@@ -74,7 +74,7 @@ def test_nothing_appears_before_all_is_there(tmp_path):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_what_a_killed_process_left_does_no_harm(tmp_path):
+def test_the_files_of_a_killed_process_are_replaced(tmp_path):
     left = tmp_path / "out.partial"
     left.mkdir()
     (left / "features-00007.safetensors").write_bytes(b"half")
@@ -87,16 +87,16 @@ def test_what_a_killed_process_left_does_no_harm(tmp_path):
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_a_place_that_is_taken(tmp_path, is_folder):
+def test_an_existing_output_is_an_error(tmp_path, is_folder):
     (tmp_path / "mine").write_text("precious")
     folder = tmp_path if is_folder else tmp_path / "mine"
     got = "a folder that is not empty" if is_folder else "a file"
-    with pytest.raises(UserError, match=f"got {got}; expected a folder that is new or empty. Fix: choose another"):
+    with pytest.raises(UserError, match=f"got {got}; expected a new or empty folder. Fix: choose another"):
         write(folder, [])
     assert (tmp_path / "mine").read_text() == "precious"
 
 
-def test_numbers_that_are_not_finite(tmp_path):
+def test_numbers_that_are_not_finite_are_errors(tmp_path):
     with pytest.raises(UserError, match=r"text 1: got numbers that are not finite; .*65504\. Fix: set --config\.dtype"):
         write(tmp_path / "out", [record([1]), {"units": ["a"], "features": np.full((1, 3), np.inf, np.float16)}])
 
@@ -113,18 +113,18 @@ def test_numbers_that_are_not_finite(tmp_path):
             b'{"shards": [{"features": "a", "units": "b", "texts": 99999999999999999999}]}',
             r"index\.json: got no list of shards",
         ),
-        ("features-00000.safetensors", b"", r"features-00000\.safetensors: got .*; expected complete files"),
+        ("features-00000.safetensors", b"", r"features-00000\.safetensors: got .*; expected a complete shard"),
         (
             "units-00000.jsonl",
             b'{"units": ["one"',
             "got 2 texts and 4 vectors; expected 2 texts and 0",
         ),
-        ("units-00000.jsonl", b'{"units": ["one"\n', r"features-00000\.safetensors: got .*; expected complete files"),
-        ("units-00000.jsonl", b'["one"]\n', r"features-00000\.safetensors: got .*; expected complete files"),
-        ("units-00000.jsonl", b'{"units": []}\n{"units": []}\n', r"expected 2 texts and 0 vectors, as its units and"),
+        ("units-00000.jsonl", b'{"units": ["one"\n', r"features-00000\.safetensors: got .*; expected a complete shard"),
+        ("units-00000.jsonl", b'["one"]\n', r"features-00000\.safetensors: got .*; expected a complete shard"),
+        ("units-00000.jsonl", b'{"units": []}\n{"units": []}\n', r"expected 2 texts and 0 vectors, according to the"),
     ],
 )
-def test_damage_is_told(tmp_path, name, content, message):
+def test_damage_is_reported(tmp_path, name, content, message):
     write(tmp_path, [record([2]), record([2])])
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message + r".* Fix: restore the folder, or extract the features again"):
@@ -132,14 +132,14 @@ def test_damage_is_told(tmp_path, name, content, message):
 
 
 @pytest.mark.parametrize("name", ["index.json", "features-00000.safetensors", "units-00000.jsonl"])
-def test_missing_files_are_told(tmp_path, name):
+def test_missing_files_are_reported(tmp_path, name):
     write(tmp_path, [record([2])])
     (tmp_path / name).unlink()
     with pytest.raises(UserError, match=r"got .*No such file.* Fix: restore the folder"):
         FeatureFiles(tmp_path)[0]
 
 
-def test_no_such_text(tmp_path):
+def test_a_text_number_out_of_range_is_an_index_error(tmp_path):
     files = write(tmp_path, [record([2])])
     for number in (-1, 1):
         with pytest.raises(IndexError):

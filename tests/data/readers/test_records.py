@@ -17,7 +17,7 @@ TEXTS = ["First line.\nSecond line.", "One\u2028line.", " \n", "bad \udcff byte"
 
 
 def _prepare(folder: Path) -> list[Path]:
-    """Writes the files of a dataset that is known by its files alone, as one from another machine is."""
+    """Writes the files of a dataset without its builder, like a dataset copied from another machine."""
     with tfds.core.registered.skip_registration():
 
         class TinyText(tfds.core.GeneratorBasedBuilder):
@@ -57,7 +57,7 @@ def test_texts_come_in_stored_order(prepared):
     assert list(records.TextRecords("tiny_text:1.2.3", "train", "title"))[-1] == b"Title 4"
 
 
-def test_a_record_is_a_document(prepared):
+def test_each_record_is_a_document(prepared):
     text = TextSource("tfds:tiny_text", "text", "skip")
     documents = list(text.documents())
     assert [document.lines for document in documents] == [
@@ -81,7 +81,7 @@ def test_a_record_is_a_document(prepared):
         ("tfds:tiny_text:train+test[40%:60%]", "train+test[40%:60%]", 6),
     ],
 )
-def test_name_version_and_split(prepared, source, split, count):
+def test_the_source_names_version_and_split(prepared, source, split, count):
     assert TextSource(source, "text", "stop").fingerprint() == {
         "kind": "tfds",
         "dataset": "tiny_text/1.2.3",
@@ -97,25 +97,25 @@ def test_name_version_and_split(prepared, source, split, count):
         ("tfds:tiny_text:valid", "text", "got split 'valid' .*expected one of test, train, or a slice"),
         ("tfds:tiny_text:train[", "text", r"got split 'train\['"),
         ("tfds:tiny_text:train[9:]", "text", r"got split 'train\[9:\]'"),
-        ("tfds:tiny_text", "body", "text_field=body .*none of the dataset's fields; expected one of text, title"),
-        ("tfds:tiny_text", "length", "one that holds no text; expected one of text, title"),
-        ("tfds:tiny_text:9.9.9", "text", "a dataset that TFDS does not find"),
-        ("tfds:tiny_text/config", "text", "a dataset that TFDS does not find"),
-        ("tfds:nonesuch", "text", "does not find .*NAME.*of its catalog, .*TFDS_DATA_DIR"),
-        ("tfds:no such name", "text", "does not find"),
-        ("tfds:glue/nonesuch", "text", "does not find"),
-        ("tfds:imdb_reviews", "text", r"not prepared on this machine: nothing in .*imdb_reviews.*array_record"),
+        ("tfds:tiny_text", "body", "text_field=body .*got an unknown field; expected one of text, title"),
+        ("tfds:tiny_text", "length", "a field without text; expected one of text, title"),
+        ("tfds:tiny_text:9.9.9", "text", "an unknown dataset"),
+        ("tfds:tiny_text/config", "text", "an unknown dataset"),
+        ("tfds:nonesuch", "text", "unknown dataset .*NAME.*from the TFDS catalog, .*TFDS_DATA_DIR"),
+        ("tfds:no such name", "text", "an unknown dataset"),
+        ("tfds:glue/nonesuch", "text", "an unknown dataset"),
+        ("tfds:imdb_reviews", "text", r"not prepared on this machine; nothing is in .*imdb_reviews.*array_record"),
         ("tfds:glue/cola:validation", "sentence", "not prepared on this machine"),
     ],
 )
-def test_wrong_names_are_told_at_once(prepared, source, field, message, monkeypatch, tmp_path):
+def test_wrong_names_are_reported_at_once(prepared, source, field, message, monkeypatch, tmp_path):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "elsewhere"))
     with pytest.raises(UserError, match=message) as error:
         TextSource(source, field, "stop")
     assert "Fix:" in str(error.value)
 
 
-def test_another_file_format_is_told(prepared):
+def test_another_file_format_is_reported(prepared):
     info = prepared[0].with_name("dataset_info.json")
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     with pytest.raises(UserError, match=r"prepared as .*TFRECORD.*expected array_record"):
@@ -123,7 +123,7 @@ def test_another_file_format_is_told(prepared):
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "overwritten"])
-def test_damaged_files_are_told(prepared, damage):
+def test_damaged_files_are_reported(prepared, damage):
     train = next(path for path in prepared if "train" in path.name)
     if damage == "missing":
         train.unlink()
@@ -160,7 +160,7 @@ def test_published_datasets_are_found_and_read(name, field):
             TextSource(f"tfds:{name}:train", "no_such_field", "stop")
 
 
-def test_prepared_data_is_found_by_the_environment_and_tensorflow_is_not_needed(tmp_path):
+def test_tfds_data_dir_is_used_and_tensorflow_is_not_imported(tmp_path):
     _prepare(tmp_path)
     code = (
         "import sys; from bertjax.data.readers.sources import TextSource; "
@@ -175,7 +175,7 @@ def test_prepared_data_is_found_by_the_environment_and_tensorflow_is_not_needed(
     assert result.stdout.split() == ["5", "False", "False"]
 
 
-def test_tokens_are_written_to_the_files_they_are_given_for(tmp_path):
+def test_each_document_is_written_to_its_file(tmp_path):
     documents = [np.arange(length, dtype=np.int32) for length in (3, 1, 4, 1, 5)]
     files = {"train": [documents[:2], iter(documents[2:4]), documents[4:]], "valid": [documents[1:]]}
     records.write_tokens(tmp_path, files)
@@ -193,7 +193,7 @@ def test_tokens_are_written_to_the_files_they_are_given_for(tmp_path):
         assert [ids.tolist() for ids in found] == [ids.tolist() for ids in reversed(expected)]
 
 
-def test_one_file_of_tokens_is_held_in_memory_at_once(tmp_path):
+def test_one_file_of_tokens_at_a_time_is_in_memory(tmp_path):
     def peak(files: int) -> int:
         documents = (([np.full(1000, n, np.int32) for _ in range(500)]) for n in range(files))
         lazy = [_Lazy(documents) for _ in range(files)]

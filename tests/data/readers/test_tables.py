@@ -189,7 +189,7 @@ def test_a_bad_first_row_without_a_header_names_no_columns():
         ("a.json.gz", "does not tell how its fields are parted"),
         ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected .*or tfds:NAME"),
         ("tfds:", r"data\.test: got 'tfds:'; expected tfds:NAME"),
-        ("tfds:nonesuch", r"data\.test=tfds:nonesuch: got a dataset that TFDS does not find"),
+        ("tfds:nonesuch", r"data\.test=tfds:nonesuch: got an unknown dataset"),
     ],
 )
 def test_wrong_sources(source, message):

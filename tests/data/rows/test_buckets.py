@@ -1,4 +1,4 @@
-"""Rows of many lengths come in few shapes, each once an epoch, in an order that is a function of (seed, step)."""
+"""Tests of bucketed batches: few shapes, each row once per epoch, and an order that depends only on (seed, step)."""
 
 import itertools
 
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len, examples_in
+from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len, max_examples
 from bertjax.data.rows.packed_rows import count_rows, training_batches
 from bertjax.errors import UserError
 
 
 def row(number, length):
-    """A row that can be told by its first token."""
+    """A row that its first token identifies."""
     ids = np.arange(length, dtype=np.int32) + 1000 * (number + 1)
     return {"input_ids": ids, "token_type_ids": np.ones(length, np.int32), "labels": np.array(number, np.int32)}
 
@@ -73,7 +73,7 @@ def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, se
     assert batches.steps_per_epoch == -(-count_rows(np.array(lengths), 40, True) // batch_size)
     labels = []
     for batch in itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch):
-        assert batch["weights"].shape == (batch_size, examples_in(40))
+        assert batch["weights"].shape == (batch_size, max_examples(40))
         for place in zip(*np.nonzero(batch["weights"]), strict=True):
             ids = batch["input_ids"][place[0]][batch["segment_ids"][place[0]] == 1 + place[1]]
             labels.append(int(batch["labels"][place]))
@@ -96,17 +96,17 @@ def test_every_row_comes_once_in_an_epoch(lengths, batch_size, seed, budget):
         for label, ids, tokens in zip(batch["labels"], batch["input_ids"], batch["segment_ids"], strict=True):
             if tokens.any():
                 assert ids[tokens > 0].tolist() == row(label, lengths[label])["input_ids"].tolist()
-    assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "one batch at most is not full"
+    assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "at most one batch has empty rows"
 
 
 def test_short_rows_are_not_padded_to_the_longest():
     batches = batches_of([10] * 40 + [40] * 8)
     shapes = [batch["input_ids"].shape[1] for batch in take(batches, 0, batches.steps_per_epoch)]
     assert sorted(shapes) == [12] * 10 + [40] * 2
-    assert shapes != sorted(shapes) and shapes != sorted(shapes, reverse=True), "batches are shuffled"
+    assert shapes != sorted(shapes) and shapes != sorted(shapes, reverse=True), "batches must be shuffled"
 
 
-def test_the_last_batch_is_as_long_as_it_must_be():
+def test_the_last_batch_is_padded_to_its_longest_row():
     (batch,) = take(batches_of([10, 16], batch_size=4), 0, 1)
     assert batch["input_ids"].shape == (4, 16)
     assert batch["weights"].tolist().count(0.0) == 2
@@ -115,17 +115,17 @@ def test_the_last_batch_is_as_long_as_it_must_be():
 def test_a_batch_is_a_function_of_seed_and_step():
     batches = batches_of(range(2, 41))
     whole = take(batches, 0, 25)
-    for start in (1, 9, 10, 23):  # 10 batches an epoch
+    for start in (1, 9, 10, 23):  # an epoch has 10 batches
         for batch, again in zip(whole[start:], take(batches, start, 25 - start), strict=True):
             np.testing.assert_equal(batch, again)
     assert any(not np.array_equal(a["labels"], b["labels"]) for a, b in zip(whole[:10], whole[10:20], strict=True)), (
-        "another epoch has another order"
+        "a second epoch must have a different order"
     )
     others = take(batches_of(range(2, 41), seed=4), 0, 10)
     assert any(not np.array_equal(a["labels"], b["labels"]) for a, b in zip(whole, others, strict=False))
 
 
-def test_processes_have_the_rows_of_one_batch():
+def test_processes_split_the_rows_of_one_batch():
     batches = batches_of(range(2, 41))
     parts = [take(batches, 5, 12, np.array(rows)) for rows in ([2, 0], [1, 3])]
     for whole, one, two in zip(take(batches, 5, 12), *parts, strict=True):
@@ -134,7 +134,7 @@ def test_processes_have_the_rows_of_one_batch():
             np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
 
 
-def test_short_rows_are_more_where_tokens_count():
+def test_batches_of_short_rows_have_more_rows_under_a_token_budget():
     batches = batches_of([10] * 40 + [20] * 4 + [40] * 9, budget=True)
     shapes = list(zip(batches.sizes, batches.lengths, strict=True))
     assert shapes == [(20, 8), (12, 12), (8, 16), (4, 24), (4, 32), (4, 40)]
@@ -142,25 +142,25 @@ def test_short_rows_are_more_where_tokens_count():
     assert sorted(shapes) == [(4, 24)] * 2 + [(4, 40)] * 3 + [(12, 12)] * 3
 
 
-def test_processes_have_the_rows_of_one_batch_of_any_size():
+def test_processes_split_the_rows_of_batches_of_any_size():
     batches = batches_of([10] * 40 + [40] * 9, budget=True)
     parts = [take(batches, 0, 8, np.array(rows)) for rows in ([2, 0], [1, 3])]
     for whole, one, two in zip(take(batches, 0, 8), *parts, strict=True):
         factor = len(whole["labels"]) // 4
         assert len(one["labels"]) == len(two["labels"]) == 2 * factor
         for part, rows in ((one, [2, 0]), (two, [1, 3])):
-            places = [row * factor + i for row in rows for i in range(factor)]
-            np.testing.assert_array_equal(part["labels"], whole["labels"][places])
+            indices = [row * factor + i for row in rows for i in range(factor)]
+            np.testing.assert_array_equal(part["labels"], whole["labels"][indices])
 
 
-def test_lengths():
+def test_bucket_lengths_end_with_the_limit():
     assert bucket_lengths(16) == (8, 12, 16)
     assert bucket_lengths(512)[-2:] == (384, 512)
     assert bucket_lengths(9) == (8, 9)
 
 
 @pytest.mark.parametrize("seq_len", [7, 65])
-def test_a_length_that_cannot_be(seq_len):
+def test_seq_len_out_of_range_is_an_error(seq_len):
     with pytest.raises(UserError, match=rf"data.seq_len: got {seq_len}; expected 8 to model.max_positions=64"):
         check_seq_len(seq_len, 64)
     check_seq_len(64, 64)

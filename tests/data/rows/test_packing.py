@@ -10,19 +10,19 @@ WORD = st.integers(0, 2**32 - 1)
 
 @st.composite
 def problems(draw) -> tuple[list[int], tuple[int, int, int, tuple[int, ...]]]:
-    """Lengths of instances, and rows in which each of them fits.
+    """Lengths of instances, and the fields of a `Packing` whose rows have room for each instance.
 
-    Plain values: the type checker's own random draws have no place in a strategy.
+    Plain values, because the type checker draws random numbers, which a Hypothesis strategy must not do.
     """
     tokens = draw(st.integers(3, 40))
-    wanted = draw(st.lists(st.integers(1, 6), min_size=tokens + 1, max_size=tokens + 1))
-    room = tokens, draw(st.integers(max(wanted), 12)), draw(st.integers(1, tokens)), tuple(wanted)
+    per_instance = draw(st.lists(st.integers(1, 6), min_size=tokens + 1, max_size=tokens + 1))
+    room = tokens, draw(st.integers(max(per_instance), 12)), draw(st.integers(1, tokens)), tuple(per_instance)
     return draw(st.lists(st.integers(1, tokens), max_size=60)), room
 
 
 @settings(max_examples=80)
 @given(problems(), WORD, WORD)
-def test_every_instance_has_a_row_and_no_row_is_too_full(problem, seed, epoch):
+def test_every_instance_has_a_row_and_no_row_exceeds_its_capacity(problem, seed, epoch):
     lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
     rows = pack(lengths, packing, seed, epoch, 0)
     assert len(rows) == len(lengths)
@@ -30,13 +30,13 @@ def test_every_instance_has_a_row_and_no_row_is_too_full(problem, seed, epoch):
     assert (used > 0).all()
     assert (used <= packing.segments).all()
     assert (np.bincount(rows, lengths) <= packing.tokens).all()
-    assert (np.bincount(rows, np.array(packing.wanted)[lengths]) <= packing.predictions).all()
+    assert (np.bincount(rows, np.array(packing.per_instance)[lengths]) <= packing.predictions).all()
     np.testing.assert_array_equal(rows, pack(lengths, packing, seed, epoch, 0))
 
 
 @settings(max_examples=80)
 @given(problems())
-def test_recipes_take_each_instance_once_and_say_what_room_is_left(problem):
+def test_recipes_use_each_instance_once_and_report_the_room_left(problem):
     lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
     counts = np.bincount(lengths, minlength=packing.tokens + 1)
     taken = np.zeros_like(counts)
@@ -44,15 +44,16 @@ def test_recipes_take_each_instance_once_and_say_what_room_is_left(problem):
         assert recipe.rows >= 1
         np.add.at(taken, list(recipe.lengths), recipe.rows)
         assert recipe.tokens == packing.tokens - sum(recipe.lengths)
-        assert recipe.predictions == packing.predictions - sum(packing.wanted[length] for length in recipe.lengths)
+        used = sum(packing.per_instance[length] for length in recipe.lengths)
+        assert recipe.predictions == packing.predictions - used
         assert recipe.segments == packing.segments - len(recipe.lengths)
     assert taken.tolist() == counts.tolist()
 
 
 @settings(max_examples=80)
 @given(problems())
-def test_no_instance_fits_into_a_fuller_row(problem):
-    # What best fit promises: of two rows, the one with fewer instances never has room for all of the other's.
+def test_no_two_rows_can_be_merged(problem):
+    # Best fit guarantees that of two rows, the fuller one never has room for all instances of the other.
     lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
     recipes = [
         recipe._replace(rows=1) for recipe in make_recipes(np.bincount(lengths, minlength=packing.tokens + 1), packing)
@@ -68,20 +69,20 @@ def test_no_instance_fits_into_a_fuller_row(problem):
 
 
 def test_worked_example():
-    # Two rows of 10: 7 + 3 and 5 + 4 + 1; a third for the 6 that fits nowhere.
+    # Three rows of 10, filled from the longest instance on: 7 + 3, 6 + 4 and 5 + 1.
     packing = Packing(10, 10, 10, tuple([1] * 11))
     recipes = make_recipes(np.bincount([7, 3, 5, 4, 1, 6], minlength=11), packing)
     assert sorted(recipe.lengths for recipe in recipes) == [(5, 1), (6, 4), (7, 3)]
-    # Three predictions a row: of six instances of 2 tokens, three go together.
+    # A row has room for three predictions, so three of the six instances of 2 tokens share a row.
     packing = Packing(12, 3, 10, tuple([1] * 13))
     assert [(r.rows, r.lengths) for r in make_recipes(np.bincount([2] * 6, minlength=13), packing)] == [(2, (2, 2, 2))]
-    # Two instances a row.
+    # A row has room for two instances.
     packing = Packing(12, 12, 2, tuple([1] * 13))
     assert [(r.rows, r.lengths) for r in make_recipes(np.bincount([2] * 6, minlength=13), packing)] == [(3, (2, 2))]
 
 
-def test_company_is_random_and_differs_by_seed_epoch_and_part(check_uniform):
-    # A thousand instances of 60 and a thousand of 40 tokens: which 40 goes with which 60?
+def test_which_instances_share_a_row_is_random_and_depends_on_seed_epoch_and_part(check_uniform):
+    # A thousand instances of 60 tokens and a thousand of 40 tokens are paired at random.
     lengths = np.repeat([60, 40], 1000)
     packing = Packing(100, 20, 8, tuple([1] * 101))
     draws = [pack(lengths, packing, *draw) for draw in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))]
@@ -93,19 +94,19 @@ def test_company_is_random_and_differs_by_seed_epoch_and_part(check_uniform):
         order = np.sort(order, axis=1)
         partners.append((order[:, 0] // 100) * 10 + (order[:, 1] - 1000) // 100)
     counts = np.bincount(np.concatenate(partners), minlength=100)
-    # Both margins are fixed: the 81 free counts of the table vary a tenth less than independent ones would.
-    check_uniform("which tenth goes with which", (counts - 40) / 0.9 + 40)
+    # Both margins are fixed, so the 81 free counts of the table vary a tenth less than independent counts.
+    check_uniform("pairs of tenths", (counts - 40) / 0.9 + 40)
 
 
 @pytest.mark.parametrize("tokens", [128, 512])
-def test_little_is_left_of_lengths_of_any_kind(tokens):
+def test_packed_rows_are_98_percent_full_for_any_distribution_of_lengths(tokens):
     rng = np.random.default_rng(0)
     for lengths in (
         rng.integers(5, tokens + 1, 20_000),
         np.clip(rng.lognormal(3, 0.6, 20_000), 5, tokens).astype(int),
         np.where(rng.random(20_000) < 0.8, tokens, rng.integers(5, tokens + 1, 20_000)),
     ):
-        wanted = np.clip(np.rint(np.arange(tokens + 1) * 0.15), 1, None).astype(int)
-        packing = Packing(tokens, int(np.ceil(tokens * 0.1575)), tokens // 8, tuple(wanted.tolist()))
+        per_instance = np.clip(np.rint(np.arange(tokens + 1) * 0.15), 1, None).astype(int)
+        packing = Packing(tokens, int(np.ceil(tokens * 0.1575)), tokens // 8, tuple(per_instance.tolist()))
         rows = pack(lengths, packing, 0, 0, 0)
         assert lengths.sum() / (rows.max() + 1) / tokens > 0.98

@@ -1,4 +1,4 @@
-"""One text or two between their special tokens, cut as Google's code cuts them."""
+"""Tests of rows of one or two texts: special tokens, truncation as in Google's code, and windows."""
 
 import numpy as np
 from hypothesis import given
@@ -11,7 +11,7 @@ TOKENIZER = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
 
 
 def one_by_one(segments, seq_len):
-    """The published procedure: a token at a time from the longer one, of equals from the second."""
+    """The published procedure: removes one token at a time from the longer text, or the second of equal ones."""
     first, second = map(list, segments)
     while len(first) + len(second) > seq_len - 3:
         (first if len(first) > len(second) else second).pop()
@@ -19,12 +19,12 @@ def one_by_one(segments, seq_len):
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(4, 40))
-def test_pairs_are_cut_as_published(first, second, seq_len):
+def test_pairs_are_truncated_as_published(first, second, seq_len):
     segments = [list(range(first)), list(range(100, 100 + second))]
     assert truncate(segments, seq_len) == one_by_one(segments, seq_len)
 
 
-def test_one_text_is_cut_at_its_end():
+def test_one_text_is_truncated_at_its_end():
     assert truncate([[1, 2, 3, 4]], 5) == [[1, 2, 3]]
     assert truncate([[1, 2]], 5) == [[1, 2]]
 
@@ -38,7 +38,7 @@ def test_rows():
 
 
 def test_units_of_a_pair():
-    """[CLS] 10 11 | 12 [SEP] 20 [SEP], then what follows with the last that came before."""
+    """A pair that does not fit into one row continues in a second row, which repeats the last unit of the first."""
     cls, sep = TOKENIZER.cls_id, TOKENIZER.sep_id
     (row,) = unit_rows([[[10, 11], [12]], [[20]]], TOKENIZER, 8)
     assert row["input_ids"].tolist() == [cls, 10, 11, 12, sep, 20, sep]

@@ -10,12 +10,12 @@ def shown(found):
 
 def test_parts():
     assert shown(cover([1, 2, 1], 4, 2)) == [(0, 3, 0, 3)]
-    # Ten units: the shared ones go to the window that shows more around them, the first of two alike.
+    # Ten units: a shared unit belongs to the window with more context around it, or else to the first.
     assert shown(cover([1] * 10, 6, 2)) == [(0, 6, 0, 5), (4, 10, 5, 10)]
-    # The last window reaches as far back as it can.
+    # The last window starts as early as possible.
     assert shown(cover([1] * 7, 6, 2)) == [(0, 6, 0, 4), (1, 7, 4, 7)]
     assert shown(cover([1] * 4, 2, 0)) == [(0, 2, 0, 2), (2, 4, 2, 4)]
-    # A unit longer than a window has one to itself.
+    # A unit longer than a window has a window of its own.
     assert shown(cover([1, 9, 1], 4, 2)) == [(0, 1, 0, 1), (1, 2, 1, 2), (2, 3, 2, 3)]
     assert cover([], 4, 2) == []
 

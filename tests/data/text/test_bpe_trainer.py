@@ -1,4 +1,4 @@
-"""Byte-pair merges: worked examples, against a naive trainer, and the same whatever the order of anything."""
+"""Tests of byte-pair merges: worked examples, a naive trainer, and independence of order and hash seed."""
 
 import gzip
 import hashlib
@@ -27,8 +27,8 @@ def train(counts, vocab_size=PLENTY, specials=("<unk>",), coverage=1.0):
 
 
 def test_worked_example():
-    # Sennrich et al. 2016, figure 1, with the end of a word as "." and our order of equally frequent pairs:
-    # es 9, est 9, est. 9; lo 7, low 7; ew 6 before ne, "we" being 8 - 2; ...
+    # Sennrich et al. 2016, figure 1, with "." as the end of a word and our order of equally frequent pairs:
+    # es 9, est 9, est. 9; lo 7, low 7; ew 6 before ne, because "we" has 8 - 2 left; ...
     counts = {"low.": 5, "lower.": 2, "newest.": 6, "widest.": 3}
     bpe = train(counts, 1 + 11 + 6)
     assert bpe.vocab[:12] == ["<unk>", *".deilnorstw"]
@@ -36,7 +36,7 @@ def test_worked_example():
     assert bpe.vocab[12:] == ["es", "est", "est.", "lo", "low", "ew"]
 
 
-def test_ties_go_to_the_pair_first_in_code_point_order():
+def test_ties_go_to_the_pair_that_is_first_in_code_point_order():
     assert train({"zy": 2, "ab": 2, "ba": 2}).merges == [("a", "b"), ("b", "a"), ("z", "y")]
 
 
@@ -44,21 +44,21 @@ def test_pairs_seen_once_are_not_merged():
     assert train({"ab": 1, "cd": 2}).merges == [("c", "d")]
 
 
-def test_a_piece_made_in_two_ways_is_one_token():
+def test_a_piece_of_two_pairs_is_one_token():
     counts = {"abc": 5, "ab": 30, "xbc": 40, "abcd": 3}
     bpe = train(counts)
     assert len(set(bpe.vocab)) == len(bpe.vocab)
     assert (bpe.vocab, bpe.merges) == naive(counts, PLENTY)
 
 
-def test_a_character_outside_the_alphabet_parts_its_word():
+def test_a_character_outside_the_alphabet_splits_its_word():
     bpe = train({"abzab": 3, "c": 3, "z": 1}, coverage=0.8)  # a 6, b 6, z 4, c 3
     assert bpe.vocab == ["<unk>", "a", "b", "z", "ab", "abz", "abzab"]
     bpe = train({"abzab": 3, "c": 30}, coverage=0.9)
     assert bpe.vocab == ["<unk>", "a", "b", "c", "ab"]
 
 
-def test_the_alphabet_covers_what_it_says():
+def test_the_alphabet_covers_the_requested_fraction():
     frequency = {"a": 50, "c": 25, "b": 25}
     assert bpe_trainer.alphabet(frequency, 0.5) == ["a"]
     assert bpe_trainer.alphabet(frequency, 0.51) == ["a", "b"]
@@ -66,15 +66,15 @@ def test_the_alphabet_covers_what_it_says():
     assert bpe_trainer.alphabet(frequency, 1.0) == ["a", "b", "c"]
 
 
-def test_long_words_take_no_part():
+def test_long_words_are_not_merged():
     assert train({"ab" * 101: 50, "ba": 2}).merges == [("b", "a")]
 
 
 def test_user_errors():
     with pytest.raises(
         UserError,
-        match=r"vocabulary size: got 4; expected at least 5: 1 special tokens and the 4 characters that make up 100\."
-        r".*Fix: ask for more tokens, or cover fewer characters \(config\.data\.character_coverage\)",
+        match=r"vocabulary size: got 4; expected at least 5: 1 special tokens and the 4 characters that cover 100\."
+        r".*Fix: raise the vocabulary size, or lower config\.data\.character_coverage",
     ):
         train({"abcd": 1}, 4)
     assert train({"abcd": 1}, 5).vocab == ["<unk>", *"abcd"]
@@ -89,7 +89,7 @@ def test_equals_the_naive_trainer(counts, vocab_size):
 
 
 def naive(counts, vocab_size):
-    """All pairs counted anew for every merge."""
+    """Counts all pairs again for every merge."""
     vocab = ["<unk>", *sorted(set("".join(counts)))]
     words, merges = [(list(word), n) for word, n in counts.items()], []
     while len(vocab) < vocab_size:
@@ -111,7 +111,7 @@ def naive(counts, vocab_size):
 
 
 @given(COUNTS, st.integers(10, 40))
-def test_a_word_is_encoded_as_it_was_merged(counts, vocab_size):
+def test_encoding_a_word_gives_its_merged_pieces(counts, vocab_size):
     bpe = train({"▁" + word: n for word, n in counts.items()}, vocab_size, SPECIALS)
     ids = byte_pair(bpe, "nfc", lowercase=False).encode_batch(list(counts))
     for word, got in zip(counts, ids, strict=True):
@@ -123,7 +123,7 @@ def test_a_word_is_encoded_as_it_was_merged(counts, vocab_size):
         assert [bpe.vocab[i] for i in got] == pieces
 
 
-def test_neither_the_order_of_the_counts_nor_the_hash_seed_has_influence(tmp_path):
+def test_the_order_of_counts_and_the_hash_seed_have_no_influence(tmp_path):
     rng = random.Random(0)
     syllables = [a + b for a in "bdkmst" for b in "aeiou"]
     text = " ".join("".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(2000))
@@ -146,7 +146,7 @@ def test_neither_the_order_of_the_counts_nor_the_hash_seed_has_influence(tmp_pat
         assert subprocess.run(command, env=environment, check=True, capture_output=True).stdout.decode() == f"{first}\n"
 
 
-# Of the whole outcome, made in Python 3.11 on x86-64: it is the same everywhere.
+# Digest of the whole result, computed in Python 3.11 on x86-64. It is the same on all platforms.
 MULTI30K = "a5202d0e9e5afd791e8a8944f03f39023477801e7af45e985ea1965565b3e93b"
 
 
@@ -156,6 +156,6 @@ def test_ten_thousand_merges_of_multi30k(data_folder):
     texts = [line for path in paths for line in gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]]
     begin = time.process_time()
     bpe = train(Splitter("nfc", lowercase=False).count_words(texts), 10_204, SPECIALS)
-    assert time.process_time() - begin < 20  # 2.3 seen
+    assert time.process_time() - begin < 20  # 2.3 seconds when it was measured
     assert (len(texts), len(bpe.vocab), len(bpe.merges)) == (58_000, 10_204, 10_098)
     assert hashlib.sha256(repr(bpe).encode()).hexdigest() == MULTI30K

@@ -43,7 +43,7 @@ def test_worked_examples(expected):
         ["Это он. Она ушла!", "Да."],
     ],
 )
-def test_marks_of_other_scripts(expected):
+def test_sentence_ends_of_other_scripts(expected):
     expected = [sentence for text in expected for sentence in re.split(r"(?<=[.!]) ", text)]
     spaced = " " if expected[0].isascii() or " " in expected[0] else ""
     joined = spaced.join(expected).replace("……", "……\n" if not spaced else "……")
@@ -70,7 +70,7 @@ punctuated = st.text(st.sampled_from("aAbB1 .!?\"')([]”“’,;:-\n\u00a0\x1c"
 @given(punctuated, st.sampled_from([5, 50_000]))
 @example("a.) b", 5)
 @example("x. ) ) y", 5)
-def test_nothing_visible_is_lost_whatever_the_window(paragraph, window):
+def test_all_visible_characters_are_kept_for_any_window(paragraph, window):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentences, "_WINDOW", window)
         found = sentences.split(paragraph)
@@ -79,7 +79,7 @@ def test_nothing_visible_is_lost_whatever_the_window(paragraph, window):
 
 
 @given(st.lists(st.sampled_from(["Dr. No ran.", "In the U.S. The end?", '"Why?"', "It is 5 p.m. Also, go."])))
-def test_windows_give_what_the_whole_gives(parts):
+def test_windows_give_the_same_sentences_as_the_whole_text(parts):
     paragraph = " ".join(parts)
     whole = sentences.split(paragraph)
     with pytest.MonkeyPatch.context() as patch:
@@ -88,12 +88,12 @@ def test_windows_give_what_the_whole_gives(parts):
 
 
 @pytest.mark.slow
-def test_much_punctuation_is_split_in_the_end():
-    # Without windows NLTK raises TimeoutError on this.
+def test_a_megabyte_of_punctuation_is_split():
+    # Without windows NLTK raises TimeoutError on this text.
     assert len(sentences.split(". " * 60_000)) == 60_000
 
 
-def test_the_import_pulls_in_no_machine_learning():
+def test_the_import_is_light():
     heavy = "{'jax', 'torch', 'sklearn', 'pandas', 'tensorflow_datasets'}"
     code = f"import sys; import bertjax.data.text.sentences; print(*{heavy} & {{*sys.modules}})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -108,8 +108,8 @@ def data() -> Path:
     return Path(folder)
 
 
-def test_news_articles_fall_into_the_sentences_of_their_summaries(data):
-    # A summary here is a choice of the article's sentences, one a line.
+def test_splits_of_news_articles_agree_with_their_summaries(data):
+    # Each line of a summary is a sentence of the article.
     found, wanted = 0, 0
     with gzip.open(data / "bbc_news_summary" / "test.jsonl.gz", "rt", encoding="utf-8") as rows:
         for row in map(json.loads, rows):
@@ -121,7 +121,7 @@ def test_news_articles_fall_into_the_sentences_of_their_summaries(data):
     assert found > 0.99 * wanted
 
 
-def test_web_text_falls_into_the_treebanks_sentences(data):
+def test_splits_of_web_text_agree_with_the_treebank(data):
     hits, predicted, gold = 0, 0, 0
     with gzip.open(data / "ud_english_ewt" / "dev.conllu.gz", "rt", encoding="utf-8") as lines:
         documents = re.split(r"^# newdoc .*$", lines.read(), flags=re.MULTILINE)
@@ -130,11 +130,11 @@ def test_web_text_falls_into_the_treebanks_sentences(data):
         here, there = _boundaries(sentences.split(" ".join(expected))), _boundaries(expected)
         hits, predicted, gold = hits + len(here & there), predicted + len(here), gold + len(there)
     f1 = 2 * hits / (predicted + gold)
-    assert f1 > 0.84  # other splitters reach 0.79 to 0.84: the text has sentences without any punctuation
+    assert f1 > 0.84  # other splitters reach 0.79 to 0.84, because some sentences have no punctuation
 
 
 def _boundaries(split: list[str]) -> set[int]:
-    """Numbers of visible characters before each boundary inside the text."""
+    """Returns the number of visible characters before each boundary inside the text."""
     ends, seen = set(), 0
     for sentence in split[:-1]:
         seen += len(_visible(sentence))

@@ -1,4 +1,4 @@
-"""The vocabularies of two languages: given or trained, one for both or one for each."""
+"""Tests of the vocabularies of two languages: given or trained, joint or separate."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def made(**changes):
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "characters"])
 @pytest.mark.parametrize("joint", [True, False])
-def test_trained_saved_and_loaded(tmp_path, kind, joint):
+def test_vocabularies_are_trained_saved_and_loaded(tmp_path, kind, joint):
     both = made(subwords=kind, joint=joint)
     assert (both.source is both.target) == joint
     both.save(tmp_path)
@@ -45,15 +45,15 @@ def test_trained_saved_and_loaded(tmp_path, kind, joint):
             text.replace(".", " .") if kind == "wordpiece" else text for text in texts
         ]
     knows = loaded.source.unk_id not in loaded.source.encode_batch(["Katze"])[0]
-    assert knows == joint, "K and z are in German alone"
+    assert knows == joint, "K and z occur only in German"
 
 
-def test_fingerprints_tell_joint_from_separate():
+def test_fingerprints_of_joint_and_separate_vocabularies_differ():
     assert made().fingerprint == made().fingerprint
     assert len({made().fingerprint, made(joint=False).fingerprint, made(lowercase=True).fingerprint}) == 3
 
 
-def test_training_in_blocks_gives_the_same(monkeypatch):
+def test_training_in_blocks_gives_the_same_vocabulary(monkeypatch):
     texts = list(itertools.chain.from_iterable(PAIRS))
     counts = Splitter("nfc", lowercase=False).count_words(texts)
     whole = subwords.byte_pair(train(counts, 40, SPECIALS), "nfc", False)
@@ -62,15 +62,15 @@ def test_training_in_blocks_gives_the_same(monkeypatch):
         assert subword_vocabularies.train(config(), order).fingerprint == whole.fingerprint
 
 
-def test_words_that_take_no_part_give_their_characters(monkeypatch):
-    """Text without spaces: each clause a word that comes once."""
+def test_rare_words_contribute_their_characters(monkeypatch):
+    """In text without spaces, each clause is a word that occurs once."""
     clauses = ["".join(map(chr, range(start, start + 5))) for start in range(0x4E00, 0x4E00 + 500, 5)]
     monkeypatch.setattr(word_counts, "MAX_WORDS", 10)
     trained = subword_vocabularies.train(config(vocab_size=1000), clauses)
     assert all(trained.unk_id not in ids for ids in trained.encode_batch(clauses))
 
 
-def test_given(tmp_path):
+def test_given_vocabularies_are_used(tmp_path):
     one, other = made(joint=False)
     one.save(tmp_path / "one")
     other.save(tmp_path / "other")
@@ -81,12 +81,12 @@ def test_given(tmp_path):
     assert joint.source is joint.target and joint.source.fingerprint == one.fingerprint
 
 
-def test_too_little_text_is_told(caplog):
+def test_too_little_text_is_reported(caplog):
     with caplog.at_level("INFO", "bertjax"):
         size = made(vocab_size=500).source.vocab_size
     assert caplog.messages == [
         f"trained a vocabulary of {size} tokens on 9 different words",
-        f"the text gives only {size} of the 500 tokens asked for",
+        f"the text gives only {size} of the 500 requested tokens",
     ]
 
 
@@ -102,8 +102,8 @@ def test_too_little_text_is_told(caplog):
         ({"character_coverage": 1.5}, r"character_coverage: got 1\.5"),
         (
             {"vocab_file": "a", "joint": False},
-            r"data\.\{vocab_file,target_vocab_file,joint\}: got 'a', '' and False; expected no file, one for joint=True"
-            r", or two for joint=False\. Fix: give both files, or set --config\.data\.joint=True",
+            r"data\.\{vocab_file,target_vocab_file,joint\}: got 'a', '' and False; expected no file, one file with "
+            r"joint=True, or two files with joint=False\. Fix: set both files, or set --config\.data\.joint=True",
         ),
         ({"vocab_file": "a", "target_vocab_file": "b"}, r"got 'a', 'b' and True"),
         ({"target_vocab_file": "b", "joint": False}, r"got '', 'b' and False"),
@@ -117,17 +117,17 @@ def test_too_little_text_is_told(caplog):
         ),
     ],
 )
-def test_wrong_configs(changes, message):
+def test_wrong_configs_are_errors(changes, message):
     with pytest.raises(UserError, match=message):
         made(**changes)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "characters"])
-def test_no_text(kind):
+def test_training_without_text_is_an_error(kind):
     with pytest.raises(UserError, match="got no words; expected text"):
         subword_vocabularies.make(config(subwords=kind), lambda: iter(()))
 
 
-def test_nothing_to_load(tmp_path):
+def test_loading_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"tokenizer\.json: got No such file"):
         Vocabularies.load(tmp_path)

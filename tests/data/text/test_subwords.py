@@ -1,4 +1,4 @@
-"""Texts as tokens and back, for every kind of vocabulary."""
+"""Tests of encoding and decoding with every kind of vocabulary."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from tests.data.text.test_bpe_trainer import train
 
-# Of languages and kinds of marks whose normalization no newer Unicode changes.
+# Scripts whose normalization is the same in all versions of Unicode.
 RANGES = [(0x20, 0x24F), (0x300, 0x36F), (0x370, 0x377), (0x400, 0x45F), (0x1E00, 0x1EFF), (0x2000, 0x206F)]
 RANGES += [(0x2580, 0x2590), (0x3000, 0x30FE), (0x4E00, 0x4E20), (0xAC00, 0xAC40), (0xFF01, 0xFF20), (0x1F600, 0x1F610)]
 CHARS = st.one_of(*(st.characters(min_codepoint=low, max_codepoint=high) for low, high in RANGES))
@@ -37,7 +37,7 @@ def bpe_of(texts, vocab_size=400, normalization="nfc", lowercase=False, coverage
 
 
 def spaced(text):
-    """Line breaks, and the mark itself, come back as spaces."""
+    """Replaces line breaks and WORD_BEGIN by spaces, as decoding does."""
     return text.replace("\n", " ").replace("\r", " ").replace("▁", " ")
 
 
@@ -86,11 +86,11 @@ def sentencepiece_file(sentencepiece_model, tmp_path):
         ("", []),
     ],
 )
-def test_words(text, words):
+def test_splitter_words(text, words):
     assert Splitter("nfc", lowercase=False).words(text) == words
 
 
-def test_words_in_other_forms():
+def test_splitter_normalizes_words():
     assert Splitter("nfkc", lowercase=False).words("ﬁne\u00a0Ａ ½") == ["▁fine", "▁A", "▁1", "⁄", "2"]
     assert Splitter("nfkc", lowercase=True).words("ÉTÉ ℡") == ["▁été", "▁tel"]
     assert Splitter("nfc", lowercase=True).words("ÉTÉ ﬁ") == ["▁été", "▁ﬁ"]
@@ -103,11 +103,11 @@ def test_byte_pairs(bpe):
     assert bpe.vocab_size == 40
     (the, cat), comma = bpe.encode_batch(["the cat", ","])[0], bpe.encode_batch([","])[0]
     assert bpe.decode(np.array([the, cat, cat])) == "the cat cat"
-    assert comma.tolist() != bpe.encode_batch(["the,"])[0][1:].tolist(), "with a space before it"
+    assert comma.tolist() != bpe.encode_batch(["the,"])[0][1:].tolist(), "a comma after a space is another token"
     assert bpe.decode(bpe.encode_batch(["the,"])[0]) == "the,"
 
 
-def test_special_tokens_are_not_decoded_and_not_read(bpe):
+def test_special_tokens_are_skipped_in_decoding_and_ordinary_text_in_encoding(bpe):
     ids = bpe.encode_batch(["the cat"])[0]
     assert bpe.decode(np.array([bpe.bos_id, *ids, bpe.eos_id, bpe.pad_id, bpe.pad_id])) == "the cat"
     vocabulary = bpe_of(["the cat <s> </s> <pad> <unk>"])
@@ -127,7 +127,7 @@ def test_unknown_characters(bpe):
 
 @settings(max_examples=60)
 @given(TEXTS, st.booleans())
-def test_byte_pairs_give_every_text_back(text, compatible):
+def test_byte_pairs_restore_every_text(text, compatible):
     form = "nfkc" if compatible else "nfc"
     vocabulary = bpe_of([text, "a b"], 100, form)
     assert back(vocabulary, text) == spaced(unicodedata.normalize(form.upper(), text)) == vocabulary.normalized(text)
@@ -135,14 +135,14 @@ def test_byte_pairs_give_every_text_back(text, compatible):
 
 @settings(max_examples=60)
 @given(TEXTS, st.booleans())
-def test_what_came_back_comes_back_again(text, compatible):
+def test_decoding_is_idempotent(text, compatible):
     vocabulary = bpe_of([text, "a b"], 150, "nfkc" if compatible else "nfc", lowercase=True)
     assert back(vocabulary, back(vocabulary, text)) == back(vocabulary, text) == vocabulary.normalized(text)
 
 
 @settings(max_examples=60)
 @given(TEXTS)
-def test_characters_give_every_text_back(text):
+def test_characters_restore_every_text(text):
     vocabulary = subwords.characters(sorted(set(text)))
     assert back(vocabulary, text) == text == vocabulary.normalized(text)
     assert len(vocabulary.encode_batch([text])[0]) == len(text)
@@ -162,12 +162,12 @@ def test_wordpiece(wordpiece):
 
 
 @given(st.lists(st.sampled_from(["the", "cats", "newest", ",", "'", "#", "a"]), max_size=9))
-def test_wordpiece_gives_its_words_back(wordpiece, words):
+def test_wordpiece_restores_normalized_words(wordpiece, words):
     assert back(wordpiece, "".join(word + " " for word in words)) == " ".join(words)
 
 
-def test_text_is_normalized_whether_it_is_known_or_not(bpe, wordpiece, sentencepiece_model):
-    """Korean in decomposed form comes out composed, as from most vocabularies."""
+def test_known_and_unknown_text_is_normalized(bpe, wordpiece, sentencepiece_model):
+    """Most vocabularies compose Korean text that is given in decomposed form."""
     decomposed = unicodedata.normalize("NFD", "한국어")
     sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
     compatible = bpe_of([TEXT], 40, "nfkc", lowercase=True)
@@ -181,7 +181,7 @@ def test_text_is_normalized_whether_it_is_known_or_not(bpe, wordpiece, sentencep
         assert (vocabulary.normalized(text), vocabulary.normalization) == (expected, name)
 
 
-def test_a_normalizer_without_the_names_of_its_steps():
+def test_normalizer_steps_without_types_are_read():
     content = json.loads(bpe_of([TEXT], 40)._tokenizer.to_str())
     content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"prepend": "_"}]}
     assert subwords.LibrarySubwords(json.dumps(content), "tokenizer.json").normalization == "nfkc"
@@ -190,7 +190,7 @@ def test_a_normalizer_without_the_names_of_its_steps():
 def test_a_given_sentencepiece_model(sentencepiece_model):
     vocabulary = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
     assert (vocabulary.unk_id, vocabulary.bos_id, vocabulary.eos_id) == (0, 1, 2)
-    assert (vocabulary.pad_id, vocabulary.vocab_size) == (36, 37), "it has none of its own"
+    assert (vocabulary.pad_id, vocabulary.vocab_size) == (36, 37), "the model has no padding token"
     assert back(vocabulary, TEXT) == TEXT
     ids = vocabulary.encode_batch(["the cat"])[0]
     assert vocabulary.decode(np.array([1, *ids, 2, 36])) == "the cat"
@@ -206,8 +206,8 @@ def test_a_given_tokenizer():
     assert [ids.tolist() for ids in vocabulary.encode_batch(["a", "c", ""])] == [[0], [4], []]
 
 
-def test_names_of_languages_are_tokens_of_a_text(bpe):
-    """But for padding, begin, end and the unknown, whose names are text."""
+def test_language_names_in_a_text_are_tokens(bpe):
+    """Only the names of the padding, begin, end and unknown tokens are ordinary text."""
     tokenizer = Tokenizer.from_str(bpe._content().decode())
     tokenizer.add_special_tokens(["<2de>"])
     vocabulary = LibrarySubwords(tokenizer.to_str(), "tokenizer.json")
@@ -229,11 +229,11 @@ def kinds(bpe, wordpiece, sentencepiece_model):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters", "wordpiece", "sentencepiece"])
-def test_saved_loaded_and_sent_to_other_processes(bpe, wordpiece, sentencepiece_model, tmp_path, kind):
+def test_vocabularies_are_saved_loaded_and_pickled(bpe, wordpiece, sentencepiece_model, tmp_path, kind):
     every = kinds(bpe, wordpiece, sentencepiece_model)
     vocabulary = every.pop(kind)
     vocabulary.save(tmp_path / "new" / "folder")
-    if (library := tmp_path / "new" / "folder" / "tokenizer.json").exists():  # as transformers opens it
+    if (library := tmp_path / "new" / "folder" / "tokenizer.json").exists():  # the file that transformers opens
         ids = Tokenizer.from_file(str(library)).encode("the cat").ids
         assert ids == [*vocabulary.encode_batch(["the cat"])[0].tolist(), vocabulary.eos_id]
     for other in (subwords.load(tmp_path / "new" / "folder"), pickle.loads(pickle.dumps(vocabulary))):
@@ -249,7 +249,7 @@ def test_saved_loaded_and_sent_to_other_processes(bpe, wordpiece, sentencepiece_
     assert vocabulary.fingerprint not in {other.fingerprint for other in every.values()}
 
 
-def test_fingerprints_tell_vocabularies_apart(wordpiece):
+def test_different_vocabularies_have_different_fingerprints(wordpiece):
     texts = ["ab ab cd"]
     same = {bpe_of(texts).fingerprint for _ in range(3)}
     assert len(same) == 1
@@ -257,7 +257,7 @@ def test_fingerprints_tell_vocabularies_apart(wordpiece):
     assert len(same | {other.fingerprint for other in others}) == 4
 
 
-def test_what_is_given_is_told_by_what_it_is(bpe, wordpiece, sentencepiece_file, tmp_path):
+def test_the_kind_of_a_vocabulary_is_detected(bpe, wordpiece, sentencepiece_file, tmp_path):
     bpe.save(tmp_path / "bpe")
     wordpiece.save(tmp_path / "bert")
     for path, kind in {
@@ -268,10 +268,10 @@ def test_what_is_given_is_told_by_what_it_is(bpe, wordpiece, sentencepiece_file,
         sentencepiece_file: subwords.SentencePieceSubwords,
     }.items():
         is_bert = kind is subwords.WordPieceSubwords
-        assert type(subwords.given(path, lowercase=is_bert)) is kind
+        assert type(subwords.open_vocabulary(path, lowercase=is_bert)) is kind
         if not is_bert:
-            with pytest.raises(UserError, match=rf"data.lowercase: got True; expected False, as {path} says itself"):
-                subwords.given(path, lowercase=True)
+            with pytest.raises(UserError, match=rf"data.lowercase: got True; expected False, because {path} defines"):
+                subwords.open_vocabulary(path, lowercase=True)
 
 
 @pytest.mark.parametrize(
@@ -280,32 +280,34 @@ def test_what_is_given_is_told_by_what_it_is(bpe, wordpiece, sentencepiece_file,
         ("a.json", None, r"a\.json: got No such file.*; expected a readable vocabulary\. Fix: give a tokenizer\.json,"),
         ("a.json", b"{", r"a\.json: got EOF while parsing.*; expected a tokenizer\.json\. Fix: copy the file again"),
         ("a.json", b"\xff", r"a\.json: got a byte that is not UTF-8"),
-        ("a.model", b"nothing", r"a\.model: got no SentencePiece model \(.*; expected one\. Fix: copy the file again"),
+        ("a.model", b"nothing", r"a\.model: got an invalid SentencePiece model \(.*; expected a valid.* Fix: copy the"),
         ("a.txt", None, r"a\.txt: got No such file"),
         ("a/b", b"", r"a/tokenizer\.json: got No such file"),
     ],
 )
-def test_unreadable_files(tmp_path, name, content, message):
+def test_unreadable_files_are_errors(tmp_path, name, content, message):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        subwords.given(path.parent if name == "a/b" else path, lowercase=False)
+        subwords.open_vocabulary(path.parent if name == "a/b" else path, lowercase=False)
 
 
 @pytest.mark.parametrize(("vocab", "missing"), [(["<pad>", "a"], "an end token"), (["a", "</s>"], "a padding token")])
-def test_a_vocabulary_without_special_tokens(vocab, missing):
+def test_a_vocabulary_without_special_tokens_is_an_error(vocab, missing):
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocab)}, unk_token="a"))
-    with pytest.raises(UserError, match=rf"a\.json: got a vocabulary without {missing} \(.*; expected one made for"):
+    with pytest.raises(
+        UserError, match=rf"a\.json: got a vocabulary without {missing} \(.*; expected a vocabulary for"
+    ):
         LibrarySubwords(tokenizer.to_str(), "a.json")
 
 
-def test_the_package_for_a_sentencepiece_model_is_missing(monkeypatch):
+def test_a_missing_sentencepiece_package_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(
         UserError,
-        match=r"a\.model: got a SentencePiece model, but no package to read it with; "
+        match=r"a\.model: got a SentencePiece model, but the package sentencepiece is not installed; "
         r"expected the package sentencepiece\. Fix: pip install sentencepiece==0\.2\.3",
     ):
         subwords.SentencePieceSubwords(b"", "a.model")
@@ -319,7 +321,7 @@ def lines_of(path: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi30k", "tatoeba_en_de", "wmt_newstest"])
-def test_lines_of_real_text_come_back(data_folder, name):
+def test_lines_of_real_text_are_restored(data_folder, name):
     paths = [path for path in sorted((data_folder / name).iterdir()) if path.name != "about-original.txt"]
     texts = [line for path in paths for line in lines_of(path)[::8]][:6_000]
     assert len(texts) > 2_000
@@ -329,9 +331,9 @@ def test_lines_of_real_text_come_back(data_folder, name):
         assert vocabulary.decode(ids) == unicodedata.normalize("NFC", text)
 
 
-def test_unknown_characters_are_named(bpe, wordpiece, sentencepiece_model):
+def test_unknown_characters_are_listed(bpe, wordpiece, sentencepiece_model):
     sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
     for vocabulary in (bpe, sentencepiece, subwords.characters("the ca")):
         assert vocabulary.unknown("the 東東 cat ж") == ["東", "東", "ж"]
         assert vocabulary.unknown("the cat") == []
-    assert wordpiece.unknown("the 東 cats' aa") == ["東", "aa"], "words without pieces are named whole"
+    assert wordpiece.unknown("the 東 cats' aa") == ["東", "aa"], "a word that is unknown only as a whole"

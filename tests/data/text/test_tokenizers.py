@@ -12,8 +12,8 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.text.given_vocabulary import given_vocabulary
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece, normalize, separate_punctuation
+from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
 
 WORDS = ["un", "##want", "##aff", "##able", "want", "##ed", ",", "running", "a", "##a", "é", "e"]
@@ -40,7 +40,7 @@ def pieces(ids):
     return [VOCAB[i] for i in ids]
 
 
-def test_longest_piece_first():
+def test_the_longest_piece_comes_first():
     first, second = make().encode_batch(["UNwantéd, running", "unaffable wantedly"])
     assert pieces(first) == ["un", "##want", "##ed", ",", "running"]
     assert pieces(second) == ["un", "##aff", "##able", "[UNK]"]
@@ -71,7 +71,7 @@ def test_words(text, words):
     assert make(lowercase=True).words(text) == decomposed
 
 
-def test_punctuation_is_separated_and_all_else_stays():
+def test_separate_punctuation_changes_nothing_else():
     text = "It's  Où\u200d\tU.S.,東京 €5"
     assert separate_punctuation(text).split() == ["It", "'", "s", "Où\u200d", "U", ".", "S", ".", ",", "東京", "€5"]
     assert separate_punctuation(text).replace(" ", "") == text.replace(" ", "")
@@ -103,7 +103,7 @@ def test_agrees_with_the_algorithm_step_by_step(text, lowercase):
 
 
 def step_by_step(text, lowercase):
-    """The published procedure, a character and a step at a time."""
+    """The published procedure, one character and one step at a time."""
     kept = []
     for char in text:
         category = unicodedata.category(char)
@@ -166,7 +166,7 @@ def test_offsets_of_a_character_in_two_pieces():
     assert ranges("각각", tokenizer=tokenizer) == ["각", "각", "각"]
 
 
-def test_offsets_of_a_cased_model_keep_marks_apart():
+def test_offsets_of_a_cased_model_separate_marks():
     assert ranges("e\u0301 É", lowercase=False) == ["e\u0301", "É"]
     tokenizer = WordPiece([*SPECIALS, "e", "##\u0301"], lowercase=False)
     assert ranges("e\u0301", tokenizer=tokenizer) == ["e", "\u0301"]
@@ -194,8 +194,8 @@ def test_offsets_agree_with_encode_batch_and_with_the_text(text, lowercase):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_how_many_characters_each_gives_is_its_own_affair(lowercase):
-    # Of ideographs and syllables a few, and none of what is beyond: more ideographs, tags and private use.
+def test_the_number_of_characters_does_not_depend_on_neighbors(lowercase):
+    # Only a few ideographs and syllables, and no later planes (more ideographs, tags and private use).
     chars = list(map(chr, [*range(0x3400), *range(0x3400, 0xD800, 50), *range(0xF900, 0x20000)]))
     widths = {char: len(normalize(char, lowercase).replace(" ", "")) for char in chars}
     for first in range(0, len(chars), 256):
@@ -203,7 +203,7 @@ def test_how_many_characters_each_gives_is_its_own_affair(lowercase):
         assert len(normalize(text, lowercase).replace(" ", "")) == sum(map(widths.__getitem__, text)), first
 
 
-def test_words_given_one_by_one():
+def test_encode_words_does_not_normalize():
     ids = make().encode_batch(["unwanted", ",", "\u200b", "a-a", "é"])
     assert list(map(pieces, ids)) == [["un", "##want", "##ed"], [","], [], ["a", "[UNK]", "a"], ["e"]]
 
@@ -265,11 +265,11 @@ def test_vocab_file_endings(tmp_path, ending, last):
         (b"[PAD]\n[UNK]\ncaf\xe9\n", r"vocab.txt, line 3: got the byte 0xe9"),
         (
             b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n[unused0]\n",
-            r"got 6 special tokens, and no other; expected a BERT voc",
+            r"got only 6 special tokens; expected a BERT voc",
         ),
     ],
 )
-def test_bad_vocab_file(tmp_path, content, message):
+def test_a_bad_vocab_file_is_an_error(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
     path.write_bytes(content)
     with pytest.raises(UserError, match=message) as error:
@@ -277,7 +277,7 @@ def test_bad_vocab_file(tmp_path, content, message):
     assert str(path) in str(error.value)
 
 
-def test_no_vocab_file(tmp_path):
+def test_a_missing_vocab_file_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"nothing.txt: got No such file"):
         WordPiece.from_file(tmp_path / "nothing.txt", lowercase=True)
     with pytest.raises(UserError, match="Is a directory"):
@@ -302,7 +302,7 @@ def test_saved_folder_opens_in_transformers(tmp_path, golden, lowercase):
     assert len(theirs) == ours.vocab_size
 
 
-def test_a_saved_folder_says_how_much_a_model_takes(tmp_path):
+def test_a_saved_folder_states_the_maximum_length(tmp_path):
     transformers = pytest.importorskip("transformers")
     ours = make()
     ours.save(tmp_path, 6)
@@ -318,7 +318,7 @@ def test_saved_tokenizer_json_keeps_long_words(tmp_path):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("absent", [(), ("vocab.txt",), ("tokenizer.json",), ("vocab.txt", "tokenizer_config.json")])
-def test_load_needs_only_part_of_a_folder(tmp_path, lowercase, absent):
+def test_load_needs_only_some_files_of_a_folder(tmp_path, lowercase, absent):
     make(lowercase).save(tmp_path)
     for name in absent:
         (tmp_path / name).unlink()
@@ -341,7 +341,7 @@ def write(folder, name, value):
         ({"tokenizer_config.json": {"do_lower_case": True, "max_input_chars_per_word": 6}}, 6),
     ],
 )
-def test_the_longest_word_is_that_of_the_folder(tmp_path, files, longest):
+def test_the_maximum_word_length_is_read_from_the_folder(tmp_path, files, longest):
     for name, value in {**WHOLE, **files}.items():
         write(tmp_path, name, value)
     loaded = WordPiece.load(tmp_path)
@@ -352,19 +352,19 @@ def test_the_longest_word_is_that_of_the_folder(tmp_path, files, longest):
         assert long == [tokenizer.unk_id]
 
 
-def test_the_longest_word_of_googles_code(tmp_path):
+def test_the_maximum_word_length_of_googles_files_is_200(tmp_path):
     write(tmp_path, "vocab.txt", WHOLE["vocab.txt"])
     write(tmp_path, "bert_config.json", {})
     for path in (tmp_path, tmp_path / "vocab.txt"):
-        assert [len(ids) for ids in given_vocabulary(path, True).encode_batch(["a" * 200, "a" * 201])] == [200, 1]
+        assert [len(ids) for ids in load_wordpiece(path, True).encode_batch(["a" * 200, "a" * 201])] == [200, 1]
 
 
-def test_tokenizers_that_encode_alike_are_equal():
+def test_tokenizers_with_the_same_results_are_equal():
     assert make() == make()
     assert len({make(), make(), make(lowercase=False), WordPiece(VOCAB, True, 100), WordPiece(VOCAB[:-1], True)}) == 4
 
 
-def test_load_of_what_transformers_saves(tmp_path):
+def test_load_reads_what_transformers_saves(tmp_path):
     transformers = pytest.importorskip("transformers")
     make(lowercase=False).save(tmp_path / "ours")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
@@ -375,9 +375,9 @@ def test_load_of_what_transformers_saves(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "nothing that tells the casing"),
-        ({"vocab.txt": "\n".join(VOCAB)}, "nothing that tells the casing"),
-        ({"tokenizer_config.json": {"do_lower_case": True}}, "no vocab.txt, no tokenizer.json"),
+        ({}, "no file that states the casing"),
+        ({"vocab.txt": "\n".join(VOCAB)}, "no file that states the casing"),
+        ({"tokenizer_config.json": {"do_lower_case": True}}, "no vocab.txt and no tokenizer.json"),
         ({"tokenizer_config.json": {"do_lower_case": "yes"}}, "do_lower_case yes"),
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json: got Expecting property name"),
         ({"tokenizer_config.json": "[]"}, "a JSON list"),
@@ -387,7 +387,7 @@ def test_load_of_what_transformers_saves(tmp_path):
             for library, message in (
                 ({"normalizer": "BertNormalizer"}, "tokenizer.json: normalizer: got a JSON str; expected a JSON dict"),
                 ({"model": [1]}, "tokenizer.json: model: got a JSON list"),
-                ({"model": {"type": "WordPiece"}}, "got no ids; expected the tokens with their ids"),
+                ({"model": {"type": "WordPiece"}}, "got no ids; expected tokens with the ids"),
                 ({"model": {"type": "WordPiece", "vocab": ["[PAD]"]}}, "got no ids"),
                 ({"model": {"type": "WordPiece", "vocab": {"a": "0", "b": 1}}}, "ids with gaps or repeats"),
                 ({"added_tokens": "[UNK]"}, "tokenizer.json: added_tokens: got a JSON str"),
@@ -419,7 +419,7 @@ def test_load_of_what_transformers_saves(tmp_path):
                 "tokenizer_config.json": {"do_lower_case": True},
                 "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(SPECIALS)}}},
             },
-            "got 5 special tokens, and no other",
+            "got only 5 special tokens",
         ),
         (
             {
@@ -428,10 +428,13 @@ def test_load_of_what_transformers_saves(tmp_path):
             },
             "ids with gaps or repeats",
         ),
-        ({**WHOLE, "added_tokens.json": {"[ENT]": 99, "a": 13}}, "does not have: '[ENT]'; expected no tokens but"),
+        (
+            {**WHOLE, "added_tokens.json": {"[ENT]": 99, "a": 13}},
+            "not in the vocabulary: '[ENT]'; expected only tokens",
+        ),
         (
             {**WHOLE, "tokenizer.json": {"added_tokens": [{"content": token} for token in ("[ENT]", "[MASK]", "x y")]}},
-            "does not have: '[ENT]', 'x y'; expected no tokens but",
+            "not in the vocabulary: '[ENT]', 'x y'; expected only tokens",
         ),
         (
             {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertJapaneseTokenizer"}},
@@ -457,7 +460,7 @@ def test_load_of_what_transformers_saves(tmp_path):
         ),
     ],
 )
-def test_bad_folder(tmp_path, files, message):
+def test_a_bad_folder_is_an_error(tmp_path, files, message):
     for name, value in files.items():
         write(tmp_path, name, value)
     with pytest.raises(UserError) as error:
@@ -465,6 +468,6 @@ def test_bad_folder(tmp_path, files, message):
     assert message in str(error.value)
 
 
-def test_load_missing_folder(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(UserError, match="nowhere"):
         WordPiece.load(tmp_path / "nowhere")

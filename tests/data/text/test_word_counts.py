@@ -15,7 +15,7 @@ from bertjax.data.text import word_counts
 WORD = st.text("ab\u00e9\u6771\U0001f600#-", min_size=1, max_size=3)
 
 
-def counted(blocks: list[Counter[str]], folder: Path) -> tuple[word_counts.Frequent, Parts]:
+def counted(blocks: list[Counter[str]], folder: Path) -> tuple[word_counts.TrainingCounts, Parts]:
     parts = Parts(folder / "words", ".txt")
     word_counts.write_parts(((1, counts) for counts in blocks), parts)
     return word_counts.most_frequent(parts.paths, folder), parts
@@ -32,7 +32,7 @@ def by_frequency(item: tuple[str, int]) -> tuple[int, int, str]:
     st.integers(2, 4),
     st.integers(1, 20),
 )
-def test_counts_are_exact_however_they_are_cut(tmp_path_factory, blocks, different, words, files, limit):
+def test_counts_do_not_depend_on_the_parts(tmp_path_factory, blocks, different, words, files, limit):
     total = sum(map(Counter, blocks), Counter())
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (
@@ -58,13 +58,13 @@ def test_a_part_ends_when_it_has_enough_words(tmp_path, monkeypatch):
     assert found.words == {"a": 11, "b": 1, "c": 1, "z": 1}
 
 
-def test_words_beyond_the_limit_are_told(tmp_path, monkeypatch, caplog):
+def test_words_beyond_the_limit_are_reported(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(word_counts, "MAX_WORDS", 2)
     with caplog.at_level(logging.INFO):
         found, _ = counted([Counter(c=1, b=1, a=1, z=5)], tmp_path)
     first = min("abc", key=lambda word: by_frequency((word, 1)))
     assert found.words == {"z": 5, first: 1} and found.characters == Counter("abczzzzz")
-    assert "the 2 most frequent words train the vocabulary" in caplog.text
+    assert "training on the 2 most frequent words" in caplog.text
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def test_worked_example():
     ]
 
 
-def test_ties_go_to_the_pair_first_in_code_point_order():
+def test_ties_go_to_the_pair_that_is_first_in_code_point_order():
     assert trained({"zy": 2, "ab": 2, "ba": 2})[-3:] == ["ab", "ba", "zy"]
     assert trained({"aaaa": 2, "b": 1}) == ["a", "b", "##a", "##aa", "##aaa", "aaaa"]
 
@@ -43,7 +43,7 @@ def test_pairs_seen_once_are_not_merged():
     assert trained({"ab": 1, "cd": 2}) == ["a", "b", "c", "d", "##b", "##d", "cd"]
 
 
-def test_a_piece_made_in_two_ways_is_there_once():
+def test_a_piece_of_two_pairs_is_one_token():
     counts = {"abc": 5, "ab": 30, "xbc": 40, "abcd": 3}
     vocab = trained(counts)
     assert len(vocab) == len(set(vocab))
@@ -55,7 +55,7 @@ def test_a_small_vocabulary_keeps_the_most_frequent_characters():
     assert trained({"abcdefgh": 1}, 10) == ["a", "b", "c", "##b", "##c"]
 
 
-def test_characters_beyond_the_limit_are_left_out():
+def test_characters_beyond_the_limit_are_omitted():
     chars = [chr(0x4E00 + i) for i in range(ALPHABET_LIMIT + 5)]
     counts = dict.fromkeys(chars, 2) | {chars[-1] + chars[0]: 9, chars[-2] + chars[0]: 1}
     vocab = trained(counts, 5000)
@@ -85,7 +85,7 @@ def test_equals_the_naive_trainer(counts, vocab_size):
 
 
 def naive(counts, vocab_size):
-    """All pairs counted anew for every merge."""
+    """Counts all pairs again for every merge."""
     frequency = Counter("".join(word * count for word, count in counts.items()))
     inside = {char for word in counts for char in word[1:]}
     kept = set()
@@ -117,18 +117,18 @@ def naive(counts, vocab_size):
 def test_vocabulary_is_unique_and_a_prefix_of_a_larger_one(counts, vocab_size, more):
     small, large = train(counts, vocab_size), train(counts, vocab_size + more)
     assert len(small) == len(set(small)) <= vocab_size
-    if set("abcd") & set("".join(counts)) <= set(small):  # else the larger one has more characters
+    if set("abcd") & set("".join(counts)) <= set(small):  # otherwise the larger vocabulary has more characters
         assert large[: len(small)] == small
 
 
 @given(COUNTS, st.integers(10, 60))
-def test_no_training_word_is_unknown_unless_a_character_is(counts, vocab_size):
+def test_a_training_word_is_unknown_only_if_a_character_is(counts, vocab_size):
     tokenizer = WordPiece(train(counts, vocab_size), lowercase=False)
     for word, ids in zip(counts, tokenizer.encode_batch(list(counts)), strict=True):
         assert (tokenizer.unk_id in ids) == (not set(word) <= set(tokenizer.vocab))
 
 
-def test_words_too_long_to_encode_take_no_part():
+def test_words_too_long_to_encode_are_not_merged():
     assert trained({"ab" * 101: 50, "ba": 2}) == ["a", "b", "##a", "##b", "ba"]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths
-from bertjax.data.rows.packed_rows import Packable, PackedBatches, PackedRows, row_of
+from bertjax.data.rows.packed_rows import Packable, PackedBatches, PackedRows, row_capacity
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.errors import UserError
 
@@ -77,7 +77,7 @@ def test_a_worked_example():
 
 
 def test_a_worked_example_of_packing():
-    rows = PackedRows(pairs_of([(2, 3), (4, 1), (7, 7)]), row_of(8, 4), seed=0, epoch=0)
+    rows = PackedRows(pairs_of([(2, 3), (4, 1), (7, 7)]), row_capacity(8, 4), seed=0, epoch=0)
     assert isinstance(rows, Padded)
     assert sorted(rows.lengths.tolist()) == [7, 7]
     both = int(rows.padded(np.array([0]), 8)["segment_ids"].max() == 1)
@@ -95,7 +95,7 @@ def test_a_worked_example_of_packing():
 
 
 def test_no_more_pairs_in_a_row_than_said():
-    rows = PackedRows(pairs_of([(1, 1)] * 7), row_of(8, 3), 0, 0)
+    rows = PackedRows(pairs_of([(1, 1)] * 7), row_capacity(8, 3), 0, 0)
     assert sorted(rows.lengths.tolist()) == [1, 3, 3]
 
 
@@ -110,7 +110,7 @@ def test_buckets_have_every_pair_once_an_epoch(sizes, batch_size, seed):
 @settings(max_examples=25)
 @given(SIZES, st.integers(20, 50), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch_size, seed):
-    batches = PackedBatches(pairs_of(sizes), row_of(length, most), batch_size, seed)
+    batches = PackedBatches(pairs_of(sizes), row_capacity(length, most), batch_size, seed)
     steps = batches.steps_per_epoch
     epochs = list(itertools.islice(batches.training(0, np.arange(batch_size)), 2 * steps))
     for epoch in (epochs[:steps], epochs[steps:]):
@@ -123,7 +123,7 @@ def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch
 @pytest.fixture(scope="module")
 def packed():
     sizes = np.random.default_rng(0).integers(3, 20, (300, 2)).tolist()
-    return lambda seed: PackedBatches(pairs_of(sizes), row_of(40, 8), 4, seed)
+    return lambda seed: PackedBatches(pairs_of(sizes), row_capacity(40, 8), 4, seed)
 
 
 def take(batches, start, count, rows=(0, 1, 2, 3)):
@@ -173,7 +173,7 @@ def test_a_side_without_tokens_is_a_bug(empty):
 
 def test_a_pair_longer_than_a_row_is_a_bug():
     with pytest.raises(AssertionError):
-        PackedRows(pairs_of([(2, 9)]), row_of(8, 2), 0, 0)
+        PackedRows(pairs_of([(2, 9)]), row_capacity(8, 2), 0, 0)
 
 
 @pytest.mark.slow
@@ -182,6 +182,6 @@ def test_many_pairs_take_little_time():
     tokens = np.arange(60, dtype=np.int32)
     pairs = PairRows.of({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
     begin = time.process_time()
-    rows = PackedRows(pairs, row_of(256, 16), 0, 0)
+    rows = PackedRows(pairs, row_capacity(256, 16), 0, 0)
     assert time.process_time() - begin < 2  # 0.1 seen
     assert pairs.lengths.sum() / (256 * len(rows.lengths)) > 0.99
