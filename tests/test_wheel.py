@@ -1,0 +1,127 @@
+"""The wheel, built from the sdist and installed outside the repository, does what a clone does."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import processes, tiny
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+OFFLINE = ["--no-index", "--no-deps"]
+SOURCES = (
+    "bertjax",
+    "configs",
+    "experiments",
+    "launch.py",
+    "pyproject.toml",
+    "requirements.txt",
+    "README.md",
+    "LICENSE",
+)
+SWEEP = """
+from bertjax.configs.sweeps import parts
+
+def get_sweep(variant=""):
+    return {
+        "stages": [parts.stage("pretrain", "configs/bert_pretraining.py:tiny", VALUES)],
+        "rows": [parts.row("BERT", {})],
+        "base": "BERT",
+        "seeds": (0,),
+        "metrics": [parts.metric("loss", "pretrain", "valid/masked_lm_loss", direction="min")],
+        "source": "nobody",
+        "needs": {},
+    }
+"""
+
+
+def execute(*command: str, cwd: Path, stdin: str = "", **variables: str) -> str:
+    """Runs a command and returns its standard output."""
+    env = processes.environment() | variables
+    done = subprocess.run(command, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder into which the wheel is installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for path in (ROOT / name for name in SOURCES):
+        if path.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(path, source / path.name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(path, source)
+    build = "from setuptools import build_meta; build_meta.build_sdist('../sdist')"
+    execute(sys.executable, "-c", build, cwd=source)
+    (sdist,) = (folder / "sdist").iterdir()
+    execute(*PIP, "wheel", *OFFLINE, "--no-build-isolation", f"--wheel-dir={folder}", str(sdist), cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    execute(*PIP, "install", *OFFLINE, f"--target={folder / 'site'}", str(wheel), cwd=folder)
+    return folder / "site"
+
+
+@pytest.fixture
+def bertjax(site, tmp_path):
+    """Runs the console command in an empty folder."""
+
+    def run(*arguments: str, stdin: str = "") -> str:
+        return execute(str(site / "bin" / "bertjax"), *arguments, cwd=tmp_path, stdin=stdin, PYTHONPATH=str(site))
+
+    return run
+
+
+def files(package: Path) -> set[str]:
+    """The files of a package, those behind links too."""
+    return {
+        os.path.relpath(Path(folder) / name, package)
+        for folder, _, names in os.walk(package, followlinks=True)
+        for name in names
+        if not name.endswith(".pyc")
+    }
+
+
+def test_the_wheel_is_the_package_and_nothing_else(site):
+    assert {path.name.partition("-")[0] for path in site.iterdir()} == {"bertjax", "bin"}
+    assert [path.name for path in (site / "bin").iterdir()] == ["bertjax"]
+    assert files(site / "bertjax") == files(ROOT / "bertjax")
+    assert "py.typed" in files(site / "bertjax")
+
+
+def test_experiments_are_a_part_of_it(site, tmp_path):
+    code = "import importlib; print(importlib.import_module('bertjax.experiments.classification').__file__)"
+    printed = execute(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site))
+    assert Path(printed.strip()) == site / "bertjax" / "experiments" / "classification.py"
+
+
+def test_the_console_command_trains_and_predicts(bertjax, tmp_path):
+    run = tmp_path / "run"
+    bertjax(*tiny.arguments(tiny.write_text(tmp_path / "text.txt"), run, num_steps=2))
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["command"][:2] == ["bertjax", "--config=configs/bert_pretraining.py:tiny"]
+    assert (run / "report.html").exists()
+    predicted = json.loads(bertjax("--mode=predict", f"--workdir={run}", stdin="the [MASK] sees a cat .\n"))
+    assert len(predicted["masks"][0]["tokens"]) == 5
+
+
+def test_the_console_command_runs_sweeps_by_itself(bertjax, tmp_path):
+    values = tiny.values(tiny.write_text(tmp_path / "text.txt"), num_steps=2)
+    (tmp_path / "sweep.py").write_text(SWEEP.replace("VALUES", repr(values)))
+    flags = ["--sweep=sweep.py", "--workdir=sweep"]
+    printed = bertjax(*flags, "--print_commands")
+    assert printed.startswith("bertjax --config=configs/bert_pretraining.py:tiny ")
+    assert "BERT" in bertjax(*flags, "--backend=workers")
+
+
+def test_the_packages_sweeps_are_found(bertjax):
+    assert bertjax("--sweep=configs/sweeps/bertsum.py:tiny", "--workdir=sweep", "--dry_run").endswith(" rows\n")
