@@ -88,7 +88,8 @@ def measure_batches(corpus: Corpus, seconds: float) -> None:
         measured.append(measure(corpus, config, seconds))
     for config, measured in figures.items():
         real, padded, padding = (statistics.median(each) for each in zip(*measured, strict=True))
-        shape = f"P {config.room.predictions:2}  E {config.room.segments if config.pairs.next_sentence else 0:2}"
+        capacity = config.capacity
+        shape = f"P {capacity.predictions:2}  E {capacity.segments if config.pairs.next_sentence else 0:2}"
         print(f"{described(config)}  {shape}  {real:12,.0f} tokens/s  {padded:12,.0f} with padding, {padding:6.2%}")
 
 
@@ -105,7 +106,7 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
         for config in (config for config in settings() if config.pairs.seq_len == 128):
             start, start_of_cpu = time.perf_counter(), time.process_time()
             lengths = np.memmap(path, np.int32, "r")
-            room = config.room if config.rows.packing else None
+            room = config.capacity if config.rows.packing else None
             plan = Plan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
             opened = time.perf_counter() - start
             plan.rows(0, 0, 256)

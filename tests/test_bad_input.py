@@ -146,7 +146,7 @@ def test_an_empty_split(prepare, fraction, split):
 
 def test_a_batch_larger_than_the_epoch(home, tmp_path):
     message = tiny.run_on_one(*tiny.arguments(home / "text.txt", tmp_path / "run", batch_size=4096)).error
-    check(message, what="batch_size", got=r"4096 rows a step, but \d+ rows", expected="at least one", fix="more text")
+    check(message, what="batch_size", got=r"4096 rows per step, but \d+ rows", expected="at least one", fix="more text")
 
 
 # The vocabulary.

@@ -1,4 +1,4 @@
-"""Pretraining batches: a pure function of (seed, step), as numpy arrays of one static shape."""
+"""Pretraining batches: NumPy arrays of one static shape, as a pure function of (seed, step)."""
 
 import dataclasses
 import math
@@ -16,22 +16,22 @@ from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
 
 Batch = Mapping[str, np.ndarray]
-RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
+RowIndices = Int64[np.ndarray, " rows"]  # numbers of rows in a global batch
 _ENDLESS = 2**40
-_PLACE = ("document", "start", "length")  # of a segment, as an instance's fields are called
-# A packed row has room for this many predictions more than the masking rate gives on average: each instance rounds.
+_SEGMENT_FIELDS = ("document", "start", "length")  # fields of `INSTANCE` that locate a segment
+# A packed row has room for this fraction of predictions above the masking rate, because each instance rounds.
 _SPARE_PREDICTIONS = 0.05
-# A packed row of pairs has room for an instance every so many tokens: hardly any text has shorter ones.
+# Tokens of a packed row per pair that it has room for. Hardly any text has shorter pairs on average.
 _TOKENS_PER_PAIR = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class RowsConfig(Constrained, prefix="data"):
-    """How instances fill the rows of a batch.
+    """The assignment of instances to the rows of a batch.
 
     Attributes:
-      packing: several instances to a row, which attend to themselves alone; else one.
-      valid_rows: how many held-out rows an evaluation goes through at most; 0 for all.
+      packing: whether a row holds several instances, each of which attends only to itself; otherwise one.
+      valid_rows: the maximum number of validation rows per evaluation; 0 for all.
     """
 
     packing: bool
@@ -40,16 +40,16 @@ class RowsConfig(Constrained, prefix="data"):
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig:
-    """All that determines a batch but the text and the step.
+    """Everything that determines a batch except the text and the step.
 
     Attributes:
-      pairs: how text is cut into instances.
-      masking: how tokens are masked.
-      rows: how instances fill rows.
+      pairs: the division of text into instances.
+      masking: the masking of tokens.
+      rows: the assignment of instances to rows.
       objective: "masked_lm" or "causal_lm".
-      direction: of "causal_lm": "left_to_right" or "right_to_left".
-      seed: of all draws.
-      batch_size: rows of a global batch.
+      direction: the direction of "causal_lm": "left_to_right" or "right_to_left".
+      seed: the seed of all draws.
+      batch_size: the rows of a global batch.
     """
 
     pairs: PairsConfig
@@ -61,92 +61,99 @@ class BatchConfig:
     batch_size: int
 
     @property
-    def room(self) -> Packing:
-        """What a row has room for.
+    def capacity(self) -> Packing:
+        """The capacity of a row.
 
-        Packed, that is 5 % more predictions than `masking.rate` of its tokens, and an instance every 8 tokens
-        if each has a next sentence to predict; if not, nothing in a batch counts instances.
+        A packed row has room for 5 % more predictions than `masking.rate` of its tokens. With next-sentence prediction
+        it has room for an instance per 8 tokens; without, the number of instances is not limited.
         """
         length, packing = self.pairs.seq_len, self.rows.packing
         lengths = np.arange(length + 1)
         if self.objective == "causal_lm":
-            predictions, wanted = length - 1, np.maximum(lengths - 1, 1)
+            predictions, per_instance = length - 1, np.maximum(lengths - 1, 1)
         else:
             packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.rate * length)
-            predictions, wanted = packed if packing else self.masking.max_predictions, self.masking.wanted(lengths)
+            predictions = packed if packing else self.masking.max_predictions
+            per_instance = self.masking.num_predictions(lengths)
         segments = -(-length // _TOKENS_PER_PAIR) if self.pairs.next_sentence else length
-        return Packing(length, predictions, segments if packing else 1, tuple(wanted.tolist()))
+        return Packing(length, predictions, segments if packing else 1, tuple(per_instance.tolist()))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each field of a global batch (see `PretrainingBatches`)."""
-        room = self.room
+        capacity = self.capacity
         shapes: dict[str, tuple[int, ...]] = {}
         for name in ("input_ids", "token_type_ids", "segment_ids"):
-            shapes[name] = self.batch_size, room.tokens
+            shapes[name] = self.batch_size, capacity.tokens
         if self.rows.packing:
-            shapes["position_ids"] = self.batch_size, room.tokens
+            shapes["position_ids"] = self.batch_size, capacity.tokens
         for name in ("masked_positions", "masked_labels", "masked_weights"):
-            shapes[name] = self.batch_size, room.predictions
+            shapes[name] = self.batch_size, capacity.predictions
         if self.pairs.next_sentence:
             for name in ("cls_positions", "next_sentence_labels", "next_sentence_weights"):
-                shapes[name] = self.batch_size, room.segments
+                shapes[name] = self.batch_size, capacity.segments
         return shapes
 
 
 class PretrainingBatches:
-    """Cuts, masks and stacks the rows of a split.
+    """Builds batches of the rows of a split.
 
-    A batch holds, for B rows of S tokens of which P at most are predicted, and of E instances at most:
+    A batch has these fields, for B rows of S tokens with at most P predictions and at most E instances each:
       input_ids, token_type_ids [B, S] int32; token types are 0 for the first segment and 1 for the second;
-      segment_ids [B, S] int32: 1, 2, ... for the row's instances (1 alone if they are not packed), 0 for padding;
-      position_ids [B, S] int32: the place in the instance; only if instances are packed;
+      segment_ids [B, S] int32: 1, 2, ... for the row's instances (only 1 if rows are not packed), 0 for padding;
+      position_ids [B, S] int32: the position in the instance; only if rows are packed;
       masked_positions [B, P] int32, in the row; masked_labels [B, P] int32; masked_weights [B, P] float32;
     and with next-sentence prediction:
       cls_positions [B, E] int32, in the row; next_sentence_labels [B, E] int32, 1 for a random next sentence;
       next_sentence_weights [B, E] float32.
-    Weights are 0 where a row has no more to predict. A row that only fills up an evaluation's last batch is empty.
+    Weights are 0 for unused predictions and instances. Rows that pad the last batch of an evaluation are empty.
     """
 
     def __init__(self, corpus: Corpus, split: str, config: BatchConfig) -> None:
-        """Args: the text, "train" or "valid" of it, and what is made of it."""
+        """Plans the batches.
+
+        Args:
+          corpus: the text.
+          split: "train" or "valid".
+          config: the settings of the batches.
+        """
         self._corpus, self._split, self._config, self._shapes = corpus, corpus.splits[split], config, config.shapes()
         self._plan = Plan(
             self._split.sentences,
             config.pairs,
             config.masking,
-            config.room if config.rows.packing else None,
+            config.capacity if config.rows.packing else None,
             seed=config.seed,
             folder=corpus.folder / "plans" / split,
         )
 
     @property
     def instances_per_epoch(self) -> int:
-        """Instances of the first epoch; of large texts an estimate."""
+        """The number of instances in the first epoch; an estimate for large texts."""
         return self._plan.instances_per_epoch
 
     def training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """Rows `rows` of the global batch of each training step from `start` on, without end."""
+        """Yields the rows `rows` of the global batch of each training step from `start` on, without end."""
         return _in_background(lambda index: self.training_batch(start + index, rows), _ENDLESS)
 
     def evaluation(self, rows: RowIndices) -> Iterator[Batch]:
-        """Rows `rows` of each global batch of the first epoch, each row once; the last batch is filled up."""
+        """Yields the rows `rows` of each global batch of the first epoch, each row once. The last batch is padded."""
         count = -(-self._held_out() // self._config.batch_size)
         return _in_background(lambda index: self.evaluation_batch(index, rows), count)
 
     def training_batch(self, step: int, rows: RowIndices) -> Batch:
-        """Rows `rows` of the global batch of a training step."""
+        """Returns the rows `rows` of the global batch of a training step."""
         epoch, start = self._plan.locate(step, self._config.batch_size)
         planned = self._plan.rows(epoch, start, start + self._config.batch_size)
         return self._assemble(planned.take(rows), self._config.masking.epoch_of_draws(epoch))
 
     def evaluation_batch(self, index: int, rows: RowIndices) -> Batch:
-        """Rows `rows` of the global batch `index` of the first epoch; rows that fill up the last are empty."""
+        """Returns the rows `rows` of the global batch `index` of the first epoch. Rows that pad the last are empty."""
         start = index * self._config.batch_size
         planned = self._plan.rows(0, start, min(start + self._config.batch_size, self._held_out()))
         return self._assemble(planned.take(rows), 0)
 
     def _held_out(self) -> int:
-        """Rows of an evaluation."""
+        """Returns the number of rows of an evaluation."""
         most = self._config.rows.valid_rows
         return min(self._plan.count(0, most), most) if most else self._plan.count(0)
 
@@ -176,7 +183,7 @@ class PretrainingBatches:
         return batch
 
     def _predictions(self, instances: np.ndarray, layout: Layout, epoch: int) -> Predictions:
-        """The instances, each by itself, masked."""
+        """Returns the masked instances, one per row."""
         tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
         input_ids[layout.instance, layout.position] = self._tokens(instances)
@@ -199,10 +206,10 @@ class PretrainingBatches:
         )
 
     def _tokens(self, instances: np.ndarray) -> Int32[np.ndarray, " tokens"]:
-        """[CLS] a [SEP] b [SEP] of one instance after the other; without next-sentence prediction [CLS] a [SEP]."""
+        """Returns the tokens of all instances: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] without next sentences."""
         cls, sep = np.array([[self._corpus.tokenizer.cls_id], [self._corpus.tokenizer.sep_id]], np.int32)
         sides = ("a", "b") if self._config.pairs.next_sentence else ("a",)
-        where = (np.concatenate([instances[f"{what}_{side}"] for side in sides]) for what in _PLACE)
+        where = (np.concatenate([instances[f"{what}_{side}"] for side in sides]) for what in _SEGMENT_FIELDS)
         segments = self._split.read(*where)
         parts = [np.zeros(0, np.int32)]
         for i in range(len(instances)):
@@ -213,7 +220,7 @@ class PretrainingBatches:
 
 
 def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> None:
-    """Predictions of a row's instances come one after another."""
+    """Writes predictions to the batch. Those of a row's instances follow one another."""
     instance, index = np.nonzero(predictions.weights)
     counts = np.bincount(instance, minlength=len(layout.row))
     before = np.cumsum(counts) - counts
@@ -227,8 +234,8 @@ def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> 
 
 
 def _in_background(make_batch: Callable[[int], Batch], count: int) -> Iterator[Batch]:
-    import grain  # slow to import, and prediction does without
+    import grain  # a slow import that prediction does not need
 
-    # One thread keeps a few batches ahead of the step; it spends its time in NumPy, which releases the GIL.
+    # One thread prepares a few batches ahead of the step. It spends its time in NumPy, which releases the GIL.
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     return iter(grain.MapDataset.range(count).map(make_batch).to_iter_dataset(options))

@@ -1,16 +1,16 @@
-"""Prepared text: the documents of a source, split into sentences and tokenized, written once.
+"""Prepared text: the documents of a source, split into sentences, tokenized, and written once.
 
-`Preparation` makes a folder named after the fingerprint of all that determines its content:
+`Preparation` writes a folder whose name is the fingerprint of everything that determines its content:
 
-    manifest.json          the fingerprint's parts, and what was counted
-    vocab.txt              the vocabulary, trained here if none was given
+    manifest.json          the parts of the fingerprint, and counts
+    vocab.txt              the vocabulary; trained here if the config names none
     records/               token ids of each document: ArrayRecord, by a TFDS builder
     {train,valid}.*        sentence lengths, and the number of sentences in each document
-    unigrams.npy           how often each token occurs in the training documents
-    plans/                 how many rows epochs have (see `plan.py`)
+    unigrams.npy           the number of occurrences of each token in the training documents
+    plans/                 the number of rows per epoch (see `plan.py`)
 
-The folder appears under its name only when all of it is written; until then it is NAME.partial, with the finished
-parts of the work in it, from which an interrupted preparation goes on.
+The folder gets its name only when it is complete. Until then it is named NAME.partial and holds finished parts of the
+work, from which an interrupted preparation resumes.
 """
 
 import dataclasses
@@ -49,32 +49,32 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SPLITS = ("train", "valid")
-# Part of every fingerprint: raise it when the same text would be prepared to other bytes.
+# Part of every fingerprint. Raise it when the same text would be prepared to different bytes.
 _FORMAT = 3
 _MANIFEST = "manifest.json"
 _NO_BEAM = BeamConfig()
-# Above these fractions a warning tells of duplicates. Short sentences recur in any text ("Yes."), documents do not.
+# Fractions above which duplicates cause a warning. Short sentences such as "Yes." recur in any text.
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusConfig(Constrained, prefix="data"):
-    """What text to prepare, and how.
+    """The text to prepare, and how to prepare it.
 
     Attributes:
-      source: training text (see `sources.TextSource`); empty where `valid_source` is only evaluated.
-      valid_source: held-out text; empty to hold out documents of `source`.
-      valid_fraction: which fraction of the documents is held out where `valid_source` is empty, chosen by a hash of
-        their text, so that copies of a document never stand on both sides.
+      source: the training text (see `sources.TextSource`); empty to evaluate `valid_source` only.
+      valid_source: the validation text; empty to split validation documents off `source`.
+      valid_fraction: the fraction of documents that is split off if `valid_source` is empty. A hash of the text selects
+        them, so that copies of a document are in the same split.
       text_field: the field that holds the text, in JSONL rows and TFDS records.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
-      lines: whether a line is a "sentence", or a "paragraph" that is to be split into sentences.
-      vocab_file: a published vocab.txt, or a folder with one; empty to train one on the training text.
-      vocab_size: how many tokens to train (at most).
+      on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
+      lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
+      vocab_file: a published vocab.txt, or a folder with one; empty to train a vocabulary on the training text.
+      vocab_size: the maximum number of tokens of a trained vocabulary.
       lowercase: whether the vocabulary is uncased.
-      workers: processes that split and tokenize; 0 for one each core. The result does not depend on it.
-      prepared_dir: where prepared text is kept and found again; empty for the run's own folder.
-      beam: whether, and where, Apache Beam does the work. The result does not depend on it.
+      workers: the number of processes that split and tokenize; 0 for one per core. It does not affect the result.
+      prepared_dir: the folder of prepared text, which later runs reuse; empty for the run's own folder.
+      beam: the Apache Beam runner that does the work, if any. It does not affect the result.
     """
 
     source: str
@@ -96,12 +96,12 @@ class CorpusConfig(Constrained, prefix="data"):
             raise UserError(
                 "config key data.vocab_size",
                 got=self.vocab_size,
-                expected=f"at least {MIN_VOCAB_SIZE}: the special tokens and some characters",
+                expected=f"at least {MIN_VOCAB_SIZE}, for the special tokens and some characters",
                 fix="raise it; BERT has 30522",
             )
 
     def check_source(self) -> None:
-        """Raises UserError if no text is named that a vocabulary and tokens could be made of."""
+        """Raises UserError unless the config names text to train on, or validation text and a vocabulary."""
         if not self.source and not (self.valid_source and self.vocab_file):
             fix = "set --config.data.source=FILE"
             raise UserError("config key data.source", got="nothing", expected="text to train on", fix=fix)
@@ -115,8 +115,13 @@ class Split:
     """The documents of one split."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Args: the prepared folder; "train" or "valid"."""
-        from bertjax.data.readers import records  # slow to import, and prediction does without
+        """Opens the split.
+
+        Args:
+          folder: the prepared folder.
+          name: "train" or "valid".
+        """
+        from bertjax.data.readers import records  # a slow import that prediction does not need
 
         sizes = np.fromfile(folder / f"{name}.document_sizes.int32", np.int32)
         lengths = np.memmap(folder / f"{name}.sentence_lengths.int32", np.int32, "r")
@@ -126,7 +131,7 @@ class Split:
     def read(
         self, documents: Int[np.ndarray, " n"], starts: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]
     ) -> list[Int[np.ndarray, " _"]]:
-        """So many token ids of each of some documents, whose sentences are in a row, from a place in it on."""
+        """Reads `lengths` consecutive token ids of each of `documents`, from the positions `starts` on."""
         return self._records.read(documents, starts, lengths)
 
 
@@ -135,17 +140,17 @@ def _document_lengths(folder: Path, split: str) -> Int[np.ndarray, " documents"]
 
 
 class Corpus:
-    """A prepared folder, opened.
+    """An opened prepared folder.
 
     Attributes:
-      folder: where it is.
+      folder: the folder.
       tokenizer: the vocabulary.
-      splits: "train" and "valid", or "valid" alone.
-      unigrams: how often each token occurs in the training documents; None without these.
+      splits: the splits "train" and "valid", or only "valid".
+      unigrams: the number of occurrences of each token in the training documents; None if there are none.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Args: the folder of a finished `Preparation`."""
+        """Opens the folder of a finished `Preparation`."""
         self.folder = folder
         self.tokenizer = WordPiece.load(folder)
         counted = folder / "unigrams.npy"
@@ -155,34 +160,41 @@ class Corpus:
 
 
 class Preparation:
-    """The text of a config, to be prepared or found prepared.
+    """The preparation of the text of a config, finished or not.
 
     Attributes:
-      fingerprint: of all that determines the prepared bytes; the same on every machine.
-      folder: where they are once `is_finished`; if a vocabulary is given that was trained on this very text, as the
-        second phase of pretraining has it, that may be where it was.
+      fingerprint: a digest of everything that determines the prepared bytes; the same on every machine.
+      folder: the folder of the prepared text once `is_finished`. If `vocab_file` was trained on this same text, as in
+        the second phase of pretraining, it may be the folder of the first preparation.
     """
 
     def __init__(self, config: CorpusConfig, default_dir: Path) -> None:
-        """Args: what text; where to keep it unless the config says. Raises UserError if it cannot be read."""
+        """Computes the fingerprint.
+
+        Args:
+          config: the text and its preparation.
+          default_dir: the parent folder if `config.prepared_dir` is empty.
+        Raises:
+          UserError: if the text cannot be read.
+        """
         config.check_source()
         self._config, parts = config, _fingerprint_parts(config)
         home = Path(config.prepared_dir or default_dir).absolute()
         every = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
-        options = [(each, *_place(home, each, bool(config.vocab_file))) for each in every]
+        options = [(each, *_locate(home, each, bool(config.vocab_file))) for each in every]
         finished = (option for option in options if _is_finished(option[2]))
-        self._parts, self.fingerprint, self.folder = next(finished, options[0])  # what is prepared stays in use
+        self._parts, self.fingerprint, self.folder = next(finished, options[0])  # finished text is reused
 
     def is_finished(self) -> bool:
         """Whether the text has been prepared."""
         return _is_finished(self.folder)
 
     def run(self) -> None:
-        """Prepares the text unless that has been done.
+        """Prepares the text unless it is prepared already.
 
-        A second process that prepares the same text waits for the first. What was interrupted, be it by a kill, goes
-        on after its last finished part, to the same bytes. A `UserError` leaves nothing: its remedy is another text or
-        config.
+        A second process that prepares the same text waits for the first. An interrupted or killed preparation resumes
+        after its last finished part, and gives the same bytes. After a `UserError` nothing is kept, because a retry
+        needs another text or config.
         """
         if self.is_finished():
             return
@@ -192,7 +204,7 @@ class Preparation:
         _report(self.folder)
 
     def _write(self, folder: Path) -> None:
-        """Writes everything, the manifest last."""
+        """Writes all files, the manifest last."""
         counts, duplicates = _write(self._config, folder)
         manifest = {
             "fingerprint": self.fingerprint,
@@ -208,10 +220,10 @@ def _is_finished(folder: Path) -> bool:
     return (folder / _MANIFEST).exists()
 
 
-def _place(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[str, Path]:
-    """The fingerprint and the folder of a text.
+def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[str, Path]:
+    """Returns the fingerprint and the folder of a text.
 
-    If the vocabulary is given, the folder may be a finished one of the same text in which this vocabulary was trained.
+    If the config names a vocabulary, the folder may be a finished one of the same text that trained this vocabulary.
     """
     fingerprint, ours = _digest(parts), parts["vocabulary"]
     if is_given and not _is_finished(home / fingerprint):
@@ -223,7 +235,7 @@ def _place(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[str, P
 
 
 def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
-    """All that determines the prepared bytes but the splitter, and nothing else."""
+    """Returns everything that determines the prepared bytes, except the sentence splitter."""
     vocabulary = f"{config.vocab_size} trained tokens"
     if config.vocab_file:
         vocabulary = _vocabulary_digest(load_wordpiece(Path(config.vocab_file), config.lowercase))
@@ -240,7 +252,7 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
 
 
 def _splitters(lines: str) -> list[str]:
-    """What splits paragraphs into sentences, and what did before."""
+    """Returns the names of the current sentence splitter and of earlier ones whose results are still valid."""
     nltk = f"nltk {metadata.version('nltk')}"
     return [f"{nltk}, quotations within sentences", nltk] if lines == "paragraph" else ["none"]
 
@@ -258,7 +270,7 @@ def _open(config: CorpusConfig, source: str) -> TextSource:
 
 
 def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
-    """Writes everything but the manifest; returns what was counted, and the fractions that are duplicates."""
+    """Writes everything except the manifest. Returns the counts and the fractions of duplicates."""
     tokenizer = _vocabulary(config, folder)
     counts, fractions, files, unigrams = {}, {}, {}, {}
     tokenize = functools.partial(preparation.tokenize, vocab_dir=folder, lines=config.lines)
@@ -270,7 +282,7 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
             raise _no_documents(config, name)
         counts[name], fractions[name] = counter.finish()
         unigrams[name] = counter.unigrams
-        # Without text of its own, the held-out split has read the same rows again.
+        # Without a source of its own, the validation split reads the rows of the training source again.
         if name == "train" or config.valid_source:
             counts[name]["skipped_rows"] = source_counts["bad_rows"]
             counts[name]["empty_documents"] += source_counts["empty_documents"]
@@ -280,7 +292,7 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
 
     if "train" in unigrams:
         np.save(folder / "unigrams.npy", unigrams["train"])
-    shutil.rmtree(folder / "records", ignore_errors=True)  # an interrupted process may have begun them
+    shutil.rmtree(folder / "records", ignore_errors=True)  # an interrupted process may have left it
     pipeline = beam.pipeline_of(config.beam, config.workers) if config.beam.runner else None
     records.write_tokens(
         folder / "records", {name: [_Documents(path) for path in paths] for name, paths in files.items()}, pipeline
@@ -293,18 +305,18 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
 def _parts(
     config: CorpusConfig, split: str, work: Callable[..., None], folder: Path, suffix: str
 ) -> tuple[list[Path], Mapping[str, int]]:
-    """The finished parts of a split's documents, and what their source counted; makes what is not there yet.
+    """Returns the finished parts of a split's documents and the counts of the source. Writes missing parts.
 
     Args:
-      config: which text.
-      split: which of its documents.
+      config: the text.
+      split: the split.
       work: writes documents as parts; see `shares.make_parts`.
-      folder: for the parts.
-      suffix: how their names end.
+      folder: the folder of the parts.
+      suffix: the suffix of their names.
     Raises:
-      UserError: bad text, or none.
+      UserError: if the text is bad or empty.
     """
-    source = _open(config, _text_of(config, split))
+    source = _open(config, _source_of(config, split))
     documents = functools.partial(_documents, config, split)
     if config.beam.runner:
         paths, counts = shares.make_parts(source, documents, work, folder / "beam", config.beam, config.workers)
@@ -312,12 +324,12 @@ def _parts(
             raise _no_documents(config, split)
         return paths, counts
     parts = Parts(folder, suffix)
-    work(_some(documents(source), config, split), workers=config.workers, parts=parts)
+    work(_not_empty(documents(source), config, split), workers=config.workers, parts=parts)
     return parts.paths, source.counts
 
 
 def _check_records(folder: Path, splits: Sequence[str]) -> None:
-    """Raises UserError unless there are the records of all documents that were counted before Beam wrote them."""
+    """Raises UserError unless Beam wrote the records of all documents that were counted before."""
     from bertjax.data.readers import records
 
     for name in splits:
@@ -327,19 +339,19 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
             raise UserError(
                 f"the {name} records that Beam wrote",
                 got=f"{found:,}",
-                expected=f"{expected:,}, as many as the documents take",
+                expected=f"{expected:,}, the number that the documents need",
                 fix="prepare again with other data.beam.options, or without data.beam",
             )
 
 
 def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
-    """The vocabulary that is given, or is trained now, or was before an interruption; written to the folder."""
+    """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
     if config.vocab_file:
         tokenizer = load_wordpiece(Path(config.vocab_file), config.lowercase)
     elif (folder / "vocab.txt").exists():
         tokenizer = WordPiece.from_file(folder / "vocab.txt", config.lowercase)
     else:
-        # The held-out documents have no part in the vocabulary.
+        # Validation documents do not influence the vocabulary.
         count = functools.partial(preparation.count_words, lowercase=config.lowercase)
         paths, _ = _parts(config, "train", count, folder / PARTS / "words", ".txt")
         counts = word_counts.most_frequent(paths, folder / PARTS)
@@ -349,7 +361,7 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
 
 
 class _Documents:
-    """The documents of a finished part, read when they are asked for."""
+    """The documents of a finished part, read when they are iterated over."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -359,24 +371,24 @@ class _Documents:
 
 
 def _report(folder: Path) -> None:
-    """Logs what a finished preparation counted."""
+    """Logs the counts of a finished preparation."""
     manifest = json.loads((folder / _MANIFEST).read_text())
     for name, counts in manifest["counts"].items():
         _log.info("prepared %s: %s", name, ", ".join(f"{value} {key}" for key, value in counts.items()))
         for what, limit in _MANY_DUPLICATES.items():
             number, fraction = counts[f"duplicate_{what}"], manifest["duplicate_fractions"][name][what]
-            _log.info("%s: %d of its %s, %.2f %%, are duplicates of earlier ones", name, number, what, 100 * fraction)
+            _log.info("%s: %d of its %s (%.2f %%) are duplicates of earlier ones", name, number, what, 100 * fraction)
             if fraction > limit:
                 _log.warning(
-                    "%s: more than %.0f %% duplicate %s: a model learns them by heart; leave copies out of the source",
+                    "%s: more than %.0f %% duplicate %s, which a model overfits; remove copies from the source",
                     name,
                     100 * limit,
                     what,
                 )
 
 
-def _some(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[T]:
-    """Passes the documents of a split on. Raises UserError if there are none."""
+def _not_empty(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[T]:
+    """Yields the documents of a split. Raises UserError if there are none."""
     first = next(documents, None)
     if first is None:
         raise _no_documents(config, split)
@@ -386,19 +398,19 @@ def _some(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[
 
 def _no_documents(config: CorpusConfig, split: str) -> UserError:
     return UserError(
-        f"the {split} split of {_text_of(config, split)!r}",
-        got="no document with any text",
-        expected="some documents to train on, and some held out",
-        fix="give more documents (a blank line ends one), another data.valid_fraction or a data.valid_source",
+        f"the {split} split of {_source_of(config, split)!r}",
+        got="no document with text",
+        expected="documents in both the training and the validation split",
+        fix="add documents (a blank line ends one), change data.valid_fraction, or set data.valid_source",
     )
 
 
-def _text_of(config: CorpusConfig, split: str) -> str:
+def _source_of(config: CorpusConfig, split: str) -> str:
     return config.valid_source or config.source if split == "valid" else config.source
 
 
 def _documents(config: CorpusConfig, split: str, source: TextSource) -> Iterator[preparation.Document]:
-    """The lines of each document of a split."""
+    """Yields the lines of each document of a split."""
     for document in source.documents():
         if not config.valid_source:
             fraction = preparation.text_hash("\n".join(document.lines)) / 2**64

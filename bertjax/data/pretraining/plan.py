@@ -1,9 +1,9 @@
-"""The plan of an epoch: which rows of text each step's batch holds.
+"""The plan of an epoch: the rows of text in each step's batch.
 
-An epoch goes through the documents in a random order, in blocks of about a million sentences. The instances of a
-block are cut from sentence lengths alone, packed if so asked, and shuffled; a thread plans the block after the one
-in use. Rows and order are pure functions of (seed, epoch), so every process has the same plan, nothing is written
-but how many rows the blocks have, and a run that starts at any step plans only the block that it starts in.
+An epoch visits the documents in a random order, in blocks of about a million sentences. The instances of a block are
+computed from sentence lengths alone, optionally packed, and shuffled. A thread plans the next block in advance. Rows
+and order are pure functions of (seed, epoch), so every process has the same plan. Only the numbers of rows of blocks
+are written, so that a run that starts at any step plans only the block that contains it.
 """
 
 import bisect
@@ -26,21 +26,21 @@ from bertjax.data.rows.layout import positions_in_groups
 from bertjax.data.rows.packing import Packing, pack
 from bertjax.errors import UserError
 
-# Part of the name of every plan: raise it when the same settings would give other rows.
+# Part of the file name of every plan. Raise it when the same settings would give different rows.
 _FORMAT = 2
-# Sentences of a block, a document counting as four more, which is what it costs. A block is planned in a fraction
-# of a second, and lasts for hundreds of steps.
+# The size of a block: one per sentence and `_PER_DOCUMENT` per document, in proportion to their costs. A block is
+# planned in a fraction of a second and lasts for hundreds of steps.
 _BLOCK = 1 << 20
 _PER_DOCUMENT = 4
-_KEPT = 4  # blocks in memory, the last ones used
+_CACHED_BLOCKS = 4  # the most recently used blocks
 
 
 class PlannedRows(NamedTuple):
     """Rows of instances.
 
     Attributes:
-      instances: row after row (dtype `sentence_pairs.INSTANCE`).
-      first: each row's first instance; one more entry than rows.
+      instances: the instances, row after row (dtype `sentence_pairs.INSTANCE`).
+      first: the index of each row's first instance, and the number of instances at the end.
     """
 
     instances: np.ndarray
@@ -50,7 +50,7 @@ class PlannedRows(NamedTuple):
         return len(self.first) - 1
 
     def take(self, rows: Int64[np.ndarray, " n"]) -> "PlannedRows":
-        """Some of the rows, in their order; a number beyond the last row stands for an empty one."""
+        """Returns rows by number, in the given order. A number beyond the last row is an empty row."""
         ends = np.append(self.first, self.first[-1])
         rows = np.minimum(rows, len(self.first) - 1)
         sizes = ends[rows + 1] - ends[rows]
@@ -59,7 +59,7 @@ class PlannedRows(NamedTuple):
 
 
 class Plan:
-    """The rows of every epoch of one split, made when they are asked for."""
+    """The rows of every epoch of one split, computed on demand."""
 
     def __init__(
         self,
@@ -71,7 +71,16 @@ class Plan:
         seed: int,
         folder: Path,
     ) -> None:
-        """Args: the split's sentences; how they are cut, repeated and packed; the seed; where counts are kept."""
+        """Initializes the plan.
+
+        Args:
+          sentences: the sentences of the split.
+          pairs: the division of text into instances.
+          masking: determines which epochs repeat the draws of earlier ones.
+          packing: the capacity of a packed row; None for one instance per row.
+          seed: the seed of all draws.
+          folder: the folder of the file with the numbers of rows.
+        """
         self._sentences, self._pairs, self._masking, self._packing = sentences, pairs, masking, packing
         self._seed = seed
         cost = len(sentences.lengths) + _PER_DOCUMENT * sentences.num_documents
@@ -80,14 +89,14 @@ class Plan:
         self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
         self._planner = ThreadPoolExecutor(1, "plan")
         self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
-        self._first_steps: dict[int, list[int]] = {}  # by batch size, of the epochs that have been reached
+        self._first_steps: dict[int, list[int]] = {}  # by batch size: the first step of each epoch reached so far
         self._lock, self._counting, self._locating = threading.Lock(), threading.Lock(), threading.Lock()
 
     def locate(self, step: int, batch_size: int) -> tuple[int, int]:
-        """The epoch of a step, and its first row there; rows beyond an epoch's last full batch are left.
+        """Returns the epoch of a step, and the step's first row in it. Rows after the last full batch are not used.
 
         Raises:
-          UserError: an epoch has fewer rows than a batch.
+          UserError: if an epoch has fewer rows than a batch.
         """
         with self._locating:
             return self._locate(step, batch_size)
@@ -100,16 +109,16 @@ class Plan:
             if count < batch_size:
                 raise UserError(
                     "config key batch_size",
-                    got=f"{batch_size} rows a step, but {count} rows in an epoch",
+                    got=f"{batch_size} rows per step, but {count} rows per epoch",
                     expected="at least one full batch in each epoch",
-                    fix="give more text, or lower batch_size",
+                    fix="use more text, or lower batch_size",
                 )
             firsts.append(firsts[epoch] + count // batch_size)
             step, epoch = step - count // batch_size, epoch + 1
         return epoch, step * batch_size
 
     def count(self, epoch: int, enough: int | None = None) -> int:
-        """Rows of an epoch; or, counting no further than needed, at least `enough` if there are so many."""
+        """Returns the number of rows of an epoch. With `enough`, may stop counting once that many are found."""
         total, number = sum(self._counts[epoch]), len(self._counts[epoch])
         while number < self._num_blocks and (enough is None or total < enough):
             total += self._count(epoch, number)
@@ -117,7 +126,7 @@ class Plan:
         return total
 
     def rows(self, epoch: int, start: int, stop: int) -> PlannedRows:
-        """Rows [start, stop) of an epoch, or as many of them as there are."""
+        """Returns the rows [start, stop) of an epoch, or those that exist."""
         parts = []
         for number in range(self._num_blocks):
             if start >= stop:
@@ -133,27 +142,27 @@ class Plan:
 
     @property
     def instances_per_epoch(self) -> int:
-        """Instances of the first epoch, taken to be as many in each block as in the first."""
+        """The number of instances in the first epoch, estimated from its first block."""
         return len(self._block(0, 0).instances) * self._num_blocks
 
     def _count(self, epoch: int, number: int) -> int:
-        """Rows of a block; those of the blocks before are known."""
+        """Returns the number of rows of a block. All earlier blocks of the epoch must have been counted."""
         with self._counting:
             if number == len(self._counts[epoch]):
                 self._counts.add(epoch, number, len(self._block(epoch, number)))
             return self._counts[epoch][number]
 
     def _block(self, epoch: int, number: int) -> PlannedRows:
-        """A block, and the start of making the next one."""
+        """Returns a block, and starts planning the next one."""
         after = (epoch, number + 1) if number + 1 < self._num_blocks else (epoch + 1, 0)
         with self._lock:
-            wanted, _ = self._future(epoch, number), self._future(*after)
-            while len(self._blocks) > _KEPT:
+            block, _ = self._future(epoch, number), self._future(*after)
+            while len(self._blocks) > _CACHED_BLOCKS:
                 del self._blocks[next(iter(self._blocks))]
-        return wanted.result()
+        return block.result()
 
     def _future(self, epoch: int, number: int) -> "Future[PlannedRows]":
-        """A block that is made or will be, now the last one used."""
+        """Returns the future of a block and marks it as most recently used."""
         key = epoch, number
         block = self._blocks.pop(key) if key in self._blocks else self._planner.submit(self._make, epoch, number)
         self._blocks[key] = block
@@ -161,8 +170,8 @@ class Plan:
 
     def _make(self, epoch: int, number: int) -> PlannedRows:
         size = self._sentences.num_documents
-        places = np.arange(number * size // self._num_blocks, (number + 1) * size // self._num_blocks)
-        documents = np.sort(random.permuted(self._seed, epoch, places, size))
+        positions = np.arange(number * size // self._num_blocks, (number + 1) * size // self._num_blocks)
+        documents = np.sort(random.permuted(self._seed, epoch, positions, size))
         instances = make_instances(
             self._sentences, documents, self._pairs, self._seed, self._masking.epoch_of_draws(epoch)
         )
@@ -175,15 +184,15 @@ class Plan:
 
 
 class _Counts:
-    """How many rows each block of each epoch has, as far as they have been counted; kept in a small file.
+    """The number of rows of each counted block of each epoch, stored in a small file.
 
-    Every process may write what it has counted: all count the same, and the file appears under its name whole.
-    Where it cannot be written, or is lost, blocks are counted again. It is written when a sixteenth of the counts is
-    new, so that writing takes as long for each of many epochs as for each of few.
+    Every process may write its counts: all processes count the same, and the file is replaced atomically. If the file
+    is lost or cannot be written, blocks are counted again. It is written when more than a sixteenth of the counts is
+    new, so that the cost of writing per epoch does not grow with the number of epochs.
     """
 
     def __init__(self, path: Path) -> None:
-        """Args: the file."""
+        """Reads the counts in the file, if it exists."""
         self._path = path
         self._counts = self._read()
         self._num_counts, self._num_new = sum(map(len, self._counts.values())), 0
@@ -192,7 +201,7 @@ class _Counts:
         return self._counts.get(epoch, [])
 
     def add(self, epoch: int, number: int, count: int) -> None:
-        """Adds the count of the epoch's block `number`, before which all have been counted."""
+        """Adds the count of block `number` of an epoch. All blocks before it must have been counted."""
         self._counts[epoch] = [*self[epoch][:number], count]
         self._num_counts, self._num_new = self._num_counts + 1, self._num_new + 1
         if 16 * self._num_new > self._num_counts:

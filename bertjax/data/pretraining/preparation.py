@@ -1,7 +1,7 @@
-"""The steps of preparing text: worker processes count and tokenize blocks of documents, in order, in bounded memory.
+"""The steps of preparing text. Worker processes count and tokenize blocks of documents, in order, in bounded memory.
 
-What workers hand back is gathered into parts, which are kept in files (see `parts.py`): an interrupted preparation
-goes on after the last of them. Parts depend on nothing but the documents.
+The results of workers are collected into parts and written to files (see `parts.py`). An interrupted preparation
+resumes after the last part. Parts depend only on the documents.
 """
 
 import collections
@@ -25,85 +25,85 @@ from bertjax.progress import track
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Document = list[str]  # its lines
+Document = list[str]  # the lines of a document
 Block = list[Document]
 
 _BLOCK_CHARACTERS = 1 << 18
-# A part ends after so many tokens: 64 MB, of some 75 MB of English text. Each becomes a file of records.
+# A part ends after this many tokens: 64 MB, from about 75 MB of English text. Each part becomes a file of records.
 _PART_TOKENS = 1 << 24
-# A sentence of more word pieces than the longest row of published BERTs is reported as over-long.
+# Sentences with more word pieces than the longest row of published BERT models are counted as over-long.
 _OVER_LONG = 512
-# Hashes that are sorted at once when duplicates are counted: 32 MB.
+# Hashes sorted at a time when duplicates are counted: 32 MB.
 _HASHES_AT_ONCE = 1 << 22
 
 
 class Tokenized(NamedTuple):
-    """Some documents as token ids; documents and sentences without any are only counted."""
+    """Tokenized documents. Documents and sentences without tokens are only counted."""
 
-    tokens: Int32[np.ndarray, " tokens"]  # of all sentences of all documents, in a row
+    tokens: Int32[np.ndarray, " tokens"]  # the sentences of all documents, concatenated
     sentence_lengths: Int32[np.ndarray, " sentences"]
-    document_sizes: Int32[np.ndarray, " documents"]  # sentences in each document
-    line_hashes: UInt64[np.ndarray, " lines"]  # of each line of these documents, as the source gives it
+    document_sizes: Int32[np.ndarray, " documents"]  # the number of sentences in each document
+    line_hashes: UInt64[np.ndarray, " lines"]  # one per line of the source in these documents
     document_hashes: UInt64[np.ndarray, " documents"]
-    empty: Int64[np.ndarray, "2"]  # documents whose lines give no tokens, and lines that give none
+    empty: Int64[np.ndarray, "2"]  # the numbers of documents and of sentences without tokens
 
     @property
     def num_documents(self) -> int:
-        """How many documents were tokenized, empty ones too."""
+        """The number of tokenized documents, including empty ones."""
         return len(self.document_sizes) + int(self.empty[0])
 
     @classmethod
     def joined(cls, blocks: Sequence["Tokenized"]) -> "Tokenized":
-        """The documents of several blocks, in order."""
+        """Concatenates the documents of several blocks."""
         *arrays, empty = zip(*blocks, strict=True)
         return cls._make([*map(np.concatenate, arrays), np.sum(empty, axis=0)])
 
     def save(self, path: Path) -> None:
         """Writes a file for `load`."""
-        with path.open("wb") as file:  # given a path, NumPy would change its name
+        with path.open("wb") as file:  # np.savez appends a suffix to a path
             np.savez(file, **self._asdict())
 
     @classmethod
     def load(cls, path: Path) -> "Tokenized":
-        """Reads what `save` wrote."""
+        """Reads a file that `save` wrote."""
         with np.load(path) as arrays:
             return cls(**arrays)
 
     def document_lengths(self) -> Int32[np.ndarray, " documents"]:
-        """The tokens of each document."""
+        """Returns the number of tokens in each document."""
         ends = np.cumsum(self.sentence_lengths)[np.cumsum(self.document_sizes) - 1]
         return np.diff(ends, prepend=0).astype(np.int32)
 
     def documents(self) -> list[Int32[np.ndarray, " _"]]:
-        """The token ids of each document."""
+        """Returns the token ids of each document."""
         return np.split(self.tokens, np.cumsum(self.document_lengths())[:-1])
 
 
 def count_words(documents: Iterable[Document], lowercase: bool, workers: int, parts: Parts) -> None:
-    """Counts words, for `word_counts.most_frequent`, from the first document that has no part on."""
+    """Counts the words of all documents that have no part yet, for `word_counts.most_frequent`."""
     remaining = itertools.islice(documents, parts.num_documents, None)
     count = functools.partial(_count_words, lowercase=lowercase)
     word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "blocks"), parts)
 
 
 def train_vocabulary(counts: word_counts.TrainingCounts, vocab_size: int) -> list[str]:
-    """Trains a WordPiece vocabulary and warns if the text is too small for its size."""
+    """Trains a WordPiece vocabulary. Logs a warning if the text gives fewer than `vocab_size` tokens."""
     _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts.words))
     vocab = wordpiece_trainer.train(counts.words, vocab_size, counts.characters)
     if len(vocab) < vocab_size:
-        _log.warning("the text gives only %d of the %d tokens asked for", len(vocab), vocab_size)
+        _log.warning("the text gives only %d of the %d requested tokens", len(vocab), vocab_size)
     return vocab
 
 
 def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers: int, parts: Parts) -> None:
-    """Writes documents as parts, which `Tokenized.load` reads, from the first document that has no part on.
+    """Tokenizes all documents that have no part yet, and writes parts for `Tokenized.load`.
 
     Args:
-      documents: lines of text.
+      documents: the lines of each document, from the first document on.
       vocab_dir: a folder with the vocabulary; each worker opens it once.
       lines: whether a line is a "sentence" or a "paragraph".
-      workers: processes; 0 for one each core.
-      parts: where to; the ones already there are of the first of these documents.
+      workers: the number of processes; 0 for one per core.
+      parts: the parts; existing ones are of the first documents.
     """
     remaining = itertools.islice(documents, parts.num_documents, None)
     work = functools.partial(_tokenize, vocab_dir=vocab_dir, lines=lines)
@@ -111,22 +111,28 @@ def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers
     for part in map(Tokenized.joined, gather(tokenized, lambda block: len(block.tokens), _PART_TOKENS)):
         with parts.add(part.num_documents) as path:
             part.save(path)
-        del part  # not kept while the next is gathered
+        del part  # frees memory before the next part is collected
 
 
 def blocks(documents: Iterable[Document]) -> Iterator[Block]:
-    """Groups documents into blocks of about 256 KB; the grouping depends on nothing but the documents."""
+    """Groups documents into blocks of about 256 KB. The grouping depends only on the documents."""
     return gather(documents, lambda document: sum(map(len, document)), _BLOCK_CHARACTERS)
 
 
 class SplitCounter:
-    """Takes note of a split's documents as they pass: their lengths, their tokens, and what is odd about them.
+    """Collects the lengths and counts of a split's documents.
 
-    Lengths and hashes go to files as they come, so that memory stays bounded.
+    Lengths and hashes are written to files immediately, so that memory stays bounded.
     """
 
     def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
-        """Args: where `Split` will look for the lengths; the split's name; the size of the vocabulary."""
+        """Opens the files.
+
+        Args:
+          folder: the folder in which `Split` reads the lengths.
+          split: the split's name.
+          vocab_size: the size of the vocabulary.
+        """
         self.unigrams = np.zeros(vocab_size, np.int64)
         self.counts = dict.fromkeys(
             ("documents", "sentences", "tokens", "empty_documents", "empty_lines", "over_long_sentences"), 0
@@ -136,7 +142,7 @@ class SplitCounter:
         self._files = [path.open("wb") for path in self._paths]
 
     def add(self, part: Tokenized) -> bool:
-        """Counts documents; returns whether there are any with tokens."""
+        """Counts documents. Returns whether any of them has tokens."""
         self.unigrams += np.bincount(part.tokens, minlength=len(self.unigrams))
         for key, value in (
             ("documents", len(part.document_sizes)),
@@ -153,9 +159,9 @@ class SplitCounter:
         return len(part.document_sizes) > 0
 
     def finish(self) -> tuple[dict[str, int], dict[str, float]]:
-        """Closes the files and returns all counts, and which fraction of the lines and documents are duplicates.
+        """Closes the files. Returns all counts, and the fractions of lines and documents that are duplicates.
 
-        Duplicates are all copies but the first, of lines as the source gives them.
+        All copies except the first are duplicates. Lines are compared as the source has them.
         """
         fractions = {}
         for file in self._files:
@@ -169,22 +175,22 @@ class SplitCounter:
 
 
 def count_duplicates(path: Path) -> int:
-    """How many 64-bit hashes in a file stand there already, exactly, holding a few million of them at once.
+    """Returns how many 64-bit hashes of a file are copies of earlier ones. Holds a few million hashes in memory.
 
-    Stretches of the file are sorted and written beside it; then a range of hashes at a time is read from all of them.
+    Sorted runs of the file are written to a second file. Then each range of hashes is read from all runs.
     """
     size = path.stat().st_size // 8
     ranges = -(-size // _HASHES_AT_ONCE)
-    first = np.array([(i << 64) // ranges for i in range(ranges)], np.uint64)  # hash of each range
+    first = np.array([(i << 64) // ranges for i in range(ranges)], np.uint64)  # the first hash of each range
     ordered = path.with_suffix(".ordered")
-    cuts: list[list[int]] = []  # of each stretch, where its ranges begin in the file of all, and its end
+    cuts: list[list[int]] = []  # for each run, the offsets of its ranges in the second file, and its end
     end = distinct = 0
     with ordered.open("wb") as file:
         for start in range(0, size, _HASHES_AT_ONCE):
-            stretch = _distinct(np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start))
-            stretch.tofile(file)
-            cuts.append([end + int(i) for i in np.searchsorted(stretch, first)])
-            end += len(stretch)
+            run = _distinct(np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start))
+            run.tofile(file)
+            cuts.append([end + int(i) for i in np.searchsorted(run, first)])
+            end += len(run)
             cuts[-1].append(end)
     for i in range(ranges):
         found = [np.fromfile(ordered, np.uint64, cut[i + 1] - cut[i], offset=8 * cut[i]) for cut in cuts]
@@ -194,13 +200,13 @@ def count_duplicates(path: Path) -> int:
 
 
 def _distinct(hashes: UInt64[np.ndarray, " hashes"]) -> UInt64[np.ndarray, " distinct"]:
-    """As `np.unique`, which takes a hundred times as long for millions that differ."""
+    """Equal to `np.unique`, which takes a hundred times as long for millions of different hashes."""
     ordered = np.sort(hashes)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
 
 
 def text_hash(text: str) -> int:
-    """A 64-bit hash of text, the same everywhere."""
+    """Returns a 64-bit hash of text that is the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
@@ -214,10 +220,10 @@ def _tokenizer(vocab_dir: Path) -> WordPiece:
 
 
 def _tokenize(block: Block, vocab_dir: Path, lines: str) -> Tokenized:
-    """Splits and tokenizes a block; a worker's part."""
+    """Splits and tokenizes a block. Runs in a worker."""
     split = sentences.split if lines == "paragraph" else lambda line: [line]
     encode = _tokenizer(vocab_dir).encode_batch
-    pieces: list[list[int]] = []  # of each sentence
+    pieces: list[list[int]] = []  # of all sentences
     sizes: list[int] = []
     line_hashes: list[int] = []
     document_hashes: list[int] = []

@@ -1,8 +1,9 @@
-"""Which tokens make up each pretraining instance: pairs of sentences, or full sentences of one document.
+"""Computes the tokens of each pretraining instance: pairs of segments, or one segment of a document.
 
-Matches `create_instances_from_document` of google-research/bert (BERT appendix A.2), from the sentence lengths
-alone, for many documents at once. What a chunk draws is keyed by the sentence that it begins with, so where a chunk
-would end is computed for every sentence in one go; only the walk from chunk to chunk goes step by step.
+Equal to `create_instances_from_document` of google-research/bert (BERT appendix A.2), but computed from sentence
+lengths alone, for many documents at once. The draws of a chunk are keyed by its first sentence, so the end of the
+chunk that would start at each sentence is computed for all sentences at once. Only the walk from chunk to chunk is
+sequential.
 """
 
 import dataclasses
@@ -16,8 +17,8 @@ from bertjax.data import random
 from bertjax.data.rows.layout import positions_in_groups
 from bertjax.errors import UserError
 
-# An instance: tokens [start, start + length) of document a, then of document b (length_b is 0: one segment only).
-# No two of an epoch begin at the same token of the same document.
+# An instance: tokens [start, start + length) of document a, then of document b. length_b is 0 for one segment.
+# No two instances of an epoch start at the same token of the same document.
 INSTANCE = np.dtype(
     [
         ("document_a", np.int32),
@@ -30,24 +31,25 @@ INSTANCE = np.dtype(
     ]
 )
 _MIN_SEQ_LEN = 8
-# How many sentences lie between two whose place in the stream of all tokens is kept in memory.
+# Token offsets are kept in memory for every 16th sentence.
 _STRIDE = 16
-# Chunks are made into instances in parts of this many: their arrays stay in the cache.
+# Chunks are converted to instances in parts of this size, whose arrays fit in the cache.
 _PART = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
 class PairsConfig(Constrained, prefix="data"):
-    """How documents are cut into instances.
+    """The division of documents into instances.
 
     Attributes:
-      seq_len: tokens of an instance at most, [CLS] and [SEP] included. Default: 128, or as many as the model has
-        positions, if fewer.
-      next_sentence: pairs of segments for next-sentence prediction; else one segment.
-      whole_sentences: end one segment where the last sentence that fits ends; else fill it with a part of the next.
-      short_seq_prob: fraction of documents that are cut to a random shorter length (0.1).
-      random_next_prob: fraction of chunks of two or more sentences whose second segment comes from
-        another document (0.5); a chunk of one sentence always gets one.
+      seq_len: the maximum number of tokens of an instance, including [CLS] and [SEP]. Default: 128, or the model's
+        number of positions if it is smaller.
+      next_sentence: whether an instance is a pair of segments for next-sentence prediction; otherwise one segment.
+      whole_sentences: whether a single segment ends with the last sentence that fits; otherwise it is filled with a
+        part of the next sentence.
+      short_seq_prob: the fraction of documents with a random shorter target length (0.1).
+      random_next_prob: the fraction of chunks of two or more sentences whose second segment comes from another
+        document (0.5). The second segment of a chunk of one sentence always does.
     """
 
     seq_len: Annotated[int, at_least(_MIN_SEQ_LEN, below=1 << 15)]
@@ -58,25 +60,30 @@ class PairsConfig(Constrained, prefix="data"):
 
     @property
     def specials(self) -> int:
-        """[CLS] and [SEP] of an instance."""
+        """The number of [CLS] and [SEP] tokens of an instance."""
         return 3 if self.next_sentence else 2
 
     def lengths(self, instances: np.ndarray) -> Int64[np.ndarray, " n"]:
-        """Tokens of instances (dtype `INSTANCE`), [CLS] and [SEP] included."""
+        """Returns the number of tokens of instances (dtype `INSTANCE`), including [CLS] and [SEP]."""
         return instances["length_a"].astype(np.int64) + instances["length_b"] + self.specials
 
 
 class Sentences:
-    """The sentence lengths of a split's documents, and where each document begins.
+    """The sentence lengths of a split's documents, and the first sentence of each document.
 
     Attributes:
-      lengths: tokens in each sentence, over all documents; may be mapped from a file larger than memory.
-      first: each document's first sentence; one more entry than documents.
+      lengths: the number of tokens in each sentence of all documents; may be a memory map larger than memory.
+      first: the index of each document's first sentence, and the number of sentences at the end.
     """
 
     def __init__(self, lengths: Int[np.ndarray, " sentences"], sizes: Int[np.ndarray, " documents"]) -> None:
-        """Args: tokens in each sentence; sentences in each document."""
-        self.lengths = np.asarray(lengths)  # of a memory map, a plain view
+        """Indexes the sentences.
+
+        Args:
+          lengths: the number of tokens in each sentence.
+          sizes: the number of sentences in each document.
+        """
+        self.lengths = np.asarray(lengths)  # a plain array, or view of a memory map
         self.first: Int64[np.ndarray, " m"] = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         whole = len(lengths) // _STRIDE * _STRIDE
         sums = lengths[:whole].reshape(-1, _STRIDE).sum(axis=1, dtype=np.int64)
@@ -84,11 +91,11 @@ class Sentences:
 
     @property
     def num_documents(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return len(self.first) - 1
 
     def tokens_before(self, sentences: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-        """Tokens of all documents before each of `sentences`."""
+        """Returns the number of tokens of all documents before each of `sentences`."""
         mark, rest = np.divmod(sentences, _STRIDE)
         steps = np.arange(_STRIDE - 1)[:, None]
         lengths = self.lengths[np.minimum(sentences - rest + steps, len(self.lengths) - 1)]
@@ -97,7 +104,7 @@ class Sentences:
     def tokens_from(
         self, start: Int64[np.ndarray, " n"], target: Int64[np.ndarray, " n"], end: Int64[np.ndarray, " n"]
     ) -> Int64[np.ndarray, " n"]:
-        """Tokens of sentence `start`, and of those after it until they reach `target` or sentence `end`."""
+        """Returns the tokens from sentence `start` on, by whole sentences, until `target` tokens or sentence `end`."""
         tokens, at = self.lengths[start].astype(np.int64), start + 1
         some = np.arange(len(start))
         while len(some := some[(tokens[some] < target[some]) & (at[some] < end[some])]):
@@ -109,16 +116,18 @@ class Sentences:
 def make_instances(
     sentences: Sentences, documents: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int
 ) -> np.ndarray:
-    """All instances of some documents in one epoch (dtype `INSTANCE`), in the order of the text.
+    """Returns all instances of some documents in one epoch (dtype `INSTANCE`), in the order of the text.
 
-    A pure function of its arguments; what a document gives does not depend on the others asked for.
-    Raises UserError if random next sentences are asked of one document.
+    A pure function of its arguments. The instances of a document do not depend on the other documents requested.
+
+    Raises:
+      UserError: if next-sentence prediction is on and there is only one document.
     """
     if config.next_sentence and sentences.num_documents < 2:
         raise UserError(
             "next-sentence prediction",
             got=f"{sentences.num_documents} document(s)",
-            expected="at least two, since a random next sentence comes from another document",
+            expected="at least two, because a random next sentence comes from another document",
             fix="put blank lines between documents, or set --config.data.next_sentence=False",
         )
     text = _Text.of(sentences, documents)
@@ -134,31 +143,31 @@ def make_instances(
 
 
 class _Text(NamedTuple):
-    """The sentences of some documents, one after another."""
+    """The sentences of some documents, concatenated."""
 
     documents: Int64[np.ndarray, " m"]
-    first: Int64[np.ndarray, " M"]  # each document's first sentence among these; M = m + 1
-    owner: Int64[np.ndarray, " k"]  # the place in `documents` of each sentence's document
-    bounds: Int64[np.ndarray, " K"]  # tokens before each sentence; K = k + 1
+    first: Int64[np.ndarray, " M"]  # the index of each document's first sentence; M = m + 1
+    owner: Int64[np.ndarray, " k"]  # the index in `documents` of each sentence's document
+    bounds: Int64[np.ndarray, " K"]  # the number of tokens before each sentence; K = k + 1
 
     @classmethod
     def of(cls, sentences: Sentences, documents: Int64[np.ndarray, " m"]) -> "_Text":
-        """The text of documents."""
+        """Collects the sentences of documents."""
         sizes = sentences.first[documents + 1] - sentences.first[documents]
-        places = np.repeat(sentences.first[documents], sizes) + positions_in_groups(sizes)
-        bounds = np.concatenate([[0], np.cumsum(sentences.lengths[places], dtype=np.int64)])
+        numbers = np.repeat(sentences.first[documents], sizes) + positions_in_groups(sizes)
+        bounds = np.concatenate([[0], np.cumsum(sentences.lengths[numbers], dtype=np.int64)])
         first = np.concatenate([[0], np.cumsum(sizes)])
         return cls(documents, first, np.repeat(np.arange(len(documents)), sizes), bounds)
 
     def cut(self, longest: int) -> "_Text":
-        """The same text, sentences of more than `longest` tokens cut into pieces of so many and a rest."""
+        """Returns the same text, with longer sentences divided into pieces of `longest` tokens and a rest."""
         pieces = -(-np.diff(self.bounds) // longest)
         starts = np.repeat(self.bounds[:-1], pieces) + longest * positions_in_groups(pieces)
         first = np.concatenate([[0], np.cumsum(pieces)])[self.first]
         return _Text(self.documents, first, np.repeat(self.owner, pieces), np.append(starts, self.bounds[-1]))
 
     def walk(self, following: Int64[np.ndarray, " k"]) -> Int64[np.ndarray, " n"]:
-        """The sentences that a walk through each document comes to if from i it goes on to following[i]."""
+        """Returns the sentences visited by walking through each document from sentence i to sentence following[i]."""
         is_reached = np.zeros(len(following), bool)
         at, ends = self.first[:-1], self.first[1:]
         while len(at):
@@ -170,38 +179,38 @@ class _Text(NamedTuple):
 
 
 class _Chunks(NamedTuple):
-    """Runs of sentences, and what they have drawn. Tokens count within the document."""
+    """Runs of sentences, and their draws. Token offsets are relative to the document."""
 
     document: Int64[np.ndarray, " n"]
-    sentence: Int64[np.ndarray, " n"]  # the first one's number in the document
-    start: Int64[np.ndarray, " n"]  # tokens before the first segment
-    split: Int64[np.ndarray, " n"]  # before the second
-    end: Int64[np.ndarray, " n"]  # and at its end
+    sentence: Int64[np.ndarray, " n"]  # the number of the first sentence in the document
+    start: Int64[np.ndarray, " n"]  # the offset of the first segment
+    split: Int64[np.ndarray, " n"]  # the offset of the second segment
+    end: Int64[np.ndarray, " n"]  # the offset of the end of the second segment
     target: Int64[np.ndarray, " n"]
-    is_random: Bool[np.ndarray, " n"]  # whether text of another document takes the place of the second segment
-    words: UInt32[np.ndarray, "n 2"]  # which text
+    is_random: Bool[np.ndarray, " n"]  # whether text of another document replaces the second segment
+    words: UInt32[np.ndarray, "n 2"]  # random words that select that text
 
 
 def _chunks(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int) -> _Chunks:
-    """The chunks of google-research/bert: sentences until they reach the target, split in two at random."""
+    """Returns the chunks of google-research/bert: sentences up to the target length, split in two at random."""
     start, target, document = np.arange(len(text.owner)), targets[text.owner], text.documents[text.owner]
     sentence = start - text.first[text.owner]
     words = random.bits(seed, random.Stream.CHUNKS, epoch, document, 4, 1 + sentence)
     end = np.searchsorted(text.bounds, text.bounds[:-1] + target, side="left")
     end = np.minimum(np.maximum(end, start + 1), text.first[1:][text.owner])
     size = end - start
-    # The first segment takes 1 to size - 1 sentences, or the only one.
+    # The first segment has 1 to size - 1 sentences, or the only one.
     split = start + np.where(size > 1, 1 + random.below(words[:, 0], np.maximum(size - 1, 1)), 1)
     is_random = (size == 1) | (random.uniform(words[:, 1]) < config.random_next_prob)
-    # Sentences that a random next one displaced are put back: the next chunk begins with them.
+    # The next chunk starts with the sentences that a random next segment replaced.
     some = text.walk(np.where(is_random, split, end))
     origin = text.bounds[text.first[text.owner[some]]]
-    start, split, end = (text.bounds[place[some]] - origin for place in (start, split, end))
+    start, split, end = (text.bounds[index[some]] - origin for index in (start, split, end))
     return _Chunks(document[some], sentence[some], start, split, end, target[some], is_random[some], words[some, 2:])
 
 
 def _pairs(sentences: Sentences, chunks: _Chunks, config: PairsConfig, seed: int, epoch: int) -> np.ndarray:
-    """The instances of chunks: two segments each, the second the actual next or a random one, cut to fit."""
+    """Returns the instances of chunks. The second segment is the actual next or a random one; both are truncated."""
     document_b, chosen = chunks.document.copy(), chunks.is_random
     starts = np.stack([chunks.start, chunks.split])
     lengths = np.stack([chunks.split, chunks.end]) - starts
@@ -225,7 +234,7 @@ def _random_next(
     targets: Int64[np.ndarray, " n"],
     words: UInt32[np.ndarray, "n 2"],
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """Another document, uniformly at random; the tokens before one of its sentences; and from there to the target."""
+    """Returns a random other document, the tokens before a random sentence of it, and the tokens up to the target."""
     other = random.below(words[:, 0], sentences.num_documents - 1)
     other += other >= documents
     first, end = sentences.first[other], sentences.first[other + 1]
@@ -235,11 +244,10 @@ def _random_next(
 
 
 def _cuts(lengths: Int64[np.ndarray, "2 n"], room: int) -> Int64[np.ndarray, "2 n"]:
-    """How many tokens each of two segments loses, so that they fit into `room` together.
+    """Returns how many tokens each of two segments loses, so that both fit into `room` tokens.
 
-    google-research/bert goes token by token: the longer segment loses one (the second if they are equal), at
-    its front or back with even odds. The counts follow in closed form, and how many of them come off the front
-    is a binomial draw.
+    google-research/bert removes token by token from the longer segment (the second if they are equal), at its front or
+    back with equal probability. The counts have a closed form, and the number removed at the front is binomial.
     """
     longer = lengths[0] - lengths[1]
     excess = np.maximum(lengths[0] + lengths[1] - room, 0)
@@ -249,7 +257,7 @@ def _cuts(lengths: Int64[np.ndarray, "2 n"], room: int) -> Int64[np.ndarray, "2 
 
 
 def _full_sentences(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig) -> np.ndarray:
-    """As many whole sentences as the target holds, one at least; only one longer than an instance is cut."""
+    """Returns segments of as many whole sentences as the target holds, at least one. Only longer sentences are cut."""
     text = text.cut(config.seq_len - config.specials)
     following = np.searchsorted(text.bounds, text.bounds[:-1] + targets[text.owner], side="right") - 1
     following = np.maximum(following, np.arange(len(following)) + 1)
@@ -262,7 +270,7 @@ def _full_sentences(text: _Text, targets: Int64[np.ndarray, " m"], config: Pairs
 
 
 def _pieces(text: _Text, targets: Int64[np.ndarray, " m"]) -> np.ndarray:
-    """As many tokens as the target, wherever a sentence ends, and a rest at the document's end."""
+    """Returns segments of exactly the target length, regardless of sentence ends. A document's last may be shorter."""
     sizes = np.diff(text.bounds[text.first])
     counts = -(-sizes // targets)
     start = np.repeat(targets, counts) * positions_in_groups(counts)
@@ -282,7 +290,7 @@ def _of_one_segment(
 def _target_lengths(
     documents: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int
 ) -> Int64[np.ndarray, " m"]:
-    """Tokens that a document's chunks aim at: as many as fit, or for some documents 2 to so many at random."""
+    """Returns the target number of tokens for a document's chunks: the maximum, or for some documents a random one."""
     room = config.seq_len - config.specials
     words = random.bits(seed, random.Stream.CHUNKS, epoch, documents, 2)
     short = random.uniform(words[:, 0]) < config.short_seq_prob

@@ -1,7 +1,7 @@
-"""Preparation by Beam: a source in shares, each of which a worker makes into parts, as one machine makes all of it.
+"""Preparation by Beam: each worker writes the parts of one share of the source, with the code of local preparation.
 
-What is made goes to files in a folder that all workers see, never through Beam: so nothing is held in memory, nothing
-can be lost on the way, and an interrupted preparation goes on after the last finished part of each share.
+Workers write files to a folder that all of them can access. No data pass through Beam, so nothing is held in memory
+or lost, and an interrupted preparation resumes after the last finished part of each share.
 """
 
 import fcntl
@@ -31,17 +31,17 @@ def make_parts(
     config: BeamConfig,
     workers: int,
 ) -> tuple[list[Path], dict[str, int]]:
-    """The finished parts of a source, in its order, and what the source counted.
+    """Writes the parts of a source. Returns their paths in the source's order, and the counts of the source.
 
     Args:
-      source: whose shares are worked on.
-      documents: what of a share is taken; importable, as is `work`.
-      work: writes documents as parts, for `documents, workers=..., parts=...`.
-      folder: for a folder each share.
-      config: where.
+      source: the source, whose shares are distributed.
+      documents: returns the documents of a share; importable, like `work`.
+      work: writes documents as parts; called as `work(documents, workers=..., parts=...)`.
+      folder: the folder of the shares' folders.
+      config: the Beam runner.
       workers: see `beam.for_each`.
     Raises:
-      UserError: what was wrong with the first share with which anything was.
+      UserError: the error of the first share that has one.
     """
     items = list(enumerate(source.shares()))
     function = functools.partial(_make_share, documents=documents, work=work, folder=folder)
@@ -53,11 +53,11 @@ def make_parts(
 
 
 def _make_share(item: tuple[int, TextSource], documents: Documents, work: Callable[..., None], folder: Path) -> None:
-    """A worker's task."""
+    """Writes the parts of one share. Runs in a worker."""
     number, source = item
     parts = _parts(folder, number)
     with (folder / f"{number:06d}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a cluster may do a slow task twice at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a cluster may run a slow task twice at the same time
         done = folder / f"{number:06d}" / _DONE
         if done.exists():
             return
@@ -76,14 +76,14 @@ def _parts(folder: Path, number: int) -> Parts:
 
 
 def _outcome(folder: Path, number: int) -> dict[str, int]:
-    """What a share's source counted. Raises UserError if that was wrong, or the share was never done."""
+    """Returns the counts of a share's source. Raises UserError if the share failed or was never processed."""
     path = folder / f"{number:06d}" / _DONE
     if not path.exists():
         raise UserError(
             f"share {number} of the text",
-            got="nothing from Beam's workers",
+            got="no result from Beam's workers",
             expected=f"{path}",
-            fix="prepare in a folder that all workers see (config.data.prepared_dir), from files that all of them see",
+            fix="use a data.prepared_dir and source files that all workers can access",
         )
     outcome = json.loads(path.read_text())
     if "error" in outcome:

@@ -32,7 +32,7 @@ from tests.data.folders import counts_of
 
 
 def steps_in(batches, epoch: int) -> int:
-    """Full batches of an epoch."""
+    """Returns the number of full batches of an epoch."""
     return batches._plan.count(epoch) // batches._config.batch_size
 
 
@@ -53,7 +53,7 @@ def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
         for batch, expected in zip(fresh.training(step, ALL), from_start[step:], strict=False):
             assert_equal(batch, expected)
         assert_equal(fresh.training_batch(step, ALL), from_start[step])
-    # No two steps see the same, nor do two seeds.
+    # Different steps give different batches, and so do different seeds.
     assert len({batch["input_ids"].tobytes() for batch in from_start}) == count
     other = make_batches(corpus, masking=masking, pairs=pairs, rows=rows, seed=4).training_batch(0, ALL)
     assert other["input_ids"].tobytes() != from_start[0]["input_ids"].tobytes()
@@ -61,7 +61,7 @@ def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
 
 @pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
 @pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
-def test_halves_of_the_rows_make_up_the_whole(corpus, objective, rows):
+def test_two_halves_of_the_rows_equal_the_whole_batch(corpus, objective, rows):
     arguments = {"objective": objective, "direction": "left_to_right", "rows": rows}
     whole = make_batches(corpus, **arguments).training(0, ALL)
     halves = [make_batches(corpus, **arguments).training(0, half) for half in HALVES]
@@ -70,7 +70,7 @@ def test_halves_of_the_rows_make_up_the_whole(corpus, objective, rows):
         assert_equal(joined(parts), batch)
 
 
-def test_two_readers_of_one_object_do_not_disturb_each_other(corpus):
+def test_two_readers_of_one_object_are_independent(corpus):
     batches = make_batches(corpus)
     steps = 2 * steps_in(batches, 0) + 2
     expected = [make_batches(corpus).training_batch(step, ALL) for step in range(steps)]
@@ -79,7 +79,7 @@ def test_two_readers_of_one_object_do_not_disturb_each_other(corpus):
         assert_equal(joined(parts), batch)
 
 
-def test_any_division_of_rows_makes_up_the_whole(corpus):
+def test_any_division_of_the_rows_equals_the_whole_batch(corpus):
     batches = make_batches(corpus, rows=PACKED)
     whole = batches.training_batch(1, ALL)
     for rows in (np.array([5]), np.array([7, 0, 3]), np.array([], np.int64), ALL[::-1]):
@@ -87,14 +87,14 @@ def test_any_division_of_rows_makes_up_the_whole(corpus):
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_batches_have_the_shapes_and_types_that_are_promised(corpus, split):
+def test_batches_have_the_documented_shapes_and_types(corpus, split):
     tokens, predictions = (BATCH, S), (BATCH, P)
     names = ("input_ids", "token_type_ids", "segment_ids")
     plain = dict.fromkeys(names, tokens) | dict.fromkeys(
         ("masked_positions", "masked_labels", "masked_weights"), predictions
     )
     of_next = ("cls_positions", "next_sentence_labels", "next_sentence_weights")
-    # Packed: 1.05 * 0.15 * 32 = 5.04 predictions, an instance for each 8 tokens.
+    # Packed: 1.05 * 0.15 * 32 = 5.04 predictions, and an instance per 8 tokens.
     in_packed = plain | dict.fromkeys(("masked_positions", "masked_labels", "masked_weights"), (BATCH, 6))
     for pairs, rows, expected in (
         (PAIRS, CONFIG.rows, plain | dict.fromkeys(of_next, (BATCH, 1))),
@@ -142,7 +142,7 @@ def test_instances_have_the_layout_of_bert(corpus, pairs, rows):
 
 @pytest.mark.parametrize("whole_word", [False, True])
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
-def test_packed_instances_are_what_they_are_alone(corpus, pairs, whole_word):
+def test_packing_does_not_change_instances(corpus, pairs, whole_word):
     masking = dataclasses.replace(MASKING, whole_word=whole_word)
     epochs = []
     for rows in (CONFIG.rows, PACKED):
@@ -196,15 +196,15 @@ def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
     left = sum(batch["next_sentence_weights"].sum() for batch in made)
     assert len(seen) == left
     assert not [instance for instance in seen if instance not in text]
-    assert len(text) - len(seen) <= BATCH * 4  # what the epoch's last rows hold, which make no batch
+    assert len(text) - len(seen) <= BATCH * 4  # the last rows of the epoch, which do not fill a batch
     fresh = make_batches(corpus, rows=PACKED)
     assert_equal(
         fresh.training_batch(steps_in(batches, 0) + 1, ALL), batches.training_batch(steps_in(batches, 0) + 1, ALL)
     )
 
 
-def test_texts_can_be_read_again(corpus, tiny_documents):
-    # Instances of one segment, in the order they were cut, are the documents, whose words are all in the vocabulary.
+def test_documents_can_be_read_from_their_instances(corpus, tiny_documents):
+    # Instances of one segment, in the order of the text, are the documents. All their words are in the vocabulary.
     batches = make_batches(corpus, "valid", pairs=ONE_SEGMENT, masking=KEPT, batch_size=1)
     planned = batches._plan.rows(0, 0, rows_in(batches, 0)).instances
     words: dict[int, list[str]] = {}
@@ -236,7 +236,7 @@ def test_whole_words_are_masked_with_the_pieces_of_the_vocabulary(corpus):
     for batch in itertools.islice(make_batches(corpus, masking=whole).training(0, ALL), 20):
         before, hidden = restored(batch), batch["input_ids"] == tokenizer.mask_id
         continues = tokenizer.is_continuation[before]
-        # Text between [SEP] and the end apart, a piece is hidden if and only if the one before it is.
+        # A piece is masked if and only if the piece before it is, unless that is a special token.
         after_special = np.isin(np.roll(before, 1, axis=1), [tokenizer.cls_id, tokenizer.sep_id])
         inside = continues & ~after_special
         np.testing.assert_array_equal(hidden[inside], np.roll(hidden, 1, axis=1)[inside])
@@ -245,7 +245,7 @@ def test_whole_words_are_masked_with_the_pieces_of_the_vocabulary(corpus):
 
 
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
-def test_masks_come_again_only_in_static_epochs(corpus, mode):
+def test_masks_are_repeated_only_in_static_epochs(corpus, mode):
     batches = make_batches(corpus, masking=dataclasses.replace(MASKING, mode=mode), batch_size=1)
     epochs, place = [], 0
     for epoch in range(3):
@@ -274,7 +274,7 @@ def test_causal_language_modeling_predicts_every_neighbor(corpus, direction, ste
             np.testing.assert_array_equal(each["labels"], each["masked"][each["predicted"] + step])
 
 
-def test_causal_rows_are_those_of_masked_language_modeling(corpus):
+def test_causal_language_modeling_has_the_rows_of_masked_language_modeling(corpus):
     causal = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction="left_to_right")
     masked = make_batches(corpus, pairs=ONE_SEGMENT, masking=KEPT)
     for number in range(4):
@@ -299,8 +299,8 @@ def test_every_instance_fits_into_a_packed_row(seq_len, next_sentence, objective
         rows=PACKED,
         objective=objective,
     )
-    room = config.room
-    assert room.tokens == seq_len
-    assert len(room.per_instance) == seq_len + 1
-    assert 1 <= max(room.per_instance) <= room.predictions
-    assert room.segments >= 1
+    capacity = config.capacity
+    assert capacity.tokens == seq_len
+    assert len(capacity.per_instance) == seq_len + 1
+    assert 1 <= max(capacity.per_instance) <= capacity.predictions
+    assert capacity.segments >= 1

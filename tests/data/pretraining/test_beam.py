@@ -1,4 +1,4 @@
-"""Beam's local runner prepares the same text as one process."""
+"""Tests that Beam's local runner prepares the same text as one process."""
 
 import collections
 import hashlib
@@ -22,7 +22,7 @@ def test_beam_prepares_what_one_process_prepares(tiny_documents, make_config, tm
     monkeypatch.setattr(sources, "_SHARE_BYTES", 1)
     folder = tmp_path / "files"
     folder.mkdir()
-    for number in range(15):  # and so more than ten files of records
+    for number in range(15):  # so that there are more than ten files of records
         group = tiny_documents[2 * number : 2 * number + 2]
         (folder / f"{number:02d}.txt").write_text("\n\n".join("\n".join(lines) for lines in group) + "\n")
     opened = []
@@ -40,7 +40,7 @@ def test_beam_prepares_what_one_process_prepares(tiny_documents, make_config, tm
     assert sum("train.array_record" in name for name in two) > 10
     for split in SPLITS:
         assert hash_of(opened[0], split) == hash_of(opened[1], split)
-    # Counted by nobody but this test: the documents of the text, each once.
+    # Independent of all counts of the preparation: each document of the text occurs once.
     tokenizer = WordPiece.load(opened[1].folder)
     expected = collections.Counter(
         tuple(np.concatenate(tokenizer.encode_batch(lines)).tolist()) for lines in tiny_documents
@@ -54,7 +54,7 @@ def read(corpus, split):
 
 
 def hash_of(corpus, split):
-    """Of all records in order."""
+    """Returns the digest of all records in order."""
     digest = hashlib.sha256()
     for ids in read(corpus, split):
         digest.update(len(ids).to_bytes(4) + ids.tobytes())
@@ -62,8 +62,8 @@ def hash_of(corpus, split):
 
 
 @pytest.mark.slow
-def test_files_of_records_have_their_own_lengths(tmp_path):
-    """As TFDS writes them down, the eleventh file has the length of the third."""
+def test_each_file_of_records_has_its_own_length(tmp_path):
+    """TFDS alone would assign the length of the third file to the eleventh."""
     splits = {"train": [[np.full(1, 100 * n + i, np.int32) for i in range(n + 1)] for n in range(12)]}
     records.write_tokens(tmp_path, splits, beam.pipeline_of(HERE, 2))
     (info,) = tmp_path.glob("*/*/dataset_info.json")

@@ -22,11 +22,11 @@ from bertjax.errors import UserError
 from tests.data.folders import TRAINED, counts_of, digests, fingerprint, left_behind, read_whole, texts_of
 
 
-def test_a_prepared_folder_holds_the_documents(make_config, prepare, tiny_documents):
+def test_a_prepared_folder_contains_the_documents(make_config, prepare, tiny_documents):
     prepared = prepare(make_config())
     train, valid = texts_of(prepared, "train"), texts_of(prepared, "valid")
     documents = [" ".join(lines) for lines in tiny_documents]
-    # Each split in the order of the text.
+    # The documents of each split are in the order of the text.
     assert train == [text for text in documents if text in set(train)]
     assert valid == [text for text in documents if text in set(valid)]
     assert sorted(train + valid) == sorted(documents)
@@ -61,7 +61,7 @@ def test_preparing_twice_gives_the_same_bytes(changes, make_config, prepare, tmp
 
 
 @pytest.mark.slow
-def test_the_number_of_workers_and_the_size_of_blocks_change_nothing(make_config, prepare, tmp_path, monkeypatch):
+def test_workers_and_block_size_do_not_change_the_result(make_config, prepare, tmp_path, monkeypatch):
     one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)
     two = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "two"), workers=2))
@@ -69,7 +69,7 @@ def test_the_number_of_workers_and_the_size_of_blocks_change_nothing(make_config
     assert digests(one.folder) == digests(two.folder)
 
 
-def test_prepared_text_is_found_again(make_config, monkeypatch):
+def test_prepared_text_is_reused(make_config, monkeypatch):
     config = make_config()
     first = Preparation(config, Path("unused"))
     assert not first.is_finished()
@@ -87,7 +87,7 @@ def test_prepared_text_is_found_again(make_config, monkeypatch):
     assert left_behind(config) == [first.fingerprint]
 
 
-def test_text_is_found_again_by_the_vocabulary_that_was_trained_on_it(make_config, prepare, tmp_path):
+def test_prepared_text_is_reused_with_the_vocabulary_that_it_trained(make_config, prepare, tmp_path):
     first = prepare(make_config(**TRAINED))
     first.tokenizer.save(tmp_path / "run")
     second = make_config(vocab_file=str(tmp_path / "run"))
@@ -105,7 +105,7 @@ def test_text_is_found_again_by_the_vocabulary_that_was_trained_on_it(make_confi
         assert Preparation(config, Path("unused")).folder.name == fingerprint(config)
 
 
-def test_text_is_kept_in_the_run_unless_the_config_says_where(make_config, tmp_path):
+def test_prepared_text_is_in_the_run_folder_by_default(make_config, tmp_path):
     preparing = Preparation(make_config(prepared_dir=""), tmp_path / "run")
     assert preparing.folder == tmp_path / "run" / preparing.fingerprint
     preparing.run()
@@ -114,7 +114,7 @@ def test_text_is_kept_in_the_run_unless_the_config_says_where(make_config, tmp_p
     assert elsewhere.folder == tmp_path / "prepared" / preparing.fingerprint
 
 
-def test_duplicates_are_told_and_many_of_them_warned_of(make_config, tmp_path, caplog):
+def test_duplicates_are_counted_and_many_cause_a_warning(make_config, tmp_path, caplog):
     train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
     train.write_text("the cat\na dog\n\n" * 3 + "the tree\n")
     valid.write_text("the cat\n\na dog\n")
@@ -128,8 +128,8 @@ def test_duplicates_are_told_and_many_of_them_warned_of(make_config, tmp_path, c
         "train": {"lines": round(4 / 7, 6), "documents": 0.5},
         "valid": {"lines": 0, "documents": 0},
     }
-    assert "train: 2 of its documents, 50.00 %, are duplicates" in caplog.text
-    assert "train: 4 of its lines, 57.14 %, are duplicates" in caplog.text
+    assert "train: 2 of its documents (50.00 %) are duplicates" in caplog.text
+    assert "train: 4 of its lines (57.14 %) are duplicates" in caplog.text
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 2
     assert warnings[0].startswith("train: more than 5 % duplicate documents")
@@ -151,14 +151,16 @@ def test_a_long_document_is_read_in_parts(make_config, tmp_path, monkeypatch, si
     every = np.array([(d, s, n) for d, t in enumerate(whole) for s in range(len(t)) for n in range(1, len(t) - s + 1)])
     for (document, start, length), tokens in zip(every.tolist(), split.read(*every.T), strict=True):
         np.testing.assert_array_equal(tokens, whole[document][start : start + length])
-    wanted, stored = [], split._records._records
-    watched = types.SimpleNamespace(__getitems__=lambda numbers: wanted.extend(numbers) or stored.__getitems__(numbers))
+    read_numbers, stored = [], split._records._records
+    watched = types.SimpleNamespace(
+        __getitems__=lambda numbers: read_numbers.extend(numbers) or stored.__getitems__(numbers)
+    )
     monkeypatch.setattr(split._records, "_records", watched)
     split.read(np.array([0]), np.array([11]), np.array([1]))
-    assert wanted == [11 // size], "and no more than that"
+    assert read_numbers == [11 // size], "only the record with the requested token is read"
 
 
-def test_a_folder_has_its_name_only_when_it_is_whole(make_config, monkeypatch):
+def test_a_folder_gets_its_name_only_when_it_is_complete(make_config, monkeypatch):
     config, seen = make_config(), []
     write, preparing = corpus._write, Preparation(config, Path("unused"))
 
@@ -182,7 +184,7 @@ def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
         return write(config, folder)
 
     monkeypatch.setattr(corpus, "_write", slow)
-    # A lock belongs to an open file, so threads are kept apart as processes are.
+    # A lock belongs to an open file, so it separates threads in the same way as processes.
     threads = [threading.Thread(target=Preparation(config, Path("unused")).run) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -192,7 +194,7 @@ def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
     assert Preparation(config, Path("unused")).is_finished()
 
 
-def test_text_of_the_splitter_before_is_found_again(make_config, prepare, monkeypatch):
+def test_text_of_an_earlier_splitter_is_reused(make_config, prepare, monkeypatch):
     config, (now, before) = make_config(lines="paragraph"), corpus._splitters("paragraph")
     with monkeypatch.context() as patch:
         patch.setattr(corpus, "_splitters", lambda lines: [before])
@@ -202,7 +204,7 @@ def test_text_of_the_splitter_before_is_found_again(make_config, prepare, monkey
     assert Preparation(config, Path("unused")).folder != earlier
 
 
-def test_the_fingerprint_is_of_the_text_and_not_of_its_place(make_config, tiny_text, vocab_file, tmp_path):
+def test_the_fingerprint_does_not_depend_on_folders_times_and_workers(make_config, tiny_text, vocab_file, tmp_path):
     config = make_config()
     elsewhere = tmp_path / "else" / "where"
     elsewhere.mkdir(parents=True)
@@ -216,14 +218,14 @@ def test_the_fingerprint_is_of_the_text_and_not_of_its_place(make_config, tiny_t
         {"workers": 0},
         {"prepared_dir": str(elsewhere)},
         {"prepared_dir": ""},
-        # Of no influence where a vocabulary is given, or the text has no fields.
+        # These keys have no influence if the vocabulary is given and the text has no fields.
         {"vocab_size": 70},
         {"text_field": "body"},
     ):
         assert fingerprint(dataclasses.replace(config, **changes)) == fingerprint(config), changes
 
 
-def test_the_fingerprint_changes_with_all_that_matters(make_config, tiny_text, vocab_file, tmp_path):
+def test_the_fingerprint_depends_on_everything_that_changes_the_result(make_config, tiny_text, vocab_file, tmp_path):
     other_text = tmp_path / tiny_text.name
     other_text.write_text(tiny_text.read_text().replace("walk", "talk", 1))
     other_vocabulary = tmp_path / vocab_file.name
@@ -247,7 +249,7 @@ def test_the_fingerprint_changes_with_all_that_matters(make_config, tiny_text, v
     assert len({fingerprint(config) for config in configs}) == len(configs)
 
 
-def test_the_fingerprint_is_in_the_manifest_with_its_parts(make_config, prepare):
+def test_the_manifest_contains_the_fingerprint_and_its_parts(make_config, prepare):
     config = make_config()
     prepared = prepare(config)
     manifest = json.loads((prepared.folder / "manifest.json").read_text())
@@ -255,7 +257,7 @@ def test_the_fingerprint_is_in_the_manifest_with_its_parts(make_config, prepare)
     assert (manifest["parts"]["lines"], manifest["parts"]["lowercase"]) == ("sentence", True)
 
 
-def test_copies_of_a_document_stay_on_one_side(make_config, prepare, tiny_documents, tmp_path):
+def test_copies_of_a_document_are_in_the_same_split(make_config, prepare, tiny_documents, tmp_path):
     path = tmp_path / "copies.txt"
     documents = [*tiny_documents, *reversed(tiny_documents), *tiny_documents]
     path.write_text("\n\n".join("\n".join(lines) for lines in documents))
@@ -265,11 +267,11 @@ def test_copies_of_a_document_stay_on_one_side(make_config, prepare, tiny_docume
     assert sorted(train + valid) == sorted(" ".join(lines) for lines in documents)
     for name, texts in (("train", train), ("valid", valid)):
         assert counts_of(prepared)[name]["duplicate_documents"] == len(texts) - len(set(texts)) > 0
-    # Documents stay where they are when others join them.
+    # Adding documents does not move others to another split.
     assert set(texts_of(prepare(make_config()), "valid")) == set(valid)
 
 
-def test_the_held_out_fraction_is_what_was_asked_for(make_config, tmp_path, check_rate):
+def test_the_validation_split_has_the_requested_fraction(make_config, tmp_path, check_rate):
     path, count = tmp_path / "many.txt", 10_000
     path.write_text("\n\n".join(f"Document {number}" for number in range(count)))
     config = make_config(source=str(path), valid_fraction=0.1)
@@ -277,7 +279,7 @@ def test_the_held_out_fraction_is_what_was_asked_for(make_config, tmp_path, chec
     check_rate("held out", held_out, count, 0.1)
 
 
-def test_held_out_text_may_be_given(make_config, prepare, tiny_documents, tmp_path):
+def test_validation_text_can_have_its_own_source(make_config, prepare, tiny_documents, tmp_path):
     valid = tmp_path / "valid.txt"
     valid.write_text("the cat\n\nthe dog .\na tree\n")
     prepared = prepare(make_config(valid_source=str(valid)))
@@ -285,7 +287,7 @@ def test_held_out_text_may_be_given(make_config, prepare, tiny_documents, tmp_pa
     assert texts_of(prepared, "train") == [" ".join(lines) for lines in tiny_documents]
 
 
-def test_what_was_odd_about_the_text_is_counted(make_config, prepare, tmp_path):
+def test_empty_duplicate_and_long_text_is_counted(make_config, prepare, tmp_path):
     unseen = "\u200b"
     train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
     train.write_bytes(
@@ -318,7 +320,7 @@ def test_what_was_odd_about_the_text_is_counted(make_config, prepare, tmp_path):
     assert counts_of(prepared)["valid"] == {name: counts[1] for name, counts in both.items()}
 
 
-def test_the_vocabulary_is_trained_without_the_held_out_documents(make_config, prepare, tiny_documents, monkeypatch):
+def test_the_vocabulary_is_trained_without_validation_documents(make_config, prepare, tiny_documents, monkeypatch):
     seen: list[list[str]] = []
     count = preparation.count_words
 
@@ -334,7 +336,7 @@ def test_the_vocabulary_is_trained_without_the_held_out_documents(make_config, p
     assert [ids.tolist() for ids in read_whole(prepared.splits["train"])] == tokens
 
 
-def test_a_vocabulary_may_be_a_file_or_a_folder(make_config, prepare, vocab_file, tmp_path):
+def test_vocab_file_can_be_a_file_or_a_folder(make_config, prepare, vocab_file, tmp_path):
     folder = tmp_path / "folder"
     WordPiece.from_file(vocab_file, lowercase=True).save(folder)
     from_file, from_folder = make_config(), make_config(vocab_file=str(folder), prepared_dir=str(tmp_path / "other"))
@@ -345,7 +347,7 @@ def test_a_vocabulary_may_be_a_file_or_a_folder(make_config, prepare, vocab_file
     assert one.tokenizer.lowercase
 
 
-def test_a_vocabulary_of_the_other_casing_is_told(make_config, vocab_file, tmp_path):
+def test_a_vocabulary_of_another_casing_is_reported(make_config, vocab_file, tmp_path):
     WordPiece.from_file(vocab_file, lowercase=True).save(tmp_path / "uncased")
     config = make_config(vocab_file=str(tmp_path / "uncased"), lowercase=False)
     with pytest.raises(UserError, match=r"data\.lowercase: got False; expected True.*--config\.data\.lowercase=True"):
@@ -358,7 +360,7 @@ def raised(make: Callable[[], object]) -> str:
     return str(error.value)
 
 
-def test_a_split_without_documents_is_told_and_leaves_nothing(make_config, tmp_path):
+def test_a_split_without_documents_is_reported_and_leaves_no_files(make_config, tmp_path):
     assert "the train split" in raised(Preparation(make_config(**TRAINED, valid_fraction=1 - 1e-9), tmp_path).run)
     few = make_config(valid_fraction=1e-9)
     message = raised(Preparation(few, tmp_path).run)
@@ -370,7 +372,7 @@ def test_a_split_without_documents_is_told_and_leaves_nothing(make_config, tmp_p
     assert "the train split" in raised(Preparation(make_config(source=str(unseen)), tmp_path).run)
 
 
-def test_text_that_cannot_be_read_is_told_before_anything_is_written(make_config, tmp_path):
+def test_unreadable_text_is_reported_before_anything_is_written(make_config, tmp_path):
     assert "no.txt" in raised(lambda: Preparation(make_config(source=str(tmp_path / "no.txt")), tmp_path))
     assert "no.txt" in raised(lambda: Preparation(make_config(valid_source=str(tmp_path / "no.txt")), tmp_path))
     assert "no.txt" in raised(lambda: Preparation(make_config(vocab_file=str(tmp_path / "no.txt")), tmp_path))
@@ -388,5 +390,5 @@ def test_text_that_cannot_be_read_is_told_before_anything_is_written(make_config
         ({"workers": -1}, "data.workers"),
     ],
 )
-def test_impossible_settings_are_told(changes, key, make_config):
+def test_invalid_settings_are_reported(changes, key, make_config):
     assert f"config key {key}: got" in raised(lambda: make_config(**changes))

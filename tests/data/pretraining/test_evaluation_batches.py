@@ -55,12 +55,12 @@ def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
         assert not some["masked_weights"][kept:].any()
 
 
-def test_a_negative_number_of_rows_is_told():
+def test_a_negative_number_of_rows_is_an_error():
     with pytest.raises(UserError, match=r"config key data.valid_rows: got -1"):
         RowsConfig(packing=False, valid_rows=-1)
 
 
-def test_evaluation_is_the_same_each_time_and_in_halves(corpus):
+def test_evaluation_is_repeatable_and_can_be_divided(corpus):
     batches = make_batches(corpus, "valid")
     first = list(batches.evaluation(ALL))
     assert len(first) > 1

@@ -20,7 +20,7 @@ from tests.data.folders import TRAINED, digests, fingerprint, left_behind, texts
 
 
 def in_small_parts(monkeypatch) -> None:
-    """Makes many blocks and parts of the tiny corpus."""
+    """Divides the tiny corpus into many blocks and parts."""
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 100)
     monkeypatch.setattr(preparation, "_PART_TOKENS", 200)
     monkeypatch.setattr(word_counts, "_WORDS", 100)
@@ -28,7 +28,7 @@ def in_small_parts(monkeypatch) -> None:
 
 @pytest.fixture(scope="module")
 def never_interrupted(tiny_values, tmp_path_factory) -> dict[str, str]:
-    """The digests of the tiny corpus with a trained vocabulary, prepared in small parts."""
+    """The digests of the tiny corpus with a trained vocabulary, prepared in small parts without interruption."""
     values = {**tiny_values, **TRAINED, "prepared_dir": str(tmp_path_factory.mktemp("never"))}
     with pytest.MonkeyPatch.context() as patch:
         in_small_parts(patch)
@@ -37,7 +37,7 @@ def never_interrupted(tiny_values, tmp_path_factory) -> dict[str, str]:
     return digests(preparing.folder)
 
 
-# Places in the middle of a preparation, how often they are passed before the interruption, and what interrupts.
+# Functions of the preparation, the number of calls before the interruption, and the exception that interrupts.
 INTERRUPTIONS = [
     (word_counts, "_write", 3, RuntimeError),
     (word_counts, "most_frequent", 0, KeyboardInterrupt),
@@ -55,7 +55,7 @@ INTERRUPTIONS = [
 
 
 @pytest.mark.parametrize(("owner", "name", "count", "error"), INTERRUPTIONS)
-def test_an_interrupted_preparation_goes_on_to_the_same_bytes(
+def test_an_interrupted_preparation_resumes_to_the_same_bytes(
     owner, name, count, error, make_config, prepare, never_interrupted, tmp_path, monkeypatch
 ):
     config = make_config(**TRAINED)
@@ -81,7 +81,7 @@ def test_an_interrupted_preparation_goes_on_to_the_same_bytes(
     assert len(list(again.folder.rglob("*-train.array_record*"))) > 3
 
 
-def test_finished_parts_are_not_made_again(make_config, tmp_path, monkeypatch):
+def test_finished_parts_are_not_computed_again(make_config, tmp_path, monkeypatch):
     config = make_config(**TRAINED)
     in_small_parts(monkeypatch)
     made = []
@@ -109,7 +109,7 @@ def test_finished_parts_are_not_made_again(make_config, tmp_path, monkeypatch):
     assert {name for name, _ in made} == {"_count_words", "_tokenize"}
 
 
-# Runs a preparation, and kills it with all that it holds at a moment that it is told.
+# Runs a preparation that kills its own process at the given moment.
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
@@ -142,7 +142,7 @@ def start_killed(config: CorpusConfig, moment: str, script: Path) -> subprocess.
     return subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
 
 
-def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, never_interrupted, tmp_path, monkeypatch):
+def test_a_killed_preparation_resumes_to_the_same_bytes(make_config, prepare, never_interrupted, tmp_path, monkeypatch):
     config, parts = make_config(**TRAINED), {}
     partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
     for moment, kind in (("words", "words/*.txt"), ("tokens", "train/*.npz"), ("records", "valid/*.npz")):
@@ -158,14 +158,14 @@ def test_a_killed_preparation_goes_on_to_the_same_bytes(make_config, prepare, ne
 
 
 def count_parts(partial):
-    """How many parts there are; none if the preparation ends and takes its folder away meanwhile."""
+    """Returns the number of parts; 0 if the preparation finishes and removes its folder at the same time."""
     with contextlib.suppress(FileNotFoundError):
         return len(list(partial.glob("parts/*/*")))
     return 0
 
 
 @pytest.mark.slow
-def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(
+def test_a_preparation_that_is_killed_repeatedly_ends_with_the_same_bytes(
     make_config, prepare, tmp_path, tiny_documents, monkeypatch
 ):
     text, rng = tmp_path / "text.txt", random.Random(0)
@@ -192,7 +192,7 @@ def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert left_behind(config) == [never.folder.name]
 
 
-def test_what_a_process_left_that_was_killed_at_the_last_moment_is_kept(make_config, tmp_path, monkeypatch):
+def test_a_folder_that_only_lacks_its_final_name_is_kept(make_config, tmp_path, monkeypatch):
     config = make_config()
     preparing = Preparation(config, tmp_path)
     with monkeypatch.context() as patch:
@@ -210,7 +210,7 @@ def test_what_a_process_left_that_was_killed_at_the_last_moment_is_kept(make_con
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_parts_change_nothing_but_the_cut_of_the_records(workers, make_config, prepare, tmp_path, monkeypatch):
+def test_parts_change_only_the_division_into_record_files(workers, make_config, prepare, tmp_path, monkeypatch):
     one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
     in_small_parts(monkeypatch)
     many = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "many"), workers=workers))

@@ -10,7 +10,7 @@ from bertjax.data import random
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.errors import UserError
 
-# Ids 0 to 4 stand for the special tokens, 5 to 17 begin words, 18 to 29 continue them.
+# Ids 0 to 4 are special tokens, 5 to 17 start words, and 18 to 29 continue them.
 PAD, CLS, SEP, MASK, V = 0, 2, 3, 4, 30
 IS_CONTINUATION = np.arange(V) >= 18
 CONFIG = MaskingConfig(
@@ -26,18 +26,18 @@ CONFIG = MaskingConfig(
 FRACTIONS = [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.0, 0.2), (0.8, 0.2, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]
 SEED, EPOCH = 11, 5
 MANY = 40_000
-# Segments hold continuation pieces often, also at their start, and now and then a special token from the text.
+# Segments often contain continuation pieces, also at their start, and occasionally a special token from the text.
 SEGMENT = st.lists(st.sampled_from([1, MASK, *range(5, 9), *range(18, 30)]), min_size=1, max_size=12)
 
 
 def draw(numbers: np.ndarray, seed: int, epoch: int) -> Draw:
-    """Of instances that begin in as many documents and places as there are numbers."""
+    """Returns the draw of instances that start at different positions, in documents of seven instances each."""
     return Draw(seed, epoch, numbers // 7, numbers)
 
 
 @dataclasses.dataclass
 class Rows:
-    """Rows of [CLS] a [SEP] b [SEP], padded, with the arguments that `mask_tokens` wants."""
+    """Padded rows of [CLS] a [SEP] b [SEP], with the arguments of `mask_tokens`."""
 
     input_ids: np.ndarray
     candidates: np.ndarray
@@ -74,7 +74,7 @@ def rows(draw) -> Rows:
     return Rows.of(pairs, numbers, longest + draw(st.integers(0, 3)))
 
 
-# Changes of CONFIG; made in the test, since the type checker's own random draws have no place in a strategy.
+# Changes of CONFIG as plain values, because the type checker draws random numbers, which a strategy must not do.
 CHANGES = st.fixed_dictionaries(
     {
         "fractions": st.sampled_from(FRACTIONS),
@@ -90,12 +90,12 @@ def changed(fractions: tuple[float, float, float], **changes: object) -> Masking
     return dataclasses.replace(CONFIG, mask_fraction=mask, random_fraction=swap, keep_fraction=keep, **changes)
 
 
-def wanted(config: MaskingConfig, length: int) -> int:
+def num_predictions(config: MaskingConfig, length: int) -> int:
     return min(config.max_predictions, max(1, round(int(length) * config.rate)))
 
 
 def words_of(row: Rows, i: int, whole_word: bool) -> list[list[int]]:
-    """The positions of each word, as google-research/bert groups them."""
+    """Returns the positions of each word, as google-research/bert groups them."""
     words: list[list[int]] = []
     for position in np.flatnonzero(row.candidates[i]).tolist():
         if whole_word and words and IS_CONTINUATION[row.input_ids[i, position]]:
@@ -111,7 +111,7 @@ def chosen_positions(output: Predictions, i: int) -> list[int]:
 
 @settings(max_examples=40)
 @given(rows(), CHANGES)
-def test_only_candidates_are_chosen_and_all_else_is_unchanged(row, changes):
+def test_only_candidates_are_selected_and_other_tokens_are_unchanged(row, changes):
     config = changed(**changes)
     output = row.masked(config)
     for i in range(len(row.lengths)):
@@ -142,14 +142,14 @@ def test_predictions_are_sorted_labelled_and_padded(row, changes):
 
 @settings(max_examples=40)
 @given(rows(), CHANGES)
-def test_the_wanted_number_is_chosen(row, changes):
+def test_the_number_of_predictions_is_that_of_the_rate(row, changes):
     config = changed(**changes)
     output = row.masked(config)
     for i, length in enumerate(row.lengths):
-        count, most = len(chosen_positions(output, i)), wanted(config, length)
+        count, most = len(chosen_positions(output, i)), num_predictions(config, length)
         if config.whole_word:
             assert count <= most
-            # Less only if every word left is too long for what is left.
+            # Fewer only if every remaining word is too long for the remaining number.
             taken = set(chosen_positions(output, i))
             left = [len(word) for word in words_of(row, i, True) if not taken & set(word)]
             assert all(count + size > most for size in left)
@@ -159,7 +159,7 @@ def test_the_wanted_number_is_chosen(row, changes):
 
 @settings(max_examples=40)
 @given(rows(), CHANGES)
-def test_words_are_chosen_whole_or_not_at_all(row, changes):
+def test_words_are_selected_whole_or_not_at_all(row, changes):
     config = changed(**{**changes, "whole_word": True})
     output = row.masked(config)
     for i in range(len(row.lengths)):
@@ -179,7 +179,7 @@ def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
         fate, token = words(random.Stream.REPLACEMENT, 2 * config.max_predictions)[0].reshape(-1, 2).T.tolist()
         chosen: list[int] = []
         for word in sorted(words_of(row, i, config.whole_word), key=lambda word: order[word[0]]):
-            if len(chosen) + len(word) <= wanted(config, length):
+            if len(chosen) + len(word) <= num_predictions(config, length):
                 chosen += word
         assert chosen_positions(output, i) == sorted(chosen)
         expected = row.input_ids[i].tolist()
@@ -194,7 +194,7 @@ def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
 
 @settings(max_examples=40)
 @given(rows(), CHANGES, st.data())
-def test_a_row_is_masked_alike_in_any_company(row, changes, data):
+def test_masks_of_a_row_do_not_depend_on_other_rows(row, changes, data):
     config = changed(**changes)
     whole = row.masked(config)
     some = data.draw(st.lists(st.integers(0, len(row.lengths) - 1), min_size=1))
@@ -204,7 +204,7 @@ def test_a_row_is_masked_alike_in_any_company(row, changes, data):
 
 @settings(max_examples=40)
 @given(rows(), CHANGES, st.integers(1, 20))
-def test_padding_changes_no_mask(row, changes, padding):
+def test_padding_does_not_change_masks(row, changes, padding):
     config, size = changed(**changes), row.input_ids.shape[1]
     wider = dataclasses.replace(
         row,
@@ -219,7 +219,7 @@ def test_padding_changes_no_mask(row, changes, padding):
 
 
 def test_a_piece_after_sep_joins_the_word_before_and_a_first_piece_is_a_word():
-    # Words: [20], [5], [6, 21, 22, 23]. Each is chosen whole, at three, or never, below four.
+    # Words: [20], [5], [6, 21, 22, 23]. The last is selected only if four tokens are predicted.
     row = Rows.of([([20, 5, 6, 21], [22, 23])] * 200, list(range(200)), 9)
     rate = {most: dataclasses.replace(CONFIG, rate=most / 9, whole_word=True) for most in (1, 3, 4)}
     assert {tuple(chosen_positions(row.masked(rate[1]), i)) for i in range(200)} == {(1,), (2,)}
@@ -227,7 +227,7 @@ def test_a_piece_after_sep_joins_the_word_before_and_a_first_piece_is_a_word():
     assert {tuple(chosen_positions(row.masked(rate[4]), i)) for i in range(200)} == {(1, 2), (3, 4, 6, 7)}
 
 
-def test_a_word_too_long_for_any_room_leaves_nothing_to_predict():
+def test_a_word_longer_than_the_limit_leaves_nothing_to_predict():
     row = Rows.of([([6, 21], [22, 23])], [0], 8)
     output = row.masked(dataclasses.replace(CONFIG, whole_word=True))
     assert not output.weights.any()
@@ -235,7 +235,7 @@ def test_a_word_too_long_for_any_room_leaves_nothing_to_predict():
 
 
 def test_the_rate_counts_specials_and_rounds_half_to_even():
-    # 128 * .15 = 19.2; with 125 text tokens alone it would be 18.75. 10 and 30 tokens want 1.5 and 4.5.
+    # 128 * .15 = 19.2; the 125 text tokens alone would give 18.75. 10 and 30 tokens give 1.5 and 4.5.
     for text, expected in ((125, 19), (7, 2), (27, 4), (1, 1)):
         row = Rows.of([([5] * (text - text // 2), [5] * (text // 2))], [0], 130)
         assert row.masked(CONFIG).weights.sum() == expected
@@ -243,7 +243,7 @@ def test_the_rate_counts_specials_and_rounds_half_to_even():
 
 @functools.cache
 def many(fractions: tuple[float, float, float]) -> Predictions:
-    """MANY rows of 32 tokens, five of each predicted."""
+    """Returns MANY rows of 32 tokens, with five predicted tokens each."""
     text = random.below(random.bits(1, random.Stream.CHUNKS, 0, np.arange(MANY), 29), V - 5) + 5
     input_ids = np.full((MANY, 32), SEP)
     input_ids[:, 0], input_ids[:, 1:15], input_ids[:, 16:31] = CLS, text[:, :14], text[:, 14:]
@@ -252,12 +252,12 @@ def many(fractions: tuple[float, float, float]) -> Predictions:
 
 
 @pytest.mark.parametrize("fractions", FRACTIONS[:3])
-def test_tokens_are_replaced_at_the_rates_asked_for(fractions, check_rate):
+def test_tokens_are_replaced_at_the_configured_rates(fractions, check_rate):
     output = many(fractions)
     assert (output.weights.sum(axis=1) == 5).all()
     after = np.take_along_axis(output.input_ids, output.positions[:, :5], axis=1)
     mask, swap, keep = fractions
-    # A random token is [MASK] or the token itself once in V times each; the text has no [MASK].
+    # A random token is [MASK] or the original token with probability 1 / V each; the text has no [MASK].
     for name, happened, chance in (
         ("[MASK]", after == MASK, mask + swap / V),
         ("unchanged", after == output.labels[:, :5], keep + swap / V),
@@ -275,17 +275,17 @@ def test_random_tokens_are_uniform_over_the_whole_vocabulary(check_uniform):
     check_uniform("random tokens, specials included", np.bincount(after.ravel(), minlength=V))
 
 
-def test_every_candidate_is_as_likely_to_be_chosen(check_rate):
+def test_every_candidate_is_equally_likely_to_be_selected(check_rate):
     output = many((1.0, 0.0, 0.0))
     share = (output.input_ids == MASK).sum(axis=0)
     assert not share[[0, 15, 31]].any()
     for position in (1, 2, 14, 16, 30):
         check_rate(f"position {position} chosen", int(share[position]), MANY, 5 / 29)
     both = ((output.input_ids[:, 1] == MASK) & (output.input_ids[:, 2] == MASK)).sum()
-    check_rate("neighbors both chosen", int(both), MANY, 5 / 29 * 4 / 28)
+    check_rate("two neighbors selected", int(both), MANY, 5 / 29 * 4 / 28)
 
 
-def test_what_becomes_of_a_token_depends_neither_on_its_place_nor_on_its_neighbor(check_rate):
+def test_the_replacement_of_a_token_depends_neither_on_its_position_nor_on_its_neighbor(check_rate):
     output = many((0.5, 0.0, 0.5))
     after = np.take_along_axis(output.input_ids, output.positions[:, :5], axis=1) == MASK
     for column in range(5):
@@ -293,11 +293,11 @@ def test_what_becomes_of_a_token_depends_neither_on_its_place_nor_on_its_neighbo
     check_rate("[MASK] twice in a row", int((after[:, 0] & after[:, 1]).sum()), MANY, 0.25)
 
 
-def test_words_are_equally_likely_whatever_their_length(check_rate):
-    # Words of 1, 2 and 3 pieces; the first in the random order is always taken where 3 fit.
+def test_words_are_equally_likely_regardless_of_their_length(check_rate):
+    # Words of 1, 2 and 3 pieces. The first word in the random order is always selected if 3 tokens are predicted.
     row = Rows.of([([5, 6, 20], [7, 21, 22])] * MANY, list(range(MANY)), 9)
     output = row.masked(changed((1.0, 0.0, 0.0), rate=3 / 9, whole_word=True))
-    # {7, 21, 22} comes first in a third of the orders; otherwise the other two fill the row together.
+    # {7, 21, 22} is first in a third of the orders. Otherwise the other two words are selected.
     long = (output.input_ids[:, 5] == MASK).sum()
     check_rate("word of three pieces", int(long), MANY, 1 / 3)
     assert (output.weights.sum(axis=1) == 3).all()
@@ -317,11 +317,11 @@ def masked_in_epochs(mode: str, epochs: range) -> list[bytes]:
     return outputs
 
 
-def test_dynamic_masks_are_new_in_each_epoch():
+def test_dynamic_masks_differ_in_each_epoch():
     assert len(set(masked_in_epochs("dynamic", range(9)))) == 9
 
 
-def test_static_masks_come_again_after_dupe_factor_epochs():
+def test_static_masks_are_repeated_after_dupe_factor_epochs():
     outputs = masked_in_epochs("static", range(9))
     assert outputs[:3] == outputs[3:6] == outputs[6:]
     assert len(set(outputs)) == 3
@@ -340,7 +340,7 @@ def test_static_masks_come_again_after_dupe_factor_epochs():
         ({"dupe_factor": 0}, "masking.dupe_factor"),
     ],
 )
-def test_impossible_settings_are_told(changes, what):
+def test_invalid_settings_are_reported(changes, what):
     with pytest.raises(UserError, match=what):
         dataclasses.replace(CONFIG, **changes)
 

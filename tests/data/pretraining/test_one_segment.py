@@ -10,7 +10,7 @@ from tests.data.cutting import DRAWS, LENGTHS, PROBABILITIES, instances_of, one_
 
 @settings(max_examples=50)
 @given(LENGTHS, st.integers(8, 60), PROBABILITIES, st.booleans(), DRAWS)
-def test_one_segment_loses_and_doubles_nothing(lengths, seq_len, short, whole, draws):
+def test_one_segment_covers_each_token_once(lengths, seq_len, short, whole, draws):
     config = dataclasses.replace(one_segment(seq_len, short), whole_sentences=whole)
     rows = instances_of(sentences(lengths), config, *draws)
     np.testing.assert_array_equal(rows["document_a"], rows["document_b"])
@@ -25,7 +25,7 @@ def test_one_segment_loses_and_doubles_nothing(lengths, seq_len, short, whole, d
 
 @settings(max_examples=50)
 @given(LENGTHS, st.integers(8, 60), DRAWS)
-def test_full_sentences_are_as_many_as_fit_and_only_too_long_ones_are_cut(lengths, seq_len, draws):
+def test_full_sentences_fill_the_row_and_only_long_ones_are_cut(lengths, seq_len, draws):
     rows, room = instances_of(sentences(lengths), one_segment(seq_len, 0.0), *draws), seq_len - 2
     for document, sizes in enumerate(lengths):
         bounds = [0, *itertools.accumulate(sizes)]
@@ -54,7 +54,7 @@ def test_short_targets_cut_no_sentence_that_fits(lengths, seq_len, draws):
 
 @settings(max_examples=50)
 @given(LENGTHS, st.integers(8, 60), DRAWS)
-def test_pieces_are_full_but_for_a_documents_last(lengths, seq_len, draws):
+def test_pieces_are_full_except_the_last_of_a_document(lengths, seq_len, draws):
     config = dataclasses.replace(one_segment(seq_len, 0.0), whole_sentences=False)
     rows, room = instances_of(sentences(lengths), config, *draws), seq_len - 2
     for document, sizes in enumerate(lengths):

@@ -56,26 +56,26 @@ def content(made: Plan, epoch: int) -> bytes:
 
 
 def in_order(rows: PlannedRows) -> np.ndarray:
-    """The instances in the order of the text."""
+    """Returns the instances in the order of the text."""
     return np.sort(rows.instances, order=["document_a", "start_a"])
 
 
 def digest(folder: Path) -> str:
-    """Of the rows of three epochs."""
+    """Returns the digest of the rows of three epochs."""
     made = make_plan(folder)
     return hashlib.sha256(b"".join(content(made, epoch) for epoch in range(3))).hexdigest()
 
 
 @pytest.fixture(params=[1 << 20, 120], ids=["one block", "four blocks"])
 def block(request, monkeypatch) -> int:
-    """The sentences of a block."""
+    """The size of a block, in sentences."""
     monkeypatch.setattr(plan, "_BLOCK", request.param)
     return request.param
 
 
 @pytest.fixture
 def made_blocks(monkeypatch) -> list[tuple[int, int]]:
-    """Fills with the epoch and number of each block that is made."""
+    """Collects the epoch and number of each block that is planned."""
     made, original = [], Plan._make
 
     def make(self: Plan, epoch: int, number: int) -> PlannedRows:
@@ -89,7 +89,7 @@ def made_blocks(monkeypatch) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("packing", [None, PACKING])
 def test_two_plans_are_equal(tmp_path, block, packing):
     first, second = make_plan(tmp_path / "a", packing=packing), make_plan(tmp_path / "b", packing=packing)
-    # One asks for its epochs in order, the other does not.
+    # The epochs are requested in different orders.
     ordered = [content(first, epoch) for epoch in range(4)]
     assert [content(second, epoch) for epoch in (3, 1, 0, 2)] == [ordered[i] for i in (3, 1, 0, 2)]
     assert len(set(ordered)) == 4
@@ -109,7 +109,7 @@ print(module.digest(pathlib.Path({str(tmp_path / "other")!r})))
 
 @pytest.mark.parametrize("packing", [None, PACKING])
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
-def test_each_epoch_has_each_instance_once(mode, packing, block, tmp_path):
+def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
     made, config = make_plan(tmp_path, mode, packing=packing), masking(mode)
     for epoch in range(5):
         rows = all_rows(made, epoch)
@@ -124,7 +124,7 @@ def test_each_epoch_has_each_instance_once(mode, packing, block, tmp_path):
             assert len(rows) < len(expected)
 
 
-def test_packed_rows_hold_no_more_than_they_may(tmp_path, block):
+def test_packed_rows_do_not_exceed_their_capacity(tmp_path, block):
     rows = all_rows(make_plan(tmp_path, packing=PACKING), 0)
     lengths = PAIRS.lengths(rows.instances)
     sizes = np.diff(rows.first)
@@ -134,7 +134,7 @@ def test_packed_rows_hold_no_more_than_they_may(tmp_path, block):
     assert np.add.reduceat(np.array(PACKING.per_instance)[lengths], rows.first[:-1]).max() <= PACKING.predictions
 
 
-def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_uniform):
+def test_blocks_have_documents_from_the_whole_text(tmp_path, monkeypatch, check_uniform):
     sizes = np.ones(100_000, np.int32)
     monkeypatch.setattr(plan, "_BLOCK", 50_000)
     made = Plan(Sentences(sizes * 9, sizes), PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
@@ -148,7 +148,7 @@ def test_blocks_have_documents_from_everywhere(tmp_path, monkeypatch, check_unif
 
 @settings(max_examples=20)
 @given(st.integers(0, 100), st.integers(0, 100))
-def test_rows_are_the_same_asked_for_alone(tmp_path_factory, start, count):
+def test_rows_do_not_depend_on_how_many_are_requested(tmp_path_factory, start, count):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(plan, "_BLOCK", 120)
         made = make_plan(tmp_path_factory.getbasetemp() / "alone", packing=PACKING)
@@ -161,7 +161,7 @@ def test_rows_are_the_same_asked_for_alone(tmp_path_factory, start, count):
 
 
 @given(st.lists(st.integers(0, 4), max_size=8), st.data())
-def test_rows_are_taken_in_any_order_and_may_be_empty(sizes, data):
+def test_rows_can_be_taken_in_any_order_and_may_be_empty(sizes, data):
     instances = np.zeros(sum(sizes), INSTANCE)
     instances["document_a"] = np.arange(len(instances))
     rows = PlannedRows(instances, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
@@ -182,7 +182,7 @@ def test_static_epochs_repeat_their_draws_but_not_their_order(tmp_path, block):
     assert len({each.instances.tobytes() for each in rows}) == 5
 
 
-def test_dynamic_epochs_are_drawn_anew(tmp_path, block):
+def test_dynamic_epochs_have_new_draws(tmp_path, block):
     made = make_plan(tmp_path)
     assert len({in_order(all_rows(made, epoch)).tobytes() for epoch in range(5)}) == 5
 
@@ -200,7 +200,7 @@ def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, 
     assert made.locate(step, batch_size) == places[step]
 
 
-def test_many_epochs_cost_as_much_each_as_few(tmp_path, monkeypatch):
+def test_the_cost_per_epoch_does_not_grow_with_the_number_of_epochs(tmp_path, monkeypatch):
     made = make_plan(tmp_path)
     made._num_blocks, counted, written = 1, [], []
     made._block = lambda epoch, number: np.empty(4)
@@ -218,15 +218,15 @@ def test_many_epochs_cost_as_much_each_as_few(tmp_path, monkeypatch):
     assert made.locate(3, 2) == (1, 2) and made.locate(2 * epochs, 2) == (epochs, 0)
 
 
-def test_an_epoch_smaller_than_a_batch_is_told(tmp_path, block):
+def test_an_epoch_smaller_than_a_batch_is_reported(tmp_path, block):
     made = make_plan(tmp_path)
     count = made.count(0)
     assert made.locate(0, count) == (0, 0)
-    with pytest.raises(UserError, match=f"batch_size: got {count + 1} rows a step, but {count} rows in an epoch"):
+    with pytest.raises(UserError, match=f"batch_size: got {count + 1} rows per step, but {count} rows per epoch"):
         made.locate(0, count + 1)
 
 
-def test_only_the_blocks_in_use_and_the_next_are_made(tmp_path, monkeypatch, made_blocks):
+def test_only_the_blocks_in_use_and_the_next_are_planned(tmp_path, monkeypatch, made_blocks):
     monkeypatch.setattr(plan, "_BLOCK", 120)
     made = make_plan(tmp_path)
     made.rows(*made.locate(0, 4), 4)
@@ -234,7 +234,7 @@ def test_only_the_blocks_in_use_and_the_next_are_made(tmp_path, monkeypatch, mad
     assert made_blocks == [(0, 0), (0, 1)]
 
 
-def test_a_resumed_run_makes_the_block_it_starts_in(tmp_path, monkeypatch, made_blocks):
+def test_a_resumed_run_plans_only_the_block_it_starts_in(tmp_path, monkeypatch, made_blocks):
     monkeypatch.setattr(plan, "_BLOCK", 120)
     first = make_plan(tmp_path)
     per_epoch = [first.count(epoch) // 4 for epoch in range(3)]
@@ -249,7 +249,7 @@ def test_a_resumed_run_makes_the_block_it_starts_in(tmp_path, monkeypatch, made_
     assert made_blocks == [(2, 0), (2, 1)]
 
 
-def test_counts_are_of_the_settings(tmp_path):
+def test_different_settings_have_separate_counts(tmp_path):
     other_pairs = PairsConfig(16, True, False, 0.1, 0.5)
     plans = [
         make_plan(tmp_path),
@@ -265,7 +265,7 @@ def test_counts_are_of_the_settings(tmp_path):
 
 
 @pytest.mark.parametrize("left", ["", "{", '{"0": ['])
-def test_a_lost_or_damaged_count_is_counted_again(tmp_path, left):
+def test_lost_or_damaged_counts_are_counted_again(tmp_path, left):
     expected = [make_plan(tmp_path).count(epoch) for epoch in range(2)]
     (path,) = tmp_path.iterdir()
     path.write_text(left)
@@ -273,7 +273,7 @@ def test_a_lost_or_damaged_count_is_counted_again(tmp_path, left):
     assert json.loads(path.read_text()) == {"0": [expected[0]], "1": [expected[1]]}
 
 
-def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path):
+def test_a_folder_that_cannot_be_written_is_not_an_error(tmp_path):
     expected = make_plan(tmp_path / "writable").count(0)
     (tmp_path / "file").touch()
     made = make_plan(tmp_path / "file")
@@ -281,8 +281,8 @@ def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path):
     assert made.locate(1, 4) == (0, 4)
 
 
-def test_a_count_never_takes_another_back(tmp_path):
-    # Two processes: one has come further than the other.
+def test_counts_of_another_process_are_kept(tmp_path):
+    # The second process has counted more epochs than the first.
     slow, fast = make_plan(tmp_path), make_plan(tmp_path)
     expected = [fast.count(epoch) for epoch in range(3)]
     slow.count(0)
@@ -301,7 +301,7 @@ def test_threads_share_a_plan(tmp_path, block):
         assert [content(made, epoch) for epoch in range(5)] == expected
 
 
-def test_a_mistake_in_the_planning_thread_is_told(tmp_path):
+def test_an_error_in_the_planning_thread_is_raised(tmp_path):
     sentences = Sentences(np.full(3, 5, np.int32), np.array([3], np.int32))
     made = Plan(sentences, PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
     with pytest.raises(UserError, match="got 1 document"):

@@ -28,14 +28,14 @@ def vocab_dir(tmp_path) -> Path:
     return tmp_path / "vocabulary"
 
 
-def test_text_hash_is_the_same_everywhere():
-    # As `b2sum --length=64` prints them, byte by byte from the last.
+def test_text_hash_is_the_same_on_every_machine():
+    # The output of `b2sum --length=64`, in reverse byte order.
     assert preparation.text_hash("") == 0xB4B2797457A0A6E4
     assert preparation.text_hash("Où est-ce?") == 0x8EB127FA1B209E9E
 
 
 @given(st.lists(st.lists(st.text("ab", max_size=9), max_size=4), max_size=12), st.integers(1, 20))
-def test_blocks_are_documents_in_order_up_to_a_size(documents, limit):
+def test_blocks_are_consecutive_documents_up_to_a_size(documents, limit):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "_BLOCK_CHARACTERS", limit)
         made = list(preparation.blocks(iter(documents)))
@@ -47,7 +47,7 @@ def test_blocks_are_documents_in_order_up_to_a_size(documents, limit):
         assert sum(sizes) >= limit or number == len(made) - 1
 
 
-def test_blocks_are_made_as_they_are_asked_for(monkeypatch):
+def test_blocks_are_created_on_demand(monkeypatch):
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 2)
     documents = iter([["ab"], ["cd"], ["ef"]])
     assert next(preparation.blocks(documents)) == [["ab"]]
@@ -62,7 +62,7 @@ def test_a_user_error_in_a_worker_keeps_its_message(workers, tmp_path):
 
 
 @pytest.mark.parametrize(("workers", "block_characters"), [(1, 500), (1, 1 << 18), (2, 500)])
-def test_words_are_counted_whatever_the_workers_and_blocks(
+def test_word_counts_do_not_depend_on_workers_and_blocks(
     workers, block_characters, tiny_documents, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
@@ -73,14 +73,14 @@ def test_words_are_counted_whatever_the_workers_and_blocks(
     assert parts.num_documents == len(tiny_documents)
 
 
-def test_a_text_too_small_for_its_vocabulary_is_told(caplog):
+def test_a_text_too_small_for_its_vocabulary_causes_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         words = {"Aa": 1, "aa": 1, "ab": 1}
         vocab = preparation.train_vocabulary(
             word_counts.TrainingCounts(words, collections.Counter("".join(words))), 100
         )
     assert {"A", "##a", "a", "##b"} < set(vocab)
-    assert f"only {len(vocab)} of the 100 tokens" in caplog.text
+    assert f"only {len(vocab)} of the 100 requested tokens" in caplog.text
 
 
 def test_characters_of_rare_words_are_in_the_vocabulary(monkeypatch, tmp_path):
@@ -111,10 +111,10 @@ def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: st
 
 @pytest.mark.parametrize("part_tokens", [1, 7, 1 << 24])
 @pytest.mark.parametrize("block_characters", [1, 20, 1 << 18])
-def test_what_passes_is_counted(block_characters, part_tokens, vocab_dir, tmp_path, monkeypatch):
+def test_documents_lines_and_tokens_are_counted(block_characters, part_tokens, vocab_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
     monkeypatch.setattr(preparation, "_PART_TOKENS", part_tokens)
-    unseen = "\u200b"  # zero width: normalized away
+    unseen = "\u200b"  # a zero-width space, which normalization drops
     documents = [
         ["the walk", "walking ."],
         ["the walk", unseen, "Walks"],
@@ -145,7 +145,7 @@ def test_what_passes_is_counted(block_characters, part_tokens, vocab_dir, tmp_pa
     ]
 
 
-def test_documents_that_differ_only_in_their_line_breaks_are_no_duplicates(vocab_dir, tmp_path):
+def test_documents_that_differ_only_in_line_breaks_are_not_duplicates(vocab_dir, tmp_path):
     _, counts = counted([["the walk"], ["the", "walk"], ["the walk"], ["walk", "the"]], vocab_dir, tmp_path)
     assert (counts["duplicate_documents"], counts["duplicate_lines"]) == (1, 3)
 
@@ -160,14 +160,14 @@ def test_paragraphs_are_split_and_sentences_are_not(vocab_dir, tmp_path):
     assert split == whole
 
 
-def test_no_documents_are_counted_as_none(vocab_dir, tmp_path):
+def test_no_documents_give_zero_counts(vocab_dir, tmp_path):
     tokens, counts = counted([], vocab_dir, tmp_path)
     assert tokens == []
     assert counts.pop("fractions") == {"lines": 0, "documents": 0}
     assert set(counts.values()) == {0}
 
 
-def test_documents_without_tokens_are_parts_too(vocab_dir, tmp_path, monkeypatch):
+def test_documents_without_tokens_are_counted_in_parts(vocab_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "_PART_TOKENS", 1)
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 1)
     tokens, counts = counted([["\u200b"], ["walk"], ["\u200b", "\u200b"]], vocab_dir, tmp_path)
@@ -176,7 +176,7 @@ def test_documents_without_tokens_are_parts_too(vocab_dir, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("done", [1, 3, 5])
-def test_work_goes_on_after_the_finished_parts(done, tiny_documents, vocab_dir, tmp_path, monkeypatch):
+def test_work_resumes_after_the_finished_parts(done, tiny_documents, vocab_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 100)
     monkeypatch.setattr(preparation, "_PART_TOKENS", 100)
     monkeypatch.setattr(word_counts, "_WORDS", 100)
@@ -207,7 +207,7 @@ HASH = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]) | st.inte
 
 
 @given(st.lists(HASH, max_size=40), st.integers(1, 50))
-def test_duplicates_are_counted_range_by_range(tmp_path_factory, hashes, at_once):
+def test_duplicates_are_counted_by_range(tmp_path_factory, hashes, at_once):
     path = tmp_path_factory.mktemp("hashes") / "hashes"
     np.array(hashes, np.uint64).tofile(path)
     with pytest.MonkeyPatch.context() as patch:
@@ -216,7 +216,7 @@ def test_duplicates_are_counted_range_by_range(tmp_path_factory, hashes, at_once
 
 
 @pytest.mark.parametrize("same", [0, 4000])
-def test_few_hashes_are_held_at_once(same, tmp_path, monkeypatch):
+def test_few_hashes_are_in_memory_at_once(same, tmp_path, monkeypatch):
     path, held = tmp_path / "hashes", []
     hashes = np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True)
     hashes[3000 : 3000 + same] = 7

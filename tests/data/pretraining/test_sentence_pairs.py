@@ -30,14 +30,14 @@ from tests.data.cutting import (
 
 
 def coins(words: list[int], first: int) -> Iterator[int]:
-    """The bits of two words of every four."""
+    """Yields the bits of two of every four words."""
     for start in range(first, len(words), 4):
         for word in words[start : start + 2]:
             yield from (word >> bit & 1 for bit in range(32))
 
 
 class Walk:
-    """Cuts one document as google-research/bert does: chunk by chunk, and pairs token by token."""
+    """Cuts one document as google-research/bert does: chunk by chunk, and truncates pairs token by token."""
 
     def __init__(self, lengths: Lengths, config: PairsConfig, seed: int, epoch: int) -> None:
         places = [itertools.count() for _ in lengths]
@@ -87,7 +87,7 @@ class Walk:
 
 @settings(max_examples=100)
 @given(LENGTHS, SETTINGS, DRAWS)
-def test_rows_equal_a_walk_chunk_by_chunk(lengths, values, draws):
+def test_instances_equal_a_walk_chunk_by_chunk(lengths, values, draws):
     config = pairs(*values)
     rows = instances_of(sentences(lengths), config, *draws)
     assert rows.dtype == INSTANCE
@@ -118,7 +118,7 @@ def test_every_row_is_two_ranges_that_fit(lengths, values, draws):
 
 @settings(max_examples=50)
 @given(LENGTHS, SETTINGS, DRAWS)
-def test_the_actual_next_follows_directly_but_for_truncation(lengths, values, draws):
+def test_the_actual_next_segment_follows_directly_except_for_truncation(lengths, values, draws):
     rows = instances_of(sentences(lengths), pairs(*values), *draws)
     for row in rows[~rows["is_random_next"]]:
         end_a, total = row["start_a"] + row["length_a"], int(row["length_a"]) + int(row["length_b"])
@@ -131,10 +131,10 @@ def test_the_actual_next_follows_directly_but_for_truncation(lengths, values, dr
 
 @settings(max_examples=50)
 @given(LENGTHS, SETTINGS, DRAWS)
-def test_the_rows_of_a_document_cover_it_but_for_truncation(lengths, values, draws):
+def test_the_instances_of_a_document_cover_it_except_for_truncation(lengths, values, draws):
     rows = instances_of(sentences(lengths), pairs(*values), *draws)
     for document, sizes in enumerate(lengths):
-        # The document's own ranges in order, each with whether its row is full: only those may have been cut.
+        # The ranges of the document in order, each with whether its row is full: only full rows may be truncated.
         own: list[tuple[int, int, bool]] = [(0, 0, False)]
         for row in rows[rows["document_a"] == document]:
             full = int(row["length_a"]) + int(row["length_b"]) == values[0] - 3
@@ -147,7 +147,7 @@ def test_the_rows_of_a_document_cover_it_but_for_truncation(lengths, values, dra
 
 @settings(max_examples=50)
 @given(st.integers(8, 60), st.integers(1, 56), st.integers(1, 300), DRAWS)
-def test_truncation_takes_from_the_longer_until_both_fit(seq_len, length_a, length_b, draws):
+def test_truncation_shortens_the_longer_segment_until_both_fit(seq_len, length_a, length_b, draws):
     room = seq_len - 3
     assume(length_a < room)
     row = instances_of(sentences([[length_a, length_b]] * 2), pairs(seq_len, 0.0, 0.0), *draws)[0]
@@ -163,7 +163,7 @@ def test_truncation_takes_from_the_longer_until_both_fit(seq_len, length_a, leng
 
 
 def test_long_documents_in_a_worked_example():
-    # One token a sentence, twenty of them, five to a chunk, no randomness but the split: four rows a document.
+    # Twenty sentences of one token, five to a chunk: four rows per document, and only the split is random.
     rows = instances_of(sentences([[1] * 20] * 2), pairs(8, 0.0, 0.0), 0, 0)
     own = rows[rows["document_a"] == 0]
     assert own["start_a"].tolist() == [0, 5, 10, 15]
@@ -171,8 +171,8 @@ def test_long_documents_in_a_worked_example():
     assert not rows["is_random_next"].any()
 
 
-def test_sentences_are_put_back_in_a_worked_example():
-    # Always a random next sentence: every row takes its first segment only, so these are the document.
+def test_replaced_sentences_start_the_next_chunk_in_a_worked_example():
+    # The next segment is always random, so the first segments of all rows are the document.
     rows = instances_of(sentences([[2] * 9, [2] * 7]), pairs(13, 0.0, 1.0), 1, 0)
     for document, total in ((0, 18), (1, 14)):
         own = rows[rows["document_a"] == document]
@@ -196,13 +196,13 @@ def test_rows_differ_by_seed_and_epoch():
     assert len({instances_of(text, config, seed, epoch).tobytes() for seed, epoch in ((0, 0), (1, 0), (0, 1))}) == 3
 
 
-# Sentences of five tokens in rows with room for thirty: never truncated, so that every row shows its chunk.
+# Sentences of five tokens in rows with room for thirty are never truncated, so every row shows its chunk.
 FIVES, SENTENCES = 30 + 3, 12
 
 
 @pytest.fixture(scope="module")
 def fives() -> np.ndarray:
-    """The rows of 40,001 documents of twelve sentences of five tokens."""
+    """The instances of 40,001 documents of twelve sentences of five tokens."""
     text = Sentences(np.full((MANY + 1) * SENTENCES, 5, np.int32), np.full(MANY + 1, SENTENCES, np.int32))
     return instances_of(text, pairs(FIVES, 0.0, 0.5), 0, 0)
 
@@ -227,10 +227,10 @@ def test_random_next_is_half_of_chunks_and_all_of_single_sentences(fives, check_
             assert first.mean() == probability
 
 
-def test_random_next_is_drawn_anew_for_each_chunk_and_epoch(fives, check_rate):
+def test_random_next_is_drawn_independently_for_each_chunk_and_epoch(fives, check_rate):
     text = Sentences(np.full((MANY + 1) * SENTENCES, 5, np.int32), np.full(MANY + 1, SENTENCES, np.int32))
     second = instances_of(text, pairs(FIVES, 0.0, 0.5), 0, 1)
-    starts = np.flatnonzero(fives["start_a"] == 0)  # the first chunk of every document; the second follows it
+    starts = np.flatnonzero(fives["start_a"] == 0)  # the first chunk of every document, followed by the second
     both = fives["is_random_next"][starts] & second["is_random_next"][second["start_a"] == 0]
     check_rate("random next in two epochs", int(both.sum()), MANY + 1, 0.25)
     both = fives["is_random_next"][starts] & fives["is_random_next"][starts + 1]
@@ -250,26 +250,26 @@ def test_the_other_document_and_its_sentence_are_uniform(fives, check_uniform):
     drawn = fives[fives["is_random_next"]]
     distance = (drawn["document_b"] - drawn["document_a"]) % (MANY + 1) - 1
     assert distance.min() >= 0
-    check_uniform("other document, from this one on", np.bincount(distance * 100 // MANY, minlength=100))
-    check_uniform("its first sentence", np.bincount(drawn["start_b"] // 5, minlength=SENTENCES))
+    check_uniform("other document, by distance", np.bincount(distance * 100 // MANY, minlength=100))
+    check_uniform("first sentence in the other document", np.bincount(drawn["start_b"] // 5, minlength=SENTENCES))
     rows = np.concatenate([instances_of(sentences([[1]] * 5), BERT, 0, epoch) for epoch in range(1000)])
     counts = np.bincount(rows["document_a"] * 5 + rows["document_b"], minlength=25).reshape(5, 5)
     assert not counts.diagonal().any()
-    check_uniform("other of five documents", counts[~np.eye(5, dtype=bool)])
+    check_uniform("other document of five", counts[~np.eye(5, dtype=bool)])
 
 
 @pytest.mark.parametrize(("next_sentence", "whole", "room"), [(True, False, 13), (False, True, 14), (False, False, 14)])
 def test_short_documents_have_uniform_targets(next_sentence, whole, room, check_rate, check_uniform):
-    # Sentences of one token: a row that is not at a document's end is as long as the document's target.
+    # With sentences of one token, every row except a document's last is as long as the document's target.
     text = Sentences(np.full(MANY * room, 1, np.int32), np.full(MANY, room, np.int32))
     config = PairsConfig(16, next_sentence, whole, 0.1, 0.0)
     for probability in (0.1, 1.0):
         rows = instances_of(text, dataclasses.replace(config, short_seq_prob=probability), 0, 0)
         target = (rows["length_a"] + rows["length_b"])[rows["start_a"] == 0]
         assert len(target) == MANY
-        # A short document may draw the whole room as well.
+        # The random target of a short document may also be the maximum.
         check_rate(
-            f"below full length at {probability}, pairs {next_sentence}",
+            f"targets below the maximum at {probability}, pairs {next_sentence}",
             int((target < room).sum()),
             MANY,
             probability * (room - 2) / (room - 1),
@@ -283,14 +283,14 @@ def test_short_documents_have_uniform_targets(next_sentence, whole, room, check_
     assert len(rows) == MANY
 
 
-def test_truncation_cuts_front_and_back_alike(check_rate, check_mean):
-    # Two sentences of ten tokens where thirteen fit: three of the first and four of the second are cut.
+def test_truncation_removes_tokens_at_both_ends_with_equal_probability(check_rate, check_mean):
+    # Two sentences of ten tokens with room for thirteen: the first loses three tokens, the second four.
     text = Sentences(np.full(MANY * 2, 10, np.int32), np.full(MANY, 2, np.int32))
     rows = instances_of(text, pairs(16, 0.0, 0.0), 0, 0)
     assert (rows["length_a"] == 7).all()
     assert (rows["length_b"] == 6).all()
     front = rows["start_a"], rows["start_b"] - 10
-    check_rate("cut at the front", int(front[0].sum() + front[1].sum()), 7 * MANY, 0.5)
+    check_rate("removed at the front", int(front[0].sum() + front[1].sum()), 7 * MANY, 0.5)
     for cut, counts in zip((3, 4), front, strict=True):
         for k in range(cut + 1):
             check_rate(f"{k} of {cut} at the front", int((counts == k).sum()), MANY, math.comb(cut, k) / 2**cut)
@@ -299,7 +299,7 @@ def test_truncation_cuts_front_and_back_alike(check_rate, check_mean):
 
 @settings(max_examples=40)
 @given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS, st.data())
-def test_a_document_is_cut_alike_in_any_company(lengths, values, next_sentence, whole, draws, data):
+def test_instances_do_not_depend_on_other_documents(lengths, values, next_sentence, whole, draws, data):
     config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
     text = sentences(lengths)
     some = sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1))))
@@ -310,13 +310,13 @@ def test_a_document_is_cut_alike_in_any_company(lengths, values, next_sentence, 
 
 @settings(max_examples=40)
 @given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS)
-def test_no_two_instances_begin_at_the_same_token(lengths, values, next_sentence, whole, draws):
+def test_no_two_instances_start_at_the_same_token(lengths, values, next_sentence, whole, draws):
     config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
     rows = instances_of(sentences(lengths), config, *draws)
     assert len({(row["document_a"], row["start_a"]) for row in rows}) == len(rows)
 
 
-def test_parts_make_up_the_whole(monkeypatch):
+def test_the_size_of_parts_does_not_change_instances(monkeypatch):
     text = sentences([[3, 40, 5, 6, 7, 8]] * 50)
     expected = instances_of(text, pairs(16, 0.1, 0.5), 0, 0).tobytes()
     monkeypatch.setattr(sentence_pairs, "_PART", 7)
@@ -340,22 +340,22 @@ def test_tokens_are_counted_from_any_sentence(lengths, data):
     assert text.tokens_from(np.array(start), np.array(target), np.array(end)).tolist() == expected
 
 
-def test_a_row_may_be_as_long_as_its_type_holds():
+def test_seq_len_can_be_the_maximum_of_its_type():
     rows = instances_of(sentences([[40_000], [40_000]]), pairs(2**15 - 1, 0.0, 0.5), 0, 0)
     assert (rows["length_a"].astype(int) + rows["length_b"]).tolist() == [2**15 - 4] * 2
-    # Documents whose tokens together are more than 32 bits count.
+    # Documents whose total number of tokens exceeds 32 bits.
     text = Sentences(np.full(3, 2**30, np.int32), np.ones(3, np.int32))
     rows = instances_of(text, one_segment(2**15 - 1, 0.0), 0, 0)
     assert rows["length_a"].sum(dtype=np.int64) == 3 * 2**30
 
 
-def test_no_documents_give_no_rows():
+def test_no_documents_give_no_instances():
     none = np.zeros(0, np.int32)
     assert instances_of(Sentences(none, none), one_segment(8, 0.1), 0, 0).shape == (0,)
 
 
 @pytest.mark.parametrize("lengths", [[], [[3, 4, 5]]])
-def test_a_random_next_sentence_wants_two_documents(lengths):
+def test_a_random_next_sentence_requires_two_documents(lengths):
     with pytest.raises(UserError, match=f"got {len(lengths)} document.*blank lines between documents"):
         instances_of(sentences(lengths), BERT, 0, 0)
 
@@ -373,6 +373,6 @@ def test_a_random_next_sentence_wants_two_documents(lengths):
         ({"random_next_prob": math.nan}, "data.random_next_prob"),
     ],
 )
-def test_impossible_settings_are_told(changes, key):
+def test_invalid_settings_are_reported(changes, key):
     with pytest.raises(UserError, match=f"config key {key}: got"):
         dataclasses.replace(BERT, **changes)

@@ -1,4 +1,4 @@
-"""A source in shares: what workers make of them is what one process makes of the whole."""
+"""Tests that workers on the shares of a source give the same result as one process on the whole source."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ HERE = BeamConfig("DirectRunner")
 
 @pytest.fixture
 def files(tiny_documents, tmp_path):
-    """The tiny documents in many files, one of which has no text; the pattern that matches them."""
+    """The tiny documents in many files, one of which has no text; returns the glob of the files."""
     folder = tmp_path / "files"
     folder.mkdir()
     for number in range(10):
@@ -34,7 +34,7 @@ def files(tiny_documents, tmp_path):
 
 @pytest.fixture
 def in_turn(monkeypatch):
-    """Does in this process, the last item first, what Beam's workers would; a share for each file."""
+    """Runs the work of Beam's workers in this process, in reverse order. Each file is a share."""
 
     def for_each(config, workers, function, items):
         for item in reversed(items):
@@ -53,7 +53,7 @@ def prepare(config, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{}, TRAINED, {"valid_source": "here"}])
-def test_shares_give_what_the_whole_gives(changes, files, make_config, tmp_path, in_turn):
+def test_shares_give_the_result_of_the_whole_source(changes, files, make_config, tmp_path, in_turn):
     changes = {name: files if value == "here" else value for name, value in changes.items()}
     folders = [
         prepare(make_config(source=files, **changes, beam=config, prepared_dir=str(tmp_path / name)), tmp_path)
@@ -69,7 +69,7 @@ def test_shares_give_what_the_whole_gives(changes, files, make_config, tmp_path,
     assert json.loads((folders[1] / "manifest.json").read_text())["counts"]["train"]["empty_documents"] == 1
 
 
-def test_what_is_wrong_with_a_share_is_told_of_the_first(files, make_config, tmp_path, in_turn):
+def test_the_error_of_the_first_bad_share_is_reported(files, make_config, tmp_path, in_turn):
     for name in ("02", "07"):
         (tmp_path / "files" / f"{name}.txt").write_bytes(b"good\n\xff\n")
     config = make_config(source=files, beam=HERE)
@@ -91,30 +91,30 @@ def lines_of(source):
     return (document.lines for document in source.documents())
 
 
-def test_finished_shares_are_not_done_again(files, tmp_path, in_turn):
+def test_finished_shares_are_not_processed_again(files, tmp_path, in_turn):
     make = functools.partial(shares.make_parts, TextSource(files, "text", "stop"), lines_of)
     folder = tmp_path / "parts"
     paths, counts = make(work, folder, HERE, 1)
     assert len(paths) == counts["documents"] == 30
     assert paths == sorted(paths)
-    (folder / "000003" / "done.json").unlink()  # as if that share were still at work
+    (folder / "000003" / "done.json").unlink()  # makes the share unfinished
     again, _ = make(work_on, folder, HERE, 1)
     assert again == paths
 
 
 def work_on(documents, workers, parts):
-    """As `preparation.tokenize`: from the first document on that has no part."""
+    """Works on all documents that have no part, like `preparation.tokenize`."""
     assert parts.num_documents == 3
     work(itertools.islice(documents, parts.num_documents, None), workers, parts)
 
 
-def test_a_share_that_nobody_did_is_told(files, tmp_path, in_turn, monkeypatch):
+def test_an_unprocessed_share_is_reported(files, tmp_path, in_turn, monkeypatch):
     monkeypatch.setattr(beam, "for_each", lambda *args: None)
-    with pytest.raises(UserError, match=r"share 0 of the text: got nothing from Beam's workers"):
+    with pytest.raises(UserError, match=r"share 0 of the text: got no result from Beam's workers"):
         shares.make_parts(TextSource(files, "text", "stop"), lines_of, work, tmp_path / "parts", HERE, 1)
 
 
-def test_lost_records_are_told(make_config, tmp_path, in_turn, monkeypatch):
+def test_lost_records_are_reported(make_config, tmp_path, in_turn, monkeypatch):
     write = records.write_tokens
 
     def lose(folder, splits, pipeline):
@@ -122,11 +122,11 @@ def test_lost_records_are_told(make_config, tmp_path, in_turn, monkeypatch):
 
     monkeypatch.setattr(beam, "pipeline_of", lambda config, workers: {"runner": "a", "options": "b"})
     monkeypatch.setattr(records, "write_tokens", lose)
-    with pytest.raises(UserError, match=r"the train records that Beam wrote: got \d+; expected \d+, as many as"):
+    with pytest.raises(UserError, match=r"the train records that Beam wrote: got \d+; expected \d+, the number that"):
         prepare(make_config(beam=HERE), tmp_path)
 
 
-def test_files_are_shared_by_their_sizes(files, monkeypatch):
+def test_shares_of_files_depend_on_their_sizes(files, monkeypatch):
     whole = TextSource(files, "text", "stop")
     documents = [document.lines for document in whole.documents()]
     for size, count in ((1, 11), (1000, None), (2**30, 1)):
@@ -136,7 +136,7 @@ def test_files_are_shared_by_their_sizes(files, monkeypatch):
         assert [document.lines for share in found for document in share.documents()] == documents
 
 
-def test_records_are_shared_in_stretches(monkeypatch):
+def test_shares_of_records_are_slices(monkeypatch):
     texts = [f"text {number}" for number in range(10)]
 
     def open_records(source, text_field):
@@ -145,7 +145,7 @@ def test_records_are_shared_in_stretches(monkeypatch):
 
     monkeypatch.setattr(sources, "_open_records", open_records)
     monkeypatch.setattr(sources, "_SHARE_RECORDS", 4)
-    for split, count, total in (("train", 3, 10), ("train[0:7]", 1, 7)):  # a slice is not sliced again
+    for split, count, total in (("train", 3, 10), ("train[0:7]", 1, 7)):  # a slice is not divided
         found = TextSource(f"tfds:made:{split}", "text", "stop").shares()
         assert len(found) == count
         for several in (found, pickle.loads(pickle.dumps(found))):
@@ -159,7 +159,7 @@ def test_the_documentation_is_one_share():
     assert next(share.documents()) == next(TextSource("documentation", "text", "stop").documents())
 
 
-def test_without_the_library_it_is_told_before_anything_is_written(make_config, tmp_path, monkeypatch):
+def test_a_missing_beam_is_reported_before_anything_is_written(make_config, tmp_path, monkeypatch):
     for name in ("apache_beam", "apache_beam.runners", "apache_beam.runners.runner"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=r"data\.beam\.runner=DirectRunner: got a runner whose library is not"):
@@ -183,6 +183,6 @@ def test_without_the_library_it_is_told_before_anything_is_written(make_config, 
         ("", ("--direct_num_workers=2",), r".*direct_num_workers=2.* without a runner; expected no options"),
     ],
 )
-def test_options_that_lose_records_or_do_nothing_are_refused(runner, options, got):
+def test_options_that_lose_records_or_have_no_effect_are_errors(runner, options, got):
     with pytest.raises(UserError, match=rf"config key data\.beam\.options: got {got}"):
         BeamConfig(runner, options)
