@@ -1,7 +1,7 @@
 """Settings of the documentation site, which `make site` builds with Sphinx and MyST.
 
-The site makes no request: theme, fonts and search index are files of the site. Links from a page to a line of the code
-lead to highlighted copies of the code.
+The site makes no request: theme, fonts and search index are files of the site. The front page is the README. Links from
+a page to a line of the code lead to highlighted copies of the code.
 """
 
 import re
@@ -25,15 +25,25 @@ myst_heading_anchors = 4
 myst_url_schemes = {"http": None, "https": None, "code": "code:{{path}}#L-{{fragment}}"}
 exclude_patterns = ["pictures"]
 
+# The start of a link in the README to a file of the project.
+_FILE = re.compile(r"\]\((?!\w+:|#)(docs/)?")
 # A link to a line of the code: ](../../bertjax/file.py#L12).
 _CODE = re.compile(r"\]\((?:\.\./)+([\w./]+)\.py#L(\d+)\)")
 
 
 def setup(app: Sphinx) -> None:
-    """Adds a page for each file of code that a page links."""
+    """Adds the README, and a page for each file of code that a page links."""
+    app.connect("source-read", _add_readme)
     app.connect("source-read", _mark_code)
     app.connect("doctree-resolved", _link_code)
     app.connect("html-collect-pages", _code_pages)
+
+
+def _add_readme(app: Sphinx, page: str, source: list[str]) -> None:
+    if page == "index":
+        readme = ROOT / "README.md"
+        app.env.note_dependency(readme)
+        source[0] = _FILE.sub(lambda link: "](" if link[1] else "](../", readme.read_text()) + source[0]
 
 
 def _mark_code(app: Sphinx, page: str, source: list[str]) -> None:

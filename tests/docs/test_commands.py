@@ -1,0 +1,105 @@
+"""The command blocks of README and guides: each runs, with settings that make it small, or says why not.
+
+A comment before a block marks it: `<!-- run -->` runs it, `<!-- run: FLAGS -->` adds FLAGS to each `launch.py` command,
+and `<!-- not run: REASON -->` skips it. The blocks of a page run in order, in one folder with the files that the pages
+name.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests import tiny
+from tests.docs import example_files
+from tests.docs.pages import GUIDES, ROOT
+
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<marker>run|not run)(?:: (?P<detail>.+?))? -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+# A command with its continued lines or its here-document.
+_COMMAND = re.compile(r"^.*<<'END'(?: .*)?\n(?:.*\n)*?END$|^(?:.*(?:\\|\|)\n)*.+$", re.MULTILINE)
+_LAUNCH = re.compile(r"(?:(?P<input>.+?)\s*\|\s*)?python launch\.py (?P<arguments>.+)", re.DOTALL)
+# What makes the training of a config small, and its model unless `init_from` gives one.
+_SMALL = "num_steps=2 batch_size=4 data.workers=1"
+_SMALL_MODEL = "model.num_layers=1 model.hidden_size=16 model.num_heads=2 model.intermediate_size=32"
+_SMALL_DATA = {
+    "bert_pretraining": "data.source=texts/*.txt data.valid_fraction=0.2 data.vocab_size=150",
+    "translation": "data.vocab_size=80 model.num_decoder_layers=1 evaluate_every=2 checkpoint.save_every=1 checkpoint.final=last:2",
+}
+
+
+class Block(NamedTuple):
+    """A block of code with its marker, "" for none, and what the marker says."""
+
+    marker: str
+    detail: str
+    language: str
+    code: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*(part or "" for part in found)) for found in _BLOCK.findall(page.read_text())]
+
+
+def ids(page: Path) -> str:
+    return page.stem
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=ids)
+def test_every_command_block_runs_or_says_why_not(page: Path):
+    for block in blocks(page):
+        assert block.language in ("bash", "python", "text", "yaml"), block.code
+        if block.language in ("bash", "python"):
+            assert block.marker == "run" or (block.marker == "not run" and block.detail), block.code
+
+
+def test_marked_blocks_are_found():
+    assert sum(block.marker == "run" for page in GUIDES for block in blocks(page)) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in GUIDES if "<!-- run" in page.read_text()], ids=ids)
+def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bert = example_files.write(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERT", str(bert))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    names: dict[str, object] = {"BERT": str(bert)}
+    for block in blocks(page):
+        if block.marker == "run" and block.language == "python":
+            with tiny.few_devices(1):
+                exec(block.code, names)
+        elif block.marker == "run":
+            for command in _COMMAND.findall(block.code):
+                _run(command, shlex.split(block.detail))
+
+
+def _run(command: str, flags: list[str]) -> None:
+    """Runs a command, `launch.py` in this process."""
+    command = command.replace("\\\n", " ")
+    launched = _LAUNCH.fullmatch(command)
+    if not launched:
+        subprocess.run(["bash", "-ec", command], check=True, stdout=subprocess.DEVNULL)
+        return
+    text = subprocess.run(["bash", "-ec", launched["input"] or ""], check=True, capture_output=True).stdout
+    arguments = [os.path.expandvars(argument) for argument in shlex.split(launched["arguments"])]
+    named = dict(argument.partition("=")[::2] for argument in arguments)
+    if "--config" in named and named.get("--mode", "check") == "check":
+        flags = [*_small(Path(named["--config"]).stem, "--config.init_from" not in named), *flags]
+    outcome = tiny.run_on_one(*arguments, *flags, stdin=text)
+    assert outcome.status is None, f"{command}\n{outcome.status}\n{outcome.stderr[-2000:]}"
+
+
+def _small(config: str, is_new_model: bool) -> list[str]:
+    """The flags that make training by a config small."""
+    values = f"{_SMALL} {_SMALL_MODEL if is_new_model else ''} {_SMALL_DATA.get(config, '')}"
+    return [f"--config.{value}" for value in values.split()]
