@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 GUIDES = (ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md")))
 # Code is no Markdown, and has no links.
 _CODE = re.compile(r"^(`{3,})\w.*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
