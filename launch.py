@@ -23,8 +23,8 @@ from typing import Any
 from absl import app, flags
 from ml_collections import config_flags
 
-from bertjax.config import choice
-from bertjax.errors import UserError, as_user_error, restored
+from bertjax.config import choice, dotted, unknown_key
+from bertjax.errors import UserError, as_user_error, did_you_mean, restored
 from bertjax.files import with_packaged
 from bertjax.progress import show_lines
 
@@ -41,7 +41,7 @@ _MODE = flags.DEFINE_string("mode", "train", "What to do: " + ", ".join(MODES) +
 _WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all processes.")
 flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "A file (- is standard output), or a folder/ for exports and features.")
-flags.DEFINE_enum("format", "", ("", "text", "jsonl", "html"), "Of predictions; or by --output's ending.")
+_FORMAT = flags.DEFINE_string("format", "", "Of predictions; or by --output's ending.")
 flags.DEFINE_string("checkpoint", "final", "latest, best, a step, last:5, best:3, each:best:3; final: the config's.")
 _PLOT = flags.DEFINE_string("plot", "", "A picture (.svg, .png): what each word looked at, or a plan; needs [report].")
 _PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw, from 0, or from -1 backwards; or all.")
@@ -73,6 +73,7 @@ def main(argv: list[str]) -> None:
     try:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
+        choice(_FORMAT.value, ("", "text", "jsonl", "html"), "--format")
         sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
     except KeyboardInterrupt:
         sys.exit(130)  # as shells have it
@@ -134,6 +135,12 @@ def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     return summaries.page(records)
 
 
+def _config_files() -> list[str]:
+    """Returns the paths of the config files, relative to the folder of this file."""
+    paths = sorted(Path(__file__).with_name("configs").glob("*.py"))
+    return [f"configs/{path.name}" for path in paths if "\ndef get_config(" in path.read_text()]
+
+
 def _experiment(name: str) -> Any:
     names = tuple(sorted(path.stem for path in Path(__file__).with_name("experiments").glob("[a-z]*.py")))
     return importlib.import_module(f"bertjax.experiments.{choice(name, names, 'experiment')}")
@@ -143,22 +150,23 @@ def _load(arguments: Sequence[str]) -> dict[str, Any]:
     """The config that arguments of the command line make."""
     own, argv = flags.FlagValues(), _with_packaged_config(["", *arguments])
     config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=own, sys_argv=argv)
-    with _told():
+    with _flag_errors(argv):
         own(argv)
         return dict(json.loads(config.value.to_json()))
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
-    """Parses flags; what they do not take is told in one line."""
+    """Parses flags and returns the other arguments. A wrong flag ends the process with one line."""
     if not any(re.match(r"--?config(=|$)", argument) for argument in argv):
         argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]
     try:
-        with _told():
-            rest = flags.FLAGS(_with_packaged_config(argv))
+        argv = _with_packaged_config(argv)
+        with _flag_errors(argv):
+            rest = flags.FLAGS(argv)
             if _CONFIG.value is not None:
-                _CONFIG.value.to_dict()  # raises here if there is no such file
-    except UserError as wrong:
-        sys.exit(f"error: {wrong}")
+                _CONFIG.value.to_dict()  # raises if the file does not exist
+    except UserError as error:
+        sys.exit(f"error: {error}")
     return rest
 
 
@@ -169,20 +177,43 @@ def _with_packaged_config(argv: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Makes what flags do not take a UserError of one line."""
+def _flag_errors(argv: Sequence[str]) -> Iterator[None]:
+    """Raises UserError for every error that flags and config files raise."""
     try:
         yield
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        told = str(error.args[0] if isinstance(error, KeyError) else error)
-        got = told.strip().splitlines()[-1].strip().removeprefix("ValueError: ")  # of a config file, the cause
-        if got.startswith("config variant: "):
-            raise restored(f"{got}. Fix: correct what is behind the colon of --config.") from error
-        if isinstance(error, OSError):
-            expected, got = "a config file, such as configs/classification.py", got.rpartition("] ")[2]
-            raise UserError("--config", got=got, expected=expected, fix="correct the path") from error
-        expected = "flags of launch.py (--help), with values of the types in the config file"
-        raise UserError("flags", got=got, expected=expected, fix="correct it; write --config.KEY=VALUE") from error
+        raise _flag_error(error, argv) from error
+
+
+def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
+    """Returns the UserError for an exception that flags or config files raise."""
+    cause: BaseException | None = error
+    while cause and not isinstance(cause, UserError):  # ml_collections raises its own errors for those of get_config
+        cause = cause.__context__
+    if cause:
+        return restored(f"--config: {cause}")
+    if isinstance(error, flags.UnrecognizedFlagError):
+        fix = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in flags.FLAGS], "see --help")
+        return UserError(f"--{error.flagname}", got="an unknown flag", expected="a flag listed by --help", fix=fix)
+    if isinstance(error, OSError):
+        got = str(error).rpartition("] ")[2]
+        fix = did_you_mean(got.partition(": ")[2].strip("'"), _config_files(), "correct the path")
+        return UserError("--config", got=got, expected="a config file, such as configs/classification.py", fix=fix)
+    if isinstance(error, KeyError | TypeError) and (unknown := _unknown_subtree(argv)):
+        return unknown
+    message = str(error.args[0] if isinstance(error, KeyError) else error).strip().splitlines()[-1]
+    illegal = re.fullmatch(r"flag (--[^=]+=.*?): (.*)", message)
+    what, got = illegal.groups() if illegal else ("flags", message)
+    expected = "a value of its type, see docs/keys.md" if what.startswith("--config.") else "a value as in --help"
+    return UserError(what, got=got, expected=expected, fix="correct the value")
+
+
+def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
+    """Returns the error for the first --config.SUBTREE.KEY whose subtree is not in the config file."""
+    keys = re.findall(r"^--?(?:no)?config\.([^=\s]+\.[^=\s]+)", "\n".join(argv), re.MULTILINE)
+    known = list(dotted(_load([argument for argument in argv if re.match(r"--?config=", argument)]))) if keys else []
+    subtrees = {name.rpartition(".")[0] for name in known}
+    return next((unknown_key(key, known) for key in keys if key.rpartition(".")[0] not in subtrees), None)
 
 
 def run() -> None:

@@ -1,49 +1,53 @@
-"""Config trees as dataclasses: every key is a field, whose type and constraint its value has to satisfy."""
+"""Config trees as dataclasses: every key is a field, and its value must satisfy the field's type and constraint."""
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
-_TOO_LARGE = 2**63  # for an integer of any library
+_TOO_LARGE = 2**63  # NumPy and JAX have integers of 64 bits
 
 
 class Constraint(NamedTuple):
-    """Which values of its type a config key may have, declared as `rate: Annotated[float, above(0, at_most=1)]`.
+    """The allowed values of a config key, declared as `rate: Annotated[float, above(0, at_most=1)]`.
 
     Attributes:
       expected: the allowed values in words, for messages and `docs/reference/keys.md`.
       allows: whether a value is allowed.
+      choices: the allowed strings, if they are listed.
     """
 
     expected: str
     allows: Callable[[Any], bool]
+    choices: Sequence[str] = ()
 
 
 def at_least(least: int | float, *, below: int | float | None = None, at_most: int | float | None = None) -> Constraint:
-    """Numbers from `least` on, with at most one of the two upper bounds; `below=math.inf` excludes infinity alone."""
+    """Allows numbers from `least` on, with at most one of the upper bounds. `below=math.inf` excludes only infinity."""
     return _bounded(f"at least {least}", lambda value: value >= least, below, at_most)
 
 
 def above(bound: int | float, *, below: int | float | None = None, at_most: int | float | None = None) -> Constraint:
-    """Numbers greater than `bound`, with an upper bound as in `at_least`."""
+    """Allows numbers greater than `bound`, with an upper bound as in `at_least`."""
     return _bounded(f"above {bound}", lambda value: value > bound, below, at_most)
 
 
 def one_of(*choices: str) -> Constraint:
-    """One of several strings."""
-    return Constraint("one of " + ", ".join(each or "''" for each in choices), lambda value: value in choices)
+    """Allows only the strings in `choices`."""
+    return Constraint(_listed(choices), lambda value: value in choices, choices)
 
 
 def each(constraint: Constraint) -> Constraint:
-    """Tuples whose elements all satisfy a constraint."""
-    return Constraint(f"each {constraint.expected}", lambda values: all(map(constraint.allows, values)))
+    """Allows tuples whose elements all satisfy a constraint."""
+    expected = f"each {constraint.expected}"
+    return Constraint(expected, lambda values: all(map(constraint.allows, values)), constraint.choices)
 
 
 def _bounded(
@@ -66,16 +70,16 @@ DropoutRate = Annotated[float, at_least(0, below=1)]
 
 
 def constraints(cls: type) -> dict[str, Constraint]:
-    """The constraints of a dataclass's fields, by name; a field without one is left out."""
+    """Returns the constraints of a dataclass's fields, by name. Fields without a constraint are omitted."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {key: hint.__metadata__[0] for key, hint in hints.items() if typing.get_origin(hint) is Annotated}
 
 
 class Constrained:
-    """Base of config dataclasses: construction checks the constraint of every field.
+    """Base class of config dataclasses: the constructor checks the constraint of every field.
 
-    A subclass names its subtree of the config, for messages. One with checks across fields calls
-    `super().__post_init__()` first.
+    The class argument `prefix` is the subtree of the config, for messages. A subclass that checks combinations of
+    fields calls `super().__post_init__()` first.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class ModelConfig(Constrained, prefix="model"):
@@ -95,53 +99,56 @@ class Constrained:
 
     def __post_init__(self) -> None:
         for key, constraint in constraints(type(self)).items():
-            self.check(constraint.allows(getattr(self, key)), key, constraint.expected)
+            self.check(constraint.allows(getattr(self, key)), key, constraint.expected, constraint.choices)
 
-    def check(self, ok: bool, key: str, expected: str) -> None:
-        """Raises UserError about the field `key` unless `ok`."""
+    def check(self, ok: bool, key: str, expected: str, choices: Sequence[str] = ()) -> None:
+        """Raises UserError about the field `key` unless `ok`, with the closest of `choices`."""
         if not ok:
             value, name = getattr(self, key), self._prefix + key
             got = repr(value) if isinstance(value, str) else value
-            raise UserError(f"config key {name}", got=got, expected=expected, fix=f"change --config.{name}")
+            values = (value,) if isinstance(value, str) else value
+            wrong = next(each for each in values if each not in choices) if choices else ""
+            fix = did_you_mean(wrong, choices, f"change --config.{name}")
+            raise UserError(f"config key {name}", got=got, expected=expected, fix=fix)
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Makes the dataclass `cls` from a config subtree; every key must be a field, and every field given.
+    """Makes the dataclass `cls` from a config subtree.
 
-    A dead or mistyped key is an error, and so is a missing one whose field has no default. Defaults are for library
-    users and for runs that are older than a key; the files of `configs/` name every key.
+    Defaults of fields are for library users and for runs that are older than a key. The files of `configs/` set every
+    key.
 
     Args:
-      cls: a dataclass whose fields are plain values, tuples, mappings or such dataclasses.
+      cls: a dataclass. Its fields are plain values, tuples, mappings or such dataclasses.
       values: the config subtree.
-      where: its dotted name, for the message; "" for the whole config.
+      where: its dotted name, for messages; "" for the whole config.
     Raises:
-      UserError: an unknown or missing key, or a value of another type than the field's.
+      UserError: for a key that is not a field, a missing key whose field has no default, or a value of a wrong type.
     """
     return build_all((cls,), values, where)[0]
 
 
 def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) -> tuple[Any, ...]:
-    """Makes several dataclasses from one config subtree, as `build`; each key must be a field of one or more."""
+    """Makes several dataclasses from one config subtree, like `build`. Each key must be a field of at least one."""
     checked = _checked_fields(classes, values, where, unresolved=False)
     hints = [typing.get_type_hints(cls) for cls in classes]
     return tuple(cls(**{key: checked[key] for key in each}) for cls, each in zip(classes, hints, strict=True))
 
 
 def build_part(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """Makes the dataclass `cls` from a config subtree, as `build`, but ignores the keys of others."""
+    """Makes the dataclass `cls` from a config subtree, like `build`, but ignores keys that are not its fields."""
     return build(cls, {key: values[key] for key in typing.get_type_hints(cls) if key in values}, where)
 
 
 def check_unresolved(classes: tuple[type, ...], config: Mapping[str, Any]) -> None:
-    """Raises UserError as `build_all` of a whole config does, but takes None for a value still to be filled in."""
+    """Raises UserError like `build_all` of a whole config, but allows None for values that are not known yet."""
     _checked_fields(classes, config, "", unresolved=True)
 
 
 def _checked_fields(
     classes: tuple[type, ...], values: Mapping[str, Any], where: str, *, unresolved: bool
 ) -> dict[str, Any]:
-    """The values of all fields, as the fields' types."""
+    """Returns the value of every field, converted to the field's type."""
     fields = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
     later = {
         f.name: f.default for cls in classes for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING
@@ -150,12 +157,7 @@ def _checked_fields(
     prefix = f"{where}." if where else ""
     for key in values:
         if key not in fields:
-            raise UserError(
-                f"config key {prefix}{key}",
-                got="an unknown key",
-                expected="one of " + ", ".join(fields),
-                fix="correct the name or delete the key",
-            )
+            raise unknown_key(prefix + key, [prefix + name for name in (*fields, *dotted(values)) if name != key])
     for key, hint in fields.items():
         if key not in values:
             raise UserError(
@@ -167,20 +169,55 @@ def _checked_fields(
     return {key: _checked(values[key], hint, prefix + key, unresolved) for key, hint in fields.items()}
 
 
-def choice(value: str, choices: tuple[str, ...], where: str) -> str:
-    """Returns `value` if it is one of `choices`, else raises UserError; `where` is a config key or a --flag."""
+def dotted(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the dotted names of all keys of a config tree, subtrees included."""
+    for key, value in values.items():
+        yield key
+        if isinstance(value, Mapping):
+            yield from (f"{key}.{name}" for name in dotted(value))
+
+
+def unknown_key(key: str, known: Iterable[str]) -> UserError:
+    """Returns the error for a dotted config key that is not among those known.
+
+    It suggests a key of the same name in another subtree, such as "optimizer.learning_rate" for "learning_rate", or
+    else the key with the most similar name.
+    """
+    names = list(dict.fromkeys(known))
+    same = [name for name in names if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    close = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
+    siblings = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
+    fix = did_you_mean(close[0] if close else key, names, "correct the name or delete the key")
+    expected = "a key in docs/keys.md" if fix.endswith("?") or not siblings else _listed(siblings)
+    return UserError(f"config key {key}", got="an unknown key", expected=expected, fix=fix)
+
+
+def choice(value: str, choices: Sequence[str], where: str) -> str:
+    """Returns `value` if it is one of `choices`.
+
+    Args:
+      value: the value.
+      choices: the allowed values.
+      where: the config key or the --flag, for messages.
+    Raises:
+      UserError: if `value` is not in `choices`.
+    """
     if value not in choices:
         raise UserError(
             where if where.startswith("--") else f"config key {where}",
             got=repr(value),
-            expected="one of " + ", ".join(each or "''" for each in choices),
-            fix="choose one of these",
+            expected=_listed(choices),
+            fix=did_you_mean(value, choices, "choose one of these"),
         )
     return value
 
 
+def _listed(choices: Iterable[str]) -> str:
+    return "one of " + ", ".join(each or "''" for each in choices)
+
+
 def _checked(value: Any, hint: Any, where: str, unresolved: bool) -> Any:
-    """Returns `value` as `hint`: an int passes for a float, a list for a tuple; nothing else is converted."""
+    """Returns `value` as the type `hint`. An int is converted to a float and a list to a tuple, and nothing else."""
     if unresolved and value is None:
         return None
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
@@ -195,7 +232,7 @@ def _checked(value: Any, hint: Any, where: str, unresolved: bool) -> Any:
     is_large = type(value) is int and abs(value) >= _TOO_LARGE
     if type(value) is int and float in allowed and int not in allowed and not is_large:
         return float(value)
-    # bool is an int to isinstance; `num_layers=True` is a mistake all the same.
+    # isinstance takes a bool for an int, but `num_layers=True` is an error.
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed) or is_large:
         raise UserError(
             f"config key {where}",

@@ -1,13 +1,15 @@
-"""The one exception for what a user can get wrong: what was got, what was expected, and the fix."""
+"""The exception for errors that the user can correct: what was got, what was expected, and the fix."""
 
+import difflib
 import errno
 import os
 import re
+from collections.abc import Iterable
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-_FIXES = {errno.ENOENT: "make the folder first, or choose another path", errno.EISDIR: "name a file in it"}
-# What a machine refuses; any other OSError is a bug.
+_FIXES = {errno.ENOENT: "create the folder first, or choose another path", errno.EISDIR: "name a file in it"}
+# Refused by the operating system; any other OSError is a bug.
 _REFUSALS = (
     errno.EACCES,
     errno.EDQUOT,
@@ -22,7 +24,7 @@ _REFUSALS = (
     errno.EPERM,
     errno.EROFS,
 )
-_NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_DISK_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 _MAX_PART = 2000  # characters of each part of a message
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -31,8 +33,14 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 class UserError(ValueError):
     """Bad input from outside: a flag, a config key, a file, a row, a checkpoint, a device count.
 
-    `launch.py` prints it without a traceback and exits with status 1. Our own bugs are `assert`s. The message is one
-    line, whatever was read from a file: control characters are escaped, and the middle of long parts is left out.
+    `launch.py` prints it without a traceback and exits with status 1. Bugs of bertjax raise other exceptions. The
+    message is one line: control characters are escaped, and long parts are shortened in the middle.
+
+    Args:
+      what: the flag, config key, file or row.
+      got: its value.
+      expected: what is valid.
+      fix: what the user can do, or the question that `did_you_mean` returns.
 
     >>> raise UserError("data.seq_len", got=3, expected="at least 8", fix="raise data.seq_len")
     Traceback (most recent call last):
@@ -41,50 +49,57 @@ class UserError(ValueError):
 
     def __init__(self, what: str, *, got: object, expected: str, fix: str) -> None:
         what, got, expected, fix = (_one_line(str(part)) for part in (what, got, expected, fix.rstrip(".")))
-        super().__init__(f"{what}: got {got}; expected {expected}. Fix: {fix}.")
+        ending = fix if fix.endswith("?") else f"Fix: {fix}."
+        super().__init__(f"{what}: got {got}; expected {expected}. {ending}")
 
     def within(self, where: str) -> "UserError":
-        """The same, told of a part of something larger."""
+        """Returns the error with `where`, such as a file, in front of its message."""
         return restored(f"{where}: {self}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Worker processes send theirs home by pickle, which knows nothing of keyword arguments.
+        # By default pickle passes no keyword arguments, and worker processes send errors by pickle.
         return restored, (str(self),)
 
 
+def did_you_mean(name: str, choices: Iterable[str], fix: str) -> str:
+    """Returns "Did you mean 'NAME'?" with the choice that is closest to `name`, or `fix` if none is close."""
+    close = difflib.get_close_matches(name, choices, n=1)
+    return f"Did you mean '{close[0]}'?" if close else fix
+
+
 def as_user_error(error: Exception, where: str) -> UserError | None:
-    """What to tell the user about `error`; None if it is a bug of ours.
+    """Returns an error that the user can correct as a UserError; None for a bug.
 
     Args:
-      error: a UserError, or what the machine refused. Libraries in C++ and Rust tell of a full disk in types of
-        their own, but all in the same words.
-      where: the file or folder in question, for errors that do not name it.
+      error: any exception. Libraries in C++ and Rust report a full disk by exception types of their own, so these are
+        recognized by the operating system's message.
+      where: the file or folder to name if the exception names none.
     """
     if isinstance(error, UserError):
         return error
     if isinstance(error, BrokenProcessPool):
         return UserError(
             "worker processes",
-            got="one that was killed, most likely for want of memory",
-            expected="memory for all of them, some 300 MB each",
-            fix="lower --config.data.workers; the same command goes on after what was finished",
+            got="a killed process, probably out of memory",
+            expected="about 300 MB of memory per process",
+            fix="lower --config.data.workers and run the same command again: it resumes",
         )
-    reason = next((words for words in _NO_ROOM if words in str(error)), None)
+    reason = next((words for words in _DISK_FULL if words in str(error)), None)
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         where, reason = str(error.filename or where), error.strerror
     if reason is None:
         return None
-    room = "free some room or choose another path; what was finished before is kept"
+    fix = "free some space or choose another path; finished work is kept"
     return UserError(
         where,
         got=reason,
-        expected="a place that can be read and written, with room left",
-        fix=_FIXES.get(error.errno or 0, room) if isinstance(error, OSError) else room,
+        expected="a readable and writable path with free space",
+        fix=_FIXES.get(error.errno or 0, fix) if isinstance(error, OSError) else fix,
     )
 
 
 def restored(message: str) -> UserError:
-    """The error of a message that one had."""
+    """Returns a UserError with a complete message."""
     error = UserError.__new__(UserError)
     ValueError.__init__(error, message)
     return error

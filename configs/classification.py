@@ -27,6 +27,7 @@ from ml_collections import ConfigDict
 
 from bertjax.configs import glue, parts
 from bertjax.configs.sizes import SIZES
+from bertjax.errors import UserError
 
 TASKS = (*glue.TASKS, "mnli_mismatched")
 # The last metric of a task tells its best checkpoint.
@@ -42,7 +43,8 @@ def get_config(variant: str = "") -> ConfigDict:
     """The config of a variant such as `mrpc`, `mrpc,tsv` or `base,mnli`."""
     size, task, tsv = parts.chosen(variant, (tuple(SIZES), TASKS, ("tsv",)))
     if tsv and not task:
-        raise ValueError(f"config variant: got {variant!r}; expected a task beside tsv: one of {', '.join(TASKS)}")
+        expected = f"a task with tsv: one of {', '.join(TASKS)}"
+        raise UserError("variant", got=repr(variant), expected=expected, fix=f"append a task, such as :{variant},mrpc")
     config = parts.fine_tuning("classification", size)
     config.objective = "regression" if task == "stsb" else "classification"
     config.data = _data(size)

@@ -6,19 +6,27 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from bertjax.configs.sizes import SIZES
+from bertjax.errors import UserError, did_you_mean
 
 
 def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
-    """The names in a variant such as `base,lamb`: one of each group, or "" if the variant has none of it.
+    """Returns the names in a variant such as `base,lamb`: one of each group, or "" if the variant has none of it.
 
+    Args:
+      variant: names, separated by commas.
+      groups: names that exclude each other.
     Raises:
-      ValueError: for an unknown name, or two of a group.
+      UserError: for an unknown name, or two names of a group.
     """
     names = [name for name in variant.split(",") if name]
     found = [[name for name in names if name in group] for group in groups]
-    if any(len(of_group) > 1 for of_group in found) or sum(map(len, found)) < len(names):
+    unknown = [name for name in names if not any(name in group for group in groups)]
+    if unknown or any(len(of_group) > 1 for of_group in found):
         expected = "; ".join(("at most one of " if len(group) > 1 else "") + ", ".join(group) for group in groups)
-        raise ValueError(f"config variant: got {variant!r}; expected names, separated by commas: {expected}")
+        fix = "correct the part after the colon"
+        if unknown:
+            fix = did_you_mean(unknown[0], [name for group in groups for name in group], fix)
+        raise UserError("variant", got=repr(variant), expected=f"names, separated by commas: {expected}", fix=fix)
     return [of_group[0] if of_group else "" for of_group in found]
 
 

@@ -272,7 +272,7 @@ def no_room(size: int):
 
 
 def check_no_room(message: str, what: object, got: str = "File too large") -> None:
-    check(message, what=re.escape(str(what)), got=got, expected="with room left", fix="free some room")
+    check(message, what=re.escape(str(what)), got=got, expected="with free space", fix="free some space")
 
 
 def test_a_full_disk_under_predictions(home):
@@ -313,20 +313,20 @@ def test_a_full_disk_under_an_export(home, tmp_path):
 def test_a_folder_that_cannot_be_written(train, home, folder):
     reasons = "No such file|not permitted|Not a directory|Read-only|Permission denied"
     if folder == "/proc/run":  # training takes a while until it writes
-        check(train(workdir=Path(folder)), what=folder, got=reasons, expected="written", fix="another path")
+        check(train(workdir=Path(folder)), what=folder, got=reasons, expected="writable", fix="another path")
     message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={folder}").error
-    check(message, what=folder, got=reasons, expected="written", fix="another path")
+    check(message, what=folder, got=reasons, expected="writable", fix="another path")
     message = predict(home / "run", f"--output={folder}")
-    check(message, what=folder, got=reasons, expected="written", fix="another path")
+    check(message, what=folder, got=reasons, expected="writable", fix="another path")
 
 
 def test_a_file_in_place_of_a_folder(train, home):
     text = home / "text.txt"
     check(
-        train(workdir=text), what=str(text), got="File exists|Not a directory", expected="a place", fix="another path"
+        train(workdir=text), what=str(text), got="File exists|Not a directory", expected="writable", fix="another path"
     )
     message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={text}").error
-    check(message, what=str(text), got="File exists", expected="a place", fix="another path")
+    check(message, what=str(text), got="File exists", expected="writable", fix="another path")
 
 
 def test_an_export_without_a_folder(home):

@@ -1,4 +1,4 @@
-"""What users are told, and how a config becomes dataclasses."""
+"""Messages of user errors, and dataclasses built from configs."""
 
 import dataclasses
 import errno
@@ -23,7 +23,7 @@ from bertjax.config import (
     each,
     one_of,
 )
-from bertjax.errors import UserError, as_user_error
+from bertjax.errors import UserError, as_user_error, did_you_mean
 
 
 def test_long_parts_of_control_characters_stay_short():
@@ -66,19 +66,19 @@ GOOD = {
 }
 
 
-def test_a_message_says_what_was_got_what_was_expected_and_the_fix():
+def test_a_message_states_got_expected_and_fix():
     error = UserError("data.seq_len", got=3, expected="at least 8", fix="raise it.")
     assert str(error) == "data.seq_len: got 3; expected at least 8. Fix: raise it."
 
 
-def test_a_message_is_one_line_whatever_a_file_holds():
+def test_a_message_is_one_line():
     shown = str(UserError("a\rfile", got="x" * 10**6 + "\0\n\x1b", expected="\u2028\ud800 \u00fc", fix="mend it"))
     assert shown.startswith("a\\rfile: got xxx")
     assert shown.endswith("xxx\\x00\\n\\x1b; expected \\u2028\\ud800 \u00fc. Fix: mend it.")
     assert len(shown) < 3000
 
 
-def test_an_error_comes_home_from_a_worker_process():
+def test_an_error_can_be_pickled():
     error = UserError("a", got=1, expected="b", fix="c")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is UserError
@@ -97,7 +97,7 @@ class Limited:
     threshold: float | None
 
 
-def test_a_whole_number_passes_for_a_float_that_may_be_missing():
+def test_an_int_is_converted_to_an_optional_float():
     made = build(Limited, {"threshold": 0}, "")
     assert type(made.threshold) is float
     assert build(Limited, {"threshold": None}, "").threshold is None
@@ -114,7 +114,7 @@ class Older:
     later: bool = False
 
 
-def test_a_key_that_came_later_may_be_missing():
+def test_a_key_with_a_default_may_be_missing():
     assert build(Older, {"size": 1}, "") == Older(1, False)
     assert build(Older, {"size": 1, "later": True}, "") == Older(1, True)
     with pytest.raises(UserError, match="config key later: got 1"):
@@ -130,13 +130,25 @@ def test_a_missing_key_is_named(key):
         build(Outer, values, "top")
 
 
-def test_an_unknown_key_is_named_with_those_that_are_known():
-    with pytest.raises(
-        UserError, match=r"config key stepz: got an unknown key; expected one of name, steps.*Fix: correct"
-    ):
-        build(Outer, {**GOOD, "stepz": 1}, "")
-    with pytest.raises(UserError, match=r"config key inner\.sizes: got an unknown key; expected one of size, rate"):
-        build(Outer, {**GOOD, "inner": {"size": 2, "rate": 0.5, "sizes": 1}}, "")
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stepz": 1}, r"config key stepz: got an unknown key; expected a key in .*\. Did you mean 'steps'\?$"),
+        ({"rate": 1}, r"config key rate: got an unknown key; .*\. Did you mean 'inner\.rate'\?$"),
+        ({"inner": {"size": 2, "rate": 0.5, "sizes": 1}}, r"inner\.sizes: .*\. Did you mean 'inner\.size'\?$"),
+        ({"xyz": 1}, r"config key xyz: got an unknown key; expected one of name, steps, .*\. Fix: correct the name"),
+    ],
+)
+def test_an_unknown_key_suggests_a_known_one(values, message):
+    with pytest.raises(UserError, match=message):
+        build(Outer, {**GOOD, **values}, "")
+
+
+def test_a_suggestion_replaces_the_fix():
+    assert did_you_mean("trian", ("evaluate", "train"), "choose one") == "Did you mean 'train'?"
+    assert did_you_mean("xyz", ("evaluate", "train"), "choose one") == "choose one"
+    error = UserError("--mode", got="'trian'", expected="a mode", fix="Did you mean 'train'?")
+    assert str(error) == "--mode: got 'trian'; expected a mode. Did you mean 'train'?"
 
 
 @pytest.mark.parametrize(
@@ -159,18 +171,18 @@ def test_an_unknown_key_is_named_with_those_that_are_known():
         ("free", [1]),
     ],
 )
-def test_a_value_of_another_type_is_refused(key, value):
+def test_a_value_of_a_wrong_type_is_an_error(key, value):
     with pytest.raises(UserError) as told:
         build(Outer, {**GOOD, key: value}, "")
     assert f"config key {key}: got {value!r} ({type(value).__name__}); expected a value of type" in str(told.value)
 
 
-def test_the_wrong_value_of_an_inner_key_is_named_in_full():
+def test_an_error_names_the_full_dotted_key():
     with pytest.raises(UserError, match=r"config key inner\.rate: got 'fast' \(str\); expected a value of type float"):
         build(Outer, {**GOOD, "inner": {"size": 2, "rate": "fast"}}, "")
 
 
-def test_a_wrong_element_of_a_list_is_named_by_its_place():
+def test_an_error_names_the_index_of_an_element():
     with pytest.raises(UserError, match=r"config key weights\[1\]: got 'b' \(str\); expected a value of type float"):
         build(Outer, {**GOOD, "weights": [1.0, "b"]}, "")
 
@@ -183,33 +195,37 @@ def test_choice():
         choice("c", ("", "a"), "match_reference")
     with pytest.raises(UserError, match=r"^--mode: got 'c'"):
         choice("c", ("a", "b"), "--mode")
+    with pytest.raises(UserError, match=r"expected one of gelu, relu\. Did you mean 'gelu'\?$"):
+        choice("gleu", ("gelu", "relu"), "model.activation")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EEXIST])
-def test_what_the_machine_refuses_is_told_with_the_path(code):
+def test_an_error_of_the_operating_system_names_the_path(code):
     told = str(as_user_error(OSError(code, os.strerror(code), "/a/file"), "/a/run"))
-    assert told.startswith(f"/a/file: got {os.strerror(code)}; expected a place")
+    assert told.startswith(f"/a/file: got {os.strerror(code)}; expected a readable and writable path")
     assert str(as_user_error(OSError(code, os.strerror(code)), "/a/run")).startswith("/a/run: ")
 
 
-def test_a_folder_that_is_not_there_is_not_for_want_of_room():
+def test_a_missing_folder_is_not_reported_as_a_full_disk():
     told = str(as_user_error(OSError(errno.ENOENT, os.strerror(errno.ENOENT), "--output=/a/file"), ""))
-    assert told.endswith("Fix: make the folder first, or choose another path.")
+    assert told.endswith("Fix: create the folder first, or choose another path.")
 
 
 @pytest.mark.parametrize("kind", [ValueError, RuntimeError, Exception])
 def test_a_full_disk_is_recognized_in_the_errors_of_any_library(kind):
     error = kind("Failed writing:\n /x/y\n No space left on device [os_error_code='28']\n more")
-    assert str(as_user_error(error, "/a/run")).startswith("/a/run: got No space left on device; expected a place")
+    assert str(as_user_error(error, "/a/run")).startswith(
+        "/a/run: got No space left on device; expected a readable and writable path"
+    )
 
 
-def test_a_user_error_stays_as_it_is():
+def test_a_user_error_is_returned_unchanged():
     error = UserError("a", got=1, expected="b", fix="c")
     assert as_user_error(error, "/a/run") is error
 
 
 @given(st.sampled_from([KeyError, ValueError, RuntimeError, TypeError, AssertionError, OSError]), st.text(max_size=20))
-def test_a_bug_is_no_user_error(kind, text):
+def test_other_exceptions_are_not_user_errors(kind, text):
     assert as_user_error(kind(text), "/a/run") is None
 
 
@@ -245,7 +261,7 @@ class MoreLayers(Layers):
         ("metrics", ("f1", "bleu"), "('f1', 'bleu'); expected each one of f1, ''"),
     ],
 )
-def test_a_value_out_of_its_range_is_refused_however_it_is_constructed(cls, key, value, expected):
+def test_the_constructor_and_build_check_constraints(cls, key, value, expected):
     good = {"num_layers": 1, "rate": 1.0, "scale": 0.0}
     assert cls(**good, metrics=("f1", "")).norm == "post"
     for make in (lambda values: cls(**values), lambda values: build(cls, values, "model")):

@@ -391,15 +391,45 @@ def test_what_a_prediction_does_not_take(home, flag, expected, fix):
     tiny.check_told(outcome.error, what=what, got=re.escape(value), expected=expected, fix=fix)
 
 
-def test_a_misspelled_part_of_a_config_is_told(tmp_path):
-    outcome = run_on_one("--config=configs/bert_pretraining.py:tiny", f"--workdir={tmp_path}", "--config.dta.workers=3")
-    got = '^Did you mean "data" instead of "dta"'
-    tiny.check_told(outcome.error, what="flags", got=got, expected="flags", fix="correct it")
+_CONFIG = "--config=configs/classification.py:tiny"
 
 
-def test_a_form_that_there_is_not(home):
-    outcome = run_on_one("--mode=predict", f"--workdir={home / 'run'}", "--format=pdf")
-    tiny.check_told(outcome.error, what="flags", got="'pdf'|pdf", expected="launch.py", fix="correct")
+@pytest.mark.parametrize(
+    ("arguments", "what", "meant"),
+    [
+        (["--config=configs/clasification.py"], "--config", "configs/classification.py"),
+        (["--config=configs/classification.py:tny"], "--config: variant", "tiny"),
+        (["--sweep=configs/sweeps/bert_maskin.py"], "--sweep=", "configs/sweeps/bert_masking.py"),
+        (["--sweep=configs/sweeps/bert_masking.py:tny"], "--sweep=.*: variant", "tiny"),
+        (["--confg=a"], "--confg", "--config"),
+        (["--mode=trian"], "--mode", "train"),
+        (["--format=jsn"], "--format", "jsonl"),
+        ([_CONFIG, "--config.dta.workers=3"], "config key dta.workers", "data.workers"),
+        ([_CONFIG, "--config.learning_rate=1e-4"], "config key learning_rate", "optimizer.learning_rate"),
+        ([_CONFIG, "--config.batch_size.rows=3"], "config key batch_size.rows", "batch_size"),
+        ([_CONFIG, "--config.model.droput=0.1"], "config key model.droput", "model.dropout"),
+        ([_CONFIG, "--config.model.activation=gleu"], "config key model.activation", "gelu"),
+        ([_CONFIG, "--config.metrics=('acuracy',)"], "config key metrics", "accuracy"),
+        ([_CONFIG, "--config.experiment=clasification"], "config key experiment", "classification"),
+    ],
+)
+def test_an_error_suggests_the_closest_name(tmp_path, arguments, what, meant):
+    outcome = run_on_one(*arguments, f"--workdir={tmp_path / 'run'}")
+    tiny.check_told(outcome.error, what=what, got=".", expected=".", fix=rf"^Did you mean '{re.escape(meant)}'\?$")
+
+
+@pytest.mark.parametrize(
+    ("argument", "got", "expected"),
+    [
+        ("--format=pdf", "'pdf'", "one of '', text, jsonl, html"),
+        ("--workers=many", "invalid literal for int", "a value as in --help"),
+        ("--config.batch_size=many", "invalid literal for int", "a value of its type"),
+        ("--config.nothing.alike=1", "an unknown key", "a key in docs/keys.md"),
+    ],
+)
+def test_a_wrong_value_is_one_line(tmp_path, argument, got, expected):
+    outcome = run_on_one(_CONFIG, f"--workdir={tmp_path / 'run'}", argument)
+    tiny.check_told(outcome.error, what="", got=got, expected=expected, fix="^Fix: ")
 
 
 def test_records_are_what_is_written_if_so_asked(home):

@@ -60,7 +60,9 @@ _PHRASES = {
 }
 
 # What is told of a mistake.
-_TOLD = re.compile(r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. Fix: (?P<fix>.+)\.")
+_TOLD = re.compile(
+    r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. (?P<fix>Fix: .+\.|Did you mean .+\?)"
+)
 
 
 class Outcome(NamedTuple):

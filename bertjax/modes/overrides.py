@@ -11,7 +11,8 @@ from typing import Any
 
 from flax import traverse_util
 
-from bertjax.errors import UserError
+from bertjax.config import dotted
+from bertjax.errors import UserError, did_you_mean
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +42,17 @@ def override(config: Mapping[str, Any], overrides: Mapping[str, str], free: Sequ
       UserError: for a key that may not differ.
     """
     result: dict[str, Any] = copy.deepcopy(dict(config))
+    known = list(dotted(config))
     for key, written in overrides.items():
         if not _is_below(key, (*_ALWAYS, *free)):
+            allowed = (*_ALWAYS, *free)
             raise UserError(
                 f"config key {key}",
                 got=f"{written!r}, with --workdir of a trained run",
-                expected="a key that may differ after training: " + ", ".join((*_ALWAYS, *free)),
-                fix="leave it out, or train a run with it",
+                expected="a key that may differ after training: " + ", ".join(allowed),
+                fix="leave it out, or train a run with it"
+                if key in known
+                else did_you_mean(key, (name for name in known if _is_below(name, allowed)), "correct the name"),
             )
         subtree, name = _place(result, key)
         subtree[name] = _parsed(written, subtree.get(name))

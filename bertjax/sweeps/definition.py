@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertjax.config import Constrained, build, one_of
-from bertjax.errors import UserError
+from bertjax.errors import UserError, did_you_mean
 from bertjax.files import with_packaged
 
 FORMS = ("plain", "percent", "exponential")
@@ -122,16 +122,23 @@ def load(spec: str) -> Sweep:
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
         values = module.get_sweep(variant)
+    except UserError as error:
+        raise error.within(f"--sweep={spec}") from error
     except Exception as error:  # whatever the code in it raises
         raise UserError(
             f"--sweep={spec}",
             got=f"{type(error).__name__}: {error}",
             expected="a file such as configs/sweeps/bert_masking.py, and a variant that it has",
-            fix="correct the path, the variant or the file",
+            fix=did_you_mean(name, _files(), "correct the path, the variant or the file"),
         ) from error
     sweep = build(Sweep, values, "sweep")
     _check(sweep)
     return sweep
+
+
+def _files() -> list[str]:
+    folder = Path(__file__).parents[1] / "configs/sweeps"
+    return [f"configs/sweeps/{path.name}" for path in folder.glob("*.py")]
 
 
 def _check(sweep: Sweep) -> None:
@@ -166,7 +173,8 @@ def _check(sweep: Sweep) -> None:
 
 def _check_name(where: str, name: str, names: list[str]) -> None:
     if name not in names:
-        raise _wrong(where, repr(name), "one of " + ", ".join(names) if names else "none here", "correct the name")
+        fix = did_you_mean(name, names, "correct the name")
+        raise _wrong(where, repr(name), "one of " + ", ".join(names) if names else "none here", fix)
 
 
 def _wrong(what: str, got: object, expected: str, fix: str) -> UserError:

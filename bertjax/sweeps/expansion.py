@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, did_you_mean
 from bertjax.runs.run_folder import lasting
 from bertjax.sweeps.definition import Row, Stage, Sweep
 
@@ -218,7 +218,8 @@ def _parsed(sweep: Sweep, text: str) -> _Set:
 def _check_pattern(pattern: str, names: Sequence[str], where: str) -> None:
     if not fnmatch.filter(names, pattern):
         expected = "one of " + ", ".join(names) + ", or a pattern such as *"
-        raise UserError(where, got=repr(pattern), expected=expected, fix="correct the name")
+        fix = did_you_mean(pattern, names, "correct the name")
+        raise UserError(where, got=repr(pattern), expected=expected, fix=fix)
 
 
 def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict[str, str]:

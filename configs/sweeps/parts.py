@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.configs import parts
+from bertjax.errors import UserError
 
 _NONE: Mapping[str, Any] = {}
 # Of tasks that a row of several has: config, figure in metrics.jsonl, its form.
@@ -45,7 +46,7 @@ def scale(variant: str) -> str:
     """Of a translation's variant: "paper", "dates" (`tiny`) or "text" (`tiny,text`)."""
     tiny, text = parts.chosen(variant, (("tiny",), ("text",)))
     if text and not tiny:
-        raise ValueError("sweep variant: got 'text'; expected 'tiny,text', or neither")
+        raise UserError("variant", got="'text'", expected="'tiny,text', or neither", fix="write :tiny,text")
     return text or ("dates" if tiny else "paper")
 
 
