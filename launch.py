@@ -204,7 +204,9 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     message = str(error.args[0] if isinstance(error, KeyError) else error).strip().splitlines()[-1]
     illegal = re.fullmatch(r"flag (--[^=]+=.*?): (.*)", message)
     what, got = illegal.groups() if illegal else ("flags", message)
-    expected = "a value of its type, see docs/keys.md" if what.startswith("--config.") else "a value as in --help"
+    expected = (
+        "a value of its type, see docs/reference/keys.md" if what.startswith("--config.") else "a value as in --help"
+    )
     return UserError(what, got=got, expected=expected, fix="correct the value")
 
 

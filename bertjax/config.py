@@ -188,7 +188,7 @@ def unknown_key(key: str, known: Iterable[str]) -> UserError:
     close = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
     siblings = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
     fix = did_you_mean(close[0] if close else key, names, "correct the name or delete the key")
-    expected = "a key in docs/keys.md" if fix.endswith("?") or not siblings else _listed(siblings)
+    expected = "a key in docs/reference/keys.md" if fix.endswith("?") or not siblings else _listed(siblings)
     return UserError(f"config key {key}", got="an unknown key", expected=expected, fix=fix)
 
 

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar when a person is watching, a plain line now and then otherwise."""
+"""Log lines, and progress of long work: a bar on a terminal, otherwise a line now and then."""
 
 import functools
 import logging
@@ -16,11 +16,27 @@ T = TypeVar("T")
 _SECONDS_BETWEEN_LINES = 30
 
 
+class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes lines to standard error, above progress bars.
+
+    Attributes:
+      last: when the last line was written, by `time.monotonic`.
+    """
+
+    last = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line."""
+        _LineHandler.last = time.monotonic()
+        with tqdm.external_write_mode(sys.stderr):
+            super().emit(record)
+
+
 def show_lines(loggers: Iterable[str]) -> None:
-    """Our own lines on standard error. What libraries have to say at length reaches us as an exception."""
+    """Writes the lines of these loggers to standard error. Those of libraries are off: their errors are exceptions."""
     absl_logging.set_verbosity(absl_logging.FATAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    handler = logging.StreamHandler()
+    handler = _LineHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     for name in loggers:
         logging.getLogger(name).setLevel(logging.INFO)
@@ -29,26 +45,27 @@ def show_lines(loggers: Iterable[str]) -> None:
 
 
 @functools.cache
-def tell_once(message: str, level: int = logging.INFO) -> None:
-    """Logs what need not be said again, such as what a figure is."""
+def log_once(message: str, level: int = logging.INFO) -> None:
+    """Logs a message, unless this process has already logged it."""
     _log.log(level, "%s", message)
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
-    """Yields `items`, showing how many have passed.
+    """Yields `items` and shows the progress: a bar on a terminal, otherwise a line if 30 seconds pass without one.
 
     Args:
       items: the work.
-      what: its name, in front of the count.
-      unit: what is counted.
-      total: how many there will be, where that is known.
+      what: its name.
+      unit: what is counted, in the plural.
+      total: the number of items, if it is known.
     """
     if sys.stderr.isatty():
-        yield from tqdm(items, desc=what, unit=" " + unit, total=total)
+        yield from tqdm(items, desc=what, unit=" " + unit, total=total, dynamic_ncols=True)
         return
-    last = time.monotonic()
+    began = time.monotonic()
     for count, item in enumerate(items, start=1):
         yield item
-        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            _log.info("%s: %d%s %s", what, count, f" of {total}" if total else "", unit)
+        now = time.monotonic()
+        if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES:
+            left = f", ETA {tqdm.format_interval((now - began) / count * (total - count))}" if total else ""
+            _log.info("%s: %d%s %s%s", what, count, f"/{total}" if total else "", unit, left)

@@ -24,7 +24,7 @@ from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
 from bertjax.models.encoder_decoder import Seq2SeqInputs
-from bertjax.progress import tell_once
+from bertjax.progress import log_once
 from bertjax.tasks import pretrained, seq2seq, summarization
 from bertjax.tasks.bert import BertFacts, batch_specs
 from bertjax.tasks.seq2seq import TargetIds
@@ -122,7 +122,7 @@ class _AbstractiveEncoding(Encoding):
             cut += isinstance(example.source, Source) and example.source.rows[0].is_cut
             yield example
         if cut:
-            tell_once(f"truncated {cut} of {count} articles to data.seq_len={self.config.seq_len} tokens")
+            log_once(f"truncated {cut} of {count} articles to data.seq_len={self.config.seq_len} tokens")
 
 
 class AbstractiveData(SummarizationData[Config]):

@@ -37,7 +37,7 @@ from bertjax.interop.marian import SpecialIds
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.models.transformer import TENSOR_RULES
-from bertjax.progress import tell_once
+from bertjax.progress import log_once
 from bertjax.scoring import translation as scoring
 from bertjax.tasks import inputs, samples, seq2seq, translators
 from bertjax.tasks.translators import TranslationFacts
@@ -151,7 +151,7 @@ class Encoding:
             count, split = count + 1, split + (len(example.rows) > 1)
             yield example
         if split:
-            tell_once(f"split {split} of {count} texts, of more than {self.limit - 1} tokens, and translate the parts")
+            log_once(f"split {split} of {count} texts, of more than {self.limit - 1} tokens, and translate the parts")
 
 
 def stand_in_facts(config: Config) -> TranslationFacts:
@@ -361,7 +361,7 @@ class Translation(Task):
         normalization = vocabulary.normalization if [[text] for text in given] != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
             signature = scoring.signature(name, references, normalization)
-            tell_once(f"{name} of {len(results)} translations is {signature}")
+            log_once(f"{name} of {len(results)} translations is {signature}")
         return scoring.score(self._config.metrics, hypotheses, references)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
@@ -401,7 +401,7 @@ class Translation(Task):
         if found:
             some = ", ".join(f"{text!r} ({number:,})" for text, number in found.most_common(_EXAMPLES))
             characters = f"{found.total():,} characters that the vocabulary does not know"
-            tell_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
+            log_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
     def _to_translate(self, texts: Sequence[str], where: str) -> Example:
         text, refuses = texts[0].strip(), self._encoder.config.on_long_line == "refuse"
@@ -433,7 +433,7 @@ class Translation(Task):
         ends = all(bool(output["ids"][0, output["lengths"][0] - 1] == self._ids.end) for output in outputs)
         record = {"source": example.source[0], "translation": text, "score": score, "complete": ends}
         if not ends:
-            tell_once("some translations have been cut: they have as many tokens as `decoding` lets them have")
+            log_once("some translations have been cut: they have as many tokens as `decoding` lets them have")
         if self._decoding.n_best > 1:
             each = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in each]

@@ -41,7 +41,12 @@ def home(tmp_path_factory):
     text = tiny.write_text(home / "text.txt")
     done = run_on_one("--report", *tiny.arguments(text, home / "run", **VALUES))
     assert done.status is None and done.stdout == ""
-    assert "step 6  valid/masked_lm_accuracy=" in done.stderr
+    number = r"[\d.e-]+"
+    update = rf"step 4/6  loss {number}  masked_lm_accuracy {number}  next_sentence_accuracy {number}  lr {number}  "
+    assert re.search(update + r"[\d.]+[kM]? tokens/s  ETA [\d:]+\n", done.stderr), done.stderr
+    scores = rf"step 6/6  valid: next_sentence_loss {number}  .*masked_lm_loss {number} \(unigram {number}\)"
+    assert re.search(scores, done.stderr), done.stderr
+    assert f"report: {home / 'run' / 'report.html'}\n" in done.stderr
     return home
 
 
@@ -253,7 +258,7 @@ def test_without_its_text_a_run_has_a_page_without_samples(home, tmp_path):
     (run / "config.json").write_text(json.dumps(config))
     outcome = run_on_one("--mode=report", f"--workdir={run}")
     assert outcome.status is None, outcome.status
-    assert "no samples: " in outcome.stderr and "gone.txt" in outcome.stderr
+    assert "report without samples: " in outcome.stderr and "gone.txt" in outcome.stderr
     assert 'id="samples"' not in (run / "report.html").read_text()
 
 
@@ -424,7 +429,7 @@ def test_an_error_suggests_the_closest_name(tmp_path, arguments, what, meant):
         ("--format=pdf", "'pdf'", "one of '', text, jsonl, html"),
         ("--workers=many", "invalid literal for int", "a value as in --help"),
         ("--config.batch_size=many", "invalid literal for int", "a value of its type"),
-        ("--config.nothing.alike=1", "an unknown key", "a key in docs/keys.md"),
+        ("--config.nothing.alike=1", "an unknown key", "a key in docs/reference/keys.md"),
     ],
 )
 def test_a_wrong_value_is_one_line(tmp_path, argument, got, expected):

@@ -57,7 +57,7 @@ def write_samples(workdir: Path, trained: Callable[[], tuple[Task, Data, Trainin
     try:
         samples.write(*trained(), workdir)
     except (UserError, OSError) as error:
-        _log.warning("no samples: %s", error)
+        _log.warning("report without samples: %s", error)
 
 
 def write_page(workdir: Path, render_page: Callable[[Path], Path]) -> None:
@@ -65,8 +65,8 @@ def write_page(workdir: Path, render_page: Callable[[Path], Path]) -> None:
 
     def write() -> None:
         try:
-            _log.info("%s", render_page(workdir))
+            _log.info("report: %s", render_page(workdir))
         except (UserError, OSError) as error:
-            _log.warning("no page: %s", error)
+            _log.warning("no report: %s", error)
 
     distributed.on_first_process(write)

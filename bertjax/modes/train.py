@@ -62,7 +62,8 @@ def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
 def _test(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:
     """Logs the metrics and baselines of the test split at the last step, if the split exists and is not scored yet."""
     if next(data.tested(), None):
-        with metric_log.MetricLog(workdir, resumed=settings.num_steps) as log:
-            if not log.has_scores(settings.num_steps, "test/"):
+        done = settings.num_steps
+        with metric_log.MetricLog(workdir, settings, resumed=done) as log:
+            if not log.has_scores(done, "test/"):
                 scores = inference.Inference(task, settings, workdir, "final").test(data)
-                log.write(settings.num_steps, {**log.scores(0, "test/"), **scores} if scores else {})
+                log.write_scores(done, {**log.scores(0, "test/"), **scores} if scores else {})

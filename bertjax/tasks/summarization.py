@@ -30,7 +30,7 @@ from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
 from bertjax.interop import presumm
 from bertjax.models.bert import BertConfig
-from bertjax.progress import tell_once
+from bertjax.progress import log_once
 from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.tasks import bert, inputs, pretrained
@@ -353,7 +353,7 @@ def select(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> S
     selected = selection.select(scores, found, rules)
     if rules.word_budget and not selected.chosen and min(len(words.split(text)) for text in found) > rules.word_budget:
         told = "a summary is empty: each sentence of its article has more words than selection.word_budget allows"
-        tell_once(told, logging.WARNING)
+        log_once(told, logging.WARNING)
     return selected
 
 
@@ -411,7 +411,7 @@ def figures(
       config: the settings of ROUGE.
     """
     references = _references(found)
-    tell_once(f"ROUGE is {rouge.signature(config)}")
+    log_once(f"ROUGE is {rouge.signature(config)}")
     _check_letters(found, config)
     ours = rouge.score(summaries, references, config)
     theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
@@ -426,7 +426,7 @@ def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None
         told = (
             f"ROUGE sees {share:.0%} of the letters of the summaries, because it reads ASCII only; for the others set"
         )
-        tell_once(f"{told} {OF_OTHER_LETTERS}", logging.WARNING)
+        log_once(f"{told} {OF_OTHER_LETTERS}", logging.WARNING)
 
 
 def _references(found: Sequence[LimitedArticle]) -> list[Sequence[str]]:

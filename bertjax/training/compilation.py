@@ -106,11 +106,16 @@ class Recompilations:
     def __init__(self, specs: Sequence[Mapping[str, jax.ShapeDtypeStruct]]) -> None:
         """Args: what batches should look like; each shape may be compiled once."""
         self._expected = [_shapes(spec) for spec in specs]
+        self._number = len(self._expected)
         self._count, self._told = 0, ""
 
     def expects(self, batch: Mapping[str, jax.Array]) -> bool:
         """Returns whether the step will be compiled for a batch, as the first of a shape that the task announces."""
         return _shapes(batch) in self._expected
+
+    def progress(self) -> str:
+        """Returns which shape is compiled next, such as " (shape 2 of 9)"; "" if all batches have one shape."""
+        return f" (shape {self._number - len(self._expected) + 1} of {self._number})" if self._number > 1 else ""
 
     def watch(self, step: int, programs: Sequence[str], batch: Mapping[str, jax.Array]) -> None:
         """Looks at what update `step` compiled for its batch, which may be nothing."""
@@ -138,9 +143,10 @@ class Recompilations:
 
 
 def size_of(batch: Mapping[str, jax.Array]) -> str:
-    """Returns the sizes of a batch's matrices in words: "32 x 64" of rows and tokens."""
-    sizes = sorted({shape for shape in _shapes(batch).values() if len(shape) > 1})
-    return ", ".join(" x ".join(map(str, size)) for size in sizes)
+    """Returns the rows and tokens of a batch's inputs and targets, such as "32 x 64"."""
+    shapes = _shapes(batch)
+    sizes = dict.fromkeys(shapes[name] for name in ("input_ids", "labels") if len(shapes.get(name, ())) > 1)
+    return " and ".join(" x ".join(map(str, size)) for size in sizes) + " tokens"
 
 
 def _shapes(batch: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What a run measured: `metrics.jsonl` (one flat object a line), TensorBoard files, and lines to read."""
+"""The metrics of a run: `metrics.jsonl` (a flat JSON object per line), TensorBoard files and lines of the log."""
 
 import contextlib
 import json
@@ -18,13 +18,15 @@ from bertjax import distributed
 from bertjax.contract import Metrics
 from bertjax.files import completed, read_records
 from bertjax.runs.goodput import Ledger
+from bertjax.training import log_lines
+from bertjax.training.config import TrainingConfig
 from bertjax.training.step import StepReport
 
 _log = logging.getLogger(__name__)
 
 
 def _summary_writer() -> Any:
-    """Imports `SummaryWriter` from tensorboardX, which would also import torch if installed: a second, for nothing."""
+    """Imports `SummaryWriter` from tensorboardX without torch, whose import takes a second and is not needed."""
     hidden = {} if "torch" in sys.modules else {"torch": None}
     sys.modules.update(hidden)  # type: ignore[arg-type]
     try:
@@ -36,10 +38,11 @@ def _summary_writer() -> Any:
 
 
 class MetricLog:
-    """Writes figures by step; process 0 does, the others only take part."""
+    """Writes metrics by step. Only process 0 writes; the others only take part in the collectives."""
 
-    def __init__(self, workdir: Path, resumed: int) -> None:
-        """Args: the run's folder; the step that the run resumes from, beyond which lines are dropped."""
+    def __init__(self, workdir: Path, config: TrainingConfig, *, resumed: int) -> None:
+        """Opens the files and deletes what they have of steps after `resumed`, which is 0 for a new run."""
+        self._num_steps, self._best_metric = config.num_steps, config.checkpoint.best_metric
         self._is_writer = distributed.is_first_process()
         self._path = workdir / "metrics.jsonl"
         if self._is_writer:
@@ -58,30 +61,47 @@ class MetricLog:
             self._board.close()
 
     def has_scores(self, step: int, prefix: str) -> bool:
-        """Whether a run had written figures "PREFIX..." of a step; the same answer on all processes."""
+        """Returns whether metrics "PREFIX..." of a step are written; all processes get the same answer."""
         return bool(distributed.of_first_process(bool(self.scores(step, prefix))))
 
     def scores(self, step: int, prefix: str) -> dict[str, float]:
-        """Returns the metrics "PREFIX..." that have been written of a step; on process 0 alone."""
+        """Returns the written metrics "PREFIX..." of a step; empty on processes other than 0."""
         lines = _records(self._path) if self._is_writer else iter(())
         found = [line for line in lines if line["step"] == step]
         return {name: value for line in found for name, value in line.items() if name.startswith(prefix)}
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Writes the figures of a step, in full; the line that people read has four digits."""
-        if self._is_writer and figures:
-            self._file.write(json.dumps({"step": step, **figures}) + "\n")
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes the metrics of a step without a line of the log."""
+        if self._is_writer and metrics:
+            self._file.write(json.dumps({"step": step, **metrics}) + "\n")
             self._file.flush()
-            for name, value in figures.items():
+            for name, value in metrics.items():
                 self._board.add_scalar(name, value, step)
-            _log.info("step %d  %s", step, "  ".join(f"{name}={value:.4g}" for name, value in figures.items()))
+
+    def write_update(self, step: int, metrics: Mapping[str, float], seconds_left: float | None) -> None:
+        """Writes and logs the metrics of updates; see `log_lines.update`."""
+        self.write(step, metrics)
+        if self._is_writer:
+            _log.info("%s", log_lines.update(step, self._num_steps, metrics, seconds_left))
+
+    def write_scores(self, step: int, scores: Mapping[str, float]) -> None:
+        """Writes and logs the metrics of an evaluation of one split, if there are any; see `log_lines.evaluation`."""
+        self.write(step, scores)
+        if self._is_writer and scores:
+            baselines = self.scores(0, next(iter(scores)).partition("/")[0] + "/")
+            _log.info("%s", log_lines.evaluation(step, self._num_steps, scores, baselines, self._best_metric))
 
 
 class Window:
-    """The figures of the steps between two lines of the log."""
+    """The metrics of the updates since the last line of the log."""
 
     def __init__(self, learning_rate: Callable[[int], Any], ledger: Ledger) -> None:
-        """Args: the schedule, to log the rate of the last step; what is told of the time that steps wait."""
+        """Initializes the window.
+
+        Args:
+          learning_rate: the schedule, to log the rate of the last update.
+          ledger: records the time that updates wait.
+        """
         self._learning_rate, self._ledger = learning_rate, ledger
         self._metrics: Metrics | None = None
         self._report: StepReport | None = None
@@ -89,57 +109,66 @@ class Window:
         self._data_wait = 0.0
         self._seconds = 0.0
         self._since: float | None = None
+        self._began, self._compile_wait, self._all_steps = 0.0, 0.0, 0
 
     def add(self, report: StepReport, data_wait: float, compile_wait: float) -> None:
-        """Adds a step, without waiting for it.
+        """Adds an update without waiting for it.
 
         Args:
-          report: what it said.
-          data_wait: seconds that the devices were idle for want of its batch.
-          compile_wait: seconds that they were idle for want of its program, which count for nothing.
+          report: its metrics.
+          data_wait: seconds that the devices were idle because they waited for the batch.
+          compile_wait: seconds that they were idle because the program was compiled. Step times exclude it.
         """
         self._ledger.add_waits(data_wait, compile_wait)
-        if self._since is None:  # the first step is timed from when it is done
-            jax.tree.map(jnp.add, report.metrics, report.metrics)  # compiled now, the sums below take no time
+        if self._since is None:  # timing starts when the first update is done
+            jax.tree.map(jnp.add, report.metrics, report.metrics)  # compiles the sums below, to time updates alone
             jax.block_until_ready(report)
-            self._since = time.perf_counter()
+            self._since = self._began = time.perf_counter()
         else:
             self._timed_steps += 1
             self._data_wait += data_wait
             self._seconds -= compile_wait
+            self._all_steps += 1
+            self._compile_wait += compile_wait
         total = self._metrics
         self._metrics = report.metrics if total is None else jax.tree.map(jnp.add, total, report.metrics)
         self._report = report
 
+    def seconds_left(self, updates: int) -> float | None:
+        """Returns the expected time of further updates, with evaluations and saves; None after less than 2 updates."""
+        if not self._all_steps:
+            return None
+        return updates * (time.perf_counter() - self._began - self._compile_wait) / self._all_steps
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops the clock while something other than training goes on."""
+        """Excludes the time of an evaluation or a save from the time of updates."""
         assert self._since is not None
         self._seconds += time.perf_counter() - self._since
         yield
         self._since = time.perf_counter()
 
     def close(self, done: int) -> dict[str, float]:
-        """The means over the window, and its pace, after `done` updates; begins the next window."""
+        """Returns the means and the speed of the window, which ends after `done` updates, and begins the next one."""
         assert self._metrics is not None and self._report is not None and self._since is not None
-        figures = means(self._metrics, "train")
-        figures["train/gradient_norm"] = float(self._report.gradient_norm)
+        metrics = means(self._metrics, "train")
+        metrics["train/gradient_norm"] = float(self._report.gradient_norm)
         seconds = self._seconds + time.perf_counter() - self._since
-        figures["train/learning_rate"] = float(self._learning_rate(done - 1))  # which compiles the schedule at first
+        metrics["train/learning_rate"] = float(self._learning_rate(done - 1))  # compiles the schedule at the first call
         if self._timed_steps:
             tokens_per_step = float(self._metrics["tokens"][0]) / float(self._metrics["loss"][1])
-            figures["train/step_seconds"] = seconds / self._timed_steps
-            figures["train/tokens_per_second"] = tokens_per_step * self._timed_steps / seconds
-            figures["train/data_wait_fraction"] = self._data_wait / seconds
+            metrics["train/step_seconds"] = seconds / self._timed_steps
+            metrics["train/tokens_per_second"] = tokens_per_step * self._timed_steps / seconds
+            metrics["train/data_wait_fraction"] = self._data_wait / seconds
         self._metrics, self._timed_steps, self._data_wait, self._seconds = None, 0, 0.0, 0.0
         self._since = time.perf_counter()
-        return figures
+        return metrics
 
 
 def means(metrics: Mapping[str, tuple[jax.Array, jax.Array]], prefix: str) -> dict[str, float]:
-    """Sums over counts, on the host; a metric that counted nothing, and the plain count "tokens", are left out.
+    """Returns sums divided by counts, as "PREFIX/NAME". Omits "tokens", which is a count, and metrics with count 0.
 
-    Of "perplexity" the sum is one of negative log-likelihoods.
+    The sum of "perplexity" is that of negative log-likelihoods.
     """
     fetched = jax.device_get(dict(metrics))
     return {
@@ -150,7 +179,7 @@ def means(metrics: Mapping[str, tuple[jax.Array, jax.Array]], prefix: str) -> di
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Drops the lines of steps after `step`, which a killed run got to and the resumed one will do again."""
+    """Deletes the lines of steps after `step`, which the resumed run repeats."""
     if not step:
         path.unlink(missing_ok=True)
     if not path.exists():
@@ -161,5 +190,5 @@ def _drop_after(path: Path, step: int) -> None:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a log; a damaged one may have no step."""
+    """Yields the records of a log that have a step. Damaged records may have none."""
     return (record for record in read_records(path) if isinstance(record.get("step"), int))

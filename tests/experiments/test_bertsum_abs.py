@@ -13,7 +13,7 @@ from bertjax.data.summarization.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError
 from bertjax.experiments import bertsum_abs
 from bertjax.modes.resolved import Resolved
-from bertjax.progress import tell_once
+from bertjax.progress import log_once
 from bertjax.tasks import summarization
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer
 from tests import tiny
@@ -142,7 +142,7 @@ def test_it_is_exported_and_begun_from(run, tmp_path):
 def test_a_lower_max_length_bounds_the_summary_alone(tmp_path, caplog):
     """Articles have as many tokens as rows; those that are truncated are counted."""
     task = ready(tmp_path, decoding__max_length=3, data__layout="line").task
-    tell_once.cache_clear()
+    log_once.cache_clear()
     with caplog.at_level("INFO"):
         long, short = task.examples(iter(["It rains. Today Cleo goes to Oslo. " * 8, "It rains."]))
     assert len(long.rows[0]["input_ids"]) == 24 > len(short.rows[0]["input_ids"])

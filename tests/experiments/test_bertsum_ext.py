@@ -376,7 +376,7 @@ def test_a_budget_below_every_sentence_is_warned_of(tmp_path, caplog):
     task, data, *_ = ready(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
     article = next(data.held_out()).source.article
     for budget in (7, 6):
-        progress.tell_once.cache_clear()
+        progress.log_once.cache_clear()
         caplog.clear()
         rules = dataclasses.replace(task._rules(article), word_budget=budget)
         chosen = summarization.select(article, np.zeros(len(article.numbers)), rules).chosen
@@ -805,7 +805,7 @@ def test_numbers_do_not_pass_for_words(tmp_path, caplog):
     values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
     others = [{**row, "article": sentences[:3]} for row in rows]
     values["data.valid_source"] = write_rows(tmp_path, *others, name="others.jsonl")
-    progress.tell_once.cache_clear()
+    progress.log_once.cache_clear()
     data = ready(tmp_path / "ascii", **values).data
     assert data.train.steps_per_epoch and data.baselines()
     labels, figures = caplog.messages

@@ -24,7 +24,7 @@ from bertjax.errors import UserError
 from bertjax.experiments import translation
 from bertjax.interop import marian
 from bertjax.modes.resolved import Resolved
-from bertjax.progress import tell_once
+from bertjax.progress import log_once
 from bertjax.runs import checkpoints
 from bertjax.tasks import translators
 from bertjax.training import inference, sharding
@@ -453,7 +453,7 @@ def decoded(task, example):
 def test_long_lines_are_split_or_refused(tmp_path, caplog):
     line = " ".join(["cat"] * 40)
     task = task_of(tmp_path)
-    tell_once.cache_clear()
+    log_once.cache_clear()
     with caplog.at_level("INFO"):
         example, _ = task.examples(iter([line, "cat."]))
     assert "split 1 of 2 texts, of more than 23 tokens" in caplog.text
@@ -553,7 +553,7 @@ def test_perfect_translations_score_100_whatever_the_vocabulary_normalizes(tmp_p
     vocabulary = task._facts.vocabularies[1]
     ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
     outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
-    tell_once.cache_clear()
+    log_once.cache_clear()
     with caplog.at_level("INFO"):
         found = task.score(list(zip(examples, outputs, strict=True)))
     assert found == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
@@ -948,7 +948,7 @@ def test_translations_are_shown_beside_their_references(tmp_path):
 
 def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):
     task = task_of(tmp_path)
-    tell_once.cache_clear()
+    log_once.cache_clear()
     with caplog.at_level("INFO"):
         list(task.examples(iter(["a cat жж sees.", "old 東 ж bird.", "dog."])))
     told = "2 of 3 texts have 4 characters that the vocabulary does not know: 'ж' (3), '東' (1)"

@@ -72,8 +72,8 @@ def test_a_steady_run_compiles_its_step_once(text, parallel, program, caplog):
         state = trainer.fresh()
         updates = list(trainer.updates(data, state, compiled))
     assert len(updates) == 6
-    told = [message for message in caplog.messages if message.startswith("compiling step")]
-    assert len(told) == 1 and told[0].startswith("compiling step 1: the first batch of 16 x ")
+    (line,) = (message for message in caplog.messages if message.startswith("compiling"))
+    assert re.fullmatch(r"compiling for batches of 16 x \d+ tokens", line), line
     assert compiled.programs.count(program) == 1
     assert trainer.notices() == {}
 
@@ -104,10 +104,11 @@ def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeyp
 
 
 def test_each_announced_shape_is_compiled_once(monkeypatch):
-    told = []
-    monkeypatch.setattr(compilation.Recompilations, "add", lambda self, step, programs, shapes: told.append(step))
+    added = []
+    monkeypatch.setattr(compilation.Recompilations, "add", lambda self, step, programs, shapes: added.append(step))
     specs = [{"x": jax.ShapeDtypeStruct((2, length), jnp.float32)} for length in (3, 4)]
     recompilations = compilation.Recompilations(specs)
+    assert recompilations.progress() == " (shape 1 of 2)"
     for step, length, programs in (
         (1, 3, ["jit(step)"]),
         (2, 3, []),
@@ -118,7 +119,7 @@ def test_each_announced_shape_is_compiled_once(monkeypatch):
         batch = {"x": jnp.zeros((2, length))}
         assert recompilations.expects(batch) == (step in (1, 3))
         recompilations.watch(step, programs, batch)
-    assert told == [4, 5]
+    assert added == [4, 5]
 
 
 def test_what_was_compiled_again_is_told(caplog):

@@ -1,0 +1,76 @@
+"""The lines that training logs: the main metrics in one short line. `metrics.jsonl` has all of them."""
+
+from collections.abc import Mapping
+
+from tqdm import tqdm
+
+_MOST = 5  # metrics in a line
+_DETAILS = ("_low", "_high", "_p")  # suffixes of confidence intervals and p-values
+
+
+def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left: float | None) -> str:
+    """Returns the line of an update.
+
+    >>> metrics = {"train/loss": 3.4123, "train/accuracy": 0.41, "train/learning_rate": 9.1e-5, "train/step_seconds": 1}
+    >>> update(1200, 10_000, metrics, 751.0)
+    'step 1200/10000  loss 3.412  accuracy 0.41  lr 9.1e-05  ETA 12:31'
+
+    Args:
+      step: the number of updates made.
+      num_steps: the number of updates of the run.
+      metrics: the metrics, as "train/NAME".
+      seconds_left: the expected time to the end of the run, if it is known.
+    """
+    own = {name.removeprefix("train/"): value for name, value in metrics.items()}
+    shown = ["loss", *(name for name in own if name.endswith("accuracy"))]
+    parts = [f"{name} {own[name]:.4g}" for name in shown] + [f"lr {own['learning_rate']:.3g}"]
+    if "tokens_per_second" in own:
+        parts.append(f"{tqdm.format_sizeof(own['tokens_per_second'])} tokens/s")
+    if seconds_left is not None:
+        parts.append(f"ETA {tqdm.format_interval(seconds_left)}")
+    return "  ".join([f"step {step}/{num_steps}", *parts])
+
+
+def evaluation(
+    step: int, num_steps: int, scores: Mapping[str, float], baselines: Mapping[str, float], best: str
+) -> str:
+    """Returns the line of an evaluation: the main metrics, each with its baselines.
+
+    >>> scores = {"valid/loss": 0.6241, "valid/accuracy": 0.75}
+    >>> evaluation(115, 115, scores, {"valid/majority_accuracy": 0.6838}, "valid/accuracy")
+    'step 115/115  valid: accuracy 0.75 (majority 0.6838)  loss 0.6241'
+
+    Args:
+      step: the number of updates made.
+      num_steps: the number of updates of the run.
+      scores: the metrics of one split, as "SPLIT/NAME".
+      baselines: the baselines of the split, as "SPLIT/NAME".
+      best: the metric that selects the best checkpoint, which comes first; "" if there is none.
+    """
+    split, own = next(iter(scores)).partition("/")[0], _of_split(scores)
+    names = [name for name in own if not name.endswith(_DETAILS) and name not in _of_split(baselines)]
+    names.sort(key=lambda name: name != best.partition("/")[2])
+    parts = [f"{name} {own[name]:.4g}{_compared(name, _of_split(baselines))}" for name in names[:_MOST]]
+    return "  ".join([f"step {step}/{num_steps}  {split}: {parts[0]}", *parts[1:]])
+
+
+def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name.partition("/")[2]: value for name, value in metrics.items()}
+
+
+def _compared(metric: str, baselines: Mapping[str, float]) -> str:
+    """Returns the baselines of a metric, such as " (majority 0.6838)"."""
+    found = [f"{label} {value:.4g}" for name, value in baselines.items() if (label := _label(name, metric))]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _label(baseline: str, metric: str) -> str:
+    """Returns the words that a baseline's name adds to a metric's, or "" if the baseline is of another metric.
+
+    It is "unigram" for "masked_lm_unigram_loss" and "masked_lm_loss".
+    """
+    head, _, tail = f"_{metric}".rpartition("_")
+    name = f"_{baseline}"
+    if name.startswith(head) and name.endswith(f"_{tail}"):
+        return name[len(head) : -len(tail) - 1].strip("_").replace("_", " ")
+    return ""
