@@ -135,10 +135,10 @@ def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     return summaries.page(records)
 
 
-def _config_files() -> list[str]:
-    """Returns the paths of the config files, relative to the folder of this file."""
+def _configs() -> list[str]:
+    """Returns the names of the config files."""
     paths = sorted(Path(__file__).with_name("configs").glob("*.py"))
-    return [f"configs/{path.name}" for path in paths if "\ndef get_config(" in path.read_text()]
+    return [path.stem for path in paths if "\ndef get_config(" in path.read_text()]
 
 
 def _experiment(name: str) -> Any:
@@ -193,21 +193,20 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     if cause:
         return restored(f"--config: {cause}")
     if isinstance(error, flags.UnrecognizedFlagError):
-        fix = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in flags.FLAGS], "see --help")
+        fix = did_you_mean(error.flagname, flags.FLAGS, "see --help", form="--{}")
         return UserError(f"--{error.flagname}", got="an unknown flag", expected="a flag listed by --help", fix=fix)
     if isinstance(error, OSError):
         got = str(error).rpartition("] ")[2]
-        fix = did_you_mean(got.partition(": ")[2].strip("'"), _config_files(), "correct the path")
+        name = Path(got.partition(": ")[2].strip("'")).stem
+        fix = did_you_mean(name, _configs(), "correct the path", form="configs/{}.py")
         return UserError("--config", got=got, expected="a config file, such as configs/classification.py", fix=fix)
     if isinstance(error, KeyError | TypeError) and (unknown := _unknown_subtree(argv)):
         return unknown
     message = str(error.args[0] if isinstance(error, KeyError) else error).strip().splitlines()[-1]
     illegal = re.fullmatch(r"flag (--[^=]+=.*?): (.*)", message)
     what, got = illegal.groups() if illegal else ("flags", message)
-    expected = (
-        "a value of its type, see docs/reference/keys.md" if what.startswith("--config.") else "a value as in --help"
-    )
-    return UserError(what, got=got, expected=expected, fix="correct the value")
+    where = "docs/reference/keys.md" if what.startswith("--config.") else "--help"
+    return UserError(what, got=got, expected=f"a value as documented in {where}", fix="correct the value")
 
 
 def _unknown_subtree(argv: Sequence[str]) -> UserError | None:

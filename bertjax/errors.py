@@ -61,10 +61,14 @@ class UserError(ValueError):
         return restored, (str(self),)
 
 
-def did_you_mean(name: str, choices: Iterable[str], fix: str) -> str:
-    """Returns "Did you mean 'NAME'?" with the choice that is closest to `name`, or `fix` if none is close."""
-    close = difflib.get_close_matches(name, choices, n=1)
-    return f"Did you mean '{close[0]}'?" if close else fix
+def did_you_mean(name: str, choices: Iterable[str], fix: str, form: str = "{}") -> str:
+    """Returns a question with the choice that is closest to a name, or `fix` if no choice is close.
+
+    >>> did_you_mean("taging", ("tagging", "translation"), "correct the path", form="configs/{}.py")
+    "Did you mean 'configs/tagging.py'?"
+    """
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.65)
+    return f"Did you mean '{form.format(close[0])}'?" if close else fix
 
 
 def as_user_error(error: Exception, where: str) -> UserError | None:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _SECONDS_BETWEEN_LINES = 30
 
 
-class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
+class _LineHandler(logging.StreamHandler):
     """Writes lines to standard error, above progress bars.
 
     Attributes:

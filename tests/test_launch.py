@@ -427,8 +427,8 @@ def test_an_error_suggests_the_closest_name(tmp_path, arguments, what, meant):
     ("argument", "got", "expected"),
     [
         ("--format=pdf", "'pdf'", "one of '', text, jsonl, html"),
-        ("--workers=many", "invalid literal for int", "a value as in --help"),
-        ("--config.batch_size=many", "invalid literal for int", "a value of its type"),
+        ("--workers=many", "invalid literal for int", "a value as documented in --help"),
+        ("--config.batch_size=many", "invalid literal for int", "a value as documented in docs/reference/keys.md"),
         ("--config.nothing.alike=1", "an unknown key", "a key in docs/reference/keys.md"),
     ],
 )

@@ -124,21 +124,24 @@ def load(spec: str) -> Sweep:
         values = module.get_sweep(variant)
     except UserError as error:
         raise error.within(f"--sweep={spec}") from error
-    except Exception as error:  # whatever the code in it raises
+    except Exception as error:  # the file's code can raise any exception
+        fix = "correct the path, the variant or the file"
+        if isinstance(error, FileNotFoundError):
+            fix = did_you_mean(Path(name).stem, _names(), fix, form="configs/sweeps/{}.py")
         raise UserError(
             f"--sweep={spec}",
             got=f"{type(error).__name__}: {error}",
             expected="a file such as configs/sweeps/bert_masking.py, and a variant that it has",
-            fix=did_you_mean(name, _files(), "correct the path, the variant or the file"),
+            fix=fix,
         ) from error
     sweep = build(Sweep, values, "sweep")
     _check(sweep)
     return sweep
 
 
-def _files() -> list[str]:
-    folder = Path(__file__).parents[1] / "configs/sweeps"
-    return [f"configs/sweeps/{path.name}" for path in folder.glob("*.py")]
+def _names() -> list[str]:
+    """Returns the names of the files in `configs/sweeps/`."""
+    return [path.stem for path in Path(__file__).parents[1].glob("configs/sweeps/*.py")]
 
 
 def _check(sweep: Sweep) -> None:

@@ -26,7 +26,7 @@ def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left
     parts = [f"{name} {own[name]:.4g}" for name in shown] + [f"lr {own['learning_rate']:.3g}"]
     if "tokens_per_second" in own:
         parts.append(f"{tqdm.format_sizeof(own['tokens_per_second'])} tokens/s")
-    if seconds_left is not None:
+    if seconds_left:
         parts.append(f"ETA {tqdm.format_interval(seconds_left)}")
     return "  ".join([f"step {step}/{num_steps}", *parts])
 
