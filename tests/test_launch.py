@@ -16,7 +16,7 @@ import pytest
 
 from bertjax import launch as launcher
 from bertjax import modes
-from bertjax.runs.checkpoints import restore_params
+from bertjax.runs.checkpoints import num_parameters, restore_params
 from bertjax.training import loop
 from tests import processes, tiny
 from tests.tiny import run_on_one
@@ -217,6 +217,7 @@ def test_a_run_tells_how_it_was_made(home):
     assert environment["defaults"]["num_steps"] != 6
     assert environment["devices"] == {"cpu (cpu)": 1}
     assert environment["packages"].keys() >= {"jax", "flax", "optax"}
+    assert environment["parameters"] == num_parameters(home / "run")
 
 
 def test_a_run_shows_what_it_makes_of_held_out_text(home):

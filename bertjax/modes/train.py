@@ -39,10 +39,11 @@ def train(
         text.prepare(data, workdir, is_of_run=True)
         config, settings, task = resolved.complete(data.facts)
         settings.check_final()
+        size = loop.num_parameters(task)
         distributed.on_first_process(lambda: _save_config(workdir, config))
         if record := resolved.record:
             distributed.on_first_process(lambda: init_from.save(workdir, record))
-        distributed.on_first_process(lambda: run_folder.save_environment(workdir, started))
+        distributed.on_first_process(lambda: run_folder.save_environment(workdir, {**started, "parameters": size}))
         distributed.on_first_process(lambda: data.facts.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
         if loop.train(task, data, settings, workdir, profile):

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -140,7 +141,10 @@ def save_rows(workdir: Path, report: Mapping[str, Any]) -> None:
 
 
 def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
-    """Writes `environment.json`: how the run was started first, in which versions and on which devices."""
+    """Writes `environment.json`: how the run was started first, from which commit, in which versions, on which devices.
+
+    `started` holds the fields of `Request.started` and "parameters", the size of the model.
+    """
     path = workdir / "environment.json"
     if path.exists() and _has_begun(workdir):
         return
@@ -153,9 +157,21 @@ def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
         "system": platform.platform(),
         "Python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
+        **({"commit": commit} if (commit := source_commit(Path(__file__))) else {}),
     }
     with completed(path) as partial:
         partial.write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def source_commit(path: Path) -> str:
+    """The commit of the Git repository that tracks a file, with "-dirty" if tracked files differ; "" without one."""
+    git = ["git", "--no-optional-locks", "-C", str(path.parent)]
+    try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", path.name], check=True, capture_output=True)
+        described = [*git, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(described, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def has_begun(workdir: Path) -> bool:

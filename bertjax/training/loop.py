@@ -110,6 +110,12 @@ def check(task: Task, config: TrainingConfig, values: Mapping[str, Any]) -> None
     Trainer(task, config, jax.devices())
 
 
+def num_parameters(task: Task) -> int:
+    """The number of parameters of a task's model."""
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
 class Update(NamedTuple):
     """An update that is on its way to the devices.
 

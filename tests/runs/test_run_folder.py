@@ -3,11 +3,12 @@
 import errno
 import fcntl
 import json
+import subprocess
 
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.runs.run_folder import alone, check_text, differences, save_environment
+from bertjax.runs.run_folder import alone, check_text, differences, save_environment, source_commit
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path, monkeypatch):
@@ -46,6 +47,25 @@ def test_how_a_run_began_is_kept_once_it_has(tmp_path):
     save_environment(tmp_path, {"command": ["second"]})
     kept = json.loads((tmp_path / "environment.json").read_text())
     assert kept["command"] == ["first"] and kept["processes"] == 1 and sum(kept["devices"].values()) == 8
+
+
+def test_the_commit_of_a_file_that_git_tracks(tmp_path):
+    def git(*arguments):
+        author = ["-c", "user.name=n", "-c", "user.email=e@x"]
+        command = ["git", "-C", str(tmp_path), *author, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    for name in ("tracked.py", "other.py"):
+        (tmp_path / name).write_text("1")
+    assert source_commit(tmp_path / "tracked.py") == ""
+    git("init")
+    git("add", "tracked.py")
+    git("commit", "--message=first")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    assert source_commit(tmp_path / "tracked.py") == commit
+    assert source_commit(tmp_path / "other.py") == ""
+    (tmp_path / "tracked.py").write_text("2")
+    assert source_commit(tmp_path / "tracked.py") == f"{commit}-dirty"
 
 
 def test_a_key_that_came_later_is_off_in_older_runs():
