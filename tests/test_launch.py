@@ -236,7 +236,7 @@ def test_a_run_shows_what_it_makes_of_held_out_text(home):
         rows = np.frombuffer(base64.b64decode(one["weights"]["data"]), np.uint8).reshape(-1, count)
         assert rows.sum(axis=1) == pytest.approx(np.full(len(rows), 255), abs=count)
     pictures = {line["title"] for line in lines_of(home / "run" / "samples.jsonl") if line["kind"] == "matrix"}
-    assert pictures == {"Position embeddings", "How alike positions are", "Attention mask of a row"}
+    assert pictures == {"Position embeddings", "Similarity of positions", "Attention mask of a row"}
 
 
 def test_a_report_is_written_into_the_folder_of_the_run(home, tmp_path):

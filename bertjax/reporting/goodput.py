@@ -24,17 +24,17 @@ def told(run: Run) -> dict[str, Any] | None:
     if not total > 0:
         return None
     parts = [
-        {"kind": name, "seconds": round(spent, 3), "percent": f"{100 * spent / total:.1f}"}
+        {"kind": name.replace("_", " "), "seconds": round(spent, 3), "percent": f"{100 * spent / total:.1f}"}
         for name, spent in seconds.items()
     ]
-    said = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {_duration(total)} went into updates."
-    return {"parts": parts, "said": said, "source": source}
+    said = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {duration(total)} went into updates."
+    return {"parts": parts, "said": said, "source": source, "seconds": total}
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """In the unit that fits.
 
-    >>> _duration(90), _duration(9000)
+    >>> duration(90), duration(9000)
     ('90.0 seconds', '2.5 hours')
     """
     size, unit = next(

@@ -13,13 +13,12 @@ _SNIPPET = "window.vegaEmbed = vegaEmbed;"
 _VERSION = "6.4"  # of Vega-Lite, which says the version of Vega that goes with it
 
 
-def page_template() -> Any:
-    """The template of a page; Jinja escapes whatever is put into it. Raises UserError if Jinja is not installed."""
+def template(name: str) -> Any:
+    """A template of ours; Jinja escapes all values in it. Raises UserError if Jinja is not installed."""
     jinja = _load("jinja2")
     loader = jinja.FileSystemLoader(_TEMPLATES)
-    return jinja.Environment(
-        loader=loader, autoescape=True, trim_blocks=False, undefined=jinja.ChainableUndefined
-    ).get_template("page.html")
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    return jinja.Environment(loader=loader, undefined=jinja.ChainableUndefined, **options).get_template(name)
 
 
 def source(name: str) -> Any:

@@ -7,22 +7,46 @@ python -m bertjax.reporting.page --output=both.html small=runs/small large=runs/
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 from bertjax.errors import UserError, as_user_error
 from bertjax.files import completed
-from bertjax.reporting import configs, goodput, lengths, libraries, panels, results, samples
+from bertjax.reporting import (
+    comparison,
+    configs,
+    goodput,
+    lengths,
+    libraries,
+    panels,
+    results,
+    samples,
+    titles,
+    verdict,
+)
 from bertjax.reporting.runs import Run, continued, named, read_object, read_run
 
 NAME = "report.html"
 _ENVIRONMENT, _ROWS = "environment.json", "rows.json"
 _COLORS = 8  # of the style sheet; further runs get colors by a formula, as in the script
-_TILES = 6
 _MOST_COMPARED = 60  # runs in one page
-_CUT = f"Of the runs the first {_MOST_COMPARED} are drawn and compared."
+_SECTIONS = {
+    "results": "Results",
+    "comparison": "Final metrics",
+    "curves": "Curves",
+    "samples": "Samples",
+    "attention": "Attention",
+    "matrices": "Pictures",
+    "metrics": "Metrics",
+    "rows": "Rows",
+    "goodput": "Time",
+    "lengths": "Length",
+    "config": "Config",
+    "environment": "Environment",
+}
 
 
 def write(folder: Path) -> Path:
@@ -64,15 +88,14 @@ def of_run(folder: Path) -> str:
     sides = {"this run": run.config, **({"default": defaults} if defaults else {})}
     return _rendered(
         title=f"{run.config.get('experiment', 'run')}: {folder.resolve().name}",
-        subtitle=f"{run.num_steps:,} of {run.config.get('num_steps') or 0:,} steps.",
-        tiles=_tiles(run),
+        verdict=verdict.of_run(run, environment),
         runs=runs,
         shown=shown,
-        figures=_figures(run),
+        metrics=_metrics(run),
         rows=_rows(folder),
         goodput=goodput.told(run),
         lengths=lengths.read(folder),
-        config=_config(sides, "Marked: what is not as in the config's file." if defaults else "", only=False),
+        config=_config(sides, "Keys that differ from the config's file"),
         environment=environment,
     )
 
@@ -81,40 +104,77 @@ def of_sweep(folder: Path) -> str:
     """The page of a sweep or of several seeds: its table, and its runs side by side."""
     found = results.read(folder)
     runs = {name: read_run(folder / place) for name, place in found.runs.items()}
-    environments = [_environment(run.folder) for run in runs.values()]
-    return _rendered(
+    pages = {name: place for name, place in found.runs.items() if (folder / place / NAME).exists()}
+    return _compared(
+        runs,
         title=f"{found.title}: {folder.resolve().name}",
-        subtitle=f"{len(runs)} runs with figures.",
-        notices=[*found.notices, *([_CUT] if len(runs) > _MOST_COMPARED else [])],
-        result=found.table,
-        pages=[
-            {"name": name, "href": f"{quote(place.as_posix())}/{NAME}"}
-            for name, place in found.runs.items()
-            if (folder / place / NAME).exists()
-        ],
-        **_compared(runs, found.places),
-        environment=next((environment for environment in environments if environment), {}),
+        table=found.table,
+        summary=found.summary,
+        places=found.places,
+        links={name: f"{quote(place.as_posix())}/{NAME}" for name, place in pages.items()},
+        missing=found.missing,
     )
 
 
 def of_runs(runs: Mapping[str, Path]) -> str:
     """The page of several runs side by side."""
-    read = {name: read_run(folder) for name, folder in runs.items()}
-    return _rendered(title=" and ".join(read), subtitle=f"{len(read)} runs.", **_compared(read, {}), environment={})
+    return _compared({name: read_run(folder) for name, folder in runs.items()}, title=" and ".join(runs))
 
 
-def _compared(runs: Mapping[str, Run], places: Mapping[str, results.Place]) -> dict[str, Any]:
-    """The curves of runs, those of a sweep by row and stage, and where their configs differ."""
+def _compared(
+    runs: Mapping[str, Run],
+    *,
+    title: str,
+    table: Mapping[str, Any] | None = None,
+    summary: results.Summary | None = None,
+    places: Mapping[str, results.Place] = MappingProxyType({}),
+    links: Mapping[str, str] = MappingProxyType({}),
+    missing: Sequence[str] = (),
+) -> str:
+    """The page of several runs: final metrics, curves by row and stage, and the keys of the config that differ."""
     chosen = dict(list(runs.items())[:_MOST_COMPARED])
-    said = "Marked: what differs between the runs." if len(runs) > 1 else ""
-    return {
-        "runs": {name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, ())) for name, run in chosen.items()},
-        "config": _config({name: run.config for name, run in chosen.items()}, said, only=True),
-    }
+    notices = [f"No metrics yet: {', '.join(missing)}."] if missing else []
+    if len(runs) > len(chosen):
+        notices.append(f"The curves and configs are those of the first {_MOST_COMPARED} runs.")
+    environments = [environment for run in runs.values() if (environment := _environment(run.folder))]
+    return _rendered(
+        title=title,
+        verdict=verdict.of_runs(runs, environments, summary.means if summary else {}, len(missing)),
+        notices=notices,
+        results=table,
+        comparison=[_of_seeds(runs, summary, links)] if summary else list(_of_stages(runs, places, links)),
+        runs={name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, ())) for name, run in chosen.items()},
+        config=_config({name: run.config for name, run in chosen.items()}, "Keys that differ between the runs"),
+        environment=next(iter(environments), {}),
+    )
+
+
+def _of_seeds(runs: Mapping[str, Run], summary: results.Summary, links: Mapping[str, str]) -> dict[str, Any]:
+    """The final metrics of seeds, with differences to their mean."""
+    main = verdict.main_metric(next(iter(runs.values())))
+    found = comparison.table(
+        summary.seeds, summary.means, main=main.name if main else "", links=links, deviations=summary.deviations
+    )
+    return {**found, "id": "final-0", "note": f"Differences are to the mean. {summary.note}"}
+
+
+def _of_stages(
+    runs: Mapping[str, Run], places: Mapping[str, results.Place], links: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """The final metrics of the runs of each stage, with differences to the first of them."""
+    stages: dict[str, dict[str, Run]] = {}
+    for name, run in runs.items():
+        stages.setdefault(places[name].stage if name in places else "", {})[name] = run
+    for number, (stage, members) in enumerate(stages.items()):
+        first, rows = next(iter(members)), {name: run.final_metrics() for name, run in members.items()}
+        main = verdict.main_metric(members[first])
+        found = comparison.table(rows, rows[first], main=main.name if main else "", links=links)
+        note = f"Differences are to {first}." if len(members) > 1 else ""
+        yield {**found, "id": f"final-{number}", "stage": stage, "note": note}
 
 
 def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
-    """The page, with a link to each part that there is."""
+    """The page, with a link to each of its sections."""
     drawn = panels.panels(runs)
     context = {**parts, "curves": _curves(drawn)}
     data: dict[str, Any] = {"curves": drawn} if drawn["panels"] else {}
@@ -132,29 +192,14 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         }
     if parts.get("goodput"):
         rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
-        context["goodput"] = {**parts["goodput"], "rows": [_row(row) for row in rows]}
+        context["goodput"] = {**parts["goodput"], **_table(("what", "seconds", "percent"), map(_row, rows))}
     environment = parts["environment"]
     context["command"] = shlex.join(environment.get("command", ()))
     context["environment"] = _told(environment)
-    order = (
-        "table",
-        "pages",
-        "curves",
-        "samples",
-        "attention",
-        "pictures",
-        "figures",
-        "rows",
-        "goodput",
-        "lengths",
-        "config",
-        "environment",
-    )
-    keys = {"table": "result", "pictures": "matrices"}
     return str(
-        libraries.page_template().render(
+        libraries.template("page.html").render(
             **context,
-            parts=[part for part in order if context.get(keys.get(part, part))],
+            sections={name: title for name, title in _SECTIONS.items() if context.get(name)},
             data={name: libraries.trusted(samples.as_script(value)) for name, value in data.items()},
             style=libraries.source("page.css"),
             script=libraries.source("page.js"),
@@ -191,22 +236,18 @@ def _colored(names: Sequence[str]) -> list[dict[str, str]]:
     ]
 
 
-def _tiles(run: Run) -> list[dict[str, str]]:
-    """The last held-out figures, the best known by the run's config first."""
-    last = run.last_figures()
-    best = (run.config.get("checkpoint") or {}).get("best_metric") or ""
-    names = [name for name in last if name.startswith(("valid/", "test/")) and last[name][0] > 0]
-    names.sort(key=lambda name: (name != best, name.endswith(("_low", "_high", "_p"))))
-    return [{"name": f"{name} at {last[name][0]:,}", "value": f"{last[name][1]:.4g}"} for name in names[:_TILES]]
-
-
-def _figures(run: Run) -> dict[str, Any]:
-    """Each figure's first and last value."""
-    rows = []
-    for name, (step, value) in sorted(run.last_figures().items()):
+def _metrics(run: Run) -> dict[str, Any]:
+    """The first and the last value of each metric."""
+    last, rows = run.last_figures(), []
+    known, levels = {name.partition("/")[2] for name in last}, run.levels()
+    for name, (step, value) in sorted(last.items()):
+        split, _, metric = name.partition("/")
         first = run.series(name)[0][1]
-        rows.append(_row([name, f"{value:.6g}", f"{step:,}", f"{first:.6g}"], (None, value, step, first)))
-    return {"header": ("figure", "last", "at step", "first"), "rows": rows, "numbers": (1, 2, 3)}
+        level = titles.baseline(metric, known) if metric in levels else None
+        title = f"{titles.title(level[0])}, {level[1]}" if level else titles.title(metric)
+        texts = [title, titles.SPLITS.get(split, split), f"{value:.6g}", f"{step:,}", f"{first:.6g}", name]
+        rows.append(_row(texts, (None, None, value, step, first, None)))
+    return _table(("metric", "split", "last", "at step", "first", "key"), rows)
 
 
 def _rows(folder: Path) -> dict[str, Any] | None:
@@ -216,7 +257,7 @@ def _rows(folder: Path) -> dict[str, Any] | None:
         return None
     found = list(_leaves(read_object(path)))
     rows = [_row([name, f"{value:,}"], (None, value)) for name, value in found if isinstance(value, int)]
-    return {"header": ("what", "number"), "rows": rows, "numbers": (1,)}
+    return _table(("what", "number"), rows)
 
 
 def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -228,24 +269,23 @@ def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tu
             yield ": ".join((*names, name)), value
 
 
-def _row(cells: Sequence[Any], values: Sequence[Any] = (), differs: bool = False) -> dict[str, Any]:
-    """A row of a table; `values` are what cells are sorted by, where that is not their text."""
-    return {
-        "cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)],
-        "differs": differs,
-    }
+def _table(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"header": [{"title": name} for name in header], "rows": list(rows)}
 
 
-def _config(sides: Mapping[str, Mapping[str, Any]], said: str, *, only: bool) -> dict[str, Any]:
+def _row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
+    """A row of a table; `values` are the numbers of cells, which rows are sorted by."""
+    return {"cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)]}
+
+
+def _config(sides: Mapping[str, Mapping[str, Any]], said: str) -> dict[str, Any]:
+    """The keys that differ between configs, and all keys."""
     rows = configs.compared(sides)
-    differs = len(sides) > 1 and any(row.differs for row in rows)
-    return {
-        "header": ("key", *sides),
-        "rows": [_row((row.key, *row.values), differs=row.differs and len(sides) > 1) for row in rows],
-        "said": said,
-        "differs": differs,
-        "only": only and differs,
-    }
+    every, differing = (
+        [_row((row.key, *row.values)) for row in kept] for kept in (rows, [r for r in rows if r.differs])
+    )
+    note = f"{said}: {len(differing)} of {len(rows)}." if len(sides) > 1 else ""
+    return {**_table(("key", *sides), every), "differing": differing, "note": note}
 
 
 def _environment(folder: Path) -> dict[str, Any]:
@@ -254,10 +294,10 @@ def _environment(folder: Path) -> dict[str, Any]:
 
 
 def _told(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What there is to say but the command and the config's defaults."""
+    """The facts of an environment without the command and the config's defaults."""
     told = {name: value for name, value in environment.items() if name not in ("command", "defaults")}
     if isinstance(told.get("devices"), Mapping):
-        told["devices"] = ", ".join(f"{count} × {kind}" for kind, count in told["devices"].items())
+        told["devices"] = verdict.devices(told["devices"])
     return [
         (name, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value))
         for name, value in told.items()

@@ -1,4 +1,4 @@
-"""Figures of runs as panels: which curves share one, at which points, and beside which known levels."""
+"""Metrics of runs as panels: which curves share one, at which points, and with which baselines."""
 
 import dataclasses
 import math
@@ -7,15 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.reporting import titles
 from bertjax.reporting.runs import Run
 
 _POINTS, _FEWEST, _MOST = 60_000, 40, 1500  # of all curves together, of one at least, and at most
 _DIGITS = 5
-SPLITS = ("train", "valid", "test")
 # What is half right by guessing.
 _CHANCE = {"next_sentence_accuracy": 0.5}
 # Figures of how a run went, and ends of intervals: not what one looks at first.
-_ASIDE = ("_low", "_high", "_p", "_seconds", "_fraction", "tokens_per_second", "gradient_norm", "learning_rate")
+_ASIDE = (
+    "_low",
+    "_high",
+    "_p",
+    "_thresh",
+    "total",
+    "_seconds",
+    "_fraction",
+    "tokens_per_second",
+    "gradient_norm",
+    "learning_rate",
+)
 _ASIDE_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations")
 
 
@@ -70,19 +81,20 @@ def _of_stage(stage: str, runs: Mapping[int, Run], allowed: int) -> Iterator[dic
     curves: dict[str, list[dict[str, Any]]] = {}
     levels: list[tuple[int, str, float]] = []
     for number, run in runs.items():
+        known = run.levels()
+        levels += [(number, name, value) for name, value in known.items()]
         for name, points in _series(run):
             split, _, metric = name.partition("/")
-            if split == "valid" and [step for step, _ in points] == [0]:
-                levels.append((number, metric, points[0][1]))
-            else:
+            if split != "valid" or metric not in known:
                 curves.setdefault(metric, []).append({"run": number, "split": split, "points": points})
     names = sorted(curves, key=lambda metric: _rank(metric, curves[metric]))
     found = {metric: _panel(stage, metric, curves[metric], allowed) for metric in names}
     for (name, value), numbers in _shared(levels).items():
-        place = _compared(name, found)
+        place = titles.baseline(name, found)
         if place:
+            metric, label = place
             of_runs = numbers if len(numbers) < len(runs) else [None]
-            found[place]["lines"] += [{"run": run, "name": name, "value": _rounded(value)} for run in of_runs]
+            found[metric]["lines"] += [{"run": run, "name": label, "value": _rounded(value)} for run in of_runs]
     yield from found.values()
 
 
@@ -96,7 +108,7 @@ def _shared(levels: Sequence[tuple[int, str, float]]) -> dict[tuple[str, float],
 
 def _series(run: Run) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     names = dict.fromkeys(name for record in run.records for name in record)
-    for name in (name for name in names if name.partition("/")[0] in SPLITS):
+    for name in (name for name in names if name.partition("/")[0] in titles.SPLITS):
         yield name, run.series(name)
 
 
@@ -108,8 +120,19 @@ def _rank(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[bool, bool,
 def _panel(stage: str, metric: str, curves: Sequence[Mapping[str, Any]], allowed: int) -> dict[str, Any]:
     series = [{**curve, "points": [[x, _rounded(y)] for x, y in thinned(curve["points"], allowed)]} for curve in curves]
     lines = [{"run": None, "name": "chance", "value": _CHANCE[metric]}] if metric in _CHANCE else []
-    aside = metric.endswith(_ASIDE) or metric.startswith(_ASIDE_PREFIXES)
-    return {"stage": stage, "metric": metric, "primary": not aside, "series": series, "lines": lines}
+    return {
+        "stage": stage,
+        "title": titles.title(metric),
+        "better": titles.better(metric),
+        "primary": is_primary(metric),
+        "series": series,
+        "lines": lines,
+    }
+
+
+def is_primary(metric: str) -> bool:
+    """Whether a metric, with or without its split, is of the model, and not of the pace or the end of an interval."""
+    return not (metric.endswith(_ASIDE) or metric.rpartition("/")[2].startswith(_ASIDE_PREFIXES))
 
 
 def _allowed(curves: int) -> int:
@@ -131,18 +154,6 @@ def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, f
 def _rounded(value: float) -> float | None:
     """With as many digits as can be seen; None, which breaks the curve, for what is not finite."""
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
-
-
-def _compared(level: str, metrics: Mapping[str, Any]) -> str | None:
-    """The metric whose name is left if words that follow each other are taken out of a level's: the longest such."""
-    words = level.split("_")
-    left = [
-        "_".join(words[:start] + words[end:])
-        for end in range(1, len(words) + 1)
-        for start in range(end)
-        if end - start < len(words)
-    ]
-    return max((name for name in left if name in metrics), key=len, default=None)
 
 
 def _run(name: str, phase: Phase, row: int) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What a sweep, or a config with several seeds, left in its folder: its table and its runs."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,6 @@ from bertjax.errors import UserError
 from bertjax.reporting.runs import read_object
 
 _SWEEP, _TABLE, _SEEDS = "sweep.json", "table.json", "seeds.json"
-_NOTHING = "–"
 
 
 class Place(NamedTuple):
@@ -19,22 +17,40 @@ class Place(NamedTuple):
     stage: str
 
 
+class Summary(NamedTuple):
+    """The metrics of several seeds, each "valid/NAME".
+
+    Attributes:
+      means: over the seeds.
+      deviations: sample standard deviations; None for a single seed.
+      seeds: of each seed, by the name of its folder.
+      note: which evaluation of each seed they are from.
+    """
+
+    means: Mapping[str, float | None]
+    deviations: Mapping[str, float | None]
+    seeds: Mapping[str, Mapping[str, float | None]]
+    note: str
+
+
 class Results(NamedTuple):
-    """What there is to show.
+    """The results of a sweep or of several seeds.
 
     Attributes:
       title: of the page.
-      table: `header`, `rows` and `numbers` of a table, and `notes` below; None if it is not there yet.
-      runs: the folders of those that have figures, within that of all; row by row.
-      places: of these in a sweep.
-      notices: what is missing.
+      table: `header`, `rows` and `numbers` of a sweep's table, and `notes` below; None if it is not written yet.
+      summary: of several seeds; None if it is not written yet.
+      runs: the folders of the runs that have metrics, relative to the folder of all; row by row.
+      places: the place of each run in a sweep.
+      missing: the names of the runs without metrics.
     """
 
     title: str
     table: dict[str, Any] | None
+    summary: Summary | None
     runs: Mapping[str, Path]
     places: Mapping[str, Place]
-    notices: Sequence[str]
+    missing: Sequence[str]
 
 
 def has(folder: Path) -> bool:
@@ -59,11 +75,10 @@ def read(folder: Path) -> Results:
     if not whole:
         got, fix = "no run with figures", "wait for the first of them"
         raise UserError(f"--workdir={folder}", got=got, expected="runs in runs/ or seed0, ...", fix=fix)
-    table = _of_sweep(folder) if is_sweep else _of_seeds(folder)
-    notices = [f"Without figures as yet: {', '.join(missing)}."] if missing else []
-    notices += [] if table else ["The table is made when all runs are done."]
     runs = {path.name: path.relative_to(folder) for path in whole}
-    return Results(sweep.get("sweep", "sweep") if is_sweep else "seeds", table, runs, places, notices)
+    if is_sweep:
+        return Results(sweep.get("sweep", "sweep"), _of_sweep(folder), None, runs, places, missing)
+    return Results("seeds", None, _of_seeds(folder), runs, places, missing)
 
 
 def _places(folder: Path, sweep: Mapping[str, Any]) -> dict[str, Place]:
@@ -112,37 +127,24 @@ def _of_sweep(folder: Path) -> dict[str, Any] | None:
         expected, fix = "a header, rows as long as it, and notes", "start the same sweep again, which writes it anew"
         raise UserError(str(path), got="no whole table", expected=expected, fix=fix)
     cells = [{"cells": row} for row in rows]
-    return {"header": header, "rows": cells, "numbers": range(1, len(header)), "notes": notes}
+    return {"header": [{"title": name} for name in header], "rows": cells, "notes": notes}
 
 
-def _cell(value: float | None) -> dict[str, Any]:
-    if value is None or math.isnan(value):
-        return {"text": _NOTHING, "value": ""}
-    return {"text": f"{value:.4g}", "value": value}
-
-
-def _of_seeds(folder: Path) -> dict[str, Any] | None:
-    """Each figure by seed, with mean and deviation."""
+def _of_seeds(folder: Path) -> Summary | None:
+    """The metrics by seed, with mean and deviation."""
     path = folder / _SEEDS
     if not path.exists():
         return None
     found = read_object(path)
     try:
-        seeds, metrics = list(found["steps"]), found["metrics"]
-        rows = [
-            {
-                "cells": [
-                    {"text": name},
-                    _cell(one["mean"]),
-                    _cell(one["std"]),
-                    *(_cell(one["seeds"].get(seed)) for seed in seeds),
-                ]
-            }
-            for name, one in metrics.items()
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        expected, fix = "figures by seed", "start the same command again, which writes it anew"
+        steps, metrics = found["steps"], found["metrics"]
+        values = {
+            f"seed{seed}": {name: one["seeds"][seed] for name, one in metrics.items() if seed in one["seeds"]}
+            for seed in steps
+        }
+        told = ", ".join(f"seed {seed}: {step:,}" for seed, step in steps.items())
+        means, deviations = ({name: one[key] for name, one in metrics.items()} for key in ("mean", "std"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        expected, fix = "metrics by seed", "start the same command again, which writes it anew"
         raise UserError(str(path), got=f"no {error}", expected=expected, fix=fix) from error
-    header = ("figure", "mean", "deviation", *(f"seed {seed}" for seed in seeds))
-    steps = ", ".join(f"seed {seed}: {step:,}" for seed, step in found["steps"].items())
-    return {"header": header, "rows": rows, "numbers": range(1, len(header)), "notes": [f"At steps {steps}."]}
+    return Summary(means, deviations, values, f"At steps {told}.")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,33 @@ class Run:
             found.append((step, total))
         return found
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last update of the config is logged."""
+        return self.num_steps >= (self.config.get("num_steps") or math.inf)
+
+    def final_metrics(self) -> dict[str, float]:
+        """The validation metrics of the evaluation that `checkpoint.final` selects, and the last test metrics.
+
+        That evaluation is the best one by `checkpoint.best_metric` if `checkpoint.final` is "best", else the last.
+        """
+        evaluated = [record for record in self.records if record["step"] > 0 and _of_split(record, "valid/")]
+        settings = self.config.get("checkpoint") or {}
+        best: str = settings.get("best_metric") or ""
+        scored = [record for record in evaluated if math.isfinite(record.get(best, math.nan))]
+        if settings.get("final") == "best" and scored:
+            choose = min if settings.get("best_mode") == "min" else max
+            evaluated = [choose(scored, key=lambda record: record[best])]
+        tests = {name: value for name, (_, value) in self.last_figures().items() if name.startswith("test/")}
+        return {**(_of_split(evaluated[-1], "valid/") if evaluated else {}), **tests}
+
+    def levels(self) -> dict[str, float]:
+        """The validation metrics that are logged at step 0 alone, without their split: baselines."""
+        found = {name for record in self.records if record["step"] > 0 for name in record}
+        first = [record for record in self.records if record["step"] == 0]
+        names = [(name, value) for record in first for name, value in _of_split(record, "valid/").items()]
+        return {name.removeprefix("valid/"): value for name, value in names if name not in found}
+
     def last_figures(self) -> dict[str, tuple[int, float]]:
         """Each metric's last value, and the step it is of."""
         return {
@@ -71,6 +99,10 @@ class Run:
             for name, value in record.items()
             if name != "step"
         }
+
+
+def _of_split(record: Mapping[str, Any], split: str) -> dict[str, float]:
+    return {name: value for name, value in record.items() if name.startswith(split)}
 
 
 def named(arguments: Sequence[str]) -> dict[str, Path]:

@@ -7,7 +7,7 @@ A line is an example or a picture, with its "kind"; what else each kind has is i
 import base64
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ _KEYS = {
     "summary": ("id", "summary", "reference", "article", "score"),
     "matrix": ("title", "caption", "values"),
 }
+_CONTINUES, _SPECIAL = "##", ("[CLS]", "[SEP]")
 _TITLE = 60  # characters of an example's name
 
 
@@ -79,27 +80,44 @@ def _check(record: Mapping[str, Any], where: str) -> None:
 
 
 def _title(record: Mapping[str, Any]) -> str:
-    """What an example is called in a list."""
+    """The name of an example in a list."""
     text = record.get("source") or record.get("text") or record.get("question")
-    text = text or " ".join(record.get("words") or record.get("sentences") or record.get("article") or ())
+    words = record.get("words") or record.get("sentences") or record.get("article") or ()
+    text = text or _joined(word for word in words if word not in _SPECIAL)
     return text if len(text) <= _TITLE else text[: _TITLE - 1] + "…"
 
 
+def _joined(pieces: Iterable[str]) -> str:
+    """Word pieces as text."""
+    return " ".join(pieces).replace(f" {_CONTINUES}", "")
+
+
 def _masks(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Words with what was filled in; pieces of a word stand together."""
-    masks = {mask["position"]: {**mask, "hover": _likeliest(mask)} for mask in record["masks"]}
-    for position, mask in masks.items():
-        mask["seen"] = record["words"][position]
+    """Words with the predictions at masks; pieces of a word stand together."""
+    masks = {mask["position"]: _mask(mask, record["words"]) for mask in record["masks"]}
     words = [
-        {"text": word.removeprefix("##"), "glued": whole.startswith("##"), "mask": masks.get(place)}
+        {
+            "text": word.removeprefix(_CONTINUES),
+            # A random word may replace a piece.
+            "glued": (masks[place]["label"] if place in masks else word).startswith(_CONTINUES),
+            "special": word in _SPECIAL,
+            "mask": masks.get(place),
+        }
         for place, word in enumerate(record["words"])
-        for whole in [masks[place]["label"] if place in masks else word]  # a random word may stand in its place
     ]
     probability, is_next = record.get("is_next_probability"), record.get("is_next")
     told = ""
     if probability is not None and is_next is not None:
-        told = f"the second part follows with probability {probability:.2f}, and {'does' if is_next else 'does not'}"
+        told = f"Next sentence: probability {probability:.2f}, label {'yes' if is_next else 'no'}."
     return {**record, "words": words, "masks": list(masks.values()), "is_next": told}
+
+
+def _mask(mask: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """A mask with the best token and the label without the mark of a continued word."""
+    best, label = (token.removeprefix(_CONTINUES) for token in (mask["tokens"][0], mask["label"]))
+    is_right = mask["tokens"][0] == mask["label"]
+    seen = words[mask["position"]]
+    return {**mask, "best": best, "right": label, "is_right": is_right, "seen": seen, "hover": _likeliest(mask)}
 
 
 def _likeliest(mask: Mapping[str, Any]) -> str:
@@ -136,17 +154,13 @@ def _spans(record: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
             yield "right", start, start + len(text)
 
 
-def _extract(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {**record, "html": summaries.article(record)}
-
-
 _VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "masks": _masks,
     "label": _label,
     "tags": _tags,
     "answer": _answer,
     "translation": dict,
-    "extract": _extract,
+    "extract": summaries.view,
     "summary": dict,
 }
 

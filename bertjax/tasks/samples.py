@@ -70,10 +70,10 @@ def positions(table: Float[Array, "P H"] | Float[np.ndarray, "P H"]) -> Iterator
     if jax.process_count() > 1:
         return
     values = np.asarray(table, np.float32)[:_POSITIONS]
-    yield matrix("Position embeddings", "A row for each position, a column for each number.", values[:, :_POSITIONS])
+    yield matrix("Position embeddings", "A row for each position, a column for each dimension.", values[:, :_POSITIONS])
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     unit = values / np.maximum(lengths, 1e-12)
-    yield matrix("How alike positions are", "The cosine between the embeddings of two positions.", unit @ unit.T)
+    yield matrix("Similarity of positions", "The cosine of the embeddings of two positions.", unit @ unit.T)
 
 
 def bert_positions(params: Params) -> Iterator[dict[str, Any]]:
@@ -84,7 +84,7 @@ def bert_positions(params: Params) -> Iterator[dict[str, Any]]:
 def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:
     """A picture of which token may look at which; see `make_mask`."""
     allowed = make_mask(jnp.asarray(segments)[None], direction).allowed
-    caption = "Rows may look at the columns that are dark; what is pale is another instance, padding, or yet to come."
+    caption = "Rows attend to the dark columns. Pale columns are other instances, padding or later tokens."
     return matrix("Attention mask of a row", caption, np.asarray(allowed)[0, 0])
 
 

@@ -427,7 +427,7 @@ def test_rows_are_shown_beside_their_labels(tmp_path):
         assert example["reference"] == ("no", "yes")[int(row.source)]
         assert example["text"].endswith(" .") and "[" not in example["text"]
         assert [bar["percent"] for bar in example["bars"]] == [50.0, 50.0]
-    assert [matrix["title"] for matrix in found.matrices] == ["Position embeddings", "How alike positions are"]
+    assert [matrix["title"] for matrix in found.matrices] == ["Position embeddings", "Similarity of positions"]
 
 
 @pytest.mark.parametrize("trains", [True, False])

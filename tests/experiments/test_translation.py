@@ -943,7 +943,7 @@ def test_translations_are_shown_beside_their_references(tmp_path):
     for example, pair in zip(found.examples, data.held_out(), strict=False):
         assert (example["source"], example["reference"]) == pair.source
     titles = [matrix["title"] for matrix in found.matrices]
-    assert titles == ["Attention mask of a row", "Position embeddings", "How alike positions are"]
+    assert titles == ["Attention mask of a row", "Position embeddings", "Similarity of positions"]
 
 
 def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):

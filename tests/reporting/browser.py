@@ -16,6 +16,10 @@ import websocket
 
 BINARY = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _SECONDS = 60
+# Without these, a headless browser has no pointer that hovers.
+_MOUSE = "--blink-settings=" + ",".join(
+    ("primaryHoverType=2", "availableHoverTypes=2", "primaryPointerType=4", "availablePointerTypes=4")
+)
 
 
 class Page:
@@ -75,10 +79,12 @@ class Page:
         assert self._loaded, f"{path} does not load"
 
     def resize(self, width: int, height: int) -> None:
-        """Changes the size of the screen; below 600 it is a phone's."""
+        """Changes the size of the screen; below 600 it is a phone's, with a touch screen."""
+        is_phone = width < 600
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
         )
+        self.call("Emulation.setTouchEmulationEnabled", enabled=is_phone)
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression of JavaScript, which may be a promise."""
@@ -145,7 +151,7 @@ def browser() -> Iterator[Page]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
         flags += ["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
-        flags += [f"--user-data-dir={home}", "--remote-debugging-port=0", "about:blank"]
+        flags += [_MOUSE, f"--user-data-dir={home}", "--remote-debugging-port=0", "about:blank"]
         process = subprocess.Popen([BINARY, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             yield Page(_address(Path(home) / "DevToolsActivePort"))

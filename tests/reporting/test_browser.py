@@ -1,13 +1,15 @@
-"""The pages in a headless Chromium: each control is used, nothing is complained of, nothing asked of the network."""
+"""The pages in a headless Chromium: controls, layout, contrast, keyboard; no console errors and no requests."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from bertjax.reporting import page
+from bertjax.reporting import page, summaries
 from tests.reporting import whole
 from tests.reporting.browser import browser
 
+_CHECKS = Path(__file__).with_name("checks.js").read_text()
 _LOSS = '[data-panel="0"]'  # of the masked language model
 
 
@@ -52,7 +54,7 @@ def choose(tab, selector, value):
 
 def test_curves(opened, make_run):
     tab = opened(whole.run(make_run))
-    assert tab.evaluate(f"document.querySelector('{_LOSS} h3').firstChild.textContent") == "masked_lm_loss"
+    assert tab.evaluate(f"document.querySelector('{_LOSS} h3').firstChild.textContent") == "Masked-LM loss"
     assert window(tab) == [10, 300]
     tab.drag(f"{_LOSS} .plot", 0.4, 0.7)
     low, high = window(tab)
@@ -71,7 +73,7 @@ def test_curves(opened, make_run):
     tab.press("-")
     assert window(tab) == [10, 300]
     tab.hover(f"{_LOSS} .plot", 0.6, 0.4)
-    assert "held-out" in tab.evaluate(f"document.querySelector('{_LOSS} .readout').textContent")
+    assert "validation" in tab.evaluate(f"document.querySelector('{_LOSS} .readout').textContent")
     # A logarithmic axis, smoothing, another horizontal axis.
     lines = f"document.querySelectorAll('{_LOSS} .plot svg .mark-line path').length"
     labels = f"[...document.querySelectorAll('{_LOSS} .plot svg .role-axis-label text')].map(e => e.textContent).join()"
@@ -92,22 +94,26 @@ def test_curves(opened, make_run):
 
 def test_tables_and_filters(opened, make_run):
     tab = opened(whole.run(make_run))
-    column = "[...document.querySelectorAll('#last-figures tbody tr')].map(r => r.cells[1].textContent)"
-    tab.click("#last-figures th:nth-child(2) button")
+    column = "[...document.querySelectorAll('#last-figures tbody tr')].map(r => r.cells[2].textContent)"
+    tab.click("#last-figures th:nth-child(3) button")
     up = [float(value) for value in tab.evaluate(column)]
     assert up == sorted(up) and len(set(up)) > 3
-    tab.evaluate("document.querySelector('#last-figures th:nth-child(2) button').focus()")
+    tab.evaluate("document.querySelector('#last-figures th:nth-child(3) button').focus()")
     tab.press("Enter", windowsVirtualKeyCode=13, text="\r")
     assert [float(value) for value in tab.evaluate(column)] == up[::-1]
-    assert tab.evaluate("document.querySelector('#last-figures th:nth-child(2)').ariaSort") == "descending"
+    assert tab.evaluate("document.querySelector('#last-figures th:nth-child(3)').ariaSort") == "descending"
     shown = "document.querySelectorAll('#{} tbody tr:not([hidden])').length"
     tab.click("input[data-filter=last-figures]")
     for letter in "gradient":
         tab.press(letter)
     assert tab.evaluate(shown.format("last-figures")) == 0
-    every = tab.evaluate(shown.format("keys"))
-    tab.click("input[data-only=keys]")
-    assert 0 < tab.evaluate(shown.format("keys")) < every
+    assert not tab.evaluate("document.querySelector('#config details').open")
+    assert tab.evaluate(shown.format("differing")) == 4
+    tab.click("#config summary")
+    tab.click("input[data-filter=keys]")
+    for letter in "seed":
+        tab.press(letter)
+    assert tab.evaluate(shown.format("keys")) == 1
 
 
 def test_attention(opened, make_run):
@@ -128,29 +134,99 @@ def test_attention(opened, make_run):
     set_to("layer", 1)
     set_to("head", 2)
     tab.hover(".queries button:nth-child(2)")
-    assert tab.evaluate(told).startswith("“il” looks at “sleeps” 100 %")
+    assert tab.evaluate(told).startswith("“il” attends to “sleeps” 100 %")
     tab.evaluate("document.querySelector('.queries button[aria-pressed=true]').focus()")
     tab.press("ArrowRight")
-    assert tab.evaluate(told).startswith("“dort” looks at “</s>” 100 %")
+    assert tab.evaluate(told).startswith("“dort” attends to “</s>” 100 %")
     assert tab.evaluate("document.querySelector('.keys span:nth-child(3)').title") == "100.0 %"
-    tab.hover("#attention-viewer canvas", 0.5, 0.1)
-    assert tab.evaluate(told).startswith("“<s>” looks at “he”")
+    tab.hover("#attention-viewer .map rect.cell")
+    assert tab.evaluate(told).startswith("“<s>” attends to “he”")
+    labels = "[...document.querySelectorAll('.map text')].map(text => text.textContent)"
+    assert tab.evaluate(labels) == ["keys", "queries", "he", "sleeps", "</s>", "<s>", "il", "dort"]
     set_to("head", "mean")
     assert "“he” 56 %" in tab.evaluate(told)  # two heads look everywhere
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_light_and_dark(opened, make_run, dark):
-    tab = opened(whole.run(make_run), width=360, height=740, dark=dark)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+def test_attention_has_one_scale(opened, make_run):
+    """Equal weights of a seventh are pale, though they are the largest of their layer and head."""
+    tab = opened(whole.run(make_run))
+    distance = "checks.shade(document.querySelector('.map rect.cell'))"
+    tab.evaluate(_CHECKS)
+    assert tab.evaluate(distance) == pytest.approx(1 / 7, abs=0.02)
+    choose(tab, "#attention-viewer select[name=layer]", 1)
+    choose(tab, "#attention-viewer select[name=head]", 2)
+    assert tab.evaluate(distance) == pytest.approx(1, abs=0.02)
+
+
+def test_the_theme_changes(opened, make_run):
+    tab = opened(whole.run(make_run), dark=True)
     paper = "getComputedStyle(document.body).backgroundColor"
     before = tab.evaluate(paper)
-    assert (sum(map(int, before[4:-1].split(","))) < 380) == dark
+    assert sum(map(int, before[4:-1].split(","))) < 380
     axis = f"document.querySelector('{_LOSS} .plot svg .role-axis-label text').getAttribute('fill')"
     ink = tab.evaluate(axis)
     tab.click("#theme")
     wait(tab, f"{axis} !== {json.dumps(ink)}")
     assert tab.evaluate(paper) != before
+
+
+def test_buttons_of_a_chart_appear_on_hover_and_focus(opened, make_run):
+    tab = opened(whole.run(make_run))
+    opacity = f"getComputedStyle(document.querySelector('{_LOSS} .buttons')).opacity"
+    wait(tab, f"{opacity} === '0'")
+    tab.hover(f"{_LOSS} .plot")
+    wait(tab, f"{opacity} === '1'")
+    tab.hover("h1")
+    wait(tab, f"{opacity} === '0'")
+    tab.evaluate(f"document.querySelector('{_LOSS} .buttons button').focus()")
+    wait(tab, f"{opacity} === '1'")
+
+
+def summary_page(folder):
+    path = folder / "summary.html"
+    extract = next(sample for sample in whole.SAMPLES if sample["kind"] == "extract")
+    path.write_text("".join(summaries.page([extract, {"error": "a bad input"}])))
+    return path
+
+
+def comparison_page(folder):
+    path = folder.parent / "comparison.html"
+    path.write_text(page.of_runs({"one": folder, "two": folder}))
+    return path
+
+
+PAGES = {
+    "run": lambda make_run: page.write(whole.run(make_run)),
+    "sweep": lambda make_run: page.write(whole.sweep(make_run)),
+    "comparison": lambda make_run: comparison_page(whole.run(make_run)),
+    "summary": lambda make_run: summary_page(whole.run(make_run)),
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_readable_and_reachable(tab, make_run, name, width, dark):
+    tab.problems.clear()
+    path = PAGES[name](make_run)
+    tab.open(path, width=width, dark=dark)
+    if name != "summary":
+        wait(tab, "document.querySelectorAll('.plot svg').length > 2")
+    tab.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true })")
+    wait(tab, "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg'))")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    tab.evaluate(_CHECKS)
+    assert tab.evaluate("checks.wide()") == []
+    count, faint = tab.evaluate("checks.faint()")
+    assert count > 10 and faint == []
+    controls = tab.evaluate("checks.controls().length")
+    assert controls
+    reached = []
+    for _ in range(controls):
+        tab.press("Tab", windowsVirtualKeyCode=9)
+        reached.append(tab.evaluate("checks.focused()"))
+    assert reached == [[number, True] for number in range(controls)]
+    assert tab.problems == []
 
 
 def test_a_sweep(opened, make_run):

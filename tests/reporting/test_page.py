@@ -34,7 +34,7 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.loads, self.open, self.tables, self.data, self.ids = [], [], {}, {}, set()
-        self.sections, self.marked = {}, []
+        self.sections = {}
         self._section = ""
         self.feed(text)
         self.close()
@@ -47,8 +47,6 @@ class Page(HTMLParser):
             self._section = found["id"]
         if tag == "tr" and self.open and any(name == "table" for name, _ in self.open):
             self.tables.setdefault(self._table(), []).append([])
-            if found.get("class") == "differs":
-                self.marked.append(self._table())
         if tag in ("td", "th"):
             self.tables[self._table()][-1].append("")
         if tag not in VOID:
@@ -81,14 +79,52 @@ def test_a_run_is_one_page_that_needs_nothing_else(make_run):
     found = read(path)
     assert set(found.loads) <= {"data:,"}
     assert "default-src 'none'" in path.read_text()
-    figures = {row[0]: row[1:] for row in found.tables["last-figures"]}
-    assert figures["valid/masked_lm_loss"] == ["5", "200", "6"]
-    assert figures["valid/masked_lm_unigram_loss"] == ["6", "0", "6"]
+    metrics = {row[-1]: row[:-1] for row in found.tables["last-figures"]}
+    assert metrics["valid/masked_lm_loss"] == ["Masked-LM loss", "validation", "5", "200", "6"]
+    assert metrics["valid/masked_lm_unigram_loss"][:3] == ["Masked-LM loss, unigram baseline", "validation", "6"]
     config = {row[0]: row[1] for row in found.tables["keys"]}
     assert json.loads(config["data.source"]) == "<texts>/*.txt"
-    assert "200 of 300 steps" in path.read_text()
-    assert {"curves", "figures", "goodput", "config"} <= found.ids
-    assert not {"samples", "attention", "environment", "table"} & found.ids
+    assert {"curves", "metrics", "goodput", "config"} <= found.ids
+    assert not {"samples", "attention", "environment", "results", "comparison"} & found.ids
+
+
+def verdict(path: Path) -> str:
+    """The text of the head of a page, with single spaces."""
+    return re.sub(r"\s+", " ", read(path).sections["verdict"])
+
+
+def test_the_verdict_compares_the_main_metric_with_its_baseline(make_run):
+    checkpoint = {"best_metric": "valid/masked_lm_loss", "best_mode": "min", "final": "latest"}
+    folder = make_run("r", lines([100, 200, 300]), checkpoint=checkpoint)
+    environment = {"devices": {"cpu (cpu)": 1}, "parameters": 1234567, "commit": "0123456789ab-dirty"}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    text = verdict(page.write(folder))
+    assert "Finished: 300 steps" in text
+    assert "Masked-LM loss validation, lower is better 4 −2 against the unigram baseline (6)" in text
+    assert "0.3Masked-LM accuracy validation, higher is better" in text
+    assert "Duration10.0 minutes" in text and "Device1 × cpuParameters1,234,567" in text
+    assert "Commit0123456789ab-dirty" in text
+
+
+def test_the_verdict_leaves_out_unknown_facts(make_run):
+    text = verdict(page.write(make_run("r", [{"step": 100, "train/loss": 1.0}])))
+    assert text.strip().startswith("Not finished: 100 of 300 steps Curves")
+
+
+@pytest.mark.parametrize(("final", "value"), [("best", "0.9 +0.4"), ("latest", "0.2 −0.3")])
+def test_the_verdict_is_of_the_final_checkpoint(make_run, final, value):
+    log = [{"step": 0, "valid/majority_accuracy": 0.5}]
+    log += [{"step": step, "valid/accuracy": score} for step, score in ((100, 0.9), (300, 0.2))]
+    checkpoint = {"best_metric": "valid/accuracy", "best_mode": "max", "final": final}
+    found = verdict(page.write(make_run("r", log, checkpoint=checkpoint)))
+    assert f"higher is better {value} against the majority class (0.5)" in found
+
+
+def test_a_metric_with_a_baseline_comes_before_one_without(make_run):
+    log = [{"step": 0, "valid/oracle_rouge2": 9.0, "valid/lead_rouge1": 1.0}]
+    log += [{"step": 300, "valid/loss": 0.5, "valid/rouge2": 2.0, "valid/rouge1": 3.0}]
+    found = verdict(page.write(make_run("r", log, checkpoint={"best_metric": "valid/loss"})))
+    assert "ROUGE-1 F1 validation, higher is better 3 +2 against the lead sentences (1)" in found
 
 
 def test_prepared_rows_are_counted_on_the_page(make_run):
@@ -107,23 +143,24 @@ def test_prepared_rows_are_counted_on_the_page(make_run):
 
 def test_the_curves_have_their_points_and_levels(make_run):
     found = read(page.write(make_run("r", lines([100, 200])))).data["curves"]
-    panels = {panel["metric"]: panel for panel in found["panels"]}
-    loss = panels["masked_lm_loss"]
+    panels = {panel["title"]: panel for panel in found["panels"]}
+    loss = panels["Masked-LM loss"]
+    assert loss["better"] == "lower is better"
     points = {one["split"]: one["points"] for one in loss["series"]}
     assert points == {"train": [[100, 6.5], [200, 5.5]], "valid": [[100, 6.0], [200, 5.0]]}
-    assert loss["lines"] == [{"run": None, "name": "masked_lm_unigram_loss", "value": 6.0}]
-    assert panels["next_sentence_accuracy"]["lines"] == [{"run": None, "name": "chance", "value": 0.5}]
-    assert "masked_lm_unigram_loss" not in panels
+    assert loss["lines"] == [{"run": None, "name": "unigram baseline", "value": 6.0}]
+    assert panels["Next-sentence accuracy"]["lines"] == [{"run": None, "name": "chance", "value": 0.5}]
+    assert not any("unigram" in title for title in panels)
     assert found["runs"][0]["axes"]["tokens"] == [[0, 0.0], [100, 1e5], [200, 2e5]]
     assert found["runs"][0]["axes"]["hours"][-1] == [200, pytest.approx(400 / 3600, rel=1e-4)]
-    assert not panels["step_seconds"]["primary"] and loss["primary"]
+    assert not panels["Seconds per step"]["primary"] and loss["primary"]
 
 
 def test_what_is_not_finite_breaks_a_curve(make_run):
     records = lines([100, 200, 300])
     records[4]["valid/masked_lm_loss"] = float("nan")
     found = read(page.write(make_run("r", records))).data["curves"]
-    loss = next(panel for panel in found["panels"] if panel["metric"] == "masked_lm_loss")
+    loss = next(panel for panel in found["panels"] if panel["title"] == "Masked-LM loss")
     assert [y for one in loss["series"] if one["split"] == "valid" for _, y in one["points"]] == [6.0, None, 4.0]
 
 
@@ -133,7 +170,7 @@ def test_a_second_phase_goes_on_where_the_first_ended(make_run):
     assert [(run["name"], run["offset"]) for run in found["runs"]] == [("1. first", 0), ("2. second", 200)]
 
 
-def test_what_is_not_as_in_the_file_is_marked(make_run):
+def test_the_config_begins_with_the_keys_that_differ_from_its_file(make_run):
     folder = make_run("r", lines([100]), seed=3)
     environment = {
         "command": ["launch.py", "--config.seed=3 4"],
@@ -142,9 +179,10 @@ def test_what_is_not_as_in_the_file_is_marked(make_run):
     }
     (folder / "environment.json").write_text(json.dumps(environment))
     found = read(page.write(folder))
-    rows = {row[0]: row[1:] for row in found.tables["keys"]}
-    assert rows["seed"] == ["3", "0"] and rows["num_steps"] == ["300", "300"]
-    assert found.marked.count("keys") == 4  # and three that the file does not have
+    rows, differing = ({row[0]: row[1:] for row in found.tables[name]} for name in ("keys", "differing"))
+    assert rows["seed"] == differing["seed"] == ["3", "0"]
+    assert rows["num_steps"] == ["300", "300"] and "num_steps" not in differing
+    assert "Keys that differ from the config's file: 4 of 5." in found.sections["config"]
     assert "launch.py '--config.seed=3 4'" in found.sections["environment"]
 
 
@@ -169,7 +207,7 @@ def test_nothing_that_a_run_says_gets_out_of_its_place(make_run):
     )
     text = page.write(folder).read_text()
     assert evil not in text and "<script>alert" not in text
-    assert evil in [panel["metric"] for panel in Page(text).data["curves"]["panels"]]
+    assert evil in [panel["title"] for panel in Page(text).data["curves"]["panels"]]
 
 
 def test_runs_side_by_side(make_run, tmp_path):
@@ -178,8 +216,25 @@ def test_runs_side_by_side(make_run, tmp_path):
     page.main([f"--output={output}", *(f"{name}={folder}" for name, folder in runs.items())])
     found = read(output)
     assert [run["name"] for run in found.data["curves"]["runs"]] == ["a", "b"]
-    assert found.tables["keys"][0] == ["key", "a", "b"] and ["seed", "1", "2"] in found.tables["keys"]
-    assert found.marked == ["keys"]
+    assert found.tables["keys"][0] == found.tables["differing"][0] == ["key", "a", "b"]
+    assert found.tables["differing"][1:] == [["seed", "1", "2"]]
+
+
+def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):
+    runs = {
+        "long": make_run("r", lines([300])),
+        "short": make_run("s", lines([100])),
+        "equal": make_run("t", lines([300])),
+    }
+    (tmp_path / "page.html").write_text(page.of_runs(runs))
+    found = read(tmp_path / "page.html")
+    header, *rows = found.tables["final-0"]
+    assert header[:2] == ["run", "Masked-LM loss validation, lower is better"]
+    assert [row[:2] for row in rows] == [["long", "4"], ["short", "6 +2"], ["equal", "4"]]
+    text = (tmp_path / "page.html").read_text()
+    assert text.count('number best" data-value="4.0"') == 2  # a tie
+    assert '<small class="wrong">+2</small>' in text and "Differences are to long." in found.sections["comparison"]
+    assert "2 of 3 runs finished" in found.sections["verdict"] and "best run: long" in found.sections["verdict"]
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,13 @@ def folder(make_run):
 
 def test_every_kind_is_laid_out(folder):
     found = read(page.write(folder))
-    assert {"samples", "attention", "pictures", "lengths", "environment"} <= found.ids
+    assert {"samples", "attention", "matrices", "lengths", "environment"} <= found.ids
     text = re.sub(r"\s+", " ", found.sections["samples"])
     for part in (
-        "by checkpoint 300",
-        "the dogs run sleep .",  # what was predicted, and behind it what is right where that is another
-        "follows with probability 0.88, and does not",
-        "yes 75.0 % chosen no 25.0 % right",
+        "of checkpoint 300",
+        "the dogs run sleep .",  # the prediction, then the label if it differs
+        "Next sentence: probability 0.88, label no.",
+        "yes 75.0 % predicted no 25.0 % right",
         "2.25 right: 3.5",
         "AustenO I-PER",
         "Answer: Green, and right: pale Green",
@@ -42,7 +42,7 @@ def test_every_kind_is_laid_out(folder):
     ):
         assert part in text
     assert found.data["matrices"][0]["shape"] == [4, 4]
-    assert [one["title"] for one in found.data["attention"]] == [" ".join(whole.WORDS), "He sleeps."]
+    assert [one["title"] for one in found.data["attention"]] == ["the cats [MASK] .", "He sleeps."]
     assert "of width 64" in found.sections["lengths"]
     assert "8 × TPU v5e" in found.sections["environment"] and "jax 0.10" in found.sections["environment"]
     points = found.data["lengths"]["panels"][0]["series"]
@@ -101,9 +101,8 @@ def test_an_answer_and_the_right_one_may_overlap(folder):
 
 
 def test_sentences_of_the_oracle_are_told_apart(folder):
-    html = next(view for view in samples.read(folder).examples if view["kind"] == "extract")["html"]
-    kinds = re.findall(r'<span class="([^"]*)"', html)
-    assert kinds == ["sentence chosen", "sentence oracle", "sentence unscored"]
+    scored = next(view for view in samples.read(folder).examples if view["kind"] == "extract")["scored"]
+    assert [" ".join(each["kinds"]) for each in scored] == ["sentence chosen", "sentence oracle", "sentence unscored"]
 
 
 def test_a_run_without_samples_shows_none(make_run):
@@ -135,18 +134,19 @@ def test_a_sweep_is_one_page(make_run):
     page.write(folder / "runs/small-seed0")
     found = read(page.write(folder))
     assert found.loads == ["data:,", "runs/small-seed0/report.html"]
-    header, *rows = found.tables["results"]
+    header, *rows = found.tables["sweep"]
     assert header == ["row", "MNLI", "vs small", "paper", "tokens"]
     assert rows == [
         ["small", "80.5 ± 0.5", "-", "84.6", "5M"],
         ["large", "9.2 ± 1.2", "-71.2 [-80.0, -60.0]", "-", "5M"],
     ]
     text = (folder / "report.html").read_text()
-    assert '<td class="number best" data-value="80.5">80.5 ± 0.5</td>' in text and text.count(' best"') == 1
-    assert "Paper: table 5." in found.sections["table"]
+    assert text.count('class=" number best" data-value="80.5">80.5 ± 0.5</td>') == 1
+    assert "Paper: table 5." in found.sections["results"]
+    assert [row[0] for row in found.tables["final-0"]] == ["run", "small-seed0", "large-seed0"]
     assert [run["name"] for run in found.data["curves"]["runs"]] == ["small-seed0", "large-seed0"]
-    assert ["seed", "0", "1"] in found.tables["keys"] and found.marked == ["keys"]
-    assert "Without figures as yet: new-seed0." in found.sections[""]
+    assert ["seed", "0", "1"] in found.tables["differing"]
+    assert "No metrics yet: new-seed0." in found.sections["verdict"]
 
 
 def test_curves_of_a_sweep_are_parted_by_stages_and_colored_by_rows(make_run):
@@ -169,25 +169,28 @@ def test_curves_of_a_sweep_are_parted_by_stages_and_colored_by_rows(make_run):
         ("small-task-seed0", 1),
         ("small-task-seed1", 1),
     ]
-    drawn = {(panel["stage"], panel["metric"]): panel for panel in curves["panels"]}
-    assert {run["run"] for run in drawn["train", "masked_lm_loss"]["series"]} == {0, 2}
-    assert {run["run"] for run in drawn["task", "loss"]["series"]} == {1, 3, 4}
+    drawn = {(panel["stage"], panel["title"]): panel for panel in curves["panels"]}
+    assert {run["run"] for run in drawn["train", "Masked-LM loss"]["series"]} == {0, 2}
+    assert {run["run"] for run in drawn["task", "Loss"]["series"]} == {1, 3, 4}
     # What is known of all runs of a stage is one line.
-    assert drawn["train", "masked_lm_loss"]["lines"] == [{"run": None, "name": "masked_lm_unigram_loss", "value": 6.0}]
-    assert drawn["task", "f1"]["lines"] == [{"run": None, "name": "lead_f1", "value": 1.0}]
+    assert drawn["train", "Masked-LM loss"]["lines"] == [{"run": None, "name": "unigram baseline", "value": 6.0}]
+    assert drawn["task", "F1"]["lines"] == [{"run": None, "name": "lead sentences", "value": 1.0}]
 
 
 def test_several_seeds_are_one_page(make_run):
     for seed in (0, 1, 10):
         folder = make_run(f"seeds/seed{seed}", [{"step": 2, "valid/f1": seed / 2}], seed=seed).parent
-    assert "The table is made when all runs are done." in read(page.write(folder)).sections[""]
-    metrics = {"valid/f1": {"mean": 0.25, "std": None, "n": 2, "seeds": {"0": 0.0, "1": 0.5}}}
+    assert [row[1] for row in read(page.write(folder)).tables["final-0"][1:]] == ["0", "0.5 +0.5", "5 +5"]
+    metrics = {"valid/f1": {"mean": 0.25, "std": 0.35, "n": 2, "seeds": {"0": 0.0, "1": 0.5}}}
     (folder / "seeds.json").write_text(json.dumps({"steps": {"0": 2, "1": 2}, "metrics": metrics}))
     found = read(page.write(folder))
-    assert found.tables["results"] == [
-        ["figure", "mean", "deviation", "seed 0", "seed 1"],
-        ["valid/f1", "0.25", "–", "0", "0.5"],
+    assert found.tables["final-0"] == [
+        ["run", "F1 validation, higher is better"],
+        ["mean ± deviation", "0.25 ± 0.35"],
+        ["seed0", "0 −0.25"],
+        ["seed1", "0.5 +0.25"],
     ]
+    assert "At steps seed 0: 2, seed 1: 2." in found.sections["comparison"]
     assert [run["name"] for run in found.data["curves"]["runs"]] == ["seed0", "seed1", "seed10"]
 
 

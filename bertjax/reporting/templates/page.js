@@ -10,7 +10,7 @@ const make = (tag, attributes = {}, text = "") => {
 };
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 const figure = (value) => (Math.abs(value) >= 1e5 ? value.toExponential(3) : String(Number(value.toPrecision(4))));
-const SPLITS = { train: "training", valid: "held-out", test: "test" };
+const SPLITS = { train: "training", valid: "validation", test: "test" };
 const PALETTE = 8; // colors of the style sheet, --c0 to --c7
 const charts = [];
 
@@ -48,8 +48,8 @@ function smoothed(points, weight) {
 class Chart {
   constructor(root, panel, runs, controls) {
     Object.assign(this, { root, panel, runs, controls, window: null });
-    const title = make("h3", {}, panel.title ?? panel.metric);
-    this.buttons = make("span", { class: "buttons" });
+    const title = make("h3", {}, panel.title), head = make("div", { class: "title" }), buttons = make("span", { class: "buttons" });
+    if (panel.better) title.append(make("small", {}, panel.better));
     for (const [label, name, act] of [
       ["+", "zoom in", () => this.zoom(0.5)],
       ["−", "zoom out", () => this.zoom(2)],
@@ -57,21 +57,21 @@ class Chart {
       ["→", "to the right", () => this.pan(0.25)],
       ["⤢", "show all", () => this.show(null)],
     ]) {
-      const button = make("button", { type: "button", "aria-label": `${title.textContent}: ${name}`, title: name }, label);
+      const button = make("button", { type: "button", "aria-label": `${panel.title}: ${name}`, title: name }, label);
       button.addEventListener("click", act);
-      this.buttons.append(button);
+      buttons.append(button);
     }
-    title.append(this.buttons);
+    head.append(title, buttons);
     this.place = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": this.described() });
     this.readout = make("p", { class: "readout" });
-    root.append(title, this.place, this.readout);
+    root.append(head, this.place, this.readout);
     this.listen();
     charts.push(this);
   }
 
   described() {
     const last = this.panel.series.map((one) => `${this.label(one)} ${one.points.at(-1)?.[1] ?? "not finite"}`);
-    return `${this.panel.metric}, last: ${last.slice(0, 6).join(", ")}. Keys: plus, minus, arrows, 0 for all.`;
+    return `${this.panel.title}, last: ${last.slice(0, 6).join(", ")}. Keys: plus, minus, arrows, 0 for all.`;
   }
 
   label(one) {
@@ -127,6 +127,7 @@ class Chart {
     this.view?.finalize();
     this.view = view;
     this.place.replaceChildren(holder);
+    this.tell(this.whole[1]);
   }
 
   domains() {
@@ -169,7 +170,7 @@ class Chart {
             y: { scale: "y", field: "value" }, stroke: { field: "color" }, strokeDash: { value: [2, 3] } } } },
           { type: "text", from: { data: "levels" }, encode: { update: { x: { signal: "width - 4" }, align: { value: "right" },
             y: { signal: "scale('y', datum.value) + (scale('y', datum.value) < 16 ? 12 : -4)" }, fontSize: { value: 11 }, fill: { field: "color" },
-            font: { value: font }, text: { signal: "replace(datum.name, regexp('_', 'g'), ' ')" } } } },
+            font: { value: font }, text: { field: "name" } } } },
           { type: "group", from: { facet: { name: "curve", data: "points", groupby: "s" } }, marks: [
             { type: "line", from: { data: "curve" }, encode: { update: { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" },
               defined: { signal: "isValid(datum.y)" }, stroke: style("color"), strokeWidth: style("width"),
@@ -231,7 +232,9 @@ class Chart {
     this.place.addEventListener("pointerup", end);
     this.place.addEventListener("pointercancel", end);
     this.place.addEventListener("pointerleave", () => {
-      if (from === null) this.view?.signal("at", -1).run();
+      if (from !== null || !this.view) return;
+      this.view.signal("at", -1).run();
+      this.tell(this.whole[1]);
     });
     this.place.addEventListener("dblclick", () => this.show(null));
     this.place.addEventListener("keydown", (event) => {
@@ -288,8 +291,9 @@ function lengths() {
 
 function sortable(table) {
   $$("thead th", table).forEach((head, column) => {
-    const button = make("button", { type: "button", class: "sort" }, head.textContent);
-    head.replaceChildren(button);
+    const button = make("button", { type: "button", class: "sort" });
+    button.append(...head.childNodes);
+    head.append(button);
     button.addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") === "ascending", body = table.tBodies[0];
       const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
@@ -308,48 +312,67 @@ function sortable(table) {
 
 function filters() {
   for (const input of $$("input[data-filter]")) {
-    const rows = () => $$("tbody tr", $("#" + input.dataset.filter));
-    const only = $(`input[data-only="${input.dataset.filter}"]`);
-    const apply = () => {
+    input.addEventListener("input", () => {
       const wanted = input.value.toLowerCase();
-      for (const row of rows())
-        row.hidden = !row.textContent.toLowerCase().includes(wanted) || (only?.checked && !row.classList.contains("differs"));
-    };
-    input.addEventListener("input", apply);
-    only?.addEventListener("input", apply);
-    apply();
+      for (const row of $$("tbody tr", $("#" + input.dataset.filter)))
+        row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    });
   }
 }
 
 // Attention and other pictures of numbers -----------------------------------------------------------------------------
 
 const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-const mixed = (from, to, part) => from.map((value, i) => Math.round(value + part * (to[i] - value)));
 const rgb = (name) => color(name).match(/\d+/g).map(Number);
 const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark";
 
-function paintCells(canvas, values, rows, columns) {
-  Object.assign(canvas, { width: columns, height: rows });
-  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
-  const [from, to] = [rgb("paper-rgb"), rgb("accent-rgb")];
-  values.forEach((value, i) => image.data.set([...mixed(from, to, value), 255], 4 * i));
-  context.putImageData(image, 0, 0);
-}
-
 function matrices() {
   for (const canvas of $$("canvas[data-matrix]")) {
-    const { shape, data } = read("matrices")[canvas.dataset.matrix], values = Array.from(bytes(data), (value) => value / 255);
-    const paint = () => paintCells(canvas, values, shape[0], shape[1]);
-    painted.push(paint);
-    paint();
+    const { shape, data } = read("matrices")[canvas.dataset.matrix], [height, width] = shape;
+    Object.assign(canvas, { width, height });
+    const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+    painted.push(() => {
+      const from = rgb("paper-rgb"), to = rgb("accent-rgb");
+      bytes(data).forEach((value, i) => image.data.set([...from.map((low, c) => low + (value / 255) * (to[c] - low)), 255], 4 * i));
+      context.putImageData(image, 0, 0);
+    });
   }
+}
+
+const LABEL = 11; // pixels of a line of text in the map
+const svg = (tag, attributes, text = "") => {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.textContent = text;
+  return element;
+};
+const short = (token) => (token.length > 12 ? token.slice(0, 11) + "…" : token || "␣");
+
+// The weights of all queries: a row for each, with as many labels as there is room for.
+function drawMap(place, values, queries, keys) {
+  const margin = 20 + 0.62 * LABEL * Math.max(...[...queries, ...keys].map((token) => short(token).length));
+  const cell = Math.min(22, (place.clientWidth - margin - 2) / keys.length), every = Math.ceil((LABEL + 1) / cell);
+  const [width, height] = [keys.length * cell, queries.length * cell];
+  const map = svg("svg", { width: margin + width + 2, height: margin + height + 2, role: "img", "aria-label": "Attention weights: a row for each query, a column for each key" });
+  map.append(svg("text", { class: "axis", x: margin + width / 2, y: LABEL, "text-anchor": "middle" }, "keys"));
+  map.append(svg("text", { class: "axis", "text-anchor": "middle", transform: `translate(${LABEL} ${margin + height / 2}) rotate(-90)` }, "queries"));
+  keys.forEach((token, i) => i % every || map.append(svg("text", { transform: `translate(${margin + (i + 0.5) * cell + 4} ${margin - 4}) rotate(-90)` }, short(token))));
+  queries.forEach((token, i) => i % every || map.append(svg("text", { x: margin - 4, y: margin + (i + 0.5) * cell + 4, "text-anchor": "end" }, short(token))));
+  values.forEach((value, i) => {
+    const [row, column] = [Math.floor(i / keys.length), i % keys.length];
+    map.append(svg("rect", { class: "cell", x: margin + column * cell, y: margin + row * cell, width: cell, height: cell, style: `--weight: ${value.toFixed(3)}` }));
+  });
+  map.append(svg("rect", { class: "frame", x: margin, y: margin, width, height }));
+  map.append(svg("rect", { class: "row", x: margin, width, height: cell }));
+  place.replaceChildren(map);
+  return { mark: (row) => $(".row", map).setAttribute("y", margin + row * cell), rowAt: (y) => Math.floor((y - margin) / cell) };
 }
 
 function attention() {
   const examples = read("attention"), root = $("#attention-viewer");
   if (!examples || !root) return;
   const [which, kind, layer, head] = ["example", "kind", "layer", "head"].map((name) => $(`select[name=${name}]`, root));
-  const [queries, keys] = [$(".queries", root), $(".keys", root)], canvas = $("canvas", root), told = $(".readout", root);
+  const [queries, keys, map, told] = [".queries", ".keys", ".map", ".readout"].map((part) => $(part, root));
   let shown, asked = 0;
   const options = (select, names) => {
     const before = select.value;
@@ -367,9 +390,7 @@ function attention() {
     const at = (h) => raw.subarray((layer.value * heads + h) * size, (layer.value * heads + h + 1) * size);
     const chosen = head.value === "mean" ? numbers(heads, "").map(([h]) => at(Number(h))) : [at(Number(head.value))];
     const values = Array.from({ length: size }, (_, i) => chosen.reduce((sum, one) => sum + one[i], 0) / (255 * chosen.length));
-    const most = values.reduce((a, b) => Math.max(a, b), 1e-9);
-    shown = { values, shades: values.map((value) => value / most), rows, columns, found };
-    $(".darkest", root).textContent = `Rows look at columns; the strongest is ${(100 * most).toFixed(0)} %.`;
+    shown = { values, columns, rows, found, map: drawMap(map, values, found.queries, found.keys) };
     asked = Math.min(asked, rows - 1);
     const words = (place, texts, tag) => place.replaceChildren(...texts.map((text, i) => make(tag, { "data-i": i }, text || "␣")));
     words(queries, found.queries, "button");
@@ -380,20 +401,19 @@ function attention() {
 
   function look(number) {
     asked = number;
-    const row = shown.values.slice(number * shown.columns, (number + 1) * shown.columns), most = Math.max(...row, 1e-9);
+    const row = shown.values.slice(number * shown.columns, (number + 1) * shown.columns);
     $$("button", queries).forEach((button, i) => {
       button.setAttribute("aria-pressed", i === number);
       button.tabIndex = i === number ? 0 : -1;
     });
     $$("span", keys).forEach((span, i) => {
-      span.style.setProperty("--weight", row[i] / most);
+      span.style.setProperty("--weight", row[i]);
       span.title = `${(100 * row[i]).toFixed(1)} %`;
-      span.classList.toggle("strong", row[i] / most > 0.6);
     });
     const best = row.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).slice(0, 4);
-    told.textContent = `“${shown.found.queries[number]}” looks at ` +
+    told.textContent = `“${shown.found.queries[number]}” attends to ` +
       best.map(([weight, i]) => `“${shown.found.keys[i]}” ${(100 * weight).toFixed(0)} %`).join(", ");
-    paintCells(canvas, shown.shades, shown.rows, shown.columns);
+    shown.map.mark(number);
   }
 
   for (const select of [which, kind, layer, head]) select.addEventListener("input", choose);
@@ -406,13 +426,12 @@ function attention() {
     event.preventDefault();
     next.focus();
   });
-  canvas.addEventListener("pointermove", (event) => {
-    const box = canvas.getBoundingClientRect();
-    look(Math.min(shown.rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * shown.rows))));
+  map.addEventListener("pointermove", (event) => {
+    const row = shown.map.rowAt(event.clientY - map.getBoundingClientRect().top);
+    if (row >= 0 && row < shown.rows) look(row);
   });
   options(which, examples.map(({ title }, i) => [String(i), title]));
-  painted.push(() => look(asked));
-  choose();
+  painted.push(choose);
 }
 
 // The page ----------------------------------------------------------------------------------------------------------

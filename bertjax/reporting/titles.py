@@ -1,0 +1,118 @@
+"""Titles of metrics, their baselines, and whether a higher or a lower value is better."""
+
+from collections.abc import Collection
+
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+_TITLES = {
+    "loss": "Loss",
+    "masked_lm_loss": "Masked-LM loss",
+    "masked_lm_accuracy": "Masked-LM accuracy",
+    "causal_lm_loss": "Causal-LM loss",
+    "causal_lm_accuracy": "Causal-LM accuracy",
+    "next_sentence_loss": "Next-sentence loss",
+    "next_sentence_accuracy": "Next-sentence accuracy",
+    "f1": "F1",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+    "matthews_correlation": "Matthews correlation",
+    "exact": "Exact match",
+    "best_exact": "Exact match at the best threshold",
+    "best_f1": "F1 at the best threshold",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "nll": "Negative log-likelihood",
+    "rouge1": "ROUGE-1 F1",
+    "rouge2": "ROUGE-2 F1",
+    "rougeL": "ROUGE-L F1",
+    "rougeLsum": "ROUGE-L F1 of summaries",
+    "over_lead": "ROUGE-L gain over the lead sentences",
+    "step_seconds": "Seconds per step",
+    "data_wait_fraction": "Fraction of time waiting for data",
+    "save_wait_seconds": "Seconds waiting for checkpoints",
+}
+_BASELINES = {
+    "unigram": "unigram baseline",
+    "majority": "majority class",
+    "mean": "mean label",
+    "lead": "lead sentences",
+    "no_answer": "no answer",
+    "whole_text": "whole text",
+}
+# Words before or after the name of another metric.
+_BEFORE = {"HasAns_": "{}, answerable questions", "NoAns_": "{}, unanswerable questions", "f1_": "F1 of {}"}
+_AFTER = {
+    "_low": "{}, lower end of the 95 % interval",
+    "_high": "{}, upper end of the 95 % interval",
+    "_p": "{}, p-value",
+    "_thresh": "{}, threshold",
+}
+_NEUTRAL = ("_p", "_thresh", "total", "learning_rate", "gradient_norm")
+_LOWER = ("loss", "nll", "perplexity", "step_seconds", "wait_seconds", "wait_fraction", "spikes", "recompilations")
+_HIGHER = (
+    *("accuracy", "f1", "exact", "precision", "recall", "correlation", "pearson", "spearman"),
+    *("bleu", "chrf", "rouge", "over_lead", "tokens_per_second"),
+)
+
+
+def title(metric: str) -> str:
+    """The title of a metric without its split.
+
+    >>> title("masked_lm_loss"), title("HasAns_f1"), title("rouge1_low")
+    ('Masked-LM loss', 'F1, answerable questions', 'ROUGE-1 F1, lower end of the 95 % interval')
+    """
+    if metric in _TITLES:
+        return _TITLES[metric]
+    for end, text in _AFTER.items():
+        if metric.endswith(end):
+            return text.format(title(metric.removesuffix(end)))
+    for start, text in _BEFORE.items():
+        if metric.startswith(start):
+            rest = metric.removeprefix(start)
+            return text.format(rest if start == "f1_" else title(rest))
+    words = metric.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def direction(metric: str) -> str:
+    """ "lower" or "higher", whichever is better; "" if neither is.
+
+    >>> direction("perplexity"), direction("f1_PER"), direction("learning_rate")
+    ('lower', 'higher', '')
+    """
+    if metric.endswith(_NEUTRAL):
+        return ""
+    stem = metric.removesuffix("_low").removesuffix("_high")
+    if stem.endswith(_LOWER):
+        return "lower"
+    return "higher" if any(word in stem for word in _HIGHER) else ""
+
+
+def better(metric: str) -> str:
+    """ "lower is better", "higher is better", or ""."""
+    found = direction(metric)
+    return found and f"{found} is better"
+
+
+def of(name: str) -> dict[str, str]:
+    """The title of a metric, and its split and direction as "detail".
+
+    >>> of("valid/f1")
+    {'title': 'F1', 'detail': 'validation, higher is better'}
+    """
+    split, _, metric = name.partition("/")
+    return {"title": title(metric), "detail": ", ".join(filter(None, (SPLITS.get(split, split), better(metric))))}
+
+
+def baseline(name: str, metrics: Collection[str]) -> tuple[str, str] | None:
+    """The metric that a baseline is compared with, and the title of the baseline; None if there is none.
+
+    The name of the metric is the longest one that remains after consecutive words are removed from the name.
+
+    >>> baseline("masked_lm_unigram_loss", ["masked_lm_loss", "loss"])
+    ('masked_lm_loss', 'unigram baseline')
+    """
+    words = name.split("_")
+    spans = [(start, end) for end in range(1, len(words) + 1) for start in range(end) if end - start < len(words)]
+    left = {"_".join(words[:start] + words[end:]): "_".join(words[start:end]) for start, end in spans}
+    metric = max((each for each in left if each in metrics), key=len, default=None)
+    return None if metric is None else (metric, _BASELINES.get(left[metric], left[metric].replace("_", " ")))
