@@ -94,7 +94,8 @@ def _of_stage(stage: str, runs: Mapping[int, Run], allowed: int) -> Iterator[dic
         if place:
             metric, label = place
             of_runs = numbers if len(numbers) < len(runs) else [None]
-            found[metric]["lines"] += [{"run": run, "name": label, "value": _rounded(value)} for run in of_runs]
+            line = {"name": label, "value": _rounded(value), "is_bound": label == titles.BOUND}
+            found[metric]["lines"] += [{"run": run, **line} for run in of_runs]
     yield from found.values()
 
 
@@ -119,7 +120,7 @@ def _rank(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[bool, bool,
 
 def _panel(stage: str, metric: str, curves: Sequence[Mapping[str, Any]], allowed: int) -> dict[str, Any]:
     series = [{**curve, "points": [[x, _rounded(y)] for x, y in thinned(curve["points"], allowed)]} for curve in curves]
-    lines = [{"run": None, "name": "chance", "value": _CHANCE[metric]}] if metric in _CHANCE else []
+    lines = [{"run": None, "name": "chance", "value": _CHANCE[metric], "is_bound": False}] if metric in _CHANCE else []
     return {
         "stage": stage,
         "title": titles.title(metric),

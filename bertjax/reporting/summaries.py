@@ -33,7 +33,7 @@ def page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for record in itertools.chain(first, records):
         sample = record if "error" in record else view(record)
         yield f"<section>\n{template.render(sample=sample)}\n</section>\n"
-    yield "</html>\n"
+    yield "</body>\n</html>\n"
 
 
 def _check(record: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+BOUND = "oracle"  # the title of a baseline that is an upper bound
 _TITLES = {
     "loss": "Loss",
     "masked_lm_loss": "Masked-LM loss",
@@ -35,6 +36,7 @@ _BASELINES = {
     "majority": "majority class",
     "mean": "mean label",
     "lead": "lead sentences",
+    "oracle": BOUND,
     "no_answer": "no answer",
     "whole_text": "whole text",
 }

@@ -28,7 +28,7 @@ def main_metric(run: Run) -> _Main | None:
     found: dict[str, tuple[str, float]] = {}
     for level, value in run.levels().items():
         place = titles.baseline(level, names)
-        if place and place[1] != "oracle":
+        if place and place[1] != titles.BOUND:
             found.setdefault(f"valid/{place[0]}", (place[1], value))
     best = (run.config.get("checkpoint") or {}).get("best_metric")
     name = min(metrics, key=lambda name: (name not in found, name != best))

@@ -16,7 +16,6 @@ import websocket
 
 BINARY = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _SECONDS = 60
-# Without these, a headless browser has no pointer that hovers.
 _MOUSE = "--blink-settings=" + ",".join(
     ("primaryHoverType=2", "availableHoverTypes=2", "primaryPointerType=4", "availablePointerTypes=4")
 )
@@ -79,12 +78,10 @@ class Page:
         assert self._loaded, f"{path} does not load"
 
     def resize(self, width: int, height: int) -> None:
-        """Changes the size of the screen; below 600 it is a phone's, with a touch screen."""
-        is_phone = width < 600
+        """Changes the size of the screen; below 600 it is a phone's."""
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
-        self.call("Emulation.setTouchEmulationEnabled", enabled=is_phone)
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression of JavaScript, which may be a promise."""
@@ -145,13 +142,18 @@ class Page:
 
 
 @contextlib.contextmanager
-def browser() -> Iterator[Page]:
-    """A tab of a browser of its own, which knows no network."""
+def browser(has_mouse: bool = False) -> Iterator[Page]:
+    """A tab of a browser of its own, which knows no network; for media queries it has a mouse, or no pointer."""
     assert BINARY, "no Chromium"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
         flags += ["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
-        flags += [_MOUSE, f"--user-data-dir={home}", "--remote-debugging-port=0", "about:blank"]
+        flags += [
+            *([_MOUSE] if has_mouse else []),
+            f"--user-data-dir={home}",
+            "--remote-debugging-port=0",
+            "about:blank",
+        ]
         process = subprocess.Popen([BINARY, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             yield Page(_address(Path(home) / "DevToolsActivePort"))

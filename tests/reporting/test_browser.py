@@ -170,16 +170,17 @@ def test_the_theme_changes(opened, make_run):
     assert tab.evaluate(paper) != before
 
 
-def test_buttons_of_a_chart_appear_on_hover_and_focus(opened, make_run):
-    tab = opened(whole.run(make_run))
+def test_buttons_of_a_chart_appear_on_hover_and_focus(make_run):
     opacity = f"getComputedStyle(document.querySelector('{_LOSS} .buttons')).opacity"
-    wait(tab, f"{opacity} === '0'")
-    tab.hover(f"{_LOSS} .plot")
-    wait(tab, f"{opacity} === '1'")
-    tab.hover("h1")
-    wait(tab, f"{opacity} === '0'")
-    tab.evaluate(f"document.querySelector('{_LOSS} .buttons button').focus()")
-    wait(tab, f"{opacity} === '1'")
+    with browser(has_mouse=True) as tab:
+        tab.open(page.write(whole.run(make_run)))
+        wait(tab, f"document.querySelector('{_LOSS} svg') && {opacity} === '0'")
+        tab.hover(f"{_LOSS} .plot")
+        wait(tab, f"{opacity} === '1'")
+        tab.hover("h1")
+        wait(tab, f"{opacity} === '0'")
+        tab.evaluate(f"document.querySelector('{_LOSS} .buttons button').focus()")
+        wait(tab, f"{opacity} === '1'")
 
 
 def summary_page(folder):

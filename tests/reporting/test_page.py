@@ -148,8 +148,10 @@ def test_the_curves_have_their_points_and_levels(make_run):
     assert loss["better"] == "lower is better"
     points = {one["split"]: one["points"] for one in loss["series"]}
     assert points == {"train": [[100, 6.5], [200, 5.5]], "valid": [[100, 6.0], [200, 5.0]]}
-    assert loss["lines"] == [{"run": None, "name": "unigram baseline", "value": 6.0}]
-    assert panels["Next-sentence accuracy"]["lines"] == [{"run": None, "name": "chance", "value": 0.5}]
+    assert loss["lines"] == [{"run": None, "name": "unigram baseline", "value": 6.0, "is_bound": False}]
+    assert panels["Next-sentence accuracy"]["lines"] == [
+        {"run": None, "name": "chance", "value": 0.5, "is_bound": False}
+    ]
     assert not any("unigram" in title for title in panels)
     assert found["runs"][0]["axes"]["tokens"] == [[0, 0.0], [100, 1e5], [200, 2e5]]
     assert found["runs"][0]["axes"]["hours"][-1] == [200, pytest.approx(400 / 3600, rel=1e-4)]

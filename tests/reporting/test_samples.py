@@ -173,8 +173,10 @@ def test_curves_of_a_sweep_are_parted_by_stages_and_colored_by_rows(make_run):
     assert {run["run"] for run in drawn["train", "Masked-LM loss"]["series"]} == {0, 2}
     assert {run["run"] for run in drawn["task", "Loss"]["series"]} == {1, 3, 4}
     # What is known of all runs of a stage is one line.
-    assert drawn["train", "Masked-LM loss"]["lines"] == [{"run": None, "name": "unigram baseline", "value": 6.0}]
-    assert drawn["task", "F1"]["lines"] == [{"run": None, "name": "lead sentences", "value": 1.0}]
+    assert drawn["train", "Masked-LM loss"]["lines"] == [
+        {"run": None, "name": "unigram baseline", "value": 6.0, "is_bound": False}
+    ]
+    assert drawn["task", "F1"]["lines"] == [{"run": None, "name": "lead sentences", "value": 1.0, "is_bound": False}]
 
 
 def test_several_seeds_are_one_page(make_run):

@@ -119,7 +119,7 @@ class Chart {
       return this.place.replaceChildren("Nothing to draw on this axis.");
     }
     this.whole = extent(xs);
-    if (this.whole[0] === this.whole[1]) this.whole[1] += 1;
+    if (this.whole[0] === this.whole[1]) this.whole = this.whole[0] ? [0, this.whole[0]] : [0, 1];
     const holder = make("div", { "aria-hidden": "true" });
     const options = { mode: "vega", renderer: "svg", actions: false, tooltip: false, hover: false, defaultStyle: false };
     const { view } = await vegaEmbed(holder, this.spec(curves, lines), options);
@@ -133,7 +133,8 @@ class Chart {
   domains() {
     const [low, high] = this.window ?? this.whole, { curves, lines } = this.drawn, { log } = this.controls;
     const seen = curves.flatMap(({ points }) => points.filter(([x, y]) => y !== null && x >= low && x <= high).map(([, y]) => y));
-    const ys = [...seen, ...(this.window && seen.length ? [] : lines.map(({ value }) => value))];
+    // A far upper bound would leave the curves little space.
+    const ys = [...seen, ...(this.window && seen.length ? [] : lines.filter(({ is_bound }) => !is_bound).map(({ value }) => value))];
     let [bottom, top] = ys.length ? extent(ys) : [1, 2];
     if (log && bottom === top) [bottom, top] = [bottom / 2, top * 2];
     const room = log ? 0 : 0.05 * (top - bottom || Math.abs(top) || 1);
@@ -147,7 +148,7 @@ class Chart {
       labelFont: font, titleFont: font, titleFontWeight: "normal", labelFontSize: 11, tickCount: 5 };
     const styles = curves.map(({ style }) => style);
     const values = curves.flatMap(({ points }, s) => points.map(([x, y]) => ({ x, y, s, size: points.length > 1 ? 14 : 70 })));
-    const levels = lines.map(({ run, name, value }) => ({ name, value, color: run === null || this.runs.length < 2 ? ink : rowColor(this.row(run)) }));
+    const levels = lines.map(({ run, name, value }) => ({ text: `${name} ${figure(value)}`, value, color: run === null || this.runs.length < 2 ? ink : rowColor(this.row(run)) }));
     const style = (name) => ({ signal: `styles[datum.s].${name}` });
     const log = this.controls.log, title = this.panel.axis ?? { step: "step", tokens: "tokens, padding and sources aside", hours: "hours" }[this.controls.axis];
     return {
@@ -156,7 +157,7 @@ class Chart {
         { name: "brush", value: [0, 0] }, { name: "at", value: -1 }],
       data: [{ name: "points", values }, { name: "levels", values: levels }],
       scales: [
-        { name: "x", type: this.panel.log ? "log" : "linear", domain: { signal: "xd" }, range: "width", zero: false, nice: false, ...(this.panel.log ? { base: 2 } : {}) },
+        { name: "x", type: this.panel.log ? "log" : "linear", domain: { signal: "xd" }, range: "width", padding: 6, zero: false, nice: false, ...(this.panel.log ? { base: 2 } : {}) },
         { name: "y", type: log ? "log" : "linear", domain: { signal: "yd" }, range: "height", zero: false, nice: false },
       ],
       axes: [
@@ -170,7 +171,7 @@ class Chart {
             y: { scale: "y", field: "value" }, stroke: { field: "color" }, strokeDash: { value: [2, 3] } } } },
           { type: "text", from: { data: "levels" }, encode: { update: { x: { signal: "width - 4" }, align: { value: "right" },
             y: { signal: "scale('y', datum.value) + (scale('y', datum.value) < 16 ? 12 : -4)" }, fontSize: { value: 11 }, fill: { field: "color" },
-            font: { value: font }, text: { field: "name" } } } },
+            font: { value: font }, text: { field: "text" } } } },
           { type: "group", from: { facet: { name: "curve", data: "points", groupby: "s" } }, marks: [
             { type: "line", from: { data: "curve" }, encode: { update: { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" },
               defined: { signal: "isValid(datum.y)" }, stroke: style("color"), strokeWidth: style("width"),
@@ -251,11 +252,12 @@ class Chart {
       const finite = points.filter(([, y]) => y !== null);
       return finite.length ? { label, style, point: finite.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a)) } : null;
     });
+    const bounds = this.drawn.lines.filter(({ is_bound }) => is_bound).map(({ name, value }) => make("span", {}, `${name} ${figure(value)}`));
     this.readout.replaceChildren(...near.filter(Boolean).slice(0, 8).map(({ label, style, point }) => {
       const span = make("span", {}, `${label} ${figure(point[1])} at ${figure(point[0])}`);
       span.style.borderColor = style.color;
       return span;
-    }));
+    }), ...bounds);
   }
 }
 
@@ -346,7 +348,7 @@ const svg = (tag, attributes, text = "") => {
   element.textContent = text;
   return element;
 };
-const short = (token) => (token.length > 12 ? token.slice(0, 11) + "…" : token || "␣");
+const short = (token) => (token.length > 12 ? token.slice(0, 11) + "…" : token.trim() || "␣");
 
 // The weights of all queries: a row for each, with as many labels as there is room for.
 function drawMap(place, values, queries, keys) {
@@ -392,7 +394,7 @@ function attention() {
     const values = Array.from({ length: size }, (_, i) => chosen.reduce((sum, one) => sum + one[i], 0) / (255 * chosen.length));
     shown = { values, columns, rows, found, map: drawMap(map, values, found.queries, found.keys) };
     asked = Math.min(asked, rows - 1);
-    const words = (place, texts, tag) => place.replaceChildren(...texts.map((text, i) => make(tag, { "data-i": i }, text || "␣")));
+    const words = (place, texts, tag) => place.replaceChildren(...texts.map((text, i) => make(tag, { "data-i": i }, text.trim() || "␣")));
     words(queries, found.queries, "button");
     words(keys, found.keys, "span");
     $$("button", queries).forEach((button) => (button.type = "button"));
