@@ -219,7 +219,16 @@ def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
 
 def run() -> None:
     """Runs the command line; the console command `bertjax` calls it."""
+    if Path(sys.argv[0]).suffix != ".py":
+        _describe_command()
     app.run(main, flags_parser=_parse_flags)
+
+
+def _describe_command() -> None:
+    """Makes --help of the console command print the docstring and the flags of this file."""
+    sys.modules["__main__"].__doc__ = str(__doc__).replace("python launch.py", "bertjax")
+    for flag in flags.FLAGS.get_flags_for_module(__name__):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
 if __name__ == "__main__":
