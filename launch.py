@@ -12,7 +12,6 @@ python launch.py --mode=export --workdir=runs/demo --output=FOLDER
 
 import contextlib
 import gc
-import importlib
 import json
 import re
 import sys
@@ -25,6 +24,7 @@ from ml_collections import config_flags
 
 from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
+from bertjax.experiments import find
 from bertjax.files import with_packaged
 from bertjax.progress import show_lines
 
@@ -105,13 +105,13 @@ def _run(mode: str) -> int:
         overrides = config_flags.get_override_values(flags.FLAGS["config"])
     request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started, **pages)
     if _SWEEP.value is None and _SEEDS.value is None:
-        return modes.run(request, given, _experiment).value
+        return modes.run(request, given, find).value
     from bertjax import sweeps
 
     if _SWEEP.value is not None:
         options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value)
-        return sweeps.run(request, given, options, _load, _experiment).value
-    return sweeps.train_seeds(request, given, _experiment, _SEEDS.value, tuple(request.overrides)).value
+        return sweeps.run(request, given, options, _load, find).value
+    return sweeps.train_seeds(request, given, find, _SEEDS.value, tuple(request.overrides)).value
 
 
 def _drawer(mode: str, path: Path) -> Callable[..., None]:
@@ -139,11 +139,6 @@ def _configs() -> list[str]:
     """Returns the names of the config files."""
     paths = sorted(Path(__file__).with_name("configs").glob("*.py"))
     return [path.stem for path in paths if "\ndef get_config(" in path.read_text()]
-
-
-def _experiment(name: str) -> Any:
-    names = tuple(sorted(path.stem for path in Path(__file__).with_name("experiments").glob("[a-z]*.py")))
-    return importlib.import_module(f"bertjax.experiments.{choice(name, names, 'experiment')}")
 
 
 def _load(arguments: Sequence[str]) -> dict[str, Any]:

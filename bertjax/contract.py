@@ -4,6 +4,7 @@ These packages depend on no specific task, and tasks do not depend on the mesh.
 """
 
 import abc
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from flax import linen as nn
 from jaxtyping import Int64
+
+from bertjax.errors import UserError
 
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 Params = Any  # a nested dict of float32 arrays
@@ -81,6 +85,16 @@ class Predicts(abc.ABC):
     open_folder: Callable[[Path], AbstractContextManager[Callable[[Mapping[str, Any]], object]]] | None = None
     attention: Callable[[Params, Example, Sequence[Output]], Mapping[str, Attended]] | None = None
 
+    @property
+    @abc.abstractmethod
+    def model(self) -> nn.Module:
+        """The Linen module."""
+
+    @property
+    @abc.abstractmethod
+    def tokenizer(self) -> Any:
+        """The tokenizer, with the vocabulary; of a translation model a pair of vocabularies, source and target."""
+
     @abc.abstractmethod
     def init(self, rng: jax.Array) -> Params:
         """Returns fresh parameters. Pure and reads no file, so that it works under `jax.eval_shape` and `jit`."""
@@ -110,6 +124,16 @@ class Predicts(abc.ABC):
         """Yields the examples of a table, other file format or folder; returns None for lines that `examples` reads."""
         return None
 
+    def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
+        """Yields an example for each Python object, for `bertjax.load`.
+
+        Default: texts, or tuples of texts that stand for lines with tabs; then as `examples`.
+
+        Raises:
+          UserError: as `examples`; or for an object of another type.
+        """
+        return self.examples(map(_line, inputs, itertools.count(1)))
+
     @abc.abstractmethod
     def predict_lengths(self) -> Sequence[int]:
         """The lengths that rows are padded to, ascending. Each is one compiled program."""
@@ -130,6 +154,14 @@ class Predicts(abc.ABC):
           example: an example.
           outputs: the outputs of its rows, still padded.
         """
+
+
+def _line(value: Any, number: int) -> str:
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
+        return "\t".join(texts)
+    got, expected = f"an object of type {type(value).__name__}", "a text (str), or a tuple of texts"
+    raise UserError(f"input {number}", got=got, expected=expected, fix="convert it")
 
 
 class Facts(abc.ABC):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabulary_config import VocabularyConfig
+from bertjax.errors import UserError
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
@@ -184,6 +186,14 @@ class QuestionAnswering(BertTask[Config]):
         make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._spans)
         return inputs.examples(parse_questions("\n".join(lines), bad_rows), make, bad_rows)
 
+    def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
+        """An example for each {"question": ..., "context": ...}, optionally with "id"; see `Predicts.examples_in`.
+
+        Default ids are the numbers from 1 on.
+        """
+        articles = [_as_article(each, number) for number, each in enumerate(inputs, start=1)]
+        return self.examples(iter([json.dumps({"data": articles})]))
+
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The start and end logits of each token, [B, S]."""
         return self._logits(params, batch, None)._asdict()
@@ -226,6 +236,21 @@ class QuestionAnswering(BertTask[Config]):
         """The start and end logits, with padding masked."""
         logits = self.apply(params, batch, rng)
         return SpanLogits(*(mask_logits(each, batch["segment_ids"] != 0) for each in logits))
+
+
+def _as_article(value: Any, number: int) -> dict[str, Any]:
+    """An article of a SQuAD file with one question."""
+    if not isinstance(value, Mapping) or not {"question", "context"} <= value.keys():
+        raise UserError(
+            f"input {number}",
+            got=f"{sorted(map(str, value))}"
+            if isinstance(value, Mapping)
+            else f"an object of type {type(value).__name__}",
+            expected='a dict with "question" and "context"',
+            fix="convert it",
+        )
+    question = {"id": str(value.get("id", number)), "question": value["question"]}
+    return {"paragraphs": [{"context": value["context"], "qas": [question]}]}
 
 
 build_task = QuestionAnswering

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from bertjax.config import Count, Seed, Size, build, build_all, each, one_of
 from bertjax.contract import Attended, Batch, Data, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
@@ -303,6 +304,16 @@ class Translation(Task):
         self._encoding = Encoding.of(config, facts)
         self._encoder, self._decoding = self._encoding.encoder, self._encoding.decoding
         self._ids = translators.target_ids(config.start_token, facts.vocabularies.target)
+
+    @property
+    def model(self) -> nn.Module:
+        """See `Predicts.model`."""
+        return self._model
+
+    @property
+    def tokenizer(self) -> Vocabularies:
+        """See `Predicts.tokenizer`."""
+        return self._facts.vocabularies
 
     def init(self, rng: jax.Array) -> Params:
         """See `Task.init`."""

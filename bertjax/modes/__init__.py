@@ -49,22 +49,22 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
 
 def _use(request: Request, resolved: Resolved) -> None:
     """Predicts or exports, which start faster without the modules of training."""
+    from bertjax.model import Model
     from bertjax.modes import predictions
     from bertjax.modes.predict import predict
     from bertjax.runs.checkpoints import digest
-    from bertjax.training.inference import Inference
 
     used = resolved.of_folder(request.run or Path(resolved.config["init_from"]))
-    runner = Inference(used.task, used.settings, request.run, request.checkpoint)
+    model = Model(used.task, used.settings, used.config, request.run, request.checkpoint)
     if request.mode == "export":
-        runner.export(Path(request.output))
+        model.export(Path(request.output))
         return
 
     def fingerprint(form: str) -> str:
         weights = digest(request.run, request.checkpoint) if request.run else ""
         return predictions.fingerprint({**used.config, "form": form}, weights, request.input)
 
-    predict(used.task, runner, request.input, request.output, request.format, fingerprint, request.render, request.draw)
+    predict(model, request.input, request.output, request.format, fingerprint, request.render, request.draw)
 
 
 def _train_or_score(request: Request, resolved: Resolved) -> Outcome:

@@ -31,12 +31,12 @@ _ALWAYS = (
 )
 
 
-def override(config: Mapping[str, Any], overrides: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
+def override(config: Mapping[str, Any], overrides: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
     """Returns a run's config with the values that the command line sets.
 
     Args:
       config: the run's config.
-      overrides: values as written on the command line, by dotted key.
+      overrides: values by dotted key. A str is parsed as on the command line.
       free: the experiment's keys that may differ after training. A key includes all keys below it.
     Raises:
       UserError: for a key that may not differ.
@@ -136,9 +136,9 @@ def _is_below(key: str, prefixes: Sequence[str]) -> bool:
     return any(f"{key}.".startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def _parsed(written: str, before: Any) -> Any:
+def _parsed(written: Any, before: Any) -> Any:
     """The value of a flag: a string if the key holds one, otherwise a Python literal if it parses."""
-    if isinstance(before, str):
+    if not isinstance(written, str) or isinstance(before, str):
         return written
     if written.lower() in ("true", "false"):
         return written.lower() == "true"

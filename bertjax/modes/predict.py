@@ -10,9 +10,9 @@ from typing import Any
 from bertjax import distributed
 from bertjax.contract import BadInput, Example, Predicts
 from bertjax.errors import UserError
+from bertjax.model import Model
 from bertjax.modes import predictions, streams
 from bertjax.progress import track
-from bertjax.training import inference
 
 _log = logging.getLogger(__name__)
 
@@ -20,20 +20,18 @@ _FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html"}  # of prediction
 
 
 def predict(
-    task: Predicts,
-    runner: inference.Inference,
+    model: Model,
     source: str,
     output: str,
     form: str,
     fingerprint: Callable[[str], str],
-    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]],
+    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None,
     draw: Callable[..., None] | None,
 ) -> None:
     """Writes a record for each input.
 
     Args:
-      task: the task.
-      runner: the task with its parameters.
+      model: the model.
       source: a file, a folder or "-"; see `Request.input`.
       output: see `Request`.
       form: see `Request.format`.
@@ -43,29 +41,31 @@ def predict(
     Raises:
       UserError: bad input, or an output or a form that the task does not have.
     """
+    task = model.task
     if draw and not task.attention:
         got, expected = "a task without pictures of attention", "one that has them, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="leave it out")
     _check_input(task, source)
-    examples, is_writer = _examples(task, runner, source, draw), distributed.is_first_process()
+    examples, is_writer = _examples(model, source, draw), distributed.is_first_process()
     if task.official and output.endswith(".json"):
-        good = (record for record in runner.records(examples) if "error" not in record)
+        good = (record for record in model.records(examples) if "error" not in record)
         with streams.open_output(output, is_writer) as file:
             file.write(streams.json_line(task.official(good)))
         return
     if task.open_folder and (output.endswith("/") or Path(output).is_dir()):
         with _open_folder(task.open_folder, Path(output)) as take:
-            for record in runner.records(examples):
+            for record in model.records(examples):
                 take(record)
         return
     form = form or _FORMS.get(Path(output).suffix, "")
     if form == "html":
+        assert render
         with streams.open_output(output, is_writer) as file:
-            file.writelines(render(runner.records(examples)))
+            file.writelines(render(model.records(examples)))
         return
     write_line = _line_writer(task, form)
     with predictions.open_lines(output, is_writer, fingerprint(form)) as (file, done):
-        for record in runner.records(examples, done):
+        for record in model.records(examples, done):
             file.write(write_line(record))
 
 
@@ -98,24 +98,22 @@ def _found(task: Predicts, source: str) -> Iterator[Example]:
     return of_file or task.examples(streams.read_lines(source))
 
 
-def _examples(
-    task: Predicts, runner: inference.Inference, source: str, draw: Callable[..., None] | None
-) -> Iterator[Example]:
+def _examples(model: Model, source: str, draw: Callable[..., None] | None) -> Iterator[Example]:
     """Yields the examples in the input with progress, and logs how many are bad; with --plot, draws each first."""
     count = bad = 0
-    for example in track(_found(task, source), "predicting", "examples"):
+    for example in track(_found(model.task, source), "predicting", "examples"):
         count += 1
         bad += isinstance(example.source, BadInput)
         if draw:
-            _draw(draw, runner, count, example)
+            _draw(draw, model, count, example)
         yield example
     if bad:
         _log.warning("%d of %d inputs are bad: their records have an error instead of a prediction", bad, count)
 
 
-def _draw(draw: Callable[..., None], runner: inference.Inference, number: int, example: Example) -> None:
+def _draw(draw: Callable[..., None], model: Model, number: int, example: Example) -> None:
     """Draws what the words of an example looked at, if it has one row."""
-    kinds = runner.attention(example)
+    kinds = model.attention(example)
     if kinds is not None and not kinds:
         got, expected = "a model without attention", "one that has it"
         fix = "leave it out, or train one with it: a recurrent one by --config.model.attention=additive"

@@ -48,20 +48,20 @@ class Request:
     """
 
     mode: str
-    workdir: str
-    input: str
-    output: str
-    format: str
-    checkpoint: str
-    draw: Callable[..., None] | None
-    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]]
-    report: Callable[[Path], Path] | None
-    program: Path
-    overrides: Mapping[str, Any]
-    started: Mapping[str, Any]
-    topology: str
-    plan_search: bool
-    profile: str
+    workdir: str = ""
+    input: str = "-"
+    output: str = "-"
+    format: str = ""
+    checkpoint: str = "final"
+    draw: Callable[..., None] | None = None
+    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None = None
+    report: Callable[[Path], Path] | None = None
+    program: Path = Path("launch.py")
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    started: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    topology: str = ""
+    plan_search: bool = False
+    profile: str = ""
 
     @property
     def run(self) -> Path | None:

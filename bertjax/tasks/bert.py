@@ -142,6 +142,16 @@ class BertPredicts(Predicts, Generic[C]):
         self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
         self._model_config, self._model = bert, model
 
+    @property
+    def model(self) -> nn.Module:
+        """See `Predicts.model`."""
+        return self._model
+
+    @property
+    def tokenizer(self) -> WordPiece:
+        """See `Predicts.tokenizer`."""
+        return self._tokenizer
+
     def init(self, rng: jax.Array) -> Params:
         """See `Predicts.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)

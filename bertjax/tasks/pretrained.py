@@ -20,6 +20,7 @@ from bertjax.data.text.vocabularies import states_casing
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, google, huggingface, json_files, presumm
 from bertjax.runs import checkpoints
+from bertjax.tasks.folders import not_found
 
 _log = logging.getLogger(__name__)
 
@@ -90,13 +91,7 @@ def describe(folder: Path) -> Pretrained:
     if google.find(folder):
         model, num_classes = google.read_config(folder), google.count_classes(folder)
         return Pretrained(_chosen(model), google.lowercase(folder), (), {}, {}, num_classes)
-    raise UserError(
-        f"config key init_from={folder}",
-        got="no checkpoint, config.json or bert_config.json" if folder.exists() else "no such folder",
-        expected="a run of ours, a folder with config.json, weights and vocabulary, a checkpoint of google-research, "
-        "or a .pt of PreSumm",
-        fix="correct the path",
-    )
+    raise not_found(folder)
 
 
 def resolve(

@@ -318,6 +318,11 @@ class SummarizationTask(BertTask[C]):
         bad_rows = BadRows(self._parts.articles.on_bad_row)
         return self._examples(articles.read(path, "--input", self._parts.articles, bad_rows), bad_rows)
 
+    def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
+        """One example per text, whose lines are those of a text file; see `Predicts.examples_in`."""
+        bad_rows = BadRows(self._parts.articles.on_bad_row)
+        return self._examples(articles.parse_each(inputs, self._parts.articles, bad_rows), bad_rows)
+
     def _examples(self, found: Iterator[Article], bad_rows: BadRows) -> Iterator[Example]:
         return self._encoding.counted(inputs.examples(found, self._example, bad_rows))
 

@@ -187,7 +187,10 @@ class Inference:
     """A trained task: its parameters, on the mesh.
 
     Attributes:
-      checkpoint: which of the run's they are, or "" of published weights.
+      task: the task.
+      params: the parameters.
+      mesh: the devices.
+      checkpoint: the steps of the run's checkpoint; "" for published weights.
     """
 
     def __init__(self, task: Predicts, config: InferenceConfig, workdir: Path | None, checkpoint: str) -> None:
@@ -196,8 +199,8 @@ class Inference:
             got, expected = f"{checkpoint!r}, and no --workdir", "a run in --workdir to choose among the checkpoints of"
             fix = "leave it out: a run in init_from gives those of its checkpoint.final"
             raise UserError("--checkpoint", got=got, expected=expected, fix=fix)
-        self._task, self._config = task, config
-        mesh = sharding.make_mesh(config.mesh, jax.devices())
+        self.task, self._config = task, config
+        self.mesh = mesh = sharding.make_mesh(config.mesh, jax.devices())
         self._predictor = Predictor(task, mesh)
         self.checkpoint = "" if workdir is None else checkpoint_name(workdir, checkpoint)
         shapes = jax.eval_shape(task.init, jax.random.key(0))
@@ -206,50 +209,50 @@ class Inference:
             fresh = jax.jit(task.init, out_shardings=shardings)(jax.random.key(0))
             started = task.warm_start(fresh)
             _check_all_read(fresh, started)
-            self._params = jax.device_put(started, shardings)
+            self.params = jax.device_put(started, shardings)
         else:
-            self._params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
+            self.params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """The metrics of the held-out split, and its baselines."""
         config = self._config
-        assert isinstance(self._task, Task) and isinstance(config, TrainingConfig), "not of a task that only predicts"
-        evaluation = Evaluation(self._task, self._predictor, config.batch_size, config.accumulation_steps)
-        scores = evaluation(self._params, data, lambda: False)
+        assert isinstance(self.task, Task) and isinstance(config, TrainingConfig), "not of a task that only predicts"
+        evaluation = Evaluation(self.task, self._predictor, config.batch_size, config.accumulation_steps)
+        scores = evaluation(self.params, data, lambda: False)
         assert scores is not None
         return {**scores, **data.baselines(), **self.test(data)}
 
     def test(self, data: Data) -> dict[str, float]:
         """The figures of the test split, as "test/NAME"; none without one."""
-        assert isinstance(self._task, Task), "not of a task that only predicts"
-        results = list(self._predictor(self._params, data.tested()))
-        scores = self._task.score(results) if results else {}
+        assert isinstance(self.task, Task), "not of a task that only predicts"
+        results = list(self._predictor(self.params, data.tested()))
+        scores = self.task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
     def records(self, examples: Iterable[Example], done: int = 0) -> Iterator[Mapping[str, Any]]:
         """A record for each example, in order, but for the first `done` of them."""
-        for example, outputs in self._predictor(self._params, examples, done):
+        for example, outputs in self._predictor(self.params, examples, done):
             is_bad = isinstance(example.source, BadInput)
-            yield {"error": example.source.error} if is_bad else self._task.record(example, outputs)
+            yield {"error": example.source.error} if is_bad else self.task.record(example, outputs)
 
     def attention(self, example: Example) -> Mapping[str, Attended] | None:
         """What the words of an example looked at; None for one of no row or of several."""
-        ((_, outputs),) = self._predictor(self._params, [example])
-        attend = self._task.attention
+        ((_, outputs),) = self._predictor(self.params, [example])
+        attend = self.task.attention
         assert attend, "not of a task without attention"
-        return attend(self._params, example, outputs) if len(outputs) == 1 else None
+        return attend(self.params, example, outputs) if len(outputs) == 1 else None
 
     def samples(self, data: Data, count: int) -> Iterator[Mapping[str, Any]]:
         """What the task shows of `count` held-out examples."""
-        assert isinstance(self._task, Task), "not of a task that only predicts"
+        assert isinstance(self.task, Task), "not of a task that only predicts"
 
         def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
-            return self._predictor(self._params, itertools.islice(examples, count))
+            return self._predictor(self.params, itertools.islice(examples, count))
 
-        return self._task.samples(self._params, data, infer)
+        return self.task.samples(self.params, data, infer)
 
     def export(self, folder: Path) -> None:
         """Writes the published form; parameters that are split over processes are gathered first."""
-        assert isinstance(self._task, Task), "not of a task that only predicts"
-        task, params = self._task, multihost_utils.process_allgather(self._params, tiled=True)
+        assert isinstance(self.task, Task), "not of a task that only predicts"
+        task, params = self.task, multihost_utils.process_allgather(self.params, tiled=True)
         distributed.on_first_process(lambda: task.export(params, folder))

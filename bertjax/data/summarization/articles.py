@@ -165,15 +165,32 @@ def parse(texts: Iterable[str], config: ArticlesConfig, bad_rows: BadRows) -> It
     Raises:
       UserError: a bad article, with its line; or no article at all.
     """
-    numbered: Iterable[tuple[int, Sequence[str]]] = enumerate(([text] for text in texts), start=1)
-    if config.layout == "file":
-        numbered = [(1, list(texts))]
-    stored = bad_rows.sift(itertools.starmap(_of_lines, numbered))
+    bodies = [list(texts)] if config.layout == "file" else ([text] for text in texts)
+    return _parsed(bodies, config, bad_rows)
+
+
+def parse_each(texts: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
+    """Yields the article in each text.
+
+    Args:
+      texts: the texts, each with any number of lines.
+      config: how they are read; `layout` is ignored.
+      bad_rows: what to do with a bad article. An object that is not a str is one.
+    Raises:
+      UserError: for a bad article, with its number; or if there are no texts.
+    """
+    return _parsed((text.splitlines() if isinstance(text, str) else text for text in texts), config, bad_rows)
+
+
+def _parsed(bodies: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
+    stored = bad_rows.sift(itertools.starmap(_of_lines, enumerate(bodies, start=1)))
     return _to_summarize(stored, "input", config, bad_rows)
 
 
-def _of_lines(number: int, body: Sequence[str]) -> Stored:
+def _of_lines(number: int, body: Any) -> Stored:
     where = f"input line {number}"
+    if not isinstance(body, list):
+        raise RowError(where, f"an object of type {type(body).__name__}", "a text (str)", "convert it")
     for offset, line in enumerate(body):
         check_text(line, f"input line {number + offset}")
     return Stored(str(number), tuple(map(str.strip, body)), False, None, None, where)

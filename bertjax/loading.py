@@ -1,0 +1,79 @@
+"""`bertjax.load`: published weights or a trained run as a Python object.
+
+Imports JAX only when it is called, so that `import bertjax` is fast and starts no device.
+"""
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertjax.model import Model
+
+# The variant of an experiment's config file that serves published weights; "" where it is not listed.
+_VARIANTS = {"features": "sentence"}
+
+
+def load(
+    folder: str | os.PathLike[str],
+    experiment: str = "",
+    *,
+    checkpoint: str = "final",
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> "Model":
+    """Loads a model.
+
+    >>> bert = load("bert-base-uncased")  # doctest: +SKIP
+    >>> bert.predict(["Paris is the [MASK] of France."])  # doctest: +SKIP
+    >>> load("runs/news", config={"decoding.beam_size": 8}).predict([article])  # doctest: +SKIP
+
+    Args:
+      folder: everything that the config key `init_from` accepts: a run, a folder of transformers, of
+        sentence-transformers or of Marian, a checkpoint of google-research/bert, or a .pt file of PreSumm.
+      experiment: the task, a name in `experiments/`. Default: the task that the run or the weights were trained for;
+        "features" for an encoder without a head.
+      checkpoint: which checkpoint of a run, as the flag `--checkpoint`.
+      config: config keys and values that differ from those of the run, or from the defaults of
+        `configs/<experiment>.py` for published weights.
+    Raises:
+      UserError: for a folder that does not exist, holds no model or lacks weights of the task, and for invalid config
+        keys or values.
+    """
+    from bertjax import modes
+    from bertjax.experiments import find
+    from bertjax.model import Model
+    from bertjax.tasks import folders
+    from bertjax.training import platforms
+
+    platforms.leave_out_tpu()
+    path = Path(folder)
+    found = folders.describe(path)
+    is_run = found.is_run and experiment in ("", found.experiment)
+    name = experiment or found.experiment
+    given = None if is_run else _config(name, {**found.settings, **config, "init_from": str(path)})
+    workdir = str(path) if is_run else ""
+    request = modes.Request(mode="predict", workdir=workdir, checkpoint=checkpoint, overrides=config)
+    resolved = modes.resolve(request, given, find)
+    used = resolved.of_folder(path)
+    return Model(used.task, used.settings, used.config, path if is_run else None, checkpoint)
+
+
+def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a file in `configs/` with other values, by dotted key."""
+    from bertjax.config import choice
+    from bertjax.experiments import names
+
+    name = choice(experiment, names(), "experiment")
+    tree = importlib.import_module(f"bertjax.configs.{name}").get_config(_VARIANTS.get(name, ""))
+    config: dict[str, Any] = json.loads(tree.to_json())
+    for key, value in values.items():
+        *path, last = key.split(".")
+        subtree = config
+        for part in path:
+            subtree = subtree.setdefault(part, {})
+        subtree[last] = value
+    return config

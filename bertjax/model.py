@@ -1,0 +1,157 @@
+"""A model that is ready to predict: what `bertjax.load` returns."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Float32
+
+from bertjax.contract import Example, Params, Predicts
+from bertjax.errors import UserError
+from bertjax.progress import track
+from bertjax.training.config import InferenceConfig
+from bertjax.training.inference import Inference, Predictor
+
+
+class _Encoder(NamedTuple):
+    task: Predicts
+    params: Params
+    predictor: Predictor
+
+
+class Model(Inference):
+    """A task with its parameters and its config. `Inference` documents the attributes `task`, `params` and `mesh`.
+
+    Inputs are sorted by length and padded to a few lengths, each of which is compiled once. Results have the order of
+    the inputs.
+
+    Attributes:
+      config: the complete config, as in config.json of a run.
+    """
+
+    def __init__(
+        self,
+        task: Predicts,
+        settings: InferenceConfig,
+        config: Mapping[str, Any],
+        workdir: Path | None,
+        checkpoint: str,
+    ) -> None:
+        """Reads the parameters.
+
+        Args:
+          task: the task.
+          settings: the settings that `config` has for all experiments.
+          config: the complete config.
+          workdir: a run; None for the weights in `init_from`.
+          checkpoint: which checkpoint of the run; "final" without a run.
+        """
+        super().__init__(task, settings, workdir, checkpoint)
+        self.config = config
+        self._folder = workdir or Path(config["init_from"])
+        self._encoders: dict[tuple[Any, ...], _Encoder] = {}
+
+    @property
+    def model(self) -> nn.Module:
+        """The Linen module; `model.apply({"params": params}, ...)` runs it."""
+        return self.task.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer, with the vocabulary; of a translation model a pair of vocabularies, source and target."""
+        return self.task.tokenizer
+
+    def predict(self, inputs: Iterable[Any]) -> list[Mapping[str, Any]]:
+        """Returns a record for each input, as `--mode=predict` writes it.
+
+        Args:
+          inputs: texts. Pairs of texts, and a text with its choices, are tuples; questions are dicts with "question"
+            and "context".
+        Raises:
+          UserError: for a bad input, unless `data.on_bad_row` is "skip"; then its record is {"error": ...}.
+        """
+        return list(self.records(self._tracked(self.task.examples_in(_listed(inputs)), inputs)))
+
+    def encode(
+        self, texts: Iterable[Any], *, layer: int = -1, pooling: str | None = None, normalize: bool | None = None
+    ) -> Float32[np.ndarray, "texts H"]:
+        """Returns a vector for each text from the encoder, which must be a BERT.
+
+        Longer texts are truncated to the positions of the model, or to the length that sentence-transformers states.
+
+        Args:
+          texts: texts, or pairs of texts as tuples.
+          layer: 0 for the embeddings, -1 for the last layer.
+          pooling: "mean", "cls" or "max" over the tokens of a text. Default: that of a sentence-transformers folder,
+            otherwise "mean".
+          normalize: whether vectors are scaled to length 1. Default: as in a sentence-transformers folder, otherwise
+            not.
+        Raises:
+          UserError: for a bad text, an invalid option, or a model without a BERT.
+        """
+        encoder = self._encoder(layer, pooling, normalize)
+        examples = self._tracked(encoder.task.examples_in(_listed(texts)), texts)
+        rows = [outputs[0]["features"] for _, outputs in encoder.predictor(encoder.params, examples)]
+        size = encoder.task.model.config.hidden_size
+        return np.stack(rows) if rows else np.zeros((0, size), np.float32)
+
+    def _tracked(self, examples: Iterable[Example], inputs: Any) -> Iterable[Example]:
+        """Shows progress."""
+        total = len(inputs) if isinstance(inputs, Sequence) else None
+        return track(examples, "predicting", "inputs", total)
+
+    def _encoder(self, layer: int, pooling: str | None, normalize: bool | None) -> _Encoder:
+        """The task "features" on the parameters of this model."""
+        options = (layer, pooling, normalize)
+        if options not in self._encoders:
+            if "bert" not in self.params:
+                got, expected = f"a model of the task {self.config['experiment']}", "a model with a BERT"
+                raise UserError("encode", got=got, expected=expected, fix="load another folder")
+            task = _features(self.config, self._folder, *options)
+            shapes = jax.eval_shape(task.init, jax.random.key(0))
+            self._encoders[options] = _Encoder(task, _subtree(self.params, shapes), Predictor(task, self.mesh))
+        return self._encoders[options]
+
+
+def _features(
+    config: Mapping[str, Any], folder: Path, layer: int, pooling: str | None, normalize: bool | None
+) -> Predicts:
+    """The task "features" for the encoder of another task's model."""
+    from bertjax.config import build_part
+    from bertjax.configs.features import get_config
+    from bertjax.experiments import features
+
+    default = json.loads(get_config("sentence").to_json())
+    model = {key: config["model"].get(key, value) for key, value in default["model"].items()}
+    data = {key: config["data"].get(key, default["data"][key]) for key in ("lowercase", "on_bad_row")}
+    if folder.is_file():  # weights without a vocabulary
+        data["vocab_file"] = config["data"]["vocab_file"]
+    given = {
+        **default,
+        "init_from": str(folder),
+        "model": {**model, "layers": (layer,)},
+        "data": {**default["data"], **data},
+        "sentence_pooling": pooling,
+        "normalize": normalize,
+    }
+    settings = build_part(features.Config, features.resolve(given))
+    return features.build_task(settings, features.read_facts(settings, folder))
+
+
+def _subtree(params: Params, like: Params) -> Params:
+    return {
+        name: _subtree(params[name], part) if isinstance(part, Mapping) else params[name] for name, part in like.items()
+    }
+
+
+def _listed(inputs: Any) -> Iterable[Any]:
+    """Refuses a single text, whose characters would be inputs."""
+    if isinstance(inputs, str | bytes | os.PathLike | Mapping):
+        got, expected = f"an object of type {type(inputs).__name__}", "a list of inputs"
+        raise UserError("inputs", got=got, expected=expected, fix="write [text] for a single text")
+    return inputs
