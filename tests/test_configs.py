@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import config as config_module
 from bertjax.config import check_unresolved
 from bertjax.errors import UserError
@@ -361,3 +362,30 @@ def test_a_config_at_its_smallest_trains_from_end_to_end(name, tmp_path):
     baselines = [] if name == "translation" else [0]
     assert steps == [*baselines, 2, 2]
     assert json.loads((workdir / "config.json").read_text())["num_steps"] == 2
+    _check_library(name, workdir, tmp_path)
+
+
+# For each task: an input of the library, and the same as lines of the command line.
+INPUTS = {
+    "multiple_choice": (("the cat", "sees .", "dogs ."), "the cat\tsees .\tdogs .\n"),
+    "question_answering": (
+        {"question": "who ?", "context": "the cat ."},
+        json.dumps({"data": [{"paragraphs": [{"context": "the cat .", "qas": [{"id": "1", "question": "who ?"}]}]}]}),
+    ),
+    "bert_pretraining": ("the [MASK] .", "the [MASK] .\n"),
+    "translation": ("Saturday, November 21, 2026", "Saturday, November 21, 2026\n"),
+}
+
+
+def _check_library(name, workdir, folder):
+    """Checks that `bertjax.load` predicts as the command line, from the run and from the exported folder."""
+    given, lines = INPUTS.get(name, ("the cat sees the dog .", "the cat sees the dog .\n"))
+    command = ["--mode=predict", f"--workdir={workdir}", "--format=jsonl"]
+    expected = [json.loads(tiny.run_on_one(*command, stdin=lines.encode()).stdout)]
+    assert tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={folder / 'exported'}").status is None
+    with tiny.few_devices(1):
+        assert json.loads(json.dumps(bertjax.load(workdir).predict([given]))) == expected
+        exported = bertjax.load(folder / "exported")
+        assert exported.config["experiment"] == name
+        if name not in ("classification", "bertsum_ext", "bertsum_abs"):
+            assert json.loads(json.dumps(exported.predict([given]))) == expected

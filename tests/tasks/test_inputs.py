@@ -124,6 +124,25 @@ def test_a_bad_line_stops_unless_it_is_to_be_skipped(home, name):
         list(make(home, name).examples(iter([first, bad])))
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_python_objects_stand_for_lines(home, name):
+    _, _, lines, _, _ = TASKS[name]
+    task = make(home, name)
+    assert same(
+        task.examples_in([tuple(line.split("\t")) if "\t" in line else line for line in lines]),
+        task.examples(iter(lines)),
+    )
+
+
+def test_a_text_of_several_lines_is_one_article(home):
+    text = "A cat.\nThe dog."
+    whole = make(home, "extracts", **{"data.layout": "file"})
+    (found,) = make(home, "extracts").examples_in([text])
+    assert same([found], whole.examples(iter(text.splitlines())))
+    with pytest.raises(UserError, match="input line 1: got an object of type int"):
+        list(whole.examples_in([3]))
+
+
 QUESTION = {"id": "q", "question": "a cat ?"}
 PARAGRAPH = {"context": "the dog .", "qas": [QUESTION]}
 
@@ -153,6 +172,18 @@ def test_each_question_of_a_bad_paragraph_is_an_example(home, monkeypatch):
     found = list(make(home, "questions", **{"data.on_bad_row": "skip"}).examples(iter([line])))
     assert [bool(example.rows) for example in found] == [False, False, True]
     assert "paragraphs[0]: got an empty 'context'" in found[1].source.error
+
+
+def test_questions_are_dicts(home, monkeypatch):
+    monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
+    task = make(home, "questions")
+    asked = {"question": QUESTION["question"], "context": PARAGRAPH["context"]}
+    first, second = task.examples_in([asked, {**asked, "id": "q"}])
+    assert same([first], task.examples(iter([json.dumps({"data": [{"paragraphs": [PARAGRAPH]}]})])))
+    assert [example.source[0].id for example in (first, second)] == ["1", "q"]
+    for bad, got in (("a cat ?", "got an object of type str"), ({"question": "a cat ?"}, "got keys 'question'")):
+        with pytest.raises(UserError, match=f"input 2: {got}"):
+            list(task.examples_in([asked, bad]))
 
 
 def write_table(path, rows):

@@ -1,0 +1,146 @@
+"""`bertjax.load`: models as Python objects."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.errors import UserError
+from bertjax.interop import huggingface
+from bertjax.tasks import folders
+from tests import published, tiny
+
+TEXTS = ["the cat sees the dog.", "dogs.", "the bird sees the cat. the dog sees the bird."]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return published.write_sentence_transformers(tmp_path_factory.mktemp("encoder"), "mean_tokens", True, 16)
+
+
+def test_the_import_starts_no_jax():
+    code = "import sys, bertjax; assert 'jax' not in sys.modules and 'numpy' not in sys.modules; bertjax.load"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(bertjax.__file__).parents[1])
+
+
+def test_vectors_equal_those_of_the_command_line(encoder, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    flags = ["--mode=predict", "--config=configs/features.py:sentence", f"--config.init_from={encoder}"]
+    outcome = tiny.run_on_one(*flags, f"--input={path}")
+    expected = [json.loads(line)["features"][0] for line in outcome.stdout.splitlines()]
+    with tiny.few_devices(1):
+        model = bertjax.load(encoder)
+        vectors = model.encode(TEXTS)
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
+        assert vectors.dtype == np.float32 and vectors.shape == (3, 16)
+        np.testing.assert_array_equal(np.concatenate([each["features"] for each in model.predict(TEXTS)]), vectors)
+        assert model.encode([]).shape == (0, 16)
+
+
+def test_layers_and_pooling_are_options(encoder):
+    with tiny.few_devices(1):
+        model = bertjax.load(encoder)
+        whole = model.encode(TEXTS, normalize=False)
+        np.testing.assert_allclose(model.encode(TEXTS), whole / np.linalg.norm(whole, axis=1, keepdims=True), rtol=1e-5)
+        assert not np.allclose(model.encode(TEXTS, layer=1, normalize=False), whole)
+        assert not np.allclose(model.encode(TEXTS, pooling="cls", normalize=False), whole)
+        with pytest.raises(UserError, match=r"sentence_pooling.*got 'sum'.*one of"):
+            model.encode(TEXTS, pooling="sum")
+
+
+def test_the_module_applies_to_its_parameters(encoder):
+    with tiny.few_devices(1):
+        model = bertjax.load(encoder)
+        ids = np.array([model.tokenizer.encode_batch(["the cat"])[0]])
+        from bertjax.models.bert import BertInputs
+
+        inputs = BertInputs(ids, np.zeros_like(ids), np.ones_like(ids))
+        assert model.model.apply({"params": model.params}, inputs, deterministic=True).shape == (1, 2, 16)
+        assert model.config["experiment"] == "features"
+
+
+ARCHITECTURES = {
+    "BertForPreTraining": "bert_pretraining",
+    "BertForMaskedLM": "bert_pretraining",
+    "BertForSequenceClassification": "classification",
+    "BertForTokenClassification": "tagging",
+    "BertForMultipleChoice": "multiple_choice",
+    "BertForQuestionAnswering": "question_answering",
+    "BertModel": "features",
+    "BertSum": "bertsum_ext",
+    "BertSumAbs": "bertsum_abs",
+    "MarianMTModel": "translation",
+}
+
+
+@pytest.mark.parametrize(("architecture", "experiment"), ARCHITECTURES.items())
+def test_the_architecture_names_the_experiment(tmp_path, architecture, experiment):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    huggingface.write_tensors(tmp_path, {"weight": np.zeros(1, np.float32)})
+    assert folders.describe(tmp_path).experiment == experiment
+
+
+def test_weights_without_next_sentences_predict_none(tmp_path):
+    for name, tensors in (("with", ["cls.seq_relationship.weight"]), ("without", ["other"])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"architectures": ["BertForMaskedLM"]}))
+        huggingface.write_tensors(tmp_path / name, {tensor: np.zeros(1, np.float32) for tensor in tensors})
+    assert not folders.describe(tmp_path / "with").settings
+    assert folders.describe(tmp_path / "without").settings == {"data.next_sentence": False}
+
+
+def test_a_checkpoint_of_google_fills_masks():
+    with tiny.few_devices(1):
+        (record,) = bertjax.load(published.GOOGLE).predict(["the [MASK]"])
+    assert len(record["masks"]) == 1 and sum(record["masks"][0]["probabilities"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "experiment", "config", "message"),
+    [
+        (
+            "google-bert/bert-base-uncased",
+            "",
+            {},
+            r"hf download google-bert/bert-base-uncased --local-dir bert-base-un",
+        ),
+        ("/nowhere/at/all", "", {}, r"got no such folder.*Fix: correct the path"),
+        ("ENCODER", "summaries", {}, r"experiment: got 'summaries'.*one of .*bertsum_ext"),
+        ("ENCODER", "", {"poolling": "cls"}, r"poolling"),
+        ("ENCODER", "bert_pretraining", {"data.next_sentence": False}, r"no weights of masked_lm"),
+        ("ENCODER", "", {"data.seq_len": "long"}, r"data\.seq_len: got 'long'"),
+    ],
+)
+def test_mistakes_are_user_errors(encoder, folder, experiment, config, message):
+    with pytest.raises(UserError, match=message):
+        bertjax.load(encoder if folder == "ENCODER" else folder, experiment, config=config)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("one text", r"inputs: got an object of type str.*\[text\]"),
+        (["a", 3], r"input 2: got an object of type int"),
+        (["a", ("b", None)], r"input 2: got an object of type tuple"),
+        (["a", ""], r"input line 2: got an empty text"),
+    ],
+)
+def test_bad_inputs_are_user_errors(encoder, inputs, message):
+    with tiny.few_devices(1):
+        model = bertjax.load(encoder)
+        for call in (model.predict, model.encode):
+            with pytest.raises(UserError, match=message):
+                call(inputs)
+
+
+def test_models_of_other_kinds_have_no_vectors(encoder, monkeypatch):
+    with tiny.few_devices(1):
+        model = bertjax.load(encoder)
+    monkeypatch.setattr(model, "params", {"encoder": {}})
+    with pytest.raises(UserError, match="encode: got a model of the task features; expected a model with a BERT"):
+        model.encode(["a"])
