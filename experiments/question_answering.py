@@ -241,11 +241,10 @@ class QuestionAnswering(BertTask[Config]):
 def _as_article(value: Any, number: int) -> dict[str, Any]:
     """An article of a SQuAD file with one question."""
     if not isinstance(value, Mapping) or not {"question", "context"} <= value.keys():
+        is_dict = isinstance(value, Mapping)
         raise UserError(
             f"input {number}",
-            got=f"{sorted(map(str, value))}"
-            if isinstance(value, Mapping)
-            else f"an object of type {type(value).__name__}",
+            got=f"keys {', '.join(map(repr, value))}" if is_dict else f"an object of type {type(value).__name__}",
             expected='a dict with "question" and "context"',
             fix="convert it",
         )

@@ -237,7 +237,7 @@ def test_published_weights_that_do_not_tell_the_casing(copied):
 
 def test_published_weights_that_are_not_there(home, tmp_path):
     for path, got in ((tmp_path / "nowhere", "no such folder"), (home / "text.txt", "no checkpoint, config.json or")):
-        check(from_folder(path), what=f"init_from={path}", got=got, expected="a run of ours, a folder", fix="correct")
+        check(from_folder(path), what=f"init_from={path}", got=got, expected="a run, a folder", fix="correct")
 
 
 def test_a_size_that_contradicts_the_published_weights(train, home):

@@ -387,5 +387,8 @@ def _check_library(name, workdir, folder):
         assert json.loads(json.dumps(bertjax.load(workdir).predict([given]))) == expected
         exported = bertjax.load(folder / "exported")
         assert exported.config["experiment"] == name
-        if name not in ("classification", "bertsum_ext", "bertsum_abs"):
-            assert json.loads(json.dumps(exported.predict([given]))) == expected
+        found = json.loads(json.dumps(exported.predict([given])))
+        # The folder states a length penalty in the form of transformers, which changes the score.
+        free = {"score"} if name == "translation" else set()
+        assert found[0].keys() == expected[0].keys()
+        assert [found[0][key] for key in found[0].keys() - free] == [expected[0][key] for key in found[0].keys() - free]

@@ -43,7 +43,9 @@ def infer(tmp_path, name, content, task=None, runner=None, form="", draw=None):
     source = tmp_path / "in.txt"
     source.write_text(content)
     outputs = str(source), f"{tmp_path}/{name}", form
-    predict(task or Task(), runner or Runner(), *outputs, lambda form: f"made of {form}", summaries.page, draw)
+    model = runner or Runner()
+    model.task = task or Task()
+    predict(model, *outputs, lambda form: f"made of {form}", summaries.page, draw)
     return (tmp_path / name).read_text()
 
 
@@ -87,7 +89,7 @@ class Skipping(Task):
 def runner():
     """An inference whose outputs are those of one row for each good example."""
     runner = inference.Inference.__new__(inference.Inference)
-    runner._task, runner._params = Skipping(), None
+    runner.task, runner.params = Skipping(), None
     runner._predictor = lambda _, examples, done=0: ((each, [{}] * isinstance(each.source, str)) for each in examples)
     return runner
 

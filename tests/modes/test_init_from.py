@@ -173,13 +173,13 @@ def test_a_run_that_has_not_begun_needs_the_folder(run, tmp_path):
     shutil.rmtree(copy / "checkpoints")  # killed before the first checkpoint
     for workdir in (tmp_path / "new", copy):
         outcome = tiny.run_on_one(*command, f"--workdir={workdir}")
-        tiny.check_told(outcome.error, what="init_from", got="no such folder$", expected="a run of ours", fix="path$")
+        tiny.check_told(outcome.error, what="init_from", got="no such folder$", expected="a run, a folder", fix="path$")
 
 
 def test_a_check_needs_the_folder(run):
     whole, command = run
     outcome = tiny.run_on_one("--mode=check", *command, f"--workdir={whole}")
-    tiny.check_told(outcome.error, what="init_from", got="no such folder", expected="a run of ours", fix="the path")
+    tiny.check_told(outcome.error, what="init_from", got="no such folder", expected="a run, a folder", fix="the path")
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", '{"given": 1}'])

@@ -189,7 +189,7 @@ def test_a_casing_that_nothing_tells(command):
 def test_folders_that_hold_nothing(tmp_path, is_there, got):
     folder = tmp_path if is_there else tmp_path / "none"
     with pytest.raises(
-        UserError, match=rf"init_from={folder}: got {got}.*; expected a run of ours.* Fix: correct the path"
+        UserError, match=rf"init_from={folder}: got {got}.*; expected a run, a folder.* Fix: correct the path"
     ):
         pretrained.describe(folder)
 
