@@ -227,7 +227,7 @@ class PreparedRows(Generic[R]):
 
     def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
         """Reads all rows. Yields those to train on, and appends the others as lines to the file of their split."""
-        for split, rows in _blocks(self._recipe, census):
+        for split, rows in track(_blocks(self._recipe, census), "reading", "blocks"):
             survey.add(split, rows)
             if split == TRAIN:
                 yield rows
@@ -251,7 +251,7 @@ class PreparedRows(Generic[R]):
 def _blocks(recipe: Recipe[R], census: "_Census") -> Iterator[tuple[str, list[R]]]:
     """Reads the rows, notes them, and yields them in blocks, each of one split."""
     blocks, limit = defaultdict[str, list[R]](list), _BLOCK_CHARACTERS
-    for split, row in track(recipe.read(), "reading", "rows"):
+    for split, row in recipe.read():
         census.note(split, recipe.text(row))
         blocks[split].append(row)
         if census.characters >= limit:

@@ -69,7 +69,7 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Ite
       UserError: as `TableConfig.read`. Bad rows lack one of the columns, have an empty text or label, or have a label
         that is not a finite number if `numeric`.
     """
-    return config.read(source, key, partial(_labeled, config=config, numeric=numeric))
+    return config.read(source, key, partial(_labeled, config, numeric))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +161,10 @@ class LabelSurvey(Survey[LabeledText]):
             return
         names = [str(row.label) for row in rows]
         self._counts[split].update(names)
+        first = self._first[split]
         for name, row in zip(names, rows, strict=True):
-            self._first[split].setdefault(name, row.where)
+            if name not in first:
+                first[name] = row.where
 
     def facts(self) -> dict[str, Any]:
         """See `Survey.facts`. The classes are in order: as numbers if all of them are, otherwise by code point."""
@@ -276,7 +278,7 @@ def check_text_columns(columns: Sequence[str]) -> None:
         )
 
 
-def _labeled(row: Row, config: LabeledTextConfig, numeric: bool) -> LabeledText:
+def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:
     texts = [text_of(row, column, "data.text_columns") for column in config.text_columns]
     label = (_target if numeric else _class)(row, config.label_column) if config.label_column else None
     return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
