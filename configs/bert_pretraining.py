@@ -1,4 +1,4 @@
-"""Pretrains BERT: masked language model and next-sentence prediction.
+"""Pretrains BERT on the masked language model and next-sentence prediction.
 
     python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/tiny
     python launch.py --config=configs/bert_pretraining.py:base --workdir=runs/base \\
@@ -6,16 +6,16 @@
     python launch.py --config=configs/bert_pretraining.py:phase2 --workdir=runs/base512 \\
         --config.init_from=runs/base --config.data.source='wiki/*.txt'
 
-Behind the colon, separated by commas: a size, `lamb`, `phase2`.
+The variant, after the colon, is any of a size, `lamb` and `phase2`, separated by commas:
 
-- Sizes: tiny, mini, small, medium, base, large. Without a size, `init_from` gives it.
-- `phase2` goes on at length 512 from the run in `init_from`, with a warm-up and a schedule of its own.
+- Sizes: tiny, mini, small, medium, base, large. Without a size, `init_from` determines it.
+- `phase2` continues the run in `init_from` at length 512, with a new warm-up and learning-rate schedule.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then
-  1,563 of 32,768, instead of BERT's AdamW with 900,000 updates of 256 rows, then 100,000.
+  1,563 of 32,768. The default is BERT's AdamW: 900,000 updates of 256 rows, then 100,000.
 
-`tiny` on the embedded documentation, as `make demo` runs it: minutes on 2 cores, and a held-out masked-LM loss about
-0.9 nat below the unigram line. The other sizes hold BERT's recipe, days on accelerators, for an average on GLUE's
-tests of 79.6 (base) and 82.1 (large) in the paper.
+`tiny` trains on the embedded documentation by default, as in `make demo`. It takes minutes on 2 cores and reaches a
+validation masked-LM loss about 0.9 nat below the unigram baseline. The other sizes use BERT's recipe and take days on
+accelerators. In the paper, the average on GLUE's test sets is 79.6 (base) and 82.1 (large).
 """
 
 from ml_collections import ConfigDict
@@ -26,7 +26,7 @@ from bertjax.configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant such as `base`, `large,lamb` or `lamb,phase2`."""
+    """Returns the config of a variant such as `base`, `large,lamb` or `lamb,phase2`."""
     size, lamb, phase2 = parts.chosen(variant, (tuple(SIZES), ("lamb",), ("phase2",)))
     config = parts.training("bert_pretraining")
     config.learned_positions = 0
@@ -66,7 +66,7 @@ def _data() -> ConfigDict:
     data.workers = 0
     data.prepared_dir = ""
     data.beam = {"runner": "", "options": ()}
-    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
+    data.seq_len = placeholder(int)  # default: 128, or all positions of a model with fewer
     data.next_sentence = True
     data.short_seq_prob = 0.1
     data.random_next_prob = 0.5
@@ -90,15 +90,15 @@ def _masking() -> ConfigDict:
 
 
 def _lengthen(config: ConfigDict) -> None:
-    """The second phase: a tenth of the updates, at full length."""
-    config.init_from = placeholder(str)  # the first phase's run; there is no second phase without it
+    """Sets the second phase: a tenth of the updates, at full length."""
+    config.init_from = placeholder(str)  # required: the run of the first phase
     config.num_steps = 100_000
     config.data.seq_len = 512
     config.masking.max_predictions = 77  # 15 % of 512
 
 
 def _enlarge_batches(config: ConfigDict, second_phase: bool) -> None:
-    """The recipe of NVIDIA's DeepLearningExamples: both phases, of BERT-Large."""
+    """Sets the recipe of NVIDIA's DeepLearningExamples for a phase of BERT-Large."""
     config.batch_size = 32_768 if second_phase else 65_536
     config.num_steps = 1_563 if second_phase else 7_038
     config.log_every = 10
@@ -111,7 +111,7 @@ def _enlarge_batches(config: ConfigDict, second_phase: bool) -> None:
 
 
 def _shorten(config: ConfigDict) -> None:
-    """Minutes on a laptop: shorter rows, a smaller vocabulary, fewer updates at a higher rate."""
+    """Reduces the cost to minutes on a laptop: shorter rows, a smaller vocabulary, fewer updates at a higher rate."""
     config.num_steps = 1_600
     config.batch_size = 64
     config.log_every = 50

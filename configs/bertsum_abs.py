@@ -1,4 +1,4 @@
-"""Trains BertSumAbs: a decoder that writes the summary of what BERT has read.
+"""Trains BertSumAbs: a BERT encoder reads an article, and a decoder writes its summary.
 
     python launch.py --config=configs/bertsum_abs.py:cnndm --workdir=runs/abs --config.init_from=BERT_FOLDER \\
         --config.data.source=tfds:cnn_dailymail:train --config.data.valid_source=tfds:cnn_dailymail:validation \\
@@ -7,24 +7,24 @@
     python launch.py --config=configs/bertsum_abs.py:baseline,cnndm --workdir=runs/baseline ...
     python launch.py --mode=predict --workdir=runs/abs --input=article.txt
 
-Behind the colon, separated by commas: a size; a dataset.
+The variant, after the colon, is a size and a dataset, separated by a comma:
 
-- Sizes: tiny, mini, small, medium, base, large, from fresh weights, or `baseline`, the paper's TransformerAbs of six
-  layers and width 512; with a vocabulary in `data.vocab_file`, or else one that is trained on the articles. `tiny`
-  makes 600 updates, which try the code and summarize nothing well. Without a size, `init_from` gives it: a Hugging Face
-  folder, a checkpoint of Google's, a .pt of PreSumm's, or a run of ours. Of an extractive one the encoder is taken:
-  that is BertSumExtAbs.
-- `cnndm` (the default) writes 50 to 200 pieces with a length penalty of 0.95, `xsum` 20 to 100 with 0.9.
+- Sizes: tiny, mini, small, medium, base, large start from random weights, as does `baseline`, the paper's
+  TransformerAbs with 6 layers of width 512. Their vocabulary is `data.vocab_file`, or else is trained on the articles.
+  `tiny` makes 600 updates: enough to test the code, too few for good summaries. Without a size, `init_from` determines
+  it: a Hugging Face folder, a google-research checkpoint, a PreSumm .pt file, or a bertjax run. Of an extractive run
+  only the encoder is used; this is BertSumExtAbs.
+- Datasets: `cnndm` (the default) writes 50 to 200 word pieces with a length penalty of 0.95, `xsum` 20 to 100 with 0.9.
 
-Articles are read as in `bertsum_ext`; what TFDS is to read is prepared once by
-`tfds.builder('cnn_dailymail', file_format='array_record').download_and_prepare()`. Summaries begin with [unused0], end
-with [unused1], and have [unused2] between sentences, as PreSumm's do, whose .pt files open, too: give them text that
-CoreNLP has tokenized.
+Articles are read as in `bertsum_ext`. A TFDS dataset must first be prepared once with
+`tfds.builder('cnn_dailymail', file_format='array_record').download_and_prepare()`. As in PreSumm, a summary begins with
+[unused0], ends with [unused1], and has [unused2] between sentences. PreSumm's .pt files expect text that CoreNLP has
+tokenized.
 
-The recipe is PreSumm's: 200,000 updates of some 60 articles, Adam with a schedule of its own for the encoder (0.002
-min(s^-.5, s 20000^-1.5)) and for the rest (0.2, 10000), from fresh weights with one for all (0.05, 8000), label
-smoothing 0.1, beams of 5. The paper's figures on CNN/Daily Mail, ROUGE-1, 2 and L of sentences: 41.72, 19.39 and 38.76,
-and 42.13, 19.60 and 39.18 for BertSumExtAbs, on four GPUs.
+The recipe is PreSumm's: 200,000 updates of about 60 articles, label smoothing 0.1, and beam search with 5 beams. Adam
+has one schedule for the encoder (0.002 min(s^-.5, s 20000^-1.5)) and one for the other parameters (0.2, 10000). From
+random weights it has a single schedule (0.05, 8000). The paper trained on four GPUs and reports on CNN/Daily Mail
+ROUGE-1, ROUGE-2 and sentence-level ROUGE-L of 41.72, 19.39 and 38.76, and for BertSumExtAbs 42.13, 19.60 and 39.18.
 """
 
 from ml_collections import ConfigDict
@@ -37,14 +37,14 @@ _BASELINE = "baseline"
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant such as `tiny`, `xsum` or `baseline,cnndm`."""
+    """Returns the config of a variant such as `tiny`, `xsum` or `baseline,cnndm`."""
     size, dataset = parts.chosen(variant, ((*SIZES, _BASELINE), ("cnndm", "xsum")))
     config = parts.fine_tuning("bertsum_abs", "medium" if size == _BASELINE else size)
     del config.model.classifier_dropout, config.model.lstm_size, config.num_epochs, config.warmup_fraction
     config.model.decoder_layers = 6
     config.model.decoder_heads = 8
     config.model.decoder_intermediate = 2048
-    if not size:  # what `init_from` fills in, or these values if it has no decoder
+    if not size:  # default: `init_from`'s values, or these if it has no decoder
         of_decoder = ("decoder_layers", "decoder_heads", "decoder_intermediate")
         config.model.update({key: placeholder(int) for key in of_decoder})
     config.model.decoder_dropout = 0.2
@@ -76,7 +76,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.checkpoint.best_mode = "min"
     config.checkpoint.keep_best = 3
     if size:
-        config.optimizer.groups = ()  # nothing has been learned yet
+        config.optimizer.groups = ()  # one schedule, because the encoder also starts from random weights
         config.optimizer.warmup_steps = 8000
         config.optimizer.learning_rate = 0.05 * 8000**-0.5
     if size == "tiny":
@@ -85,7 +85,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _shorten(config: ConfigDict) -> None:
-    """Minutes on a laptop, of docstrings whose first lines are the summaries."""
+    """Reduces the cost to minutes on a laptop. The data are docstrings with their first lines as summaries."""
     config.num_steps = 600
     config.batch_size = 8
     config.evaluate_every = 200

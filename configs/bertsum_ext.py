@@ -1,4 +1,4 @@
-"""Trains BertSum: chooses the sentences of an article that make its summary.
+"""Trains BertSum: selects the sentences of an article that form its summary.
 
     python launch.py --config=configs/bertsum_ext.py --workdir=runs/news --config.init_from=BERT_FOLDER \\
         --config.data.source=train.jsonl --config.data.valid_source=valid.jsonl --config.data.test_source=test.jsonl
@@ -10,34 +10,35 @@
     python launch.py --mode=evaluate --config=configs/bertsum_ext.py --config.init_from=runs/news \\
         --config.data.valid_source=valid.jsonl --config.selection.block_ngrams=0
 
-Behind the colon, separated by commas: a size; a scorer; `presumm`.
+The variant, after the colon, is any of a size, a scorer and `presumm`, separated by commas:
 
-- Sizes: tiny, mini, small, medium, base, large, from fresh weights, by the demonstration's recipe of 300 updates unless
-  `presumm` or `num_steps` says otherwise; with a vocabulary in `data.vocab_file`, or else one
-  that is trained on the articles. Without a size, `init_from` gives it: a Hugging Face folder, a checkpoint of
-  Google's, a run of ours, or a .pt of PreSumm's or BertSum's.
-- Scorers: classifier, transformer (of PreSumm), rnn (of BertSum). Without one, that of `init_from`, or a classifier.
-- `presumm` trains and selects as the published code does: sums of losses, Adam at 2e-3 min(s^-.5, s 10000^-1.5) for
-  50,000 updates, articles cut at 512 tokens, words between spaces, sentences in the order of their scores.
+- Sizes: tiny, mini, small, medium, base, large start from random weights and make 300 updates, unless `presumm` or
+  `num_steps` sets another number. Their vocabulary is `data.vocab_file`, or else is trained on the articles. Without a
+  size, `init_from` determines it: a Hugging Face folder, a google-research checkpoint, a bertjax run, or a .pt file of
+  PreSumm or BertSum.
+- Scorers: classifier, transformer (PreSumm), rnn (BertSum). The default is the scorer of `init_from`, or classifier.
+- `presumm` trains and selects like the published code: summed losses, Adam at 2e-3 min(s^-.5, s 10000^-1.5) for
+  50,000 updates, articles truncated to 512 tokens, words split at spaces, selected sentences sorted by score.
 
-Articles are files of .jsonl, .story, .txt, BertSum's .json, or `tfds:cnn_dailymail`; what is learned is the oracle's
-choice unless they name their own. With a size and no `data.source` they are docstrings of Python's standard library,
-whose first lines are the summaries.
+Articles are read from .jsonl, .story or .txt files, from BertSum's .json files, or from `tfds:cnn_dailymail`. The model
+learns to select the oracle's sentences, unless the files name the sentences to select. With a size and no
+`data.source`, the articles are docstrings of Python's standard library, and their first lines are the summaries.
 
-`init_from` says how words are parted and whether segments alternate if it has learned from articles, unless
-`data.words` and `data.interval_segments` say otherwise. For articles that are not in English set
+If `init_from` was trained on articles, it determines how words are split and whether segments alternate.
+`data.words` and `data.interval_segments` override this. For articles in other languages than English, set
 `data.oracle.letters=unicode`, `rouge.flavor=unicode` and `rouge.stem=False`.
 
-Training and evaluation leave out sentences of up to `data.limits.min_words` words. Predictions can choose them, unless
-`selection.min_words` says otherwise, as with `presumm`.
+Training and evaluation omit sentences of at most `data.limits.min_words` words. Predictions can select them, unless
+`selection.min_words` is set, as in `presumm`.
 
-Predictions are texts, a line each; with --format=jsonl, or where the output's name ends so, records with positions and
-scores of all sentences, and what was passed over and why; with --format=html, a page that shows them.
+Predictions are summaries, one per line. With --format=jsonl, or an output name that ends in .jsonl, they are records
+with the positions and scores of all sentences, and with the skipped sentences and the reasons. With --format=html they
+are a page with the articles and the selected sentences.
 
-Held-out figures are ROUGE F1 as ROUGE-1.5.5 -m has them, and recall where `rouge.words` is set, with 95 % intervals,
-beside those of the first sentences (`lead_...`) and of the oracle. The paper's BERT-Base has 43.25, 20.24 and 39.63
-(ROUGE-1, 2 and L of sentences, here rougeLsum) on CNN/Daily Mail with the Transformer, and 43.23, 20.22 and 39.60 with
-the classifier, on three GPUs.
+Validation metrics are ROUGE F1 as computed by ROUGE-1.5.5 -m, and recall if `rouge.words` is set, with 95 % intervals.
+The baselines are the first sentences (`lead_...`) and the oracle (`oracle_...`). The paper trained BERT-Base on three
+GPUs and reports on CNN/Daily Mail ROUGE-1, ROUGE-2 and sentence-level ROUGE-L (here rougeLsum) of 43.25, 20.24 and
+39.63 with the Transformer, and of 43.23, 20.22 and 39.60 with the classifier.
 """
 
 from ml_collections import ConfigDict
@@ -50,7 +51,7 @@ _SCORERS = ("classifier", "transformer", "rnn")
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant such as `tiny`, `transformer` or `base,transformer,presumm`."""
+    """Returns the config of a variant such as `tiny`, `transformer` or `base,transformer,presumm`."""
     size, scorer, presumm = parts.chosen(variant, (tuple(SIZES), _SCORERS, ("presumm",)))
     config = parts.fine_tuning("bertsum_ext", size)
     del config.model.classifier_dropout, config.model.lstm_size
@@ -59,8 +60,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model.scorer_heads = 8
     config.model.scorer_intermediate = 2048
     config.model.rnn_compat = False
-    config.model.sentence_pooling = "cls"  # or "mean"; without a size as init_from says, so that of a sentence encoder
-    if not size:  # what `init_from` fills in, or these values if it has no scorer
+    config.model.sentence_pooling = "cls"  # or "mean"; default without a size: init_from's, or "cls"
+    if not size:  # default: `init_from`'s values, or these if it has no scorer
         of_scorer = ("scorer_layers", "scorer_heads", "scorer_intermediate", "rnn_compat", "sentence_pooling")
         config.model.update({key: placeholder(type(config.model[key])) for key in of_scorer})
     config.model.scorer_dropout = 0.1
@@ -92,7 +93,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _as_published(config: ConfigDict) -> None:
-    """PreSumm's README and `train.py`: -batch_size 3000 (tokens) -accum_count 2 on three GPUs."""
+    """Sets the recipe of PreSumm's README and `train.py`: -batch_size 3000 (tokens) -accum_count 2 on three GPUs."""
     config.num_steps = 50_000
     config.model.sentence_pooling = "cls"
     config.batch_size = 36

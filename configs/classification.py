@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to classify sentences or pairs of them, or to predict a number for each.
+"""Fine-tunes BERT to classify sentences or sentence pairs, or to predict a number for each (regression).
 
     python launch.py --config=configs/classification.py:mrpc,tsv --workdir=runs/mrpc --config.init_from=BERT_FOLDER \\
         --config.data.source=MRPC/train.tsv --config.data.valid_source=MRPC/dev.tsv
@@ -7,20 +7,20 @@
     python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --config.init_from=BERT_FOLDER
     python launch.py --mode=predict --workdir=runs/mrpc --input=pairs.txt --output=labels.jsonl
 
-A text is a line, the two of a pair have a tab between them; of tables `data.text_columns` are read
-(docs/reference/inputs.md).
-With `--seeds=0,1,2,3,4` it trains once for each and says how much the figures differ between them.
+An input line is a text, or two texts separated by a tab. In tables, `data.text_columns` names the columns to read
+(docs/reference/inputs.md). `--seeds=0,1,2,3,4` trains once per seed and reports how the metrics vary.
 
-Behind the colon, separated by commas: a size, a task of GLUE, `tsv`.
+The variant, after the colon, is any of a size, a GLUE task and `tsv`, separated by commas:
 
-- Sizes: tiny, mini, small, medium, base, large, from fresh weights, with a vocabulary in `data.vocab_file`. Without a
-  size, `init_from` gives it: a Hugging Face folder, a checkpoint of Google's, or a run of ours.
-- Tasks: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, with their columns and metrics, read by
-  way of TFDS; with `tsv` from the published files. stsb predicts a number. Prepare what TFDS is to read, once, by
-  `tfds.builder('glue/mrpc', file_format='array_record').download_and_prepare()`.
+- Sizes: tiny, mini, small, medium, base, large start from random weights, with the vocabulary in `data.vocab_file`.
+  Without a size, `init_from` determines it: a Hugging Face folder, a google-research checkpoint, or a bertjax run.
+- Tasks: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli set the columns and metrics. stsb is a
+  regression task. Rows are read from TFDS, which must first be prepared once with
+  `tfds.builder('glue/mrpc', file_format='array_record').download_and_prepare()`. With `tsv` they are read from the
+  published files.
 
-BERT's recipe: 3 epochs of batches of 32 at 5e-5 (the paper also tries 4e-5, 3e-5 and 2e-5). The paper's BERT-Base has
-84.6 on MNLI, 93.5 on SST-2, 88.9 F1 on MRPC, 66.4 on RTE (test sets).
+BERT's recipe: 3 epochs with batch size 32 and learning rate 5e-5 (the paper also tries 4e-5, 3e-5 and 2e-5). In the
+paper, BERT-Base has 84.6 on MNLI, 93.5 on SST-2, 88.9 F1 on MRPC and 66.4 on RTE (test sets).
 """
 
 from ml_collections import ConfigDict
@@ -30,7 +30,7 @@ from bertjax.configs.sizes import SIZES
 from bertjax.errors import UserError
 
 TASKS = (*glue.TASKS, "mnli_mismatched")
-# The last metric of a task tells its best checkpoint.
+# The last metric of a task selects its best checkpoint.
 _METRICS = {
     "cola": ("matthews_correlation",),
     "mrpc": ("accuracy", "f1"),
@@ -40,7 +40,7 @@ _METRICS = {
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant such as `mrpc`, `mrpc,tsv` or `base,mnli`."""
+    """Returns the config of a variant such as `mrpc`, `mrpc,tsv` or `base,mnli`."""
     size, task, tsv = parts.chosen(variant, (tuple(SIZES), TASKS, ("tsv",)))
     if tsv and not task:
         expected = f"a task with tsv: one of {', '.join(TASKS)}"
@@ -63,6 +63,6 @@ def _data(size: str) -> ConfigDict:
     data = parts.table(size)
     data.text_columns = ("sentence",)
     data.label_column = "label"
-    data.labels = ()  # of the training rows
+    data.labels = ()  # default: the classes in the training rows
     data.packing = False
     return data

@@ -1,21 +1,22 @@
-"""Vectors from a BERT that stays as it is: of word pieces, of words, or of whole texts. Nothing is trained.
+"""Extracts vectors of word pieces, words or whole texts from a frozen BERT. Nothing is trained.
 
     python launch.py --mode=predict --config=configs/features.py:word --config.init_from=BERT_FOLDER \\
         --input=texts.txt --output=vectors/
     python launch.py --mode=predict --config=configs/features.py:sentence --config.init_from=SENTENCE_BERT_FOLDER \\
         --input=texts.txt --output=vectors.jsonl
 
-Behind the colon: piece, word or sentence (the key `pooling`); word without it. A line of the input is a text, or two
-with a tab between them, which become one row as in BERT's pretraining; of tables `data.text_columns` are read
-(docs/reference/inputs.md).
+The variant, after the colon, is piece, word (the default) or sentence, and sets the key `pooling`. An input line is a
+text, or two texts separated by a tab, which form one row as in BERT's pretraining. In tables, `data.text_columns` names
+the columns to read (docs/reference/inputs.md).
 
-- Output: a folder (with a slash at its end) has safetensors in shards, and which words their rows are of; read it with
-  `bertjax.data.readers.feature_files.FeatureFiles`. Anything else has a line of JSON for each text, with 6 decimals.
-- Long texts: pieces and words get their vectors from overlapping rows, each from the row that shows it the most
-  context, so none is left out. The vector of a sentence is that of its beginning; how many were cut is told.
-- Layers: 0 is the embeddings, -1 the last. BERT's best frozen features on CoNLL-2003 (section 5.3, table 7) are the
-  last four concatenated, 96.1 F1 on the development set; the second to last alone, `(-2,)`, has 95.6.
-- A folder of sentence-transformers tells how its vectors are pooled, and whether they are scaled to length 1.
+- Output: a name that ends in a slash is a folder of sharded safetensors files and the words of each vector; read it
+  with `bertjax.data.readers.feature_files.FeatureFiles`. Any other name is a file with a line of JSON per text and
+  numbers of 6 decimals.
+- Long texts: pieces and words get vectors from overlapping rows; each vector comes from the row with the most context,
+  and none is omitted. A sentence vector covers only the beginning; the log reports how many texts were truncated.
+- Layers: 0 is the embeddings, -1 the last layer. BERT's best frozen features on CoNLL-2003 (section 5.3, table 7) are
+  the last four layers concatenated, with 96.1 F1 on the development set; the second to last alone, `(-2,)`, has 95.6.
+- A sentence-transformers folder determines the pooling, and whether vectors are scaled to length 1.
 """
 
 from ml_collections import ConfigDict
@@ -27,21 +28,21 @@ POOLINGS = ("piece", "word", "sentence")
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant: piece, word or sentence."""
+    """Returns the config of a variant: piece, word or sentence."""
     (pooling,) = parts.chosen(variant, (POOLINGS,))
     config = ConfigDict()
     config.experiment = "features"
     config.init_from = ""
     config.pooling = pooling or "word"
-    config.word_pooling = "first"  # or "mean": of the word's pieces
-    config.sentence_pooling = placeholder(str)  # as init_from says, or else "mean"; also "cls" and "max"
-    config.normalize = placeholder(bool)  # to length 1; as init_from says, for sentences
-    config.dtype_out = "float32"  # or "float16", half the size
+    config.word_pooling = "first"  # the vector of the word's first piece; or "mean" of all its pieces
+    config.sentence_pooling = placeholder(str)  # "mean", "cls" or "max"; default: init_from's, or "mean"
+    config.normalize = placeholder(bool)  # whether to scale to length 1; default: init_from's for sentences
+    config.dtype_out = "float32"  # or "float16", which halves the size
     config.mesh = parts.mesh()
     config.model = _model()
     config.data = ConfigDict()
-    config.data.seq_len = placeholder(int)  # all positions of the model, or what sentence-transformers takes
-    config.data.text_columns = ("text",)  # of a table; two columns for pairs
+    config.data.seq_len = placeholder(int)  # default: that of sentence-transformers, or all positions of the model
+    config.data.text_columns = ("text",)  # columns of a table; two for pairs
     config.data.on_bad_row = "stop"
     config.data.vocab_file = ""
     config.data.lowercase = placeholder(bool)
@@ -57,8 +58,8 @@ def _model() -> ConfigDict:
         "initializer",
         "initializer_range",
         "remat",
-    ):  # of training
+    ):  # keys that only training needs
         del model[key]
-    model.layers = ()  # the last four; of a sentence the last
+    model.layers = ()  # default: the last four; for sentences the last
     model.mixing = "concatenation"  # or "sum"
     return model

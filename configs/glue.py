@@ -1,8 +1,8 @@
-"""The columns of the GLUE tasks (Wang et al. 2019), as keys of `config.data`, in the two forms that they come in.
+"""Columns of the GLUE tasks (Wang et al. 2019) as keys of `config.data`, for TFDS and for the published files.
 
-`config.data.update(glue.tfds("mnli"))` reads them by way of TFDS, which names the classes and gives their order. With
-`glue.tsv("mnli")` they are read from the published files, where most classes are 0 and 1; set `config.data.source` to
-its train.tsv and `config.data.valid_source` to its dev.tsv (of MNLI dev_matched.tsv or dev_mismatched.tsv).
+`config.data.update(glue.tfds("mnli"))` reads a task from TFDS, which determines the names and the order of the classes.
+`glue.tsv("mnli")` reads the published files, in which most classes are 0 and 1. Then set `config.data.source` to the
+task's train.tsv and `config.data.valid_source` to its dev.tsv (for MNLI dev_matched.tsv or dev_mismatched.tsv).
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ TASKS = tuple(_TSV)
 
 
 def tsv(task: str) -> dict[str, Any]:
-    """Returns what the published files of a task are read with."""
+    """Returns the keys that read the published files of a task."""
     text_columns, label_column = _TSV[task]
     return {
         "header": task != "cola",
@@ -50,7 +50,7 @@ def tsv(task: str) -> dict[str, Any]:
 
 
 def tfds(task: str) -> dict[str, Any]:
-    """Returns what a task is read with by way of TFDS; of MNLI, the held-out rows are those of matched genres."""
+    """Returns the keys that read a task from TFDS. The validation rows of MNLI are those of matched genres."""
     valid = "validation_matched" if task == "mnli" else "validation"
     return {
         "source": f"tfds:glue/{task}:train",

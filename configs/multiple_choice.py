@@ -24,7 +24,7 @@ from bertjax.configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant such as `arc` or `base,swag`."""
+    """Returns the config of a variant such as `arc` or `base,swag`."""
     size, task = parts.chosen(variant, (tuple(SIZES), ("swag", "arc")))
     config = parts.fine_tuning("multiple_choice", size)
     config.batch_size = 16

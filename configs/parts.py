@@ -10,7 +10,7 @@ from bertjax.errors import UserError, did_you_mean
 
 
 def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the names in a variant such as `base,lamb`: one of each group, or "" if the variant has none of it.
+    """Returns the name of each group that a variant such as `base,lamb` contains, or "" for a group without one.
 
     Args:
       variant: names, separated by commas.
@@ -31,12 +31,12 @@ def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
 
 
 def mesh() -> ConfigDict:
-    """All devices on the data axis."""
+    """Returns the default mesh: all devices on the data axis."""
     return ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
 
 
 def training(experiment: str) -> ConfigDict:
-    """The keys that every training config starts with."""
+    """Returns the keys that all training configs share."""
     config = ConfigDict()
     config.experiment = experiment
     config.init_from = ""
@@ -58,7 +58,7 @@ def training(experiment: str) -> ConfigDict:
 
 
 def model(size: str) -> ConfigDict:
-    """BERT at a size of `SIZES`. Without a size, `init_from` fills in the open keys."""
+    """Returns the model keys of a BERT size in `SIZES`. Without a size, `init_from` fills in the keys that are None."""
     layers, hidden = SIZES[size or "tiny"]
     model = ConfigDict()
     model.num_layers = layers
@@ -81,13 +81,13 @@ def model(size: str) -> ConfigDict:
     model.initializer = "truncated_normal"
     model.initializer_range = 0.02
     model.dtype = "float32"
-    model.scan_layers = False  # True compiles sooner and runs slower
+    model.scan_layers = False  # True compiles faster and runs slower
     model.remat = False
     return model
 
 
 def adamw() -> ConfigDict:
-    """The optimizer of BERT's pretraining."""
+    """Returns the optimizer of BERT's pretraining."""
     optimizer = ConfigDict()
     optimizer.name = "adamw"
     optimizer.learning_rate = 1e-4
@@ -108,7 +108,7 @@ def adamw() -> ConfigDict:
 
 
 def fine_tuning(experiment: str, size: str) -> ConfigDict:
-    """The keys that all fine-tuning starts with: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
+    """Returns the keys that all fine-tuning configs share: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
     config = training(experiment)
     config.num_epochs = 3.0
     config.warmup_fraction = 0.1
@@ -127,7 +127,7 @@ def fine_tuning(experiment: str, size: str) -> ConfigDict:
 
 
 def rows(size: str) -> ConfigDict:
-    """The sources of fine-tuning rows, and the vocabulary."""
+    """Returns the keys of the sources of fine-tuning rows and of the vocabulary."""
     data = ConfigDict()
     data.source = ""
     data.valid_source = ""
@@ -136,14 +136,14 @@ def rows(size: str) -> ConfigDict:
     data.seq_len = placeholder(int)  # default: the experiment's, or all positions of a model with fewer
     data.vocab_file = ""
     data.lowercase = True if size else placeholder(bool)
-    data.workers = 0  # one per core
-    data.prepared_dir = ""  # the run's folder
+    data.workers = 0  # default: one per core
+    data.prepared_dir = ""  # default: the run's folder
     data.beam = {"runner": "", "options": ()}
     return data
 
 
 def table(size: str) -> ConfigDict:
-    """`rows` for tables."""
+    """Returns the keys of `rows` and those of tables."""
     data = rows(size)
     data.header = True
     data.separator = ""
@@ -151,7 +151,7 @@ def table(size: str) -> ConfigDict:
 
 
 def decoding() -> ConfigDict:
-    """Beam search, and the keys of `decoding.method=sampling`."""
+    """Returns the keys of beam search and of `decoding.method=sampling`."""
     decoding = ConfigDict()
     decoding.method = "beam_search"
     decoding.num_beams = 4
@@ -169,14 +169,14 @@ def decoding() -> ConfigDict:
     decoding.forbid_unk = False
     decoding.sample_by_line = False
     decoding.stopping = "exact"
-    decoding.temperature = 1.0  # from here on: sampling
+    decoding.temperature = 1.0  # this and the following keys apply to sampling
     decoding.top_k = 0
     decoding.top_p = 1.0
     return decoding
 
 
 def articles(size: str) -> ConfigDict:
-    """Articles to summarize, and how they become BERT rows."""
+    """Returns the keys of articles to summarize, and of how they are encoded as BERT rows."""
     data = ConfigDict()
     data.source = "documentation" if size else ""
     data.valid_source = ""
@@ -215,7 +215,7 @@ def articles(size: str) -> ConfigDict:
     data.vocab_file = ""
     data.vocab_size = 8192
     data.lowercase = True if size else placeholder(bool)
-    data.workers = 0  # one per core
-    data.prepared_dir = ""  # the run's folder
+    data.workers = 0  # default: one per core
+    data.prepared_dir = ""  # default: the run's folder
     data.beam = {"runner": "", "options": ()}
     return data

@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to tag words: named entities, parts of speech, and whatever else is told for each word.
+"""Fine-tunes BERT to tag words, for example with named entities or parts of speech.
 
     python launch.py --config=configs/tagging.py --workdir=runs/ner --config.init_from=CASED_BERT_FOLDER \\
         --config.data.source=eng.train --config.data.valid_source=eng.testa
@@ -8,23 +8,24 @@
         --config.data.source=train.conll
     python launch.py --mode=predict --workdir=runs/ner --input=sentences.txt --output=tags.jsonl
 
-Behind the colon, separated by commas: a size, `conllu`, `features`.
+The variant, after the colon, is any of a size, `conllu` and `features`, separated by commas:
 
-- Sizes: tiny, mini, small, medium, base, large, from fresh weights, with a vocabulary in `data.vocab_file`, cased
-  unless `data.lowercase` says otherwise. Without a size, `init_from` gives it: a Hugging Face folder, a checkpoint of
-  Google's, or a run of ours. Names are told best by cased models.
-- Files have a word on each line and a blank line after each sentence. The word is in the first column and its tag in
-  the last one, as in CoNLL-2003; with `conllu` they are where CoNLL-U has words and universal parts of speech.
-- `features` trains a tagger of two BiLSTMs on the last four layers of a BERT that stays as it is (section 5.3).
-- `data.scheme` is told by the tags: BIO (IOB2), IOB1, IO, BIOES, or plain (parts of speech). Entities are learned and
-  predicted in BIO, and scored by F1 as seqeval and conlleval do; plain tags have accuracy alone. Where the tags
-  mislead, name the scheme.
-- To predict, words are what is between spaces and single punctuation marks. Give text whose words are separated as
-  in the training sentences, and set `data.split_punctuation=False`, where those have "U.S." or "co-op" as one word.
-  Of tables `data.text_field` is read (docs/reference/inputs.md).
+- Sizes: tiny, mini, small, medium, base, large start from random weights, with the vocabulary in `data.vocab_file`,
+  which is cased unless `data.lowercase` is set. Without a size, `init_from` determines it: a Hugging Face folder, a
+  google-research checkpoint, or a bertjax run. Cased models recognize names best.
+- Files have one word per line and a blank line after each sentence. The word is in the first column and its tag in
+  the last, as in CoNLL-2003. `conllu` reads the columns of words and universal parts of speech in CoNLL-U files.
+- `features` trains a tagger of two BiLSTMs on the last four layers of a frozen BERT (section 5.3).
+- `data.scheme` is detected from the tags: BIO (IOB2), IOB1, IO, BIOES, or plain (parts of speech). If the detection is
+  wrong, set the scheme. Entities are learned and predicted in BIO, and scored with F1 as in seqeval and conlleval.
+  Plain tags are scored with accuracy only.
+- Prediction splits texts at spaces and at punctuation marks. If words such as "U.S." or "co-op" are not split in the
+  training sentences, separate the words of the input with spaces as in training, and set
+  `data.split_punctuation=False`. In tables, `data.text_field` names the column to read (docs/reference/inputs.md).
 
-BERT's recipe: 3 epochs of batches of 32 at 5e-5. The paper's BERT-Base has 96.4 F1 on the development set of CoNLL-2003
-and 92.4 on its test set, with the document around each sentence, which is not used here.
+BERT's recipe: 3 epochs with batch size 32 and learning rate 5e-5. In the paper, BERT-Base has 96.4 F1 on the
+development set of CoNLL-2003 and 92.4 on its test set, with the document as context of each sentence, which is not
+used here.
 """
 
 from ml_collections import ConfigDict
@@ -35,7 +36,7 @@ from bertjax.configs.sizes import SIZES
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant such as `base`, `conllu` or `base,conllu`."""
+    """Returns the config of a variant such as `base`, `conllu` or `base,conllu`."""
     size, conllu, features = parts.chosen(variant, (tuple(SIZES), ("conllu",), ("features",)))
     config = parts.fine_tuning("tagging", size)
     config.model.feature_layers = (-4, -3, -2, -1) if features else ()
@@ -45,7 +46,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.model.lstm_size = 768
         config.num_epochs = 10.0
         config.optimizer.learning_rate = 1e-3
-    config.checkpoint.best_metric = placeholder(str)  # valid/f1, or valid/accuracy of plain tags
+    config.checkpoint.best_metric = placeholder(str)  # default: valid/f1, or valid/accuracy for plain tags
     config.data = _data(size)
     if conllu:
         config.data.update({"word_column": 1, "tag_column": 3, "scheme": "plain"})
@@ -57,9 +58,9 @@ def _data(size: str) -> ConfigDict:
     data.word_column = 0
     data.tag_column = -1
     data.scheme = "auto"
-    data.labels = ()  # of the training sentences
+    data.labels = ()  # default: the classes in the training sentences
     data.packing = False
     data.split_punctuation = True
-    data.text_field = ""  # the column of the sentences in a table to predict on
+    data.text_field = ""  # the column with the sentences, for predictions on a table
     data.lowercase = False if size else placeholder(bool)
     return data

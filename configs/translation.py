@@ -1,4 +1,4 @@
-"""Translates by the encoder-decoder Transformer, or by the recurrent model with attention that it replaced.
+"""Trains translation with an encoder-decoder Transformer, or with the earlier recurrent model with attention.
 
     python launch.py --config=configs/translation.py:dates --workdir=runs/dates
     python launch.py --config=configs/translation.py:tiny --workdir=runs/multi30k \\
@@ -7,21 +7,21 @@
         --config.data.test_source=test.en --config.data.test_target=test.de
     python launch.py --mode=predict --workdir=runs/multi30k --input=text.en --output=text.de
 
-Behind the colon, separated by commas: a model, `dates`.
+The variant, after the colon, is a model and `dates`, separated by a comma:
 
-- Models: tiny (4 + 4 layers, 128 wide), base, big (Vaswani et al. 2017, table 3), rnn (one bidirectional GRU, one GRU
-  with additive attention; `model.attention` also takes dot, general and none). Without one, `init_from` gives it: a run
-  of ours, or the folder of a MarianMTModel, which is trained on gently (5e-5, dropout 0.1).
-- Pairs: two files aligned by line, or a table (`data.source_column`, `data.target_column`), or
-  `tfds:wmt14_translate/de-en:train`. Without any, dates are translated between languages, English to Korean by default
-  (`data.source_locale`, `data.target_locales`): an endless supply, for which `dates` makes the model small enough to
+- Models: tiny (4 + 4 layers of width 128), base, big (Vaswani et al. 2017, table 3), rnn (a bidirectional GRU and a GRU
+  with additive attention; `model.attention` can also be dot, general or none). Without a model, `init_from` determines
+  it: a bertjax run, or the folder of a MarianMTModel, which is fine-tuned with learning rate 5e-5 and dropout 0.1.
+- Pairs: two files aligned by line, a table (`data.source_column`, `data.target_column`), or
+  `tfds:wmt14_translate/de-en:train`. By default the task is to translate generated dates, from English to Korean
+  (`data.source_locale`, `data.target_locales`); their number is unlimited. `dates` makes the model small enough to
   learn them in minutes on two cores.
-- Vocabularies: `data.subwords=bpe` (joint, unless `data.joint=False`), wordpiece or characters; or given
-  with `data.vocab_file` (a tokenizer.json, a SentencePiece model, a vocab.txt).
-- Figures: BLEU and chrF are sacreBLEU's, in percent, of the first `num_scored` held-out pairs; those of all pairs to
-  test on are added at the end of training as `test/...`, by the checkpoints that `checkpoint.final` names.
+- Vocabularies: trained with `data.subwords=bpe` (joint, unless `data.joint=False`), wordpiece or characters; or given
+  by `data.vocab_file` (a tokenizer.json, a SentencePiece model, a vocab.txt).
+- Metrics: sacreBLEU's BLEU and chrF in percent, on the first `num_scored` validation pairs. At the end of training, the
+  checkpoints that `checkpoint.final` names are scored on all test pairs (`test/...`).
 
-The paper's base has 27.3 BLEU from English to German (newstest2014), 100,000 updates on 8 GPUs; big 28.4.
+In the paper, base has 27.3 BLEU from English to German (newstest2014) after 100,000 updates on 8 GPUs, big 28.4.
 """
 
 from ml_collections import ConfigDict
@@ -29,14 +29,14 @@ from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 
-# layers of each side, width, heads, feed-forward size, dropout
+# model: layers of each side, width, heads, feed-forward size, dropout
 _TRANSFORMERS = {
     "tiny": (4, 128, 4, 256, 0.3),
     "base": (6, 512, 8, 2048, 0.1),
     "big": (6, 1024, 16, 4096, 0.3),
 }
 
-# What `init_from` determines.
+# Keys of `model` that `init_from` determines.
 _PUBLISHED = (
     "num_layers",
     "num_decoder_layers",
@@ -58,7 +58,7 @@ _PUBLISHED = (
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The config of a variant such as `base`, `dates` or `rnn,dates`."""
+    """Returns the config of a variant such as `base`, `dates` or `rnn,dates`."""
     model, dates = parts.chosen(variant, ((*_TRANSFORMERS, "rnn"), ("dates",)))
     config = parts.training("translation")
     config.num_steps = 100_000
@@ -68,7 +68,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.architecture = "recurrent" if model == "rnn" else "transformer"
     config.start_token = "begin"
     config.model = _recurrent() if model == "rnn" else _transformer(*_TRANSFORMERS[model or "tiny"])
-    config.model.source_vocab_size = placeholder(int)  # follow from the vocabularies
+    config.model.source_vocab_size = placeholder(int)  # default, here and below: from the vocabularies
     config.model.target_vocab_size = placeholder(int)
     if not model and not dates:
         config.architecture = placeholder(str)
@@ -77,7 +77,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data = _data()
     config.label_smoothing = 0.1
     config.smoothing_denominator = "V"
-    config.decoding = parts.decoding()  # 50 tokens more than the source, as the paper has it
+    config.decoding = parts.decoding()  # at most 50 tokens longer than the source, as in the paper
     config.metrics = ("bleu", "chrf")
     config.num_scored = 500
     _set_optimizer(config.optimizer, _TRANSFORMERS[model or "tiny"][1] if model != "rnn" else 512)
@@ -107,15 +107,15 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.num_heads = heads
     model.intermediate_size = intermediate
     model.activation = "relu"
-    model.norm = "post"  # "pre" as the Annotated Transformer
-    model.norm_eps = 1e-5  # this and the layout as Marian has them, so that a run can be exported
+    model.norm = "post"  # "pre" as in the Annotated Transformer
+    model.norm_eps = 1e-5  # as in Marian, like the sinusoid layout, so that a run can be exported
     model.positions = "sinusoidal"
     model.sinusoid_layout = "deinterleaved"
     model.max_positions = 1024
     model.share_embeddings = True
     model.tie_output = True
     model.scale_embeddings = True
-    model.key_size = 0  # of a head: width / heads
+    model.key_size = 0  # default: width / heads
     model.logits_bias = False
     model.dropout = dropout
     model.attention_dropout = 0.0
@@ -167,17 +167,17 @@ def _data() -> ConfigDict:
     data.character_coverage = 1.0
     data.vocab_file = ""
     data.target_vocab_file = ""
-    data.seq_len = placeholder(int)  # 128, or all positions of a model with fewer
+    data.seq_len = placeholder(int)  # default: 128, or all positions of a model with fewer
     data.packing = False
     data.on_long_line = "split"
-    data.workers = 0  # one per core
-    data.prepared_dir = ""  # the run's folder
+    data.workers = 0  # default: one per core
+    data.prepared_dir = ""  # default: the run's folder
     data.beam = {"runner": "", "options": ()}
     return data
 
 
 def _set_optimizer(optimizer: ConfigDict, hidden_size: int) -> None:
-    """Adam and the schedule of the paper (section 5.3)."""
+    """Sets Adam and the schedule of the paper (section 5.3)."""
     optimizer.schedule = "inverse_sqrt"
     optimizer.warmup_steps = 4000
     optimizer.learning_rate = hidden_size**-0.5 * 4000**-0.5  # the peak
@@ -189,7 +189,7 @@ def _set_optimizer(optimizer: ConfigDict, hidden_size: int) -> None:
 
 
 def _shorten(config: ConfigDict) -> None:
-    """For some ten thousands of pairs of short sentences; the Transformer as fairseq's recipe of Multi30k."""
+    """Adapts to some ten thousand pairs of short sentences; the Transformer uses fairseq's recipe for Multi30k."""
     config.num_steps = 8000
     config.batch_size = 32
     config.evaluate_every = 500

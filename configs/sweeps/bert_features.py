@@ -1,12 +1,12 @@
-"""Which layers of a BERT that stays as it is tell most of names, beside fine-tuning (Devlin et al. 2019, table 7).
+"""Ablation: which layers of a frozen BERT are the best features for NER, compared with fine-tuning.
 
     python launch.py --sweep=configs/sweeps/bert_features.py --workdir=runs/features --set=ner.init_from=CASED_BERT \\
         --set=ner.data.source=eng.train --set=ner.data.valid_source=eng.testa
     python launch.py --sweep=configs/sweeps/bert_features.py:tiny --workdir=runs/features \\
         --set=ner.data.source=train.conll
 
-CASED_BERT has 12 layers, as BERT-Base. `tiny` pretrains a small one of 2 layers first, and reads any file of columns;
-its vocabulary is uncased.
+Reproduces table 7 of Devlin et al. 2019. CASED_BERT is a folder of a model with 12 layers, such as BERT-Base. `tiny`
+first pretrains a model of 2 layers with an uncased vocabulary, and reads any file with columns of words and tags.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from bertjax.configs.sweeps import parts
 
 _FEATURES = {"ner": "configs/tagging.py:features"}
-# layers, how they become one, the paper's F1
+# name: (layers, how they are combined, the paper's F1)
 _PAPER = {
     "embeddings": ((0,), "concatenation", 91.0),
     "second-to-last": ((-2,), "concatenation", 95.6),
@@ -31,11 +31,14 @@ _TINY = {
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     needs = {"ner.data.source": "sentences with tags, a word on each line"}
     if not tiny:
-        needs |= {"ner.init_from": "a cased BERT-Base", "ner.data.valid_source": "the same, held out"}
+        needs |= {
+            "ner.init_from": "a cased BERT-Base",
+            "ner.data.valid_source": "validation sentences, in the same form",
+        }
     return {
         "stages": [
             *parts.tiny(),

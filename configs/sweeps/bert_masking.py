@@ -1,4 +1,4 @@
-"""What becomes of the tokens to predict: masked, left as they are, or replaced (Devlin et al. 2019, table 8).
+"""Ablation: how tokens to predict are masked, kept or replaced in pretraining (Devlin et al. 2019, table 8).
 
     python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking \\
         --set='pretrain*.data.source=wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
@@ -8,8 +8,8 @@
         --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
-Six pretrainings of BERT-Base, each fine-tuned on MNLI and on names, which are also found from its features. `tiny` has
-as many; in its few updates 80/0/20 and 0/0/100 learn nothing yet, see docs/results.md.
+Pretrains BERT-Base six times and fine-tunes each on MNLI and on NER; NER is also trained on frozen features. `tiny`
+also pretrains six times; in its few updates, 80/0/20 and 0/0/100 do not learn anything yet (docs/results.md).
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from bertjax.configs.sweeps import parts
 
 _HEADINGS = ("MNLI", "NER fine-tuned", "NER features")
-# mask, keep, replace, in percent
+# (mask, keep, replace) in percent: scores in the order of _HEADINGS
 _PAPER = {
     (80, 10, 10): (84.2, 95.4, 94.9),
     (100, 0, 0): (84.3, 94.9, 94.0),
@@ -29,7 +29,7 @@ _PAPER = {
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     features = parts.stage("ner_features", "configs/tagging.py:features", init_from="pretrain512")
     tasks = [parts.task("mnli", "pretrain512"), parts.task("ner", "pretrain512"), features]

@@ -1,4 +1,4 @@
-"""How much a larger BERT is worth (Devlin et al. 2019, table 6).
+"""Ablation: the size of BERT (Devlin et al. 2019, table 6).
 
     python launch.py --sweep=configs/sweeps/bert_model_size.py --workdir=runs/sizes \\
         --set='pretrain*.data.source=wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
@@ -7,8 +7,8 @@
         --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
-Six pretrainings, from 3 layers of width 768 to BERT-Large, and six times three fine-tunings for each seed. `tiny` goes
-from 1 layer of width 64 to 2 of width 128.
+Pretrains six models, from 3 layers of width 768 to BERT-Large, and fine-tunes each on three tasks with each seed.
+`tiny` has three sizes, from 1 layer of width 64 to 2 layers of width 128.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from bertjax.configs.sweeps import parts
 
 _TASKS = {"mnli": "MNLI-m", "mrpc": "MRPC", "sst2": "SST-2"}
-# layers, width, heads: held-out perplexity, the three tasks
+# (layers, width, heads): validation perplexity, the scores of the three tasks
 _PAPER = {
     (3, 768, 12): (5.84, 77.9, 79.8, 88.4),
     (6, 768, 3): (5.24, 80.6, 82.2, 90.7),
@@ -29,7 +29,7 @@ _TINY: dict[tuple[int, int, int], tuple[float, ...]] = {(1, 64, 1): (), (1, 128,
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     last = "pretrain128" if tiny else "pretrain512"
     perplexity = parts.metric("perplexity", last, "valid/masked_lm_loss", "exponential", "min")

@@ -1,4 +1,4 @@
-"""What BERT's two pretraining tasks are worth (Devlin et al. 2019, table 5), each model fine-tuned on five tasks.
+"""Ablation: BERT's two pretraining tasks, with five fine-tuning tasks (Devlin et al. 2019, table 5).
 
     python launch.py --sweep=configs/sweeps/bert_pretraining_tasks.py --workdir=runs/tasks \\
         --set='pretrain*.data.source=wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
@@ -7,8 +7,9 @@
         --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
-Three pretrainings of BERT-Base, the last two rows having one in common, and four times five fine-tunings for each seed.
-`tiny` is a small model, on the embedded documentation unless `pretrain*.data.source` is set, and two tasks.
+Pretrains BERT-Base three times, because the last two rows share a pretraining, and fine-tunes four rows on five tasks
+with each seed. `tiny` uses a small model and two tasks, and pretrains on the embedded documentation unless
+`pretrain*.data.source` is set.
 """
 
 from typing import Any
@@ -26,7 +27,7 @@ _LTR = {
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     tasks = parts.TINY_TASKS if tiny else _TASKS
     lstm = {f"{task}.model.lstm_size": 64 if tiny else 768 for task in tasks}

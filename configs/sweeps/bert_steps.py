@@ -1,4 +1,4 @@
-"""How long BERT has to be pretrained, by masked and by left-to-right prediction (Devlin et al. 2019, appendix C.1).
+"""Ablation: the number of pretraining updates, masked and left to right (Devlin et al. 2019, appendix C.1).
 
     python launch.py --sweep=configs/sweeps/bert_steps.py --workdir=runs/steps \\
         --set=pretrain.data.source='wiki/*.txt' --set=mnli.data.source=MNLI/train.tsv \\
@@ -7,9 +7,9 @@
         --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
-Each length is a pretraining of its own, with its own decay of the rate, all of it at length 128. In `tiny` it is 1,000
-or 3,000 updates at length 32, at a constant rate; in each row 600 at length 128 follow, with a decay, which its name
-does not count.
+Each number of updates is a separate pretraining at length 128 with its own learning-rate decay. In `tiny`, it is 1,000
+or 3,000 updates at length 32 with a constant learning rate. Then each row makes 600 updates at length 128 with a decay,
+which the row's name does not count.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _LTR = {
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     tasks = parts.TINY_TASKS if tiny else {"mnli": "MNLI-m"}
     lengths = {f"{count}k": 1000 * count for count in _THOUSANDS}
@@ -42,7 +42,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         "base": "masked, 3k steps" if tiny else "masked, 500k steps",
         "seeds": (0, 1, 2),
         "metrics": [parts.task_metric(name, heading) for name, heading in tasks.items()],
-        "source": "Devlin et al. 2019, appendix C.1, a figure without numbers: 1M updates are worth almost 1.0 more on "
+        "source": "Devlin et al. 2019, appendix C.1, a chart without numbers: 1M updates are worth almost 1.0 more on "
         "MNLI than 500k.",
         "needs": {
             **({} if tiny else {"pretrain.data.source": "the text to pretrain on"}),

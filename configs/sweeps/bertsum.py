@@ -1,13 +1,13 @@
-"""Parts of BertSum: its scorers, interval segments, trigram blocking, the size of its encoder.
+"""Ablation: parts of BertSum (scorer, interval segments, trigram blocking, encoder size).
 
     python launch.py --sweep=configs/sweeps/bertsum.py --workdir=runs/bertsum --set=extract.init_from=BERT_BASE \\
         --set=large-encoder/extract.init_from=BERT_LARGE --set=extract.data.source=train.jsonl \\
         --set=extract.data.valid_source=valid.jsonl --set=extract.data.test_source=test.jsonl
     python launch.py --sweep=configs/sweeps/bertsum.py:tiny --workdir=runs/bertsum
 
-CNN/Daily Mail, 50,000 updates a row as PreSumm trains (Liu 2019; Liu and Lapata 2019). Blocking changes the
-choice of sentences alone: that row trains the classifier once more, to the same weights. `tiny` summarizes docstrings
-of Python's library by a model from fresh weights: minutes a row on two cores.
+Each row trains on CNN/Daily Mail for 50,000 updates with PreSumm's recipe (Liu 2019; Liu and Lapata 2019). Blocking
+affects only the selection of sentences; its row trains the classifier again, to the same weights. `tiny` summarizes
+docstrings of Python's library with models from random weights, in minutes per row on two cores.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ _TINY = {"num_steps": 100, "evaluate_every": 100, "checkpoint.save_every": 100, 
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     size, recipe = ("tiny,", "") if tiny else ("", ",presumm")
     large = {} if tiny else {"extract.init_from": ""}
@@ -51,8 +51,8 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         if tiny
         else {
             "extract.init_from": "BERT (bert-base-uncased)",
-            "extract.data.source": "articles to train on",
-            "extract.data.valid_source": "held-out articles",
-            "extract.data.test_source": "articles to test on",
+            "extract.data.source": "training articles",
+            "extract.data.valid_source": "validation articles",
+            "extract.data.test_source": "test articles",
         },
     }

@@ -1,4 +1,4 @@
-"""What the sweeps are written with; see `bertjax/sweeps/definition.py` for what each value means."""
+"""Building blocks of the sweep files. `bertjax/sweeps/definition.py` explains each value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from bertjax.configs import parts
 from bertjax.errors import UserError
 
 _NONE: Mapping[str, Any] = {}
-# Of tasks that a row of several has: config, figure in metrics.jsonl, its form.
+# task: (config, metric in metrics.jsonl without "valid/", form of the metric)
 _TASKS = {
     "mnli": ("configs/classification.py:mnli,tsv", "accuracy", "percent"),
     "qnli": ("configs/classification.py:qnli,tsv", "accuracy", "percent"),
@@ -19,7 +19,7 @@ _TASKS = {
     "squad": ("configs/question_answering.py:squad", "f1", "plain"),
     "ner": ("configs/tagging.py", "f1", "percent"),
 }
-# What makes `configs/translation.py:tiny` smaller still.
+# Makes `configs/translation.py:tiny` smaller.
 SMALL_TRANSFORMER = {
     "model.num_layers": 2,
     "model.num_decoder_layers": 2,
@@ -29,21 +29,21 @@ SMALL_TRANSFORMER = {
     "optimizer.warmup_steps": 200,
     "optimizer.learning_rate": 3e-3,
 }
-# What of `configs/translation.py` the user has to name, which learns to write dates otherwise; see `pairs_needs`.
+# Unsets the default of `configs/translation.py`, generated dates: the user must name files; see `pairs_needs`.
 PAIRS = {"data.source": ""}
-# What a small model is fine-tuned on.
+# Tasks of the small ablations: name and heading.
 TINY_TASKS = {"sst2": "SST-2", "mrpc": "MRPC"}
 TINY_LENGTH = 128
 _SHORT_LENGTH = 32
 
 
 def is_tiny(variant: str) -> bool:
-    """Whether the variant is `tiny`, the only one there is beside the paper's scale."""
+    """Returns whether the variant is `tiny`. The only other variant is the paper's scale, ""."""
     return bool(parts.chosen(variant, (("tiny",),))[0])
 
 
 def scale(variant: str) -> str:
-    """Of a translation's variant: "paper", "dates" (`tiny`) or "text" (`tiny,text`)."""
+    """Returns the scale of a translation sweep's variant: "paper", "dates" (`tiny`) or "text" (`tiny,text`)."""
     tiny, text = parts.chosen(variant, (("tiny",), ("text",)))
     if text and not tiny:
         raise UserError("variant", got="'text'", expected="'tiny,text', or neither", fix="write :tiny,text")
@@ -51,13 +51,13 @@ def scale(variant: str) -> str:
 
 
 def pairs_needs() -> dict[str, str]:
-    """The files that the user has to name for translation."""
-    splits = (("", "text to train on"), ("valid_", "held-out text"), ("test_", "text to test on"))
+    """Returns the files that the user must name for translation."""
+    splits = (("", "training text"), ("valid_", "validation text"), ("test_", "test text"))
     return {f"train.data.{split}{side}": what for split, what in splits for side in ("source", "target")}
 
 
 def tiny_translation(scale: str) -> dict[str, Any]:
-    """Values for all rows of a translation's small ablation: minutes a run on one core."""
+    """Returns the overrides for all rows of a small translation ablation, which takes minutes per run on one core."""
     if scale == "dates":
         return {"num_steps": 600, "batch_size": 64, "evaluate_every": 600, "checkpoint.save_every": 600}
     return {
@@ -76,7 +76,7 @@ def tiny_translation(scale: str) -> dict[str, Any]:
 def stage(
     name: str, config: str, overrides: Mapping[str, Any] = _NONE, init_from: str = "", one_seed: bool = False
 ) -> dict[str, Any]:
-    """A run of every row."""
+    """Returns a stage: a run that every row has."""
     return {"name": name, "config": config, "overrides": overrides, "init_from": init_from, "one_seed": one_seed}
 
 
@@ -86,37 +86,37 @@ def row(
     paper: Mapping[str, float] = _NONE,
     configs: Mapping[str, str] = _NONE,
 ) -> dict[str, Any]:
-    """A line of the table: what is different in it, and what the paper has."""
+    """Returns a row of the table: its overrides and the published scores."""
     return {"name": name, "overrides": overrides, "paper": paper, "configs": configs}
 
 
 def metric(
     name: str, stage: str, figure: str, form: str = "plain", direction: str = "max", digits: int = 2
 ) -> dict[str, Any]:
-    """A column of the table."""
+    """Returns a column of the table."""
     of = {"stage": stage, "figure": figure, "form": form, "direction": direction}
     return {"name": name, "digits": digits, **of}
 
 
 def task(name: str, init_from: str = "", overrides: Mapping[str, Any] = _NONE) -> dict[str, Any]:
-    """The stage of a task: of GLUE, squad or ner."""
+    """Returns the fine-tuning stage of a GLUE task, squad or ner."""
     return stage(name, _TASKS[name][0], overrides, init_from)
 
 
 def task_metric(name: str, heading: str) -> dict[str, Any]:
-    """The column of a task, in percent."""
+    """Returns the column of a task's score, in percent."""
     _, figure, form = _TASKS[name]
     return metric(heading, name, f"valid/{figure}", form, digits=1)
 
 
 def task_needs(names: Sequence[str]) -> dict[str, str]:
-    """The files that the user has to name for tasks."""
-    pairs = (("source", "to train on"), ("valid_source", "held out"))
+    """Returns the files that the user must name for tasks."""
+    pairs = (("source", "for training"), ("valid_source", "for validation"))
     return {f"{name}.data.{key}": f"{name}'s file {what}" for name in names for key, what in pairs}
 
 
 def base() -> list[dict[str, Any]]:
-    """BERT's two phases of pretraining, whose run to go on from is `pretrain512`; the text is prepared once for all."""
+    """Returns BERT's two phases of pretraining; later stages start from `pretrain512`. The text is prepared once."""
     prepared = {"data.source": "", "data.prepared_dir": "{workdir}/prepared"}
     return [
         stage("pretrain", "configs/bert_pretraining.py:base", prepared, one_seed=True),
@@ -125,15 +125,15 @@ def base() -> list[dict[str, Any]]:
 
 
 def base_needs() -> dict[str, str]:
-    """What pretraining at the paper's scale is done on."""
+    """Returns the sources that the user must name for pretraining at the paper's scale."""
     return {f"{name}.data.source": "the text to pretrain on" for name in ("pretrain", "pretrain512")}
 
 
 def tiny() -> list[dict[str, Any]]:
-    """Two phases of pretraining a small model, with the first seed, on the embedded documentation or any text.
+    """Returns two phases of pretraining a small model with the first seed; later stages start from `pretrain128`.
 
-    The run to go on from is `pretrain128`. Rows are short at first: with longer ones so small a model does not get
-    below the unigram line in that many updates (docs/results.md).
+    The default text is the embedded documentation. Rows are short at first: with longer rows, a model of this size does
+    not get below the unigram baseline in this number of updates (docs/results.md).
     """
     common = {
         "log_every": 100,
@@ -169,6 +169,6 @@ def tiny() -> list[dict[str, Any]]:
 
 
 def tiny_tasks() -> list[dict[str, Any]]:
-    """Sentences and pairs."""
+    """Returns the fine-tuning stages of the small ablations: a task on sentences and a task on pairs."""
     values = {"data.seq_len": TINY_LENGTH, "optimizer.learning_rate": 5e-4}
     return [task(name, "pretrain128", values) for name in TINY_TASKS]

@@ -1,4 +1,4 @@
-"""What attention is worth to a recurrent translation model, and the Transformer beside it.
+"""Ablation: attention in a recurrent translation model, compared with the Transformer.
 
     python launch.py --sweep=configs/sweeps/recurrent_attention.py --workdir=runs/attention \\
         --set=train.data.source=train.en --set=train.data.target=train.de \\
@@ -6,9 +6,9 @@
         --set=train.data.test_source=test.en --set=train.data.test_target=test.de
     python launch.py --sweep=configs/sweeps/recurrent_attention.py:tiny --workdir=runs/attention
 
-No attention is Sutskever et al. 2014 with a gated unit, additive Bahdanau et al. 2015, dot and general Luong et al.
-2015. For some ten thousands of pairs, such as Multi30k; `tiny` learns to write dates, and `tiny,text` from files named
-as above, with a small model: minutes a row.
+The rows are Sutskever et al. 2014 with a GRU (no attention), Bahdanau et al. 2015 (additive), and Luong et al. 2015
+(dot and general). The sweep suits some ten thousand pairs, such as Multi30k. `tiny` learns to write dates, and
+`tiny,text` learns from files named as above, both with a small model in minutes per row.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 from bertjax.configs.sweeps import parts
 
 _KINDS = ("none", "additive", "dot", "general")
-# At a rate of 1e-3 so few updates are too few for any of them to learn to attend.
+# At a rate of 1e-3, no model learns to attend in this number of updates.
 _SMALL_RECURRENT = {"model.embedding_size": 64, "model.hidden_size": 128, "optimizer.learning_rate": 5e-3}
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep for Multi30k, or `tiny`."""
+    """Returns the sweep for Multi30k, `tiny` or `tiny,text`."""
     scale = parts.scale(variant)
     dates = scale == "dates"
     transformer, recurrent = ("dates", "rnn,dates") if dates else ("tiny", "rnn")
@@ -53,8 +53,8 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
             parts.metric("chrF", "train", "valid/chrf" if dates else "test/chrf", digits=1),
             parts.metric("perplexity", "train", "valid/perplexity", direction="min"),
         ],
-        "source": "None of the same setting. Revisit-MMT has 41.02 BLEU for this Transformer on Multi30k's test2016, "
-        "lower-cased and tokenized, which is not comparable with sacreBLEU's.",
+        "source": "No paper has this setting. Revisit-MMT has 41.02 BLEU for this Transformer on Multi30k's test2016, "
+        "lower-cased and tokenized; it is not comparable with sacreBLEU.",
         "needs": {} if dates else parts.pairs_needs(),
     }
 

@@ -1,4 +1,4 @@
-"""How much fine-tuning varies with the seed, and with Adam's bias correction left out, as BERT's code does.
+"""Ablation: the variance of fine-tuning over seeds, with and without Adam's bias correction.
 
     python launch.py --sweep=configs/sweeps/seeds.py --workdir=runs/seeds --set='*.init_from=BERT_LARGE' \\
         --set=rte.data.source=RTE/train.tsv --set=rte.data.valid_source=RTE/dev.tsv ...
@@ -6,8 +6,8 @@
         --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
         --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
 
-Small tasks vary most (Zhang et al. 2021; Mosbach et al. 2021). `tiny` pretrains a small model once, with the first
-seed.
+BERT's original code has no bias correction. Small tasks vary most (Zhang et al. 2021; Mosbach et al. 2021). `tiny`
+pretrains a small model once, with the first seed.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _TASKS = {"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "stsb": "STS-B", "squad"
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     tasks = parts.TINY_TASKS if tiny else _TASKS
     weights = {} if tiny else {f"{name}.init_from": "BERT-Large" for name in tasks}

@@ -1,4 +1,4 @@
-"""Variations on the Transformer (Vaswani et al. 2017, table 3).
+"""Ablation: variations of the Transformer (Vaswani et al. 2017, table 3).
 
     python launch.py --sweep=configs/sweeps/transformer.py --workdir=runs/transformer \\
         --set=train.data.source=wmt14.en --set=train.data.target=wmt14.de \\
@@ -6,8 +6,9 @@
         --set=train.data.test_source=newstest2013.en --set=train.data.test_target=newstest2013.de
     python launch.py --sweep=configs/sweeps/transformer.py:tiny --workdir=runs/transformer
 
-Each row is a training of its own, 100,000 updates (big: 300,000). `tiny` varies a model of 2 layers that learns to
-write dates, and `tiny,text` one that learns from files such as Multi30k's, named as above: minutes a row.
+Each row is a separate training of 100,000 updates (big: 300,000). `tiny` varies a model of 2 layers that learns to
+write dates. `tiny,text` varies one that learns from files such as Multi30k's, named as above. Both take minutes per
+row.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from bertjax.configs.sweeps import parts
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """The sweep at the paper's scale, or `tiny`."""
+    """Returns the sweep at the paper's scale, `tiny` or `tiny,text`."""
     scale = parts.scale(variant)
     tiny = scale != "paper"
     small = parts.SMALL_TRANSFORMER
@@ -67,7 +68,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _tiny_rows() -> list[dict[str, Any]]:
-    """One for each letter of the paper."""
+    """Returns a row for each letter of the paper's table."""
     return [
         _row("base", {}),
         _row("A: h=1", {"model.num_heads": 1}),
@@ -88,6 +89,6 @@ def _layers(count: int) -> dict[str, Any]:
 
 
 def _width(size: int) -> dict[str, Any]:
-    """With what follows from it: the peak of the rate, the range of embeddings."""
+    """Returns a width and the values that follow from it: the peak learning rate and the range of embeddings."""
     rate = size**-0.5 * 4000**-0.5
     return {"model.hidden_size": size, "model.initializer_range": size**-0.5, "optimizer.learning_rate": rate}
