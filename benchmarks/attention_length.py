@@ -1,11 +1,10 @@
-"""Time and memory of self-attention and of recurrent layers against length, forward and backward.
+"""Time and memory of self-attention and of recurrent layers by length, forward and backward.
 
     python -m benchmarks.attention_length --output=runs/demo/attention_length.json
 
-Layers of one width on rows of random vectors, interleaved: each round times every layer at every length once, and the
-median of the rounds counts. Memory is what the compiled program holds beside its arguments and results
-(`memory_analysis().temp_size_in_bytes`), which the compiler knows without running it. The report of a run shows the
-file if it lies in the run's folder.
+All layers have the same width and process rows of random vectors. Each round times every layer at every length once;
+results are medians over the rounds. Memory is the temporary memory of the compiled program, without arguments and
+results (`memory_analysis().temp_size_in_bytes`). If the output file is in a run's folder, the run's page shows it.
 """
 
 import argparse
@@ -31,7 +30,7 @@ _HEADER = ["layer", "length", "ms", "MiB"]
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--lengths", type=int, nargs="+", default=_LENGTHS)
@@ -61,7 +60,7 @@ def main() -> None:
 
 
 def layers(hidden_size: int, heads: int) -> dict[str, Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]]:
-    """Modules of one width with their arguments for rows [B, S, H], by name."""
+    """Returns functions that make a module and its arguments for rows [B, S, H], by the layer's name."""
 
     def attention(x: jax.Array) -> tuple[nn.Module, tuple[Any, ...]]:
         init = nn.initializers.xavier_uniform()
@@ -99,7 +98,7 @@ def measure(
     hidden_size: int,
     rounds: int,
 ) -> list[dict[str, Any]]:
-    """A row for each layer and length: seconds of an evaluation with gradients, and bytes of temporary memory."""
+    """Returns a row per layer and length: seconds of an evaluation with gradients, and bytes of temporary memory."""
     programs: dict[tuple[str, int], tuple[Any, tuple[Any, ...]]] = {}
     for length in lengths:
         x = jax.random.normal(jax.random.key(length), (batch_size, length, hidden_size))

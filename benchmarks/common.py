@@ -1,4 +1,4 @@
-"""What the benchmarks share: shapes, the real training step on made-up batches, interleaved timing, tables."""
+"""Shared code of the benchmarks: shapes, the training step on synthetic batches, interleaved timing, tables."""
 
 import contextlib
 import ctypes.util
@@ -35,10 +35,10 @@ from bertjax.training.config import TrainingConfig
 from bertjax.training.loop import Trainer
 
 _NUM_SPECIALS = 5  # [PAD] [UNK] [CLS] [SEP] [MASK]
-# glibc gives large arrays back to the system at once and fetches fresh pages for the next ones, unless told otherwise.
+# By default, glibc returns large arrays to the system at once, and allocates fresh pages for the next ones.
 _MALLOC: dict[str, dict[str, str]] = {
     "default": {},
-    "tuned": {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**34)},  # glibc's, main thread only
+    "tuned": {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**34)},  # glibc, main thread only
     "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4", "TCMALLOC_RELEASE_RATE": "0"},
 }
 MALLOCS = tuple(_MALLOC)
@@ -46,12 +46,12 @@ MALLOCS = tuple(_MALLOC)
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A model and a batch.
+    """The shape of a model and its batch.
 
     Attributes:
       size: a key of `configs.sizes.SIZES`.
-      rows, length: of a batch.
-      vocab_size: tokens.
+      rows, length: the rows of a batch, and their length.
+      vocab_size: the size of the vocabulary.
     """
 
     size: str
@@ -61,7 +61,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Reads `SIZE:ROWSxLENGTH:VOCABULARY`, as in base:8x128:30522."""
+        """Parses `SIZE:ROWSxLENGTH:VOCABULARY`, such as base:8x128:30522."""
         size, batch, vocab_size = text.split(":")
         rows, length = map(int, batch.split("x"))
         return cls(size, rows, length, int(vocab_size))
@@ -71,31 +71,31 @@ class Shape:
 
     @property
     def predicted(self) -> int:
-        """Predicted tokens of a row, 15 %: 20 of 128 and 77 of 512."""
+        """The predicted tokens of a row, 15 %: 20 of 128 and 77 of 512."""
         return math.ceil(0.15 * self.length)
 
     @property
     def tokens(self) -> int:
-        """Tokens of a batch, padding included."""
+        """The tokens of a batch, including padding."""
         return self.rows * self.length
 
     def flops_per_token(self) -> float:
-        """See `flops_per_token`."""
+        """Returns the result of the function `flops_per_token` for this shape."""
         return flops_per_token(*SIZES[self.size], self.vocab_size, self.length, self.predicted / self.length)
 
 
 def flops_per_token(layers: int, hidden: int, vocab_size: int, length: int, predicted: float) -> float:
-    """Floating-point operations of a training step for each token of a row, of the matrix products alone.
+    """Returns the floating-point operations per token of a training step, counting only matrix products.
 
-    6P + 12 L S H + 6 m (H^2 + H V): forward and backward through P = 12 L H^2 weights of the layers (F = 4H), through
-    attention's two products, and through the masked-LM head at the fraction m of the tokens that are predicted. What
-    a rematerialized step computes twice counts once, so that the figure measures useful work.
+    The formula is 6P + 12 L S H + 6 m (H^2 + H V). Its terms are forward and backward passes through the P = 12 L H^2
+    weights of the layers (F = 4H), the two products of attention, and the masked-LM head at the fraction m of predicted
+    tokens. Recomputation by rematerialization is not counted, so the result measures useful work.
 
     Args:
       layers: L.
       hidden: H.
       vocab_size: V.
-      length: S, padding included.
+      length: S, including padding.
       predicted: m.
     """
     weights = 12 * layers * hidden**2
@@ -104,7 +104,7 @@ def flops_per_token(layers: int, hidden: int, vocab_size: int, length: int, pred
 
 
 def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
-    """The config of that size, with `overrides` by dotted key."""
+    """Resolves the config of a shape, with `overrides` by dotted key."""
     config = get_config(shape.size)
     values = {
         "batch_size": shape.rows,
@@ -123,14 +123,14 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
 
 
 def real_batches(shape: Shape, overrides: Mapping[str, Any], workdir: Path, count: int) -> list[Batch]:
-    """The first batches that training would take; the text is prepared in `workdir`, or found there."""
+    """Returns the first training batches. Prepares the text in `workdir` unless it is prepared."""
     data = read_config(shape, overrides).data(workdir)
     data.prepare()
     return list(itertools.islice(data.batches("train", 0, np.arange(shape.rows)), count))
 
 
 def docstrings(folder: Path) -> Path:
-    """Short documents: a file in which each docstring of the embedded documentation is one."""
+    """Writes a file of short documents, one per docstring of the embedded documentation."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "docstrings.txt"
     texts = ("\n".join(documentation.paragraphs(text)) for _, found in documentation.docstrings() for text in found)
@@ -139,12 +139,12 @@ def docstrings(folder: Path) -> Path:
 
 
 def real_tokens(batch: Batch) -> int:
-    """Tokens of a batch that are not padding."""
+    """Returns the number of tokens in a batch that are not padding."""
     return int(np.count_nonzero(batch["segment_ids"]))
 
 
 def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> Batch:
-    """A batch without padding of the shapes that a task names, the same each time."""
+    """Returns a synthetic batch without padding that has the shapes of a task, the same at each call."""
     rng = np.random.default_rng(0)
     rows, length = specs["input_ids"].shape
     sequences = specs["cls_positions"].shape[1] if "cls_positions" in specs else 1
@@ -163,18 +163,18 @@ def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> Batch:
             return np.broadcast_to(np.searchsorted(starts, np.arange(length), side="right"), shape)
         if name == "position_ids":
             return np.broadcast_to(np.arange(length) % (length // sequences), shape)
-        assert name.endswith("_weights"), f"no idea how to make up {name}"
+        assert name.endswith("_weights"), f"unknown batch field {name}"
         return np.ones(shape)
 
     return {name: fill(name, spec.shape).astype(spec.dtype) for name, spec in specs.items()}
 
 
 class OurStep:
-    """The training step of `launch.py`, AdamW and dropout included, over batches that lie on the device.
+    """The training step of `launch.py`, including AdamW and dropout, on batches that are already on the device.
 
     Attributes:
-      batches: the batches that it takes in turn, as they were given.
-      state: after the last update.
+      batches: the batches, used in turn.
+      state: the state after the last update.
     """
 
     def __init__(
@@ -183,12 +183,12 @@ class OurStep:
         overrides: Mapping[str, Any],
         batches: Sequence[Batch] | None = None,
     ) -> None:
-        """Compiles it and makes one update.
+        """Compiles the step and makes one update.
 
         Args:
           shape: the model and its batch.
           overrides: config values by dotted key.
-          batches: of the task's `batch_specs`; a made-up one by default.
+          batches: batches with the shapes of the task's `batch_specs`; default: a synthetic one.
         """
         _, config, task = read_config(shape, overrides).rehearsed()
         mesh, optimizer, init, _, shardings = steps.assemble(task, config, jax.devices()[:1])
@@ -200,7 +200,7 @@ class OurStep:
         self()
 
     def __call__(self, times: int = 1) -> None:
-        """Makes updates, and waits for the last."""
+        """Makes `times` updates, and waits for the last."""
         for _ in range(times):
             batch = self._on_device[self._index % len(self._on_device)]
             self.state, _ = self._step(self.state, batch, np.int32(self._index))
@@ -214,7 +214,7 @@ class Opened(NamedTuple):
     Attributes:
       task: the task.
       data: its data, prepared.
-      settings: of training.
+      settings: the training settings.
       keys: the experiment's config.
     """
 
@@ -225,12 +225,12 @@ class Opened(NamedTuple):
 
 
 def open_task(experiment: Any, config: ConfigDict, folder: Path) -> Opened:
-    """A task of a new run; its text is prepared in `data` in a folder."""
+    """Builds the task of a new run, and prepares its data in the subfolder `data` of a folder."""
     return _opened(Resolved(experiment, experiment.resolve(json.loads(config.to_json()))), folder)
 
 
 def open_run(experiment: Any, run: Path) -> Opened:
-    """The task of a run that has been made."""
+    """Builds the task of an existing run."""
     return _opened(Resolved(experiment, json.loads((run / "config.json").read_text())), run)
 
 
@@ -242,14 +242,20 @@ def _opened(resolved: Resolved, folder: Path) -> Opened:
 
 
 class OurTraining:
-    """Updates of `launch.py`, over the batches of the task; each call makes some more.
+    """Training updates of `launch.py` on the batches of a task. Each call makes `updates` further updates.
 
     Attributes:
-      compile_seconds: what its programs took, all of which are made at once.
+      compile_seconds: the compilation time of all programs, which are compiled at construction.
     """
 
     def __init__(self, opened: Opened, updates: int, warmup: int) -> None:
-        """Args: what to train; updates of a call; updates before, in which all programs shall be made."""
+        """Initializes training.
+
+        Args:
+          opened: the task and its data.
+          updates: the number of updates per call.
+          warmup: the number of updates before the first call, in which all programs must be compiled.
+        """
         self._updates = updates
         with Compilations() as compiled:
             trainer = Trainer(opened.task, opened.settings, jax.devices()[:1])
@@ -258,7 +264,7 @@ class OurTraining:
         self.compile_seconds = compiled.seconds
 
     def __call__(self) -> None:
-        """Makes updates, and waits for the last."""
+        """Makes `updates` updates, and waits for the last."""
         self._take(self._updates)
 
     def _take(self, count: int) -> None:
@@ -268,7 +274,7 @@ class OurTraining:
 
 
 def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call: A B C A B C ..., so that whatever else the machine does falls on all of them alike."""
+    """Returns the seconds of each call. Calls alternate (A B C A B C ...), so that other load affects all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
@@ -279,19 +285,19 @@ def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int) -> dic
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """`median (lower quartile to upper quartile)`."""
+    """Formats `median (lower quartile to upper quartile)`."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Formats a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def describe_machine() -> str:
-    """Versions, devices and the settings that speed depends on, in a line or two."""
+    """Returns versions, devices, and settings that affect speed, as one line."""
     packages = [f"{name} {_version(name)}" for name in ("jax", "jaxlib", "torch", "transformers")]
     threads = len(os.sched_getaffinity(0))
     malloc = next(name for name in reversed(MALLOCS) if _MALLOC[name].items() <= os.environ.items())
@@ -303,12 +309,12 @@ def describe_machine() -> str:
 
 
 def load_average() -> str:
-    """Of the last 1, 5 and 15 minutes: whether the machine did other things meanwhile."""
+    """Returns the load averages of the last 1, 5 and 15 minutes, which show whether the machine was otherwise busy."""
     return ", ".join(f"{value:.2f}" for value in os.getloadavg())
 
 
 def use_malloc(setting: str) -> None:
-    """Starts the program anew under one of `MALLOCS`; all but the default keep large arrays for the next step."""
+    """Restarts the program with a setting of `MALLOCS`. All but the default keep freed memory for the next step."""
     if setting == "tcmalloc" and ctypes.util.find_library("tcmalloc_minimal") is None:
         sys.exit("error: --malloc=tcmalloc: got no libtcmalloc_minimal. Fix: apt-get install libtcmalloc-minimal4")
     known = {key for values in _MALLOC.values() for key in values}
@@ -318,7 +324,7 @@ def use_malloc(setting: str) -> None:
 
 
 def has_module(name: str) -> bool:
-    """Whether a library can be imported."""
+    """Returns whether a library can be imported."""
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
         return True

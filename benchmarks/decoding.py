@@ -1,10 +1,10 @@
-"""Speed of beam search beside `generate` of transformers and CTranslate2, interleaved in one process, on a CPU.
+"""Speed of beam search compared with `generate` of transformers and with CTranslate2, interleaved, on a CPU.
 
     python -m benchmarks.decoding --rounds=5 [--malloc=tcmalloc]
 
-One published-format model (MarianMTModel, random weights) for all: sentences of random words, each translated into just
-as many tokens as asked for, so that all do the same work whatever the weights say. float32. Each contender decodes the
-sentences in batches of several sizes, and its best one counts. CTranslate2 takes part if it is installed.
+All use the same MarianMTModel with random weights in float32. Sentences consist of random words, and each translation
+has the requested number of tokens, so that all do the same amount of work. Each contender decodes with several batch
+sizes; the ratios compare with our best one. CTranslate2 is included if it is installed.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> None:
         if common.has_module("ctranslate2"):
             contenders["CTranslate2"] = CTranslate2(folder, args.beams, args.tokens, args.vocab_size)
         else:
-            print("CTranslate2 is not timed: it is not installed", flush=True)
+            print("CTranslate2 is not included, because it is not installed", flush=True)
         print(f"{common.describe_machine()}; float32; {args.rounds} rounds", flush=True)
         work = f"{args.sentences} sentences of {lengths.mean():.0f} tokens on average into {args.tokens} each"
         print(f"{args.size}, {args.vocab_size:,} words, {args.beams} beams, {work}\n", flush=True)
@@ -73,12 +73,12 @@ def main() -> None:
     for name, output in first.items():
         alike = sum(a == b for a, b in zip(output, first["ours"], strict=True))
         different = len({tuple(row) for row in output})
-        print(f"{name}: {alike} of {len(output)} translations as ours, {different} different ones")
+        print(f"{name}: {alike} of {len(output)} translations equal ours, {different} are distinct")
     print(f"\nLoad average at the end {common.load_average()}")
 
 
 def in_batches(contender: Callable[[Rows], Rows], rows: Rows, size: int) -> list[list[int]]:
-    """The translations, in the order of the rows; those of like length together, as all contenders would have it."""
+    """Returns the translations in the order of the rows. Batches contain rows of similar length."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     found: list[list[int]] = [[] for _ in rows]
     for start in range(0, len(rows), size):
@@ -89,7 +89,7 @@ def in_batches(contender: Callable[[Rows], Rows], rows: Rows, size: int) -> list
 
 
 def table(seconds: dict[tuple[str, int], list[float]], tokens: int) -> str:
-    """Each contender at each batch size, beside ours at its best."""
+    """Formats the speed of each contender and batch size, and its ratio to our best speed."""
     best = min((key for key in seconds if key[0] == "ours"), key=lambda key: statistics.median(seconds[key]))
     lines = []
     for (name, size), values in seconds.items():
@@ -100,7 +100,7 @@ def table(seconds: dict[tuple[str, int], list[float]], tokens: int) -> str:
 
 
 def save_model(folder: Path, layers: int, hidden: int, heads: int, inner: int, vocab_size: int) -> None:
-    """A model of transformers with random weights, larger ones than it begins with, so that words differ."""
+    """Saves a transformers model. Its random weights are larger than the default, so that translations differ."""
     import torch
     import transformers
 
@@ -116,10 +116,10 @@ def save_model(folder: Path, layers: int, hidden: int, heads: int, inner: int, v
 
 
 class Ours:
-    """`seq2seq.write`, as predictions go through it."""
+    """Our `seq2seq.generate`, as used by predictions."""
 
     def __init__(self, folder: str, beams: int, tokens: int) -> None:
-        """Args: the model; of the search; tokens of a translation, before the end token."""
+        """Initializes from the model's folder, the number of beams, and the tokens of a translation without the end."""
         raw = marian.read_config(folder)
         rest = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
         self._config = build(
@@ -151,11 +151,11 @@ class Ours:
             top_p=1.0,
         )
         pad = self._config.target_vocab_size - 1
-        write = functools.partial(seq2seq.write, model, config=decoding, ids=TargetIds(pad, _END, pad), seed=0)
+        write = functools.partial(seq2seq.generate, model, config=decoding, ids=TargetIds(pad, _END, pad), seed=0)
         self._write, self._tokens = jax.jit(write), tokens
 
     def __call__(self, rows: Rows) -> Rows:
-        """The translations."""
+        """Returns the translations."""
         width = max(map(len, rows)) + 1
         batch = {name: np.zeros((len(rows), width), np.int32) for name in ("input_ids", "segment_ids")}
         for i, row in enumerate(rows):
@@ -166,10 +166,10 @@ class Ours:
 
 
 class Transformers:
-    """`generate`."""
+    """The method `generate` of transformers."""
 
     def __init__(self, folder: str, beams: int, tokens: int) -> None:
-        """Args: as `Ours`."""
+        """Initializes; see `Ours`."""
         import torch
         import transformers
 
@@ -180,7 +180,7 @@ class Transformers:
         self._options: dict[str, Any] = {"num_beams": beams, "min_new_tokens": tokens, "max_new_tokens": tokens + 1}
 
     def __call__(self, rows: Rows) -> Rows:
-        """The translations."""
+        """Returns the translations."""
         width, pad = max(map(len, rows)) + 1, self._model.config.pad_token_id
         ids = self._torch.full((len(rows), width), pad)
         for i, row in enumerate(rows):
@@ -192,10 +192,10 @@ class Transformers:
 
 
 class CTranslate2:
-    """Its own runtime, on the same weights."""
+    """The translator of CTranslate2 with the same weights."""
 
     def __init__(self, folder: str, beams: int, tokens: int, vocab_size: int) -> None:
-        """Args: as `Ours`; words of the vocabulary, which are called by their numbers."""
+        """Initializes; see `Ours`. The words of the vocabulary are their numbers."""
         import ctranslate2
 
         names = [str(i) for i in range(vocab_size)]
@@ -221,7 +221,7 @@ class CTranslate2:
         self._options = {"beam_size": beams, "min_decoding_length": tokens, "max_decoding_length": tokens}
 
     def __call__(self, rows: Rows) -> Rows:
-        """The translations."""
+        """Returns the translations."""
         sources = [[*(self._names[i] for i in row), "</s>"] for row in rows]
         found = self._translator.translate_batch(sources, max_batch_size=len(rows), **self._options)
         return [[self._numbers[name] for name in each.hypotheses[0]] for each in found]

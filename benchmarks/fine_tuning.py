@@ -1,10 +1,11 @@
-"""Fine-tuning and predicting with a published encoder, beside the `Trainer` and the pipeline of transformers, on a CPU.
+"""Speed of fine-tuning and prediction with a published encoder, compared with transformers, on a CPU.
 
     BERTJAX_DATA=FOLDER python -m benchmarks.fine_tuning --init_from=BERT_FOLDER --rounds=6
 
-Both train the same rows of MRPC and SST-2 in batches of 32, dropout and AdamW included, in float32, and read, encode
-and pad as they always do: ours in buckets of lengths, theirs with dynamic padding. Then both label the same texts;
-their batch size is the best of several. Rounds are interleaved in one process. Compilation is timed apart.
+Training is compared with the `Trainer`, and prediction with the pipeline. Both train on the same rows of MRPC and SST-2
+in float32 with batch size 32, dropout and AdamW. Reading, encoding and padding are included: ours batches by length,
+theirs uses dynamic padding. Then both label the same texts; their batch size is the best of several. Rounds are
+interleaved in one process. Compilation time is listed separately.
 """
 
 import argparse
@@ -37,13 +38,13 @@ _HEADER = ["work", "ours, examples/s", "transformers, examples/s", "ratio", "our
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--init_from", required=True, help="a Hugging Face folder of a BERT encoder")
     parser.add_argument("--tasks", nargs="+", choices=tuple(_FILES), default=tuple(_FILES))
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--updates", type=int, default=30, help="of a round")
-    parser.add_argument("--texts", type=int, default=5000, help="to predict")
+    parser.add_argument("--updates", type=int, default=30, help="updates of a round")
+    parser.add_argument("--texts", type=int, default=5000, help="texts to predict")
     args = parser.parse_args()
     if "BERTJAX_DATA" not in os.environ:
         sys.exit("error: set BERTJAX_DATA to the folder with mrpc and sst2")
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
-    """A row of the table: so many updates a round of ours, then of theirs."""
+    """Returns a table row: in each round, `args.updates` updates of ours, then of theirs."""
     from benchmarks.torch_fine_tuning import TorchTraining
 
     opened, rows = make(name, args.init_from, folder)
@@ -71,7 +72,7 @@ def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def predict(args: argparse.Namespace, folder: Path) -> list[str]:
-    """A row of the table: the labels of SST-2's first training rows."""
+    """Returns a table row: prediction of labels for the first training rows of SST-2."""
     from benchmarks.torch_fine_tuning import TorchPrediction
 
     (task, _, settings, _), rows = make("sst2", args.init_from, folder)
@@ -94,7 +95,7 @@ def predict(args: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def row(work: str, examples: int, seconds: dict[str, list[float]], compile_seconds: float) -> list[str]:
-    """A row of the table."""
+    """Returns a table row."""
     speeds = {name: [examples / s for s in values] for name, values in seconds.items()}
     ratios = [b / a for a, b in zip(seconds["ours"], seconds["theirs"], strict=True)]
     cells = [common.spread(speeds["ours"], 0), common.spread(speeds["theirs"], 0), common.spread(ratios, 2)]
@@ -102,12 +103,12 @@ def row(work: str, examples: int, seconds: dict[str, list[float]], compile_secon
 
 
 def make(name: str, init_from: str, folder: Path) -> tuple[common.Opened, list[LabeledText]]:
-    """A task as `launch.py` builds it, and its training rows."""
+    """Builds a task as `launch.py` does. Returns it and its training rows."""
     data = Path(os.environ["BERTJAX_DATA"])
     config = config_file.get_config(f"{name},tsv")
     config.init_from = init_from
     config.data.source, config.data.valid_source = (str(data / file) for file in _FILES[name])
-    config.num_steps = 10**6  # more than are made
+    config.num_steps = 10**6  # more than the benchmark makes
     opened = common.open_task(classification, config, folder / name)
     fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
     text = build(LabeledTextConfig, {key: opened.keys.data[key] for key in fields}, "data")
@@ -115,7 +116,7 @@ def make(name: str, init_from: str, folder: Path) -> tuple[common.Opened, list[L
 
 
 def seconds_of(call: Callable[[], None]) -> float:
-    """How long a call takes."""
+    """Returns the duration of a call."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began

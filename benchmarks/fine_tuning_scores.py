@@ -1,11 +1,11 @@
-"""What the `Trainer` of transformers makes of a run's recipe on a CPU: its rows, epochs, rates and metrics.
+"""Scores of the `Trainer` of transformers with the rows, epochs, learning rates and metrics of our run, on a CPU.
 
     python launch.py --config=configs/classification.py:mrpc,tsv --workdir=runs/mrpc --seeds=0,1,2 ...
     python -m benchmarks.fine_tuning_scores runs/mrpc/seed0 --seeds 0 1 2
 
-The rows are read and the held-out figures computed by our code, everything else is theirs. Both evaluate once an epoch
-and keep the best. Rows are drawn in another order, in batches of any lengths. The same command goes on where it was
-interrupted, from `transformers/` in the run's folder.
+Our code reads the rows and computes the validation metrics; everything else is transformers. Both evaluate once an
+epoch and keep the best checkpoint. transformers draws rows in another order, and its batches mix lengths. Repeating the
+command resumes an interrupted benchmark from `transformers/` in the run's folder.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SAVE_EVERY = 200  # updates
 
 
 def main() -> None:
-    """Trains once for each seed, and prints what each and all of them score."""
+    """Trains with each seed, and prints the scores of each seed and their mean."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="a run of classification or regression, for its config")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0,))
@@ -55,10 +55,10 @@ def main() -> None:
 
 
 class Rows:
-    """The run's rows, as their tokenizer encodes them."""
+    """The rows of our run, encoded by the tokenizer of transformers."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Args: the run's config."""
+        """Reads the rows of a run's config."""
         fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
         text = build(LabeledTextConfig, {key: config["data"][key] for key in fields}, "data")
         self.numeric = config["objective"] == "regression"
@@ -71,7 +71,7 @@ class Rows:
 
     @property
     def num_labels(self) -> int:
-        """The outputs that a model needs."""
+        """The number of outputs of the model."""
         return 1 if self.numeric else len(self._names)
 
     def _encoded(self, row: LabeledText) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Rows:
 
 
 def train(config: Mapping[str, Any], data: Rows, seed: int, folder: Path) -> dict[str, float]:
-    """The figures of the best epoch; checkpoints are kept in the folder, and gone on from."""
+    """Trains, or resumes from checkpoints in the folder. Returns the metrics of the best epoch."""
     transformers.set_seed(seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         config["init_from"], num_labels=data.num_labels
@@ -106,7 +106,7 @@ def train(config: Mapping[str, Any], data: Rows, seed: int, folder: Path) -> dic
 
 
 def arguments(config: Mapping[str, Any], seed: int, folder: Path) -> transformers.TrainingArguments:
-    """The run's recipe, in their words."""
+    """Returns the run's recipe as arguments of transformers."""
     optimizer = config["optimizer"]
     return transformers.TrainingArguments(
         output_dir=str(folder),
@@ -134,7 +134,7 @@ def arguments(config: Mapping[str, Any], seed: int, folder: Path) -> transformer
 
 
 def best_epoch(history: Sequence[Mapping[str, float]], metrics: Sequence[str], best: str) -> dict[str, float]:
-    """The figures of the evaluation with the highest `best`."""
+    """Returns the metrics of the evaluation with the highest `best`."""
     evaluations = [logged for logged in history if f"eval_{best}" in logged]
     chosen = max(evaluations, key=lambda logged: logged[f"eval_{best}"])
     return {name: chosen[f"eval_{name}"] for name in metrics}

@@ -1,11 +1,11 @@
-"""Damages files at random and reads them by every reader of data and every task that predicts.
+"""Fuzzing: damages files at random, and reads them with every data reader and every task that predicts.
 
     python -m benchmarks.fuzz --minutes=60 --seed=0
 
-Whatever a file has become, the end must be a success with the right results in the right order, or a UserError of one
-line. A separate reader (`fuzz_checks`) decides what is right: how many rows there are, and that rows that
-were not damaged have the results that they had before. All runs in one process, with small random models. A finding
-is printed with its case, which `--case=CASE` repeats; then a table of outcomes. Exits with status 1 after a finding.
+Each case must end with a success whose results are right and in the right order, or with a UserError of one line. An
+independent reader (`fuzz_checks`) decides what is right: the number of rows, and that undamaged rows have the same
+results as before. All cases run in one process with small random models. Each finding is printed with its case, which
+`--case=CASE` repeats. At the end, a table of outcomes is printed. The exit status is 1 after a finding.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from benchmarks.fuzz_targets import Kept, Target
 from bertjax.errors import as_user_error
 from bertjax.training import inference
 
-_MOST_SECONDS = 300  # for one case: more is a finding
+_MOST_SECONDS = 300  # the limit for one case; a longer one is a finding
 _MOST_MESSAGE = 4000
 _OUTCOMES = ("success", "refused", "traceback", "wrong success", "long or split message", "too slow")
 
@@ -47,12 +47,12 @@ class _TooSlowError(Exception):
 
 @dataclasses.dataclass
 class Fuzz:
-    """Targets, and what they give for files that are not damaged.
+    """The fuzzing targets, and their results for undamaged files.
 
     Attributes:
-      targets: by name.
-      known: for each, the results of the parts of its files, by their keys.
-      folder: for files.
+      targets: the targets, by name.
+      known: for each target, the results of the parts of its files, by their keys.
+      folder: the folder for files.
     """
 
     targets: dict[str, Target]
@@ -60,7 +60,7 @@ class Fuzz:
     folder: Path
 
     def case(self, name: str) -> tuple[str, str]:
-        """Runs a case "SEED/TARGET/NUMBER"; returns its outcome and a description of a finding."""
+        """Runs a case "SEED/TARGET/NUMBER". Returns its outcome, and the description of a finding."""
         rng, target = random.Random(name), self.targets[name.split("/")[1]]
         files, is_packed = self._damaged(target, rng)
         skips = rng.random() < 0.5
@@ -80,7 +80,7 @@ class Fuzz:
         return ("wrong success", f"{wrong} (skips: {skips})") if wrong else ("success", "")
 
     def _damaged(self, target: Target, rng: random.Random) -> tuple[dict[str, bytes], bool]:
-        """The target's files, one of them changed; and whether they cannot be read here."""
+        """Returns the target's files with one of them damaged, and whether that file is compressed (not checked)."""
         files = dict(target.files)
         name = rng.choice(sorted(files))
         is_json = name.endswith((".json", ".jsonl", "METADATA", ".zarray"))
@@ -98,14 +98,14 @@ class Fuzz:
         known = self.known[target.name]
         if skips and target.drops:
             parts = [part._replace(least=0) for part in parts]
-            known = known if target.repeats else {}  # what is wrong with one may be its id, which another has
+            known = known if target.repeats else {}  # a bad part's id can equal another part's id
         elif skips and not target.repeats:
             known = {}
         return fault(parts, known, results)
 
 
 def _told(error: Exception) -> tuple[str, str]:
-    """The outcome of an error."""
+    """Returns the outcome of an error."""
     told = as_user_error(error, "the output")
     if told is None:
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -133,12 +133,12 @@ def _limited() -> Iterator[None]:
 
 
 def prepare(folder: Path, runs: Path, names: str) -> Fuzz:
-    """Trains what predictions need, and reads all files once.
+    """Trains the runs that predictions need, and reads all undamaged files once.
 
     Args:
-      folder: for files.
-      runs: for runs; those that are there are kept.
-      names: parts of names of targets, separated by commas; "" for all.
+      folder: the folder for files.
+      runs: the folder for runs; existing runs are used.
+      names: parts of target names, separated by commas; "" for all targets.
     """
     wanted = [name for name in names.split(",") if name]
     targets = list(fuzz_targets.readers())
@@ -158,7 +158,7 @@ def prepare(folder: Path, runs: Path, names: str) -> Fuzz:
 
 
 def known(target: Target, place: Path) -> dict[Any, Any]:
-    """The results of a target's parts when nothing is damaged."""
+    """Returns the results of a target's parts without damage."""
     shutil.rmtree(place, ignore_errors=True)
     for path, content in target.files.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def known(target: Target, place: Path) -> dict[Any, Any]:
 
 
 def table(counts: collections.Counter[tuple[str, str]]) -> list[str]:
-    """The counts of each target and outcome, as the lines of a table."""
+    """Formats the counts of each target and outcome as the lines of a table."""
     rows = ["| reader | cases | " + " | ".join(_OUTCOMES) + " |", "| --- |" + " --- |" * (len(_OUTCOMES) + 1)]
     for name in [*sorted({name for name, _ in counts}), "all"]:
         each = [sum(n for (t, o), n in counts.items() if o == outcome and name in (t, "all")) for outcome in _OUTCOMES]
@@ -181,13 +181,13 @@ def table(counts: collections.Counter[tuple[str, str]]) -> list[str]:
 
 
 def main() -> None:
-    """Runs cases until the time is over, or one."""
+    """Runs one case, or random cases until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="parts of names of targets, separated by commas")
-    parser.add_argument("--runs", default="", help="a folder for the small runs, which are kept for the next time")
-    parser.add_argument("--case", default="", help="SEED/TARGET/NUMBER, as a finding names it")
+    parser.add_argument("--only", default="", help="parts of target names, separated by commas")
+    parser.add_argument("--runs", default="", help="a folder to keep the small runs in for the next time")
+    parser.add_argument("--case", default="", help="SEED/TARGET/NUMBER of a finding")
     args = parser.parse_args()
     logging.disable(logging.ERROR)
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -204,7 +204,7 @@ def main() -> None:
 
 
 def _run(fuzz: Fuzz, seed: int, minutes: float, counts: collections.Counter[tuple[str, str]]) -> None:
-    """Runs cases until the time is over; prints findings, alike ones a few times only."""
+    """Runs cases until the time is over. Prints findings, but at most three of the same kind."""
     names, shares = zip(*((target.name, target.share) for target in fuzz.targets.values()), strict=True)
     rng, until = random.Random(seed), time.monotonic() + 60 * minutes
     seen: collections.Counter[tuple[str, str]] = collections.Counter()

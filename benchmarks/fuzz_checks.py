@@ -1,4 +1,4 @@
-"""What files say by a reading of their own, and whether results are what follows from it."""
+"""Independent readers of files, which check the results of fuzzing."""
 
 import json
 import math
@@ -10,15 +10,15 @@ from bertjax.data.readers.lines import MAX_LINE_BYTES
 
 _BOM = b"\xef\xbb\xbf"
 _LONGEST = 2**20
-_TOLERANCE = 2e-3  # of numbers: rows are padded otherwise in other company
+_TOLERANCE = 2e-3  # of numbers, because the padding of a row depends on its batch
 
 
 class Part(NamedTuple):
-    """A row of a file, or whatever else gives one result.
+    """A row of a file, or another part that gives one result.
 
     Attributes:
-      key: what its result follows from.
-      least, most: how many results it gives.
+      key: what determines the result.
+      least, most: the minimum and maximum number of results.
     """
 
     key: Hashable
@@ -30,7 +30,7 @@ Split = Callable[[Mapping[str, bytes]], list[Part] | None]  # None if the rows a
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two results are equal, but for the last digits of numbers."""
+    """Returns whether two results are equal, up to the last digits of numbers."""
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     if isinstance(a, dict) and isinstance(b, dict):
@@ -41,8 +41,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def fault(parts: Sequence[Part], known: Mapping[Hashable, Any], results: Sequence[Any]) -> str:
-    """What is wrong with results in the order of the parts, some of whose results are known; "" if nothing."""
-    reached = {0}  # how many results the parts so far may have given
+    """Returns what is wrong with results in the order of the parts, of which some are known; "" if nothing is."""
+    reached = {0}  # possible numbers of results of the parts so far
     for number, part in enumerate(parts):
         now = set()
         least = part.most if part.key in known else part.least
@@ -55,58 +55,58 @@ def fault(parts: Sequence[Part], known: Mapping[Hashable, Any], results: Sequenc
             at = max(reached)
             got = f"{results[at]!r:.200}" if at < len(results) else f"the end after {len(results)} results"
             expected = f"{known[part.key]!r:.200}" if part.key in known else f"{part.least} to {part.most} results"
-            return f"part {number} of {len(parts)}: {got}, where {expected} should be"
+            return f"part {number} of {len(parts)}: got {got}; expected {expected}"
         reached = now
-    return "" if len(results) in reached else f"{len(results)} results of {len(parts)} parts, at most {max(reached)}"
+    return "" if len(results) in reached else f"{len(results)} results, expected at most {max(reached)}"
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """The lines of a file, without their ends."""
+    """Returns the lines of a file, without line ends."""
     found = content.removeprefix(_BOM).split(b"\n")
     return [line.removesuffix(b"\r") for line in (found if found[-1] else found[:-1])]
 
 
 def _is_cut(content: bytes) -> bool:
-    """Whether a line is so long that it is bad whatever it has, a blank one too."""
+    """Returns whether a line exceeds the length limit, which makes even a blank line a bad row."""
     return max(map(len, content.split(b"\n"))) > _LONGEST
 
 
 def only(files: Mapping[str, bytes]) -> bytes:
-    """The content of the one file."""
+    """Returns the content of the only file."""
     (content,) = files.values()
     return content
 
 
 def lines(files: Mapping[str, bytes]) -> list[Part]:
-    """Of files whose lines give a result each, empty ones too."""
+    """Splits files in which each line gives a result, including empty lines."""
     return [Part(line, 1, 1) for line in _lines(only(files))]
 
 
 def rows(files: Mapping[str, bytes]) -> list[Part]:
-    """Of JSON lines: each line but those of white space, which are bad rows if they are longer than a line may be."""
+    """Splits JSON lines. Blank lines give no result, unless they exceed the length limit and are bad rows."""
     found = [line for line in _lines(only(files)) if line.strip() or len(line) > MAX_LINE_BYTES]
     return [Part(line, 1 if line.strip() else 0, 1) for line in found]
 
 
 def texts(files: Mapping[str, bytes]) -> list[Part]:
-    """Of JSON lines that may have no text, and then give no document."""
+    """Splits JSON lines that may have no text, in which case they give no document."""
     return [part._replace(least=0) for part in rows(files)]
 
 
 def table(files: Mapping[str, bytes]) -> list[Part]:
-    """Of a header and rows without quoting: each line but the empty ones."""
+    """Splits tables with a header and without quoting. Empty lines give no result."""
     header, *found = [line for line in _lines(only(files)) if line.strip(b"\r")] or [b""]
     return [Part((header, line), 1, 1) for line in found]
 
 
 def named_table(files: Mapping[str, bytes]) -> list[Part] | None:
-    """As `table`; without its header the file has texts in lines, which tabs make bad."""
+    """Splits like `table`. Without the header, the file has one text per line, and tabs make lines bad: None."""
     header = next(iter(_lines(only(files))), b"")
     return table(files) if b"sentence" in header.split(b"\t") else None
 
 
 def csv(files: Mapping[str, bytes]) -> list[Part] | None:
-    """Of a header and rows as in RFC 4180."""
+    """Splits tables with a header and the quoting of RFC 4180."""
     try:
         text = only(files).removeprefix(_BOM).decode()
     except UnicodeDecodeError:
@@ -123,7 +123,7 @@ def csv(files: Mapping[str, bytes]) -> list[Part] | None:
 
 
 def _csv_row_end(text: str) -> int | None:
-    """Where the first row ends; None if it is not valid, or readers differ about it."""
+    """Returns the end of the first row; None if the row is invalid, or readers parse it differently."""
     at, starts_field = 0, True
     while at < len(text) and text[at] != "\n":
         if text[at] == '"':
@@ -153,7 +153,7 @@ def _closing_quote(text: str, start: int) -> int:
 
 
 def groups(files: Mapping[str, bytes]) -> list[Part] | None:
-    """Of sentences in columns: runs of lines with blank lines between them. Those of comments alone are none."""
+    """Splits sentences in columns: groups of lines between blank lines. Groups of only comments give no result."""
     if _is_cut(only(files)):
         return None
     found: list[list[bytes]] = [[]]
@@ -170,7 +170,7 @@ def _may_be_no_word(line: bytes) -> bool:
 
 
 def documents(files: Mapping[str, bytes]) -> list[Part] | None:
-    """Of texts with blank lines between them."""
+    """Splits texts at blank lines."""
     if _is_cut(only(files)):
         return None
     try:
@@ -187,7 +187,7 @@ def documents(files: Mapping[str, bytes]) -> list[Part] | None:
 
 
 def pairs(files: Mapping[str, bytes]) -> list[Part]:
-    """Of two files aligned by line; they have no results together if one is longer."""
+    """Splits two files aligned by line. Files of different lengths give no results."""
     one, other = map(_lines, files.values())
     if len(one) != len(other):
         return [Part("files of different lengths", 1, 0)]
@@ -195,13 +195,13 @@ def pairs(files: Mapping[str, bytes]) -> list[Part]:
 
 
 def elements(files: Mapping[str, bytes]) -> list[Part] | None:
-    """Of a JSON file with a list."""
+    """Splits a JSON file with a list."""
     value = _parsed(only(files))
     return [Part(json.dumps(one), 1, 1) for one in value] if isinstance(value, list) else None
 
 
 def questions(files: Mapping[str, bytes]) -> list[Part] | None:
-    """Of a SQuAD file; None where its form is not kept, so that questions cannot be counted."""
+    """Splits a SQuAD file; None if its structure is damaged, so that questions cannot be counted."""
     try:
         return [
             Part(json.dumps([paragraph["context"], row]), 1, 1)
@@ -228,9 +228,9 @@ def _parsed(content: bytes) -> Any:
 
 
 def each_file(files: Mapping[str, bytes]) -> list[Part]:
-    """Of files that give a result each."""
+    """Splits files that give one result each."""
     return [Part((name, files[name]), 1, 1) for name in sorted(files)]
 
 
 def unknown(files: Mapping[str, bytes]) -> None:
-    """Of what cannot be read otherwise: any success is right."""
+    """Returns None for files that have no independent reader: any success is right."""

@@ -1,4 +1,4 @@
-"""What a file can suffer: damage to bytes and lines, other encodings, and other types in JSON."""
+"""Random damage of files for fuzzing: bytes, lines, encodings, and types of JSON values."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ _LONG = 2**20 + 3
 
 
 def mutate(content: bytes, rng: random.Random, is_json: bool) -> bytes:
-    """Returns the content with one to three changes, sometimes without any."""
+    """Returns the content with one to three changes, rarely with none."""
     for _ in range(rng.choices((0, 1, 2, 3), (2, 60, 25, 13))[0]):
         if is_json and rng.random() < 0.5:
             content = _change_json(content, rng)
@@ -28,7 +28,7 @@ def mutate(content: bytes, rng: random.Random, is_json: bool) -> bytes:
 
 
 def damage_gzip(content: bytes, rng: random.Random) -> bytes:
-    """Returns gzip data, sometimes truncated or with other bytes."""
+    """Returns gzip data, usually truncated or with changed bytes."""
     packed = gzip.compress(content, mtime=0)
     return rng.choice((_truncated, _flipped, _inserted, lambda data, _: data))(packed, rng)
 
@@ -61,7 +61,7 @@ def _odd(content: bytes, rng: random.Random) -> bytes:
 
 
 def _of_lines(change: Callable[[list[bytes], int, random.Random], None]) -> Callable[[bytes, random.Random], bytes]:
-    """Makes a change of the list of lines at some place one of the content."""
+    """Converts a change of a list of lines at a position to a change of the content."""
 
     def changed(content: bytes, rng: random.Random) -> bytes:
         found = content.split(b"\n")
@@ -144,7 +144,7 @@ _CHANGES = (
 
 
 def _change_json(content: bytes, rng: random.Random) -> bytes:
-    """Changes a value of a JSON file, or of a row of JSON lines; does nothing to what is neither."""
+    """Changes a value of a JSON file, or of a row of JSON lines. Other content is not changed."""
     rows, at = [content], 0
     try:
         value = json.loads(content)
@@ -164,7 +164,7 @@ def _change_json(content: bytes, rng: random.Random) -> bytes:
 
 
 def _changed_value(value: Any, rng: random.Random) -> Any:
-    """The value with a change somewhere in it."""
+    """Returns the value with one change at a random depth."""
     if isinstance(value, (dict, list)) and value and rng.random() < 0.85:
         keys = list(value) if isinstance(value, dict) else range(len(value))
         key = rng.choice(keys)

@@ -1,4 +1,4 @@
-"""What `fuzz` reads: every reader of data and every task that predicts, and what their results should be."""
+"""The targets of fuzzing: every data reader and every task that predicts, with their undamaged files."""
 
 import dataclasses
 import functools
@@ -103,17 +103,17 @@ _FORCED = {"decoding.method": "forced", "data.on_long_line": "refuse"}
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Something that reads files.
+    """A reader of files.
 
     Attributes:
-      name: its name.
-      share: how often it gets a turn, compared with the others.
-      files: what it reads undamaged.
-      read: its results, given the folder of these files, and whether bad rows are to be skipped.
-      split: what the files' parts are.
-      drops: whether a bad part that is skipped has no result; predictions give it an empty one.
-      repeats: whether parts may be equal; if not, a part that is known may be refused beside others.
-      packs: whether the first file may be packed with gzip.
+      name: the name.
+      share: the relative frequency of the target.
+      files: the undamaged files.
+      read: returns the results, from the folder of the files and whether bad rows are skipped.
+      split: splits the files into parts.
+      drops: whether a skipped bad part has no result; predictions give it an empty result.
+      repeats: whether parts may be equal. If not, a known part may be refused because of another part.
+      packs: whether the first file may be compressed with gzip.
     """
 
     name: str
@@ -131,13 +131,13 @@ def _on_bad_row(skips: bool) -> str:
 
 
 def _first(folder: Path) -> str:
-    """The one file of a folder."""
+    """Returns the only file of a folder."""
     (path,) = folder.iterdir()
     return str(path)
 
 
 def readers() -> Iterator[Target]:
-    """The readers of data that is trained on."""
+    """Yields the readers of training data."""
     rng = random.Random(0)
     yield Target("text", 3, small_runs.documents(rng, _ROWS), _read_text, fuzz_checks.documents, packs=True)
     texts = [small_runs.sentence(rng, number) for number in range(_ROWS)]
@@ -266,7 +266,7 @@ def _pairs(config: ParallelTextConfig) -> list[Any]:
 
 
 def folders(home: Path, place: Path) -> Iterator[Target]:
-    """Vocabularies, features, and runs: whatever is in them may be damaged, so that no more is asked than an error."""
+    """Yields vocabularies, features and runs. They have no independent reader: any success or UserError is right."""
     WordPiece.from_file(home / "vocab.txt", lowercase=True).save(home / "tokenizer")
     yield Target("vocab.txt", 1, _files(home / "tokenizer", ("vocab.txt",)), _read_vocabulary, fuzz_checks.unknown)
     yield Target("tokenizer folder", 2, _files(home / "tokenizer"), _read_tokenizer, fuzz_checks.unknown)
@@ -292,7 +292,7 @@ def _files(folder: Path, names: tuple[str, ...] = ()) -> Text:
 
 
 def _of_run(run: Path) -> list[Path]:
-    """What a prediction reads of a run."""
+    """Returns the files of a run that a prediction reads."""
     texts = [path for path in run.iterdir() if path.suffix in (".json", ".txt") or path.name == "metrics.jsonl"]
     return sorted([*texts, *(path for path in (run / "checkpoints").rglob("*") if path.is_file())])
 
@@ -318,7 +318,7 @@ def _find(name: str) -> Any:
 
 
 def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, str]) -> modes.Request:
-    """Of a prediction; with Path() as the run for none, into a folder if the output has no suffix."""
+    """Returns a prediction request. Path() as `workdir` is no run. An output without suffix is a folder."""
     return modes.Request(
         mode="predict",
         workdir=str(workdir) if workdir.name else "",
@@ -339,7 +339,7 @@ def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, s
 
 
 def _predict_by_folder(name: str, key: str) -> Read:
-    """Predicts on a line by weights and settings in the folder."""
+    """Returns a function that predicts on one line with the weights and settings of a folder."""
 
     def read(folder: Path, skips: bool) -> list[Any]:
         source, output = folder.with_name("line.txt"), folder.with_name("line.jsonl")
@@ -358,10 +358,10 @@ def _predict_by_folder(name: str, key: str) -> Read:
 
 
 class Kept:
-    """`inference.Inference`, made once for each run and its settings, so that programs are compiled once."""
+    """`inference.Inference`, cached by run and settings, so that programs are compiled only once."""
 
     def __init__(self, home: Path) -> None:
-        """Args: the folder of all runs; those in `case` change."""
+        """Initializes the cache. Runs in the subfolder `case` of `home` change, so they are not cached."""
         self._damaged = home / "case"
         self._made: dict[tuple[str, str, Path], Any] = {}
         self._make = inference.Inference
@@ -378,7 +378,7 @@ class Kept:
 
 
 def predictions(home: Path, place: Path) -> Iterator[Target]:
-    """Every task that predicts, on each kind of file that it takes."""
+    """Yields every task that predicts, with each kind of file that it reads."""
     rng = random.Random(1)
     splits: dict[str, Split] = {"answers": fuzz_checks.questions, "bertsum": fuzz_checks.rows}
     for name, kind in small_runs.KINDS.items():
@@ -403,7 +403,7 @@ def predictions(home: Path, place: Path) -> Iterator[Target]:
 
 
 def _predictions_of_tables(home: Path, rng: random.Random) -> Iterator[Target]:
-    """Tasks that predict on the columns of a table."""
+    """Yields tasks that predict on columns of a table."""
     texts = small_runs.sentences(rng, _ROWS)
     for target in _tables(texts):
         if target.name != "table |||":
@@ -426,7 +426,7 @@ def _predictions_of_tables(home: Path, rng: random.Random) -> Iterator[Target]:
 
 
 def features(home: Path, place: Path) -> Read:
-    """Extracts features by the encoder of a run, into a folder."""
+    """Returns a function that extracts features with a run's encoder into a folder."""
 
     def read(folder: Path, skips: bool) -> list[Any]:
         output = place / "features-out"
@@ -443,7 +443,7 @@ def features(home: Path, place: Path) -> Read:
 
 
 def _predict(home: Path, name: str, values: Mapping[str, str] = MappingProxyType({}), suffix: str = "") -> Read:
-    """Predicts as `launch.py --mode=predict --workdir=RUN` does, with other values of keys, into a file."""
+    """Returns a function that predicts like `launch.py --mode=predict --workdir=RUN`, with `values` of config keys."""
     suffix = suffix or small_runs.KINDS[name].suffix
 
     def read(folder: Path, skips: bool) -> list[Any]:
@@ -462,7 +462,7 @@ def _predict(home: Path, name: str, values: Mapping[str, str] = MappingProxyType
 
 
 def _records(output: Path) -> list[Any]:
-    """What a file of predictions holds: lines, records, answers by their ids, or a page."""
+    """Returns the predictions of a file: lines, records, answers by id, or a page."""
     text = output.read_text(encoding="utf-8")
     if output.suffix == ".html":
         return [text]
@@ -473,6 +473,6 @@ def _records(output: Path) -> list[Any]:
 
 
 def _without_place(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without the number of its line."""
+    """Returns a record without the number of its line."""
     is_place = str(record.get("id", "")).isdigit() or ":" in str(record.get("id", ""))
     return {key: value for key, value in record.items() if key != "id" or not is_place}

@@ -1,11 +1,11 @@
-"""Speed of the bfloat16 training step on one GPU, in under nine minutes: tokens/s and model FLOPs utilization.
+"""Speed of the bfloat16 pretraining step on one GPU in under nine minutes: tokens/s and model FLOPs utilization.
 
     python -m benchmarks.gpu --output=gpu.json
 
-BERT-Base and -Large at lengths 128 and 512: one instance in a row and packed; scanned and unrolled layers, with and
-without rematerialization, random keys of both kinds; and `transformers.BertForPreTraining` on PyTorch beside them if
-there is a PyTorch that sees the GPU. Results are written after each case, and cases for which no time is left are
-named. `--smoke` runs the whole of it on shapes that a CPU does in a minute or two.
+The cases are BERT-Base and -Large at lengths 128 and 512, with one instance per row and with packed rows; scanned and
+unrolled layers, with and without rematerialization, both kinds of random keys; and `transformers.BertForPreTraining` if
+PyTorch is installed and detects the GPU. The output file is updated after each case. Cases for which no time is left
+are listed. `--smoke` runs everything on small shapes, in a minute or two on a CPU.
 """
 
 import argparse
@@ -25,32 +25,32 @@ import jax
 
 from benchmarks import common
 
-_PEAK = 989.5e12  # dense bfloat16 operations a second of an H100 or H200, by the data sheet
+_PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
 _VOCAB_SIZE = 30_522
-_BATCHES = 4  # taken in turn
+_BATCHES = 4  # used in turn
 _TIMING = 3.0  # seconds
-# Size, length, rows to try without and with rematerialization.
+# Size, length, batch sizes to try without and with rematerialization.
 Batches = Sequence[tuple[str, int, tuple[int, ...], tuple[int, ...]]]
-# Scanned, so that most of the time is not spent on compiling.
+# Scanned layers, because unrolled ones would spend most of the time on compilation.
 _BFLOAT16 = {"model.dtype": "bfloat16", "model.scan_layers": True}
 _PACKED = {"data.packing": True}
 _RBG = {"rng": "rbg"}
-# Without dropout on attention weights, which flash attention does not have.
+# Flash attention does not support dropout on attention weights.
 _FLASH = {"model.attention_backend": "cudnn", "model.attention_dropout": 0.0}
 _HEADER = ["model", "batch", "contender", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "compiled in"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What to time.
+    """A case to time.
 
     Attributes:
-      name: of the contender.
-      size, length: of the model and its rows.
-      rows: batch sizes to try, largest first; the first that fits the memory counts.
-      overrides: config values by dotted key, of which `data.*` say what the batches are.
+      name: the name of the contender.
+      size, length: the size of the model and the length of its rows.
+      rows: batch sizes to try, largest first; the first that fits into memory is used.
+      overrides: config values by dotted key; `data.*` determine the batches.
       torch: "" for ours, or "eager" or "compiled".
-      expected_seconds: without so much time left, it is skipped.
+      expected_seconds: the case is skipped if less time is left.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Case:
 
 
 def cases(batches: Batches, smoke: bool) -> list[Case]:
-    """Ours, the most important first; without flash attention in a smoke test, which may have no GPU."""
+    """Returns our cases, most important first; a smoke test has no flash attention, which needs a GPU."""
     found = []
     for size, length, rows, _ in batches:
         found.append(Case("ours", size, length, rows, _BFLOAT16))
@@ -84,7 +84,7 @@ def cases(batches: Batches, smoke: bool) -> list[Case]:
 
 
 def torch_cases(batches: Batches, smoke: bool) -> list[Case]:
-    """Those of the peer; without the minute of compiling in a smoke test."""
+    """Returns the cases of PyTorch; a smoke test does not compile, which takes a minute."""
     return [
         Case(f"transformers, {torch}", size, length, rows, _BFLOAT16, torch=torch, expected_seconds=seconds)
         for torch, seconds in (("eager", 20), ("compiled", 90))
@@ -93,7 +93,7 @@ def torch_cases(batches: Batches, smoke: bool) -> list[Case]:
     ]
 
 
-# The first two are the ones whose variants are timed too.
+# Variants are timed for the first two.
 FULL = (
     ("large", 512, (64, 32, 16), (256, 128)),
     ("base", 512, (128, 64, 32), (512, 256)),
@@ -104,24 +104,24 @@ SMOKE = (("tiny", 32, (4,), (8,)),)
 
 
 def main() -> None:
-    """Runs all cases, as far as the time goes."""
+    """Runs all cases for which there is time."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--source", default="documentation", help="text whose lengths the batches have")
-    parser.add_argument("--seconds", type=float, default=510.0, help="after which no case is begun")
-    parser.add_argument("--peak", type=float, default=_PEAK, help="operations a second that count as 100 %%")
+    parser.add_argument("--source", default="documentation", help="the text of the batches")
+    parser.add_argument("--seconds", type=float, default=510.0, help="no case starts after this time")
+    parser.add_argument("--peak", type=float, default=_PEAK, help="operations per second that count as 100 %%")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
-    # All of the memory that PyTorch, which goes first, gives back.
+    # PyTorch runs first and then frees its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
     batches = SMOKE if args.smoke else FULL
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock(args.seconds)
         runner = Runner(Path(folder), args.source, 1_000 if args.smoke else _VOCAB_SIZE, 0.1 if args.smoke else _TIMING)
         results, reason = [], torch_reason(args.smoke)
-        print(f"PyTorch: {reason or 'timed too'}", flush=True)
+        print(f"PyTorch: {reason or 'included'}", flush=True)
         for case in ([] if reason else torch_cases(batches, args.smoke)) + cases(batches, args.smoke):
-            # PyTorch may have a third of the time.
+            # PyTorch gets at most a third of the time.
             late = clock.left() < case.expected_seconds or (case.torch and clock.used() > args.seconds / 3)
             result = {"skipped": "no time left"} if late else runner.run(case)
             results.append({**dataclasses.asdict(case), **result})
@@ -137,30 +137,30 @@ def main() -> None:
 
 
 class Clock:
-    """How much of the time is used."""
+    """The used and the remaining time."""
 
     def __init__(self, seconds: float) -> None:
         self._began, self._seconds = time.monotonic(), seconds
 
     def used(self) -> float:
-        """Seconds since the start."""
+        """Returns the seconds since the start."""
         return time.monotonic() - self._began
 
     def left(self) -> float:
-        """Seconds that are left."""
+        """Returns the remaining seconds."""
         return self._seconds - self.used()
 
 
 class Runner:
-    """Times cases on batches of real text, which is prepared once."""
+    """Times cases on batches of real text, which it prepares once."""
 
     def __init__(self, folder: Path, source: str, vocab_size: int, timing: float) -> None:
-        """Args: where text is prepared; its source; tokens of the vocabulary; seconds to time a case for."""
+        """Initializes with the folder for prepared text, the source, the vocabulary size, and the seconds per case."""
         self._folder, self._vocab_size, self._timing = folder, vocab_size, timing
         self._data = {"data.source": source, "data.vocab_size": vocab_size, "data.prepared_dir": str(folder)}
 
     def run(self, case: Case) -> dict[str, Any]:
-        """What a case came to: figures, or why there are none."""
+        """Runs a case. Returns its results, or its error."""
         result: dict[str, Any] = {}
         for rows in case.rows:
             result = self._try(case, rows)
@@ -179,7 +179,7 @@ class Runner:
             step = self._step(case, shape, overrides, batches)
             compiled = time.perf_counter() - began
             seconds = time_step(step, self._timing)
-        except Exception as error:  # the other cases shall go on, whatever library it comes from
+        except Exception as error:  # any library can fail; the other cases continue
             message = " ".join(str(error).split()) or type(error).__name__
             if "RESOURCE_EXHAUSTED" in message or "out of memory" in message:
                 return {"out_of_memory": True}
@@ -205,7 +205,7 @@ class Runner:
 
 
 def time_step(step: Callable[[int], None], seconds: float) -> float:
-    """Seconds of a step: the median of three stretches, within which the host does not wait for the device."""
+    """Returns the seconds per step: the median of three series, within which the host does not wait for the device."""
     began = time.perf_counter()
     step(2)
     times = max(1, round(seconds / 3 / ((time.perf_counter() - began) / 2)))
@@ -218,16 +218,16 @@ def time_step(step: Callable[[int], None], seconds: float) -> float:
 
 
 def torch_reason(smoke: bool) -> str:
-    """Why PyTorch is not timed; empty if it is."""
+    """Returns why PyTorch is not included; "" if it is."""
     if not (common.has_module("torch") and common.has_module("transformers")):
-        return "not timed: torch or transformers is not installed"
+        return "not included: torch or transformers is not installed"
     import torch
 
-    return "" if smoke or torch.cuda.is_available() else "not timed: torch does not see a GPU"
+    return "" if smoke or torch.cuda.is_available() else "not included: torch does not detect a GPU"
 
 
 def row(result: Mapping[str, Any], peak: float) -> list[str]:
-    """A line of the table."""
+    """Returns a table row."""
     label = [f"{result['size']} {result['length']}", str(result.get("batch_size", "-")), result["name"]]
     if "step_seconds" not in result:
         return [*label, str(result.get("error") or result.get("skipped"))[:60], "", "", "", ""]
@@ -243,7 +243,7 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
 
 
 def describe(result: Mapping[str, Any], peak: float) -> str:
-    """The same for people who wait."""
+    """Returns a line of progress output with the cells of the table row."""
     return ", ".join(cell for cell in row(result, peak) if cell)
 
 

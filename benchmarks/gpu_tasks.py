@@ -1,11 +1,12 @@
-"""Speed of translation and summarization on one GPU in bfloat16: training, with its share of the peak, and output.
+"""Speed of translation and summarization on one GPU in bfloat16: training (with utilization) and prediction.
 
     python -m benchmarks.gpu_tasks --output=gpu_tasks.json
 
-The Transformer, base and big, on sentences of Python's documentation, each with the next as its translation; BertSum
-with the Transformer over sentences on whole documents, in windows of 512 tokens; BertSumAbs on their beginnings. BERT
-is of Base's size. What is written has as many tokens as asked for, whatever the weights say. Results are written after
-each case, and cases for which no time is left are named. `--smoke` runs all of it on shapes that a CPU does in minutes.
+The models are the Transformer, base and big, on sentences of Python's documentation, each with the next one as its
+translation; BertSum with the Transformer scorer on whole documents, in windows of 512 tokens; and BertSumAbs on the
+beginnings of documents. BERT has the size Base. Outputs have a fixed number of tokens, independent of the weights. The
+output file is updated after each case. Cases for which no time is left are listed. `--smoke` runs everything on small
+shapes, in minutes on a CPU.
 """
 
 import argparse
@@ -37,20 +38,20 @@ from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
 
-_PEAK = 989.5e12  # dense bfloat16 operations a second of an H100 or H200, by the data sheet
-_WRITTEN = 30  # tokens of what is translated; PreSumm's 50 at least of what is summarized
+_PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
+_WRITTEN = 30  # tokens of a translation; summaries have PreSumm's minimum of 50
 _HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "compiled in"]
 
 
 class Scale(NamedTuple):
-    """How large everything is."""
+    """The sizes of models, batches and data."""
 
     translators: tuple[str, ...]
     bert: str
-    pairs: int  # of the longest length in a batch
-    rows: int  # of 512 tokens in a batch
+    pairs: int  # rows of the maximum length in a batch
+    rows: int  # rows of 512 tokens in a batch
     updates: int
-    examples: int  # to predict
+    examples: int  # examples to predict
     vocab_size: int
 
 
@@ -59,23 +60,23 @@ SMOKE = Scale(("tiny",), "tiny", 4, 2, 2, 2, 2000)
 
 
 class Case(NamedTuple):
-    """What to time."""
+    """A case to time."""
 
     name: str
     experiment: Any
     config: ConfigDict
     trains: bool
-    unit: str  # of what is counted in training
+    unit: str  # the unit that `count` counts
     count: Callable[[Batch], int]
-    written: int  # tokens of an output; 0 if sentences are chosen
+    written: int  # tokens of an output; 0 for extractive summaries
 
 
 def main() -> None:
-    """Runs all cases, as far as the time goes."""
+    """Runs all cases for which there is time."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--seconds", type=float, default=510.0, help="after which no case is begun")
-    parser.add_argument("--peak", type=float, default=_PEAK, help="operations a second that count as 100 %%")
+    parser.add_argument("--seconds", type=float, default=510.0, help="no case starts after this time")
+    parser.add_argument("--peak", type=float, default=_PEAK, help="operations per second that count as 100 %%")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     clock, results, scale = Clock(args.seconds), [], SMOKE if args.smoke else FULL
@@ -95,7 +96,7 @@ def main() -> None:
 
 
 def write_text(folder: Path) -> None:
-    """Pairs of neighboring paragraphs, and documents with their first paragraph as a summary, from Python's library."""
+    """Writes pairs of adjacent paragraphs, and documents with their first paragraph as summary, of Python's library."""
     documents = [paragraphs for _, paragraphs in documentation.documents() if len(paragraphs) > 3]
     pairs = [pair for paragraphs in documents for pair in itertools.pairwise(paragraphs)]
     for number, side in enumerate(("source", "target")):
@@ -105,7 +106,7 @@ def write_text(folder: Path) -> None:
 
 
 def cases(scale: Scale, folder: Path) -> Iterator[Case]:
-    """All of them, training before writing."""
+    """Yields all cases, training before prediction of each model."""
     for size in scale.translators:
         config = translation_config.get_config(size)
         config.data.update({"source": str(folder / "source.txt"), "target": str(folder / "target.txt")})
@@ -130,7 +131,7 @@ def _read(config: ConfigDict, scale: Scale, folder: Path) -> ConfigDict:
 
 def _both(name: str, experiment: Any, config: ConfigDict, scale: Scale, count: Any, written: int) -> Iterator[Case]:
     config.model.dtype = "bfloat16"
-    config.num_steps = 10**6  # more than are made
+    config.num_steps = 10**6  # more than the benchmark makes
     config.batch_size = scale.pairs if experiment is translation else scale.rows
     unit = "target tokens" if written else "articles"
     yield Case(f"{name}, training", experiment, config, True, unit, count, written)
@@ -139,7 +140,7 @@ def _both(name: str, experiment: Any, config: ConfigDict, scale: Scale, count: A
 
 
 def attempt(case: Case, scale: Scale, folder: Path) -> dict[str, Any]:
-    """What a case came to: figures, or why there are none; the other cases shall go on."""
+    """Runs a case. Returns its results, or its error, so that the other cases continue."""
     try:
         opened = common.open_task(case.experiment, case.config, folder / case.name.split(",")[0])
         return (train if case.trains else predict)(case, scale, opened)
@@ -148,7 +149,7 @@ def attempt(case: Case, scale: Scale, folder: Path) -> dict[str, Any]:
 
 
 def train(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
-    """Updates over the task's own batches, once each of their shapes is compiled."""
+    """Times updates on the task's own batches, after all their shapes are compiled."""
     task, data, settings, _ = opened
     warmup = 4 * len(task.batch_specs())
     ours = common.OurTraining(opened, scale.updates, warmup)
@@ -163,7 +164,7 @@ def train(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
 
 
 def predict(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
-    """From texts to records, with random weights."""
+    """Times prediction with random weights, from texts to records."""
     task, _, settings, _ = opened
     texts = list(itertools.islice(_texts(case), scale.examples))
     params = Trainer(task, settings, jax.devices()[:1]).fresh().params
@@ -186,17 +187,17 @@ def _texts(case: Case) -> Iterator[str]:
 
 
 def count_targets(batch: Batch) -> int:
-    """Tokens to be written, padding aside."""
+    """Returns the number of target tokens without padding."""
     return int(np.count_nonzero(batch["target_segment_ids"]))
 
 
 def count_articles(batch: Batch) -> int:
-    """Articles that begin in a batch."""
+    """Returns the number of articles that start in a batch."""
     return int(np.count_nonzero(batch["segment_ids"].any(axis=1) & (batch["first_sentences"] == 0)))
 
 
 def flops(task: Task, batches: Iterable[Batch]) -> float:
-    """Operations of an update on each of some batches, padding included; see `training_flops`."""
+    """Returns the operations of an update on each of the batches, including padding; see `training_flops`."""
     specs = Counter(
         tuple((name, jax.ShapeDtypeStruct(array.shape, array.dtype)) for name, array in batch.items())
         for batch in batches
@@ -205,7 +206,7 @@ def flops(task: Task, batches: Iterable[Batch]) -> float:
 
 
 def row(result: Mapping[str, Any], peak: float) -> list[str]:
-    """A line of the table."""
+    """Returns a table row."""
     label = [result["name"], str(result["batch_size"]), result["unit"]]
     if "error" in result:
         return [*label, result["error"][:60], "", "", ""]

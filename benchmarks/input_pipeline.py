@@ -1,12 +1,12 @@
-"""Measures the input pipeline alone: finished batches, no model; and how long a plan takes.
+"""Speed of the input pipeline without a model: finished batches, and the time to make a plan.
 
     python -m benchmarks.input_pipeline                                # the embedded documentation
     python -m benchmarks.input_pipeline --source='wiki/*.txt'
-    python -m benchmarks.input_pipeline --source=docstrings            # short documents: each docstring is one
-    python -m benchmarks.input_pipeline --documents=10000000 --sentences=25      # plans alone, of made-up lengths
+    python -m benchmarks.input_pipeline --source=docstrings            # short documents, one per docstring
+    python -m benchmarks.input_pipeline --documents=10000000 --sentences=25      # only plans, of synthetic lengths
 
-Batches come from `PretrainingBatches.training`, prefetch and all, as a run gets them. A figure is the middle of
-three turns, in which all settings take part in order.
+Batches come from `PretrainingBatches.training`, including prefetching, as in a run. Each result is the median of three
+rounds, in which all settings alternate.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.plan import Plan
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences
 
-# (seq_len, predictions, rows of a batch): 32,768 places each.
+# (seq_len, predictions, batch size): 32,768 positions each.
 SHAPES = ((128, 20, 256), (512, 80, 64))
 TURNS = 3
 
 
 def batch_config(shape: tuple[int, int, int], next_sentence: bool, packing: bool) -> BatchConfig:
-    """BERT's settings."""
+    """Returns BERT's settings for a shape."""
     seq_len, predictions, rows = shape
     masking = MaskingConfig(0.15, predictions, 0.8, 0.1, 0.1, whole_word=False, mode="dynamic", dupe_factor=10)
     pairs = PairsConfig(seq_len, next_sentence, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
@@ -44,13 +44,13 @@ def batch_config(shape: tuple[int, int, int], next_sentence: bool, packing: bool
 
 
 def settings() -> Iterator[BatchConfig]:
-    """Every setting that is measured."""
+    """Yields the measured settings."""
     for shape, next_sentence, packing in itertools.product(SHAPES, (True, False), (False, True)):
         yield batch_config(shape, next_sentence, packing)
 
 
 def described(config: BatchConfig) -> str:
-    """A setting in words."""
+    """Describes a setting."""
     next_sentence, packing = config.pairs.next_sentence, config.rows.packing
     return (
         f"{config.batch_size:4} x {config.pairs.seq_len}  next sentence {'on ' if next_sentence else 'off'}  "
@@ -59,7 +59,7 @@ def described(config: BatchConfig) -> str:
 
 
 def prepared(source: str, folder: Path) -> Corpus:
-    """The text of a source, uncased, with a vocabulary of its own."""
+    """Prepares the text of a source, uncased, with a vocabulary trained on it."""
     if source == "docstrings":
         source = str(common.docstrings(folder))
     config = CorpusConfig(source, "", 0.02, "text", "stop", "paragraph", "", 30_522, True, 0, str(folder))
@@ -69,9 +69,9 @@ def prepared(source: str, folder: Path) -> Corpus:
 
 
 def measure(corpus: Corpus, config: BatchConfig, seconds: float) -> tuple[float, float, float]:
-    """Tokens a second, of text and with padding; and the share of padding."""
+    """Returns tokens per second without and with padding, and the share of padding."""
     batches = PretrainingBatches(corpus, "train", config).training(0, np.arange(config.batch_size))
-    for _ in range(8):  # more than are prefetched
+    for _ in range(8):  # more than the pipeline prefetches
         next(batches)
     tokens = places = 0
     start = time.perf_counter()
@@ -82,7 +82,7 @@ def measure(corpus: Corpus, config: BatchConfig, seconds: float) -> tuple[float,
 
 
 def measure_batches(corpus: Corpus, seconds: float) -> None:
-    """Prints a line for each setting."""
+    """Prints the speed of each setting."""
     figures: dict[BatchConfig, list[tuple[float, float, float]]] = {config: [] for config in settings()}
     for _, (config, measured) in itertools.product(range(TURNS), figures.items()):
         measured.append(measure(corpus, config, seconds))
@@ -94,12 +94,12 @@ def measure_batches(corpus: Corpus, seconds: float) -> None:
 
 
 def measure_plans(documents: int, mean_sentences: float) -> None:
-    """Prints how long plans of documents with made-up sentence lengths take."""
+    """Prints the time to plan documents with synthetic sentence lengths."""
     rng = np.random.default_rng(0)
     sizes = rng.geometric(1 / mean_sentences, documents).astype(np.int32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lengths"
-        with path.open("wb") as file:  # as a prepared split has them, out of memory
+        with path.open("wb") as file:  # a file on disk, as in a prepared split
             for part in np.array_split(sizes, max(1, documents // 100_000)):
                 np.clip(rng.lognormal(3.1, 0.6, part.sum()), 1, 2000).astype(np.int32).tofile(file)
         print(f"{documents:,} documents, {sizes.sum():,} sentences")
@@ -117,25 +117,25 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
             print(
                 f"{described(config)}  opened {opened:.2f} s, first batch {first:.2f} s, whole epoch {whole:.1f} s "
                 f"({cpu:.1f} s of processor time), {rows:,} rows; "
-                f"peak memory so far {memory:.2f} GiB, mapped files among it"
+                f"peak memory so far {memory:.2f} GiB, including mapped files"
             )
 
 
 def main() -> None:
-    """Prints the machine and the figures."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", default="documentation", help="as data.source, or 'docstrings'")
-    parser.add_argument("--folder", default="runs/input_pipeline", help="where prepared text is kept")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--documents", type=int, default=0, help="measure plans of so many made-up documents instead")
-    parser.add_argument("--sentences", type=float, default=25.0, help="which have so many sentences on average")
+    parser.add_argument("--folder", default="runs/input_pipeline", help="the folder for prepared text")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement")
+    parser.add_argument("--documents", type=int, default=0, help="measure plans of synthetic documents instead")
+    parser.add_argument("--sentences", type=float, default=25.0, help="the mean number of their sentences")
     arguments = parser.parse_args()
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "grain", "array_record"))
     print(f"Python {platform.python_version()}, {versions}; {platform.machine()}, {os.cpu_count()} cores")
     if arguments.documents:
         measure_plans(arguments.documents, arguments.sentences)
         return
-    print(f"{arguments.source}: int32 and float32, 1 thread for batches and 1 for plans, middle of {TURNS} turns")
+    print(f"{arguments.source}: int32 and float32, 1 thread for batches and 1 for plans, median of {TURNS} rounds")
     measure_batches(prepared(arguments.source, Path(arguments.folder)), arguments.seconds)
 
 

@@ -1,12 +1,12 @@
-"""Kills predictions at random moments, starts them twice and trains anew between: all files must end as undisturbed.
+"""Robustness of predictions: kills them, starts them twice, retrains their runs, and compares the files byte by byte.
 
     python -m benchmarks.kills --disturbances=40
 
-Six tasks predict through `launch.py`, with small models. Each prediction is disturbed up to three times: by SIGKILL, by
-SIGTERM, or by a second process with the same command. Before a restart its run may be trained again in place, with
-another seed. Then it is left to finish. Its file must equal, byte for byte, what an undisturbed prediction with the
-run's last weights writes. Of two processes one must finish, and the other must say that it is not alone. Prints each
-prediction, and a table. Exits with status 1 if a file is different.
+Six tasks predict through `launch.py` with small models. Each prediction is disturbed up to three times by SIGKILL,
+SIGTERM, or a second process with the same command. Before a restart, its run may be retrained in place with another
+seed. Then it finishes undisturbed. Its file must equal, byte for byte, the file of an undisturbed prediction with the
+run's last weights. Of two processes, one must finish, and the other must report that another process is writing.
+Prints each prediction and a table. The exit status is 1 if a file differs.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks import small_runs
 
-# Lines or rows to predict on, so many that it takes some seconds.
+# Lines or rows of the input, enough for some seconds.
 _COUNTS = {
     "masks": 30_000,
     "classification": 60_000,
@@ -33,23 +33,23 @@ _COUNTS = {
 }
 _SEEDS = (0, 1)
 _DISTURBANCES = ("SIGKILL", "SIGTERM", "double start")
-_MOST = 3  # of one prediction
-_RETRAINED = 0.4  # how often a run is trained again between two starts
-_STARTING = 0.25  # how often a disturbance comes before there is a line
+_MOST = 3  # the maximum per prediction
+_RETRAINED = 0.4  # the probability to retrain the run between two starts
+_STARTING = 0.25  # the probability of a disturbance before the first line
 _LOOK_EVERY = 0.005  # seconds
 _COLUMNS = (*_DISTURBANCES, "lines kept", "trained again", "refused", "files", "different")
 
 
 @dataclasses.dataclass
 class Prediction:
-    """One task's prediction, from outside.
+    """The prediction of one task, in separate processes.
 
     Attributes:
-      name: of the task.
-      folder: for its run and files.
-      expected: by seed, what an undisturbed prediction writes.
-      seconds: how long that takes.
-      counts: what happened, by the names of the columns of the table.
+      name: the name of the task.
+      folder: the folder for its run and files.
+      expected: the file of an undisturbed prediction, by seed.
+      seconds: the duration of an undisturbed prediction.
+      counts: the number of events, by the names of the table's columns.
     """
 
     name: str
@@ -72,15 +72,15 @@ class Prediction:
         return subprocess.Popen(command, cwd=small_runs.ROOT, env=env, stderr=subprocess.PIPE, text=True)
 
     def kept(self) -> int:
-        """The lines that an interrupted process has left."""
+        """Returns the number of lines that an interrupted process has left."""
         return max((path.read_bytes().count(b"\n") for path in self._partials()), default=0)
 
     def _partials(self) -> list[Path]:
-        """The files of interrupted processes, one for each of the weights that they predicted with."""
+        """Returns the files of interrupted processes; there is one for each of the weights that they used."""
         return list(self.folder.glob(f"{self.output.name}.*.partial"))
 
     def measure(self) -> None:
-        """Trains with each seed, and predicts undisturbed."""
+        """Trains with each seed, and predicts without disturbance."""
         small_runs.write(self.folder / f"{self.name}-input", self._input())
         for seed in _SEEDS:
             small_runs.train(self.name, self.folder, seed)
@@ -89,13 +89,13 @@ class Prediction:
             assert process.returncode == 0, errors
             self.seconds, self.expected[seed] = time.monotonic() - began, self.output.read_bytes()
             self.output.unlink()
-        assert len(set(self.expected.values())) == len(_SEEDS), f"{self.name}: the same predictions by other weights"
+        assert len(set(self.expected.values())) == len(_SEEDS), f"{self.name}: the same predictions with other weights"
 
     def _input(self) -> small_runs.Text:
         return small_runs.KINDS[self.name].input(random.Random(2), _COUNTS[self.name])
 
     def disturb(self, rng: random.Random, most: int) -> str:
-        """Disturbs the prediction up to `most` times and lets it finish; returns what became of it."""
+        """Disturbs the prediction up to `most` times, and lets it finish. Returns a description."""
         seed, told = rng.choice(_SEEDS), []
         small_runs.train(self.name, self.folder, seed)
         for _ in range(rng.randint(1, most)):
@@ -123,7 +123,7 @@ class Prediction:
         return f"{self.name}: {', '.join(told)}: {'the same' if is_same else 'DIFFERENT'}"
 
     def _wait(self, process: subprocess.Popen[str], rng: random.Random, starting: bool) -> str:
-        """Waits for a random moment of the start, or a random number of further lines; says which."""
+        """Waits for a random time after the start, or for a random number of further lines. Returns a description."""
         kept = self.kept()
         if starting:
             moment = rng.uniform(0, self.seconds / 2)
@@ -137,7 +137,7 @@ class Prediction:
         return f"at line {kept} of {lines}"
 
     def _kill(self, process: subprocess.Popen[str], kind: str) -> bool:
-        """Returns whether the file was finished all the same."""
+        """Kills the process. Returns whether the file is complete nevertheless."""
         process.send_signal(signal.SIGKILL if kind == "SIGKILL" else signal.SIGTERM)
         _, errors = process.communicate()
         assert process.returncode != 1, errors
@@ -145,7 +145,7 @@ class Prediction:
         return self.output.exists()
 
     def _start_twice(self, first: subprocess.Popen[str]) -> bool:
-        """Starts a second process; the first may have ended before that comes to the file."""
+        """Starts a second process. The first may end before the second reaches the file."""
         processes = [first, self.start()]
         errors = [process.communicate()[1] for process in processes]
         ends = sorted(process.returncode for process in processes)
@@ -157,7 +157,7 @@ class Prediction:
 
 
 def table(predictions: list[Prediction]) -> list[str]:
-    """What happened to each task's predictions, as the lines of a table."""
+    """Formats the counts of each task as the lines of a table."""
     rows = ["| task | " + " | ".join(_COLUMNS) + " |", "| --- |" + " --- |" * len(_COLUMNS)]
     counts = {each.name: each.counts for each in predictions}
     counts["all"] = sum(counts.values(), collections.Counter())
@@ -167,7 +167,7 @@ def table(predictions: list[Prediction]) -> list[str]:
 
 
 def main() -> None:
-    """Disturbs predictions until there have been enough disturbances."""
+    """Disturbs predictions until the requested number of disturbances is reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--disturbances", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
@@ -192,7 +192,7 @@ def main() -> None:
 
 
 def _made(prediction: Prediction) -> list[int]:
-    """How often it was disturbed in each way."""
+    """Returns the number of disturbances of each kind."""
     return [prediction.counts[kind] for kind in _DISTURBANCES]
 
 

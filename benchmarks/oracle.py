@@ -1,12 +1,12 @@
-"""Compares the oracle with PreSumm's `greedy_selection`: the same sentences of every article, and how long both take.
+"""Compares the oracle with PreSumm's `greedy_selection`: the selected sentences of every article, and the speed.
 
-    python -m benchmarks.oracle PATH/TO/PreSumm SOURCE                        # paragraphs, to be split
-    python -m benchmarks.oracle PATH/TO/PreSumm SOURCE --splitter=lines       # a sentence a line
+    python -m benchmarks.oracle PATH/TO/PreSumm SOURCE                        # paragraphs
+    python -m benchmarks.oracle PATH/TO/PreSumm SOURCE --splitter=lines       # a sentence per line
 
-SOURCE is as in data.source. PreSumm's functions are taken out of its files as they stand, without the libraries that
-the rest of the files import; a copy of BertSum's repository will do, and has `combination_selection` too. Both sides
-begin with sentences (PreSumm's as lists of words) and end with their numbers, of the first 100 sentences of an article.
-One round has all articles by one and then by the other; the ratio is taken in each round.
+SOURCE has the form of data.source. The benchmark extracts PreSumm's functions from its files, without the libraries
+that the files import. A copy of BertSum's repository also works, and also has `combination_selection`. Both sides start
+from sentences (PreSumm's are lists of words) and return sentence numbers, among the first 100 sentences of an article.
+Each round processes all articles with one, then with the other; ratios are computed within rounds.
 """
 
 import argparse
@@ -31,11 +31,11 @@ _FUNCTIONS = {
 }
 PRESUMM = OracleConfig("greedy", "sets", (1, 2), False, False, NUM_SENTENCES, FIRST_SENTENCES)
 
-Text = tuple[Sequence[str], Sequence[str]]  # sentences of an article and of its summary
+Text = tuple[Sequence[str], Sequence[str]]  # sentences of an article, sentences of its summary
 
 
 def published(repository: Path) -> dict[str, Callable[..., list[int]]]:
-    """The functions of a copy of PreSumm's or BertSum's repository, by their names."""
+    """Returns the functions in a copy of PreSumm's or BertSum's repository, by name."""
     scope: dict[str, Any] = {"re": re, "itertools": itertools}
     for file, names in _FUNCTIONS.items():
         module = ast.parse((repository / file).read_text())
@@ -45,23 +45,23 @@ def published(repository: Path) -> dict[str, Callable[..., list[int]]]:
 
 
 def read(source: str, splitter: str) -> list[Text]:
-    """All articles of a source, with their summaries."""
+    """Reads all articles of a source and their summaries."""
     config = ArticlesConfig("file", "article", "summary", "", "numbers", "", "", source, 0.0, splitter, "stop")
     articles = Articles(config, "test", 0, needs_summary=True).articles()
     return [(article.sentences[:FIRST_SENTENCES], article.summary or ()) for article in articles]
 
 
 def as_words(texts: Sequence[Text]) -> list[list[list[list[str]]]]:
-    """Texts as PreSumm takes them."""
+    """Converts texts to the input of PreSumm, lists of words."""
     return [[[sentence.split() for sentence in side] for side in text] for text in texts]
 
 
 def main() -> None:
-    """Prints how many articles differ, and the times."""
+    """Prints the number of articles that differ, and the speeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repository", type=Path, help="a copy of nlpyang/PreSumm or nlpyang/BertSum")
     parser.add_argument("source", help="articles with summaries")
-    parser.add_argument("--splitter", default="punkt", help="as data.splitter")
+    parser.add_argument("--splitter", default="punkt", help="see data.splitter")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     greedy = published(arguments.repository)["greedy_selection"]
@@ -80,7 +80,7 @@ def main() -> None:
     lengths = [len(sentences) for sentences, _ in texts]
     print(f"Python {platform.python_version()}, nltk {metadata.version('nltk')}; {platform.machine()}, one thread, ")
     print(f"load average {common.load_average()}")
-    print(f"{len(texts):,} articles, {sum(lengths) / len(texts):.1f} sentences each; {different} with other sentences")
+    print(f"{len(texts):,} articles, {sum(lengths) / len(texts):.1f} sentences each; {different} selections differ")
     for name, values in seconds.items():
         print(f"{name:6} {common.spread([len(texts) / value for value in values], 0)} articles/s")
     ratios = [old / new for old, new in zip(*seconds.values(), strict=True)]

@@ -1,14 +1,15 @@
-"""What packing gives on real lengths: padding, and tokens/s that are not padding, on a CPU.
+"""The effect of packing on real lengths: the share of padding, and the speed in tokens/s without padding, on a CPU.
 
     BERTJAX_DATA=FOLDER python -m benchmarks.packing --rounds=10
     BERTJAX_DATA=FOLDER python -m benchmarks.packing --tasks mrpc sst2 multi30k --size=tiny --rounds=10
 
-In pretraining, ours with several instances in a row, ours with one, and `transformers.BertForPreTraining` on PyTorch
-on those same padded rows, interleaved in one process; without and with next-sentence prediction. Sources: articles of
-Wikipedia, and short documents, each docstring of the embedded documentation being one.
+For pretraining, the contenders are ours with packed rows, ours with one instance per row, and
+`transformers.BertForPreTraining` on PyTorch with the same padded rows, interleaved in one process, without and with
+next-sentence prediction. The sources are Wikipedia articles, and short documents (one per docstring of the embedded
+documentation).
 
-In fine-tuning and translation (`--tasks`), ours with several examples in a row and ours in buckets of lengths, which is
-what it does otherwise, interleaved too. Updates of both have about as many examples.
+For fine-tuning and translation (`--tasks`), the contenders are ours with packed rows and ours with the default batches
+by length, also interleaved. Their updates have about the same number of examples.
 """
 
 import argparse
@@ -29,9 +30,9 @@ from bertjax.contract import Batch
 from bertjax.experiments import classification, translation
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522")
-_COUNTED = 2**21  # tokens, padding included, that padding is counted in
-_TIMED = 8  # batches that are taken in turn
-_WARMUP = 120  # updates in which all lengths come that there are
+_COUNTED = 2**21  # tokens, including padding, over which the share of padding is counted
+_TIMED = 8  # batches used in turn
+_WARMUP = 120  # enough updates for all lengths to occur
 _FILES = {"mrpc": ("mrpc/train.tsv", "mrpc/dev.tsv"), "sst2": ("sst2/train.tsv.gz", "sst2/dev.tsv")}
 _TASKS = (*_FILES, "multi30k")
 _TASK_HEADER = ["task", "batches", "rows", "examples", "padding", "real tokens/s, median (quartiles)"]
@@ -39,16 +40,16 @@ _HEADER = ["source", "batch", "next sentence", "contender", "padding", "real tok
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--sources", nargs="+", choices=("wikipedia", "docstrings"), default=("wikipedia", "docstrings")
     )
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="SIZE:ROWSxLENGTH:VOCABULARY")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--tasks", nargs="+", choices=_TASKS, help="these, in place of pretraining")
-    parser.add_argument("--size", default="tiny", help="of the tasks' model")
-    parser.add_argument("--updates", type=int, default=10, help="of a task's round")
+    parser.add_argument("--tasks", nargs="+", choices=_TASKS, help="tasks to measure instead of pretraining")
+    parser.add_argument("--size", default="tiny", help="size of the tasks' model")
+    parser.add_argument("--updates", type=int, default=10, help="updates of a task's round")
     parser.add_argument("--peer", choices=("eager", "compiled", "none"), default="eager")
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def measure_all(args: argparse.Namespace, folder: Path) -> tuple[list[str], list[list[str]]]:
-    """The table of what the command line asks for; prints the ratios on the way."""
+    """Returns the header and the rows of the table. Prints the ratios meanwhile."""
     rows = []
     for name in args.tasks or ():
         found, note = measure_task(name, args.size, args.updates, args.rounds, folder / name)
@@ -80,7 +81,7 @@ def measure_all(args: argparse.Namespace, folder: Path) -> tuple[list[str], list
 
 
 def data_of(source: str, folder: Path) -> dict[str, Any]:
-    """Config values of a source."""
+    """Returns the config values of a source."""
     data = Path(os.environ["BERTJAX_DATA"])
     text = data / "wikipedia_en/train-00.txt.gz" if source == "wikipedia" else common.docstrings(folder)
     return {"data.source": str(text), "data.vocab_file": f"{data}/vocab/bert-base-uncased-vocab.txt"}
@@ -89,7 +90,7 @@ def data_of(source: str, folder: Path) -> dict[str, Any]:
 def measure(
     shape: common.Shape, source: str, next_sentence: bool, peer: str, rounds: int, folder: Path
 ) -> tuple[list[list[str]], str]:
-    """Rows of the table for one source and shape, and the ratios in words."""
+    """Returns the table rows of one source and shape, and the ratios in words."""
     from benchmarks.torch_peer import TorchStep
 
     layouts: Mapping[str, dict[str, Any]] = {
@@ -121,10 +122,10 @@ def measure(
 
 
 def measure_task(name: str, size: str, updates: int, rounds: int, folder: Path) -> tuple[list[list[str]], str]:
-    """Rows of the table for one task, and the ratio in words; `updates` are those of a round."""
+    """Returns the table rows of one task, and the ratio in words. `updates` is the number of a round."""
     bucketed = task_of(name, size, folder, packing=False, batch_size=32)
     rows = bucketed.settings.batch_size
-    if name in _FILES:  # for as many examples an update; the batches of translation hold as many tokens anyway
+    if name in _FILES:  # for the same number of examples; translation batches have the same number of tokens
         lengths = bucketed.data.fields()["input_ids"].lengths
         rows = max(1, round(rows * lengths.mean() / bucketed.keys.data["seq_len"]))
     tasks = {"bucketed": bucketed, "packed": task_of(name, size, folder, packing=True, batch_size=rows)}
@@ -144,14 +145,14 @@ def measure_task(name: str, size: str, updates: int, rounds: int, folder: Path) 
 
 
 def count(batch: Batch) -> tuple[int, int, int, int]:
-    """The rows of a batch, the examples, the tokens that are not padding, and the places; of both sides of pairs."""
+    """Returns the rows of a batch, its examples, tokens without padding, and positions, summed over both sides."""
     sides = [batch[name] for name in ("segment_ids", "target_segment_ids") if name in batch]
     examples = int(sides[0].max(axis=1).sum())
     return len(sides[0]), examples, sum(map(np.count_nonzero, sides)), sum(side.size for side in sides)
 
 
 def task_of(name: str, size: str, folder: Path, packing: bool, batch_size: int) -> common.Opened:
-    """A task as `launch.py` builds it."""
+    """Builds a task as `launch.py` does."""
     if name in _FILES:
         data = Path(os.environ["BERTJAX_DATA"])
         experiment, config = classification, classification_config.get_config(f"{size},{name},tsv")
@@ -160,7 +161,7 @@ def task_of(name: str, size: str, folder: Path, packing: bool, batch_size: int) 
     else:
         experiment, config = translation, translation_step.config_of(size)
     config.data.packing, config.batch_size = packing, batch_size
-    config.num_steps = 10**6  # more than are made
+    config.num_steps = 10**6  # more than the benchmark makes
     return common.open_task(experiment, config, folder)
 
 

@@ -1,9 +1,9 @@
-"""Plans of BERT's sizes on slices of TPUs, as a table: what `--mode=plan` says of each.
+"""A table of the plans of BERT's sizes on TPU slices, made with `--mode=plan`.
 
     python -m benchmarks.plans --folder=plans
 
-compiles each case that has no file in the folder yet, one after the other, so that the same command goes on where it
-was interrupted; `--cases='large.*v5e'` names some by a pattern. It needs no TPU, but libtpu, which is the extra `plan`.
+The benchmark compiles the cases that have no file in the folder yet, so repeating the command resumes it.
+`--cases='large.*v5e'` selects cases by a pattern. It needs no TPU, but the extra `plan` (libtpu).
 """
 
 import argparse
@@ -20,8 +20,8 @@ from benchmarks.common import table
 from bertjax.planning.chips import slice_size
 
 _TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8")
-_TOKENS = 8192  # of a chip in a step
-# What libtpu 0.0.42.1 crashes on when it is rematerialized, with 16 rows as with 32, is planned with half the rows.
+_TOKENS = 8192  # per chip and step
+# libtpu 0.0.42.1 crashes on this case with rematerialization, with 16 and 32 rows. It is planned with half the rows.
 _CRASHES = ("large", 512, "v6e:8x8")
 _COLUMNS = (
     "case",
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 def command(size: str, length: int, topology: str) -> list[str]:
-    """What plans BERT of a size on a slice: bfloat16, scanned layers, 8,192 tokens a chip; Large rematerialized."""
+    """Returns the command that plans a size: bfloat16, scanned layers, 8,192 tokens per chip; Large rematerialized."""
     variant = f"{size},phase2" if length == 512 else size
     crashes = (size, length, topology) == _CRASHES
     values = {
@@ -58,7 +58,7 @@ def command(size: str, length: int, topology: str) -> list[str]:
 
 
 def row(name: str, record: Mapping[str, Any]) -> list[str]:
-    """A line of the table."""
+    """Returns a table row."""
     memory = f"{record['bytes_per_chip']['total'] / 2**30:.1f} of {record['hbm_bytes'] / 2**30:.1f}"
     if not record["fits"]:
         return [name, memory, "does not fit", *[""] * (len(_COLUMNS) - 3)]
@@ -76,10 +76,10 @@ def row(name: str, record: Mapping[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Plans what is not there yet, and prints the table of what is."""
+    """Plans the cases that have no file, and prints the table of all plans."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="where the plans are kept")
-    parser.add_argument("--cases", default="", help="a pattern of the names to plan: SIZE LENGTH TOPOLOGY")
+    parser.add_argument("--folder", type=Path, required=True, help="the folder of the plans")
+    parser.add_argument("--cases", default="", help="a pattern of case names (SIZE LENGTH TOPOLOGY) to plan")
     args = parser.parse_args(arguments)
     args.folder.mkdir(parents=True, exist_ok=True)
     lines = []
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
         path = args.folder / (re.sub(r"\W", "_", name) + ".json")
         if not path.exists() and re.search(args.cases, name):
             done = subprocess.run([sys.executable, *command(size, length, topology), f"--output={path}"], check=False)
-            if not path.exists():  # the compiler may have crashed; the other cases shall go on
+            if not path.exists():  # the compiler may crash; the other cases continue
                 lines.append([name, f"no plan: status {done.returncode}", *[""] * (len(_COLUMNS) - 2)])
         if path.exists():
             lines.append(row(name, json.loads(path.read_text())))

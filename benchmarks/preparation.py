@@ -1,14 +1,13 @@
-"""Prepares real text end to end and prints how fast, in how much memory, and whether it is the same every time.
+"""Speed, memory and reproducibility of preparing real text for pretraining.
 
     BERTJAX_DATA=... python -m benchmarks.preparation --workers=2 --repeat_check
 
-Rows of the table: the text as it is (1x); the same with the vocabulary given; three times as much text, the same under
-other names (3x same) or with the letters of each copy exchanged so that its words are new (3x new words). MB are
-millions of bytes of uncompressed text, training and held out. Memory is the largest sum of the proportional set sizes
-(PSS: shared pages counted once) of the process and its workers, looked at ten times a second in Linux's /proc. Starting
-Python and its workers is part of every figure. On a machine that is busy otherwise, compare CPU seconds. With
---repeat_check, the text is prepared again by as many workers and by one, and the sha256 of all files compared: exit
-status 1 if they differ.
+Table rows: the text itself (1x); the same with a given vocabulary; three times as much text, either copies (3x same) or
+copies with exchanged letters, so that their words are new (3x new words). MB are millions of bytes of uncompressed
+training and validation text. Memory is the largest sum of the proportional set sizes (PSS: shared pages counted once)
+of the process and its workers, sampled ten times per second from Linux's /proc. All results include starting Python and
+its workers. If the machine is otherwise busy, compare CPU seconds. --repeat_check prepares the text again, with as many
+workers and with one, and compares the sha256 of all files; the exit status is 1 if they differ.
 """
 
 import argparse
@@ -45,7 +44,7 @@ LETTERS = "etaoinshrdlu"
 
 
 def prepare(values: dict[str, Any]) -> None:
-    """Prepares the text of a config in this process; prints the seconds of each phase and the folder, as JSON."""
+    """Prepares the text of a config in this process. Prints the seconds of each phase and the folder, as JSON."""
     seconds = dict.fromkeys(PHASES, 0.0)
 
     def timed(phase: str, function: Callable, *arguments: Any, **named: Any) -> Any:
@@ -57,7 +56,7 @@ def prepare(values: dict[str, Any]) -> None:
 
     for phase, (place, name) in PHASES.items():
         original = getattr(place, name)
-        # A partial is no method: it would not be given the object.
+        # A partial is not bound as a method, so it would not receive the object.
         bound = functools.partial(timed, phase, original)
         setattr(place, name, (lambda self, bound=bound: bound(self)) if phase == "duplicates" else bound)
     work = corpus.Preparation(corpus.CorpusConfig(**values), Path("unused"))
@@ -66,7 +65,7 @@ def prepare(values: dict[str, Any]) -> None:
 
 
 def memory(pid: int) -> int:
-    """The proportional set size of a process and all its descendants, in bytes."""
+    """Returns the proportional set size of a process and all its descendants, in bytes."""
     total = 0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -80,7 +79,7 @@ def memory(pid: int) -> int:
 
 
 def measure(values: dict[str, Any]) -> dict[str, Any]:
-    """Prepares in a new process; what that prints, with the seconds and the peak memory of all of it."""
+    """Prepares in a new process. Returns its output, with the total seconds and the peak memory."""
     began, cpu, peak = time.monotonic(), cpu_seconds(), 0
     with tempfile.TemporaryFile() as output:
         command = [sys.executable, "-m", "benchmarks.preparation", "--child", json.dumps(values)]
@@ -95,13 +94,13 @@ def measure(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """What the processes that were waited for, and theirs, have used."""
+    """Returns the CPU seconds of child processes that have ended, and of their children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def copies(paths: list[Path], folder: Path, number: int, new_words: bool) -> list[Path]:
-    """The files, and `number` - 1 copies of them: under other names, their words made new if asked."""
+    """Returns the files and `number` - 1 copies of them under other names, with exchanged letters if `new_words`."""
     made = list(paths)
     for turn in range(1, number):
         letters = LETTERS[turn:] + LETTERS[:turn]
@@ -118,7 +117,7 @@ def copies(paths: list[Path], folder: Path, number: int, new_words: bool) -> lis
 
 
 def digest(folder: Path) -> str:
-    """The sha256 of the names and bytes of all files of a folder."""
+    """Returns the sha256 of the names and contents of all files in a folder."""
     found = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         found.update(f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -126,12 +125,12 @@ def digest(folder: Path) -> str:
 
 
 def raw_bytes(paths: list[Path]) -> int:
-    """How many bytes the files have, unpacked."""
+    """Returns the uncompressed size of the files."""
     return sum(len(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data) for data in map(Path.read_bytes, paths))
 
 
 def show(name: str, size: int, found: dict[str, Any]) -> None:
-    """Prints a row: MB, MB/s end to end, the seconds of the phases, peak memory and counts."""
+    """Prints a row: MB, MB/s, the seconds of the phases, peak memory and counts."""
     counts = json.loads((Path(found["folder"]) / "manifest.json").read_text())["counts"]["train"]
     phases = " ".join(f"{found[phase]:10.1f}" for phase in PHASES)
     rate, peak = size / 1e6 / found["total"], found["peak"] / 1e6
@@ -155,7 +154,7 @@ def main() -> None:
     if args.child:
         prepare(json.loads(args.child))
         return
-    assert args.train, "no files: set BERTJAX_DATA, or give --train and --valid"
+    assert args.train, "no files: set BERTJAX_DATA, or set --train and --valid"
     versions = [f"{name} {metadata.version(name)}" for name in ("nltk", "tokenizers", "tensorflow-datasets", "numpy")]
     print(f"Python {platform.python_version()}, {', '.join(versions)}; {len(os.sched_getaffinity(0))} cores")
     print(f"{args.workers} workers, {args.vocab_size} tokens trained, uncased, paragraphs split into sentences")
@@ -166,7 +165,7 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace, folder: Path) -> bool:
-    """Measures and prints the rows; returns whether repeated preparations differ."""
+    """Measures and prints the rows. Returns whether repeated preparations differ."""
     values = {
         "valid_source": ",".join(map(str, args.valid)),
         "valid_fraction": 0.02,
@@ -192,7 +191,7 @@ def run(args: argparse.Namespace, folder: Path) -> bool:
     again = [row("1x again", args.train), row("1x, 1 worker", args.train, workers=1)]
     digests = [digest(path) for path in (first, *again)]
     print("sha256 of all files:", *digests)
-    print("the same bytes" if len(set(digests)) == 1 else "OTHER BYTES")
+    print("identical files" if len(set(digests)) == 1 else "DIFFERENT FILES")
     return len(set(digests)) > 1
 
 

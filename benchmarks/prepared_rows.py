@@ -1,12 +1,12 @@
-"""Prepares rows of text classification and prints how fast, in how much memory, and how fast a run then starts.
+"""Speed and memory of preparing rows of text classification, and the time to start a run with prepared rows.
 
     python -m benchmarks.prepared_rows --rows=5000000 --workers=1,2
 
-The texts are made of random English words of the embedded documentation, 17 to 21 to a row, with one of two labels.
-The vocabulary is trained on the documentation. Memory is the largest sum of the proportional set sizes of the process
-and its workers. `start` is the time from building the data to the first batch, once the rows are prepared; `resume`
-that to batch 100,000. Importing Python's modules is not counted. Each number of workers prepares in a process of its
-own, in turn, `--repeats` times; the table has the median and the range.
+The texts are sequences of 17 to 21 English words of the embedded documentation, with one of two labels. The vocabulary
+is trained on the documentation. Memory is the largest sum of the proportional set sizes of the process and its workers.
+`start` is the time from building the data to the first batch when the rows are prepared; `resume` is the time to batch
+100,000. Imports are not counted. Each number of workers prepares in a new process, in turn, `--repeats` times; the
+table has the median and the range.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from bertjax.data.text import wordpiece_trainer
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.experiments import classification
 
-LATER = 100_000  # the batch of `resume`
+LATER = 100_000  # the batch that `resume` waits for
 
 
 def make(folder: Path, rows: int) -> None:
@@ -49,7 +49,7 @@ def make(folder: Path, rows: int) -> None:
 
 
 def config_of(folder: Path, workers: int) -> classification.Config:
-    """The config of the rows in a folder."""
+    """Returns the config for the rows in a folder."""
     tree = config_file.get_config("tiny")
     values = {"source": folder / "rows.tsv", "valid_source": folder / "valid.tsv", "vocab_file": folder / "vocab"}
     tree.update_from_flattened_dict({f"data.{key}": str(path) for key, path in values.items()})
@@ -61,7 +61,7 @@ def config_of(folder: Path, workers: int) -> classification.Config:
 
 
 def first_batch(config: classification.Config, folder: Path, step: int) -> float:
-    """Seconds from building the data to a batch. Prepares the rows unless they are prepared."""
+    """Returns the seconds from building the data to a batch. Prepares the rows unless they are prepared."""
     began = time.monotonic()
     data = classification.build_data(config, folder)
     _ = data.fingerprint
@@ -72,7 +72,7 @@ def first_batch(config: classification.Config, folder: Path, step: int) -> float
 
 
 def measure(folder: Path, workers: int, results: Any) -> None:
-    """Prepares, starts and resumes in this process; puts the figures into a queue."""
+    """Prepares, starts and resumes in this process, and puts the results into a queue."""
     config, peak, done = config_of(folder, workers), 0, threading.Event()
 
     def watch() -> None:
@@ -91,7 +91,7 @@ def measure(folder: Path, workers: int, results: Any) -> None:
 
 
 def main() -> None:
-    """Prints a table with a line for each number of workers."""
+    """Prints the results for each number of workers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--workers", default="1,2")

@@ -1,12 +1,12 @@
-"""Speed of the float32 training step on a CPU beside transformers on PyTorch, interleaved in one process.
+"""Speed of the float32 pretraining step on a CPU, compared with transformers on PyTorch, interleaved in one process.
 
     python -m benchmarks.pretraining_step --rounds=20
     python -m benchmarks.pretraining_step --rounds=20 --malloc=tcmalloc
     python -m benchmarks.pretraining_step --peers --variant=scanned:model.scan_layers=True --variant=rbg:rng=rbg
     python -m benchmarks.pretraining_step --peers --profile --shapes=base:8x128:30522
 
-Each round times every contender once: our step, transformers eager and compiled, and plain matrix products of the
-shapes in the model, in JAX and in PyTorch. The step's share of the fastest product goes by `flops_per_token`.
+Each round times every contender once: our step, transformers eager and compiled, and plain matrix products with the
+shapes of the model, in JAX and in PyTorch. The speed of a step relative to the fastest product uses `flops_per_token`.
 """
 
 import argparse
@@ -26,24 +26,24 @@ from bertjax.configs.sizes import SIZES
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522", "tiny:32x128:4096", "tiny:32x128:30522")
 _HEADER = ["step", "tokens/s, median (quartiles)", "fastest round", "GFLOP/s", "of the fastest product"]
-_PRODUCT_FLOPS = 2e10  # repeat small products until they take as long as this many
+_PRODUCT_FLOPS = 2e10  # repeat small products up to this number of operations
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="SIZE:ROWSxLENGTH:VOCABULARY")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peers", nargs="*", choices=("eager", "compiled"), default=("eager", "compiled"))
     parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...")
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
-    parser.add_argument("--profile", action="store_true", help="where the time goes, for our step and its variants")
+    parser.add_argument("--profile", action="store_true", help="time of our step by kind of operation")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
     if args.peers and not (common.has_module("torch") and common.has_module("transformers")):
-        sys.exit("error: --peers needs torch and transformers: pip install -e '.[dev]', or give --peers alone")
+        sys.exit("error: --peers needs torch and transformers: pip install -e '.[dev]', or set --peers without a value")
     if "compiled" in args.peers and not shutil.which("g++"):
-        sys.exit("error: torch.compile needs a C++ compiler, g++: install one, or give --peers=eager")
+        sys.exit("error: torch.compile needs a C++ compiler, g++: install one, or set --peers=eager")
     variants = {"ours": {}, **dict(map(parse_variant, args.variant))}
     if args.profile:
         profile(args.shapes, variants)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def profile(shapes: Sequence[str], variants: Mapping[str, Any]) -> None:
-    """Prints where the time of our step goes, for each shape and variant."""
+    """Prints the time of our step by kind of operation, for each shape and variant."""
     with step_profile.dumped_programs() as newest_program:
         print(f"{common.describe_machine()}; float32")
         for shape in map(common.Shape.parse, shapes):
@@ -66,7 +66,7 @@ def profile(shapes: Sequence[str], variants: Mapping[str, Any]) -> None:
 
 
 def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
-    """Reads `NAME:KEY=VALUE,...`; values are JSON, or strings where they are not."""
+    """Parses `NAME:KEY=VALUE,...`; values are JSON, or else strings."""
     name, _, settings = text.partition(":")
     values = {}
     for setting in settings.split(","):
@@ -79,7 +79,7 @@ def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def compare(shape: common.Shape, variants: Mapping[str, Any], peers: Sequence[str], rounds: int) -> str:
-    """Times all contenders on one shape, and says how they did."""
+    """Times all contenders on one shape. Returns the results as text."""
     ours = {name: common.OurStep(shape, settings) for name, settings in variants.items()}
     contenders: dict[str, Callable[[], None]] = dict(ours)
     if peers:
@@ -113,7 +113,7 @@ def _row(shape: common.Shape, name: str, seconds: Sequence[float], limit: float)
 
 
 def ratios(seconds: Mapping[str, Sequence[float]], ours: Sequence[str], peers: Sequence[str]) -> list[str]:
-    """Ratios of speeds, round by round: our variants to our default, and ours to the faster peer."""
+    """Returns speed ratios within rounds: our variants to our default, and our default to the faster peer."""
     pairs = [(name, "ours") for name in ours if name != "ours"]
     if peers:
         pairs.append(("ours", min(peers, key=lambda name: statistics.median(seconds[name]))))
@@ -124,7 +124,7 @@ def ratios(seconds: Mapping[str, Sequence[float]], ours: Sequence[str], peers: S
 
 
 def matrix_products(shape: common.Shape, with_torch: bool) -> dict[str, tuple[Callable[[], None], float]]:
-    """Products of the shapes in the model, and 2048 cubed: calls, each with the operations it makes."""
+    """Returns products with the shapes of the model and of 2048 cubed: a call and its number of operations."""
     hidden = SIZES[shape.size][1]
     predicted = shape.rows * shape.predicted
     sizes = [
@@ -148,7 +148,7 @@ def matrix_products(shape: common.Shape, with_torch: bool) -> dict[str, tuple[Ca
 
 
 def jax_product(m: int, k: int, n: int) -> Callable[[], None]:
-    """A compiled float32 product of [m, k] and [k, n]."""
+    """Returns a call of a compiled float32 product of [m, k] and [k, n]."""
     rng = np.random.default_rng(0)
     a, b = (jax.device_put(rng.random(size, np.float32)) for size in ((m, k), (k, n)))
     product = jax.jit(lambda a, b: a @ b)

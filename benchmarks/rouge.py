@@ -1,9 +1,10 @@
-"""How long ROUGE takes on as many summaries as CNN/Daily Mail has to test on, with the intervals of ROUGE-1.5.5.
+"""Time of ROUGE on as many summaries as CNN/Daily Mail's test set has, with the intervals of ROUGE-1.5.5.
 
     python -m benchmarks.rouge DATA/cnn_dailymail_small/test.jsonl.gz
 
-SOURCE is as in data.source. Of its articles' sentences random ones make summaries of three and references of four, so
-the figures mean nothing. One round has all of them scored, stemmed, and resampled 1,000 times, in one process.
+SOURCE has the form of data.source. Summaries of three and references of four sentences are drawn at random from its
+articles, so the scores have no meaning. Each round scores all summaries with stemming and resamples 1,000 times, in one
+process.
 """
 
 import argparse
@@ -23,17 +24,17 @@ Summaries = list[list[str]]
 
 
 def make_up(sentences: Sequence[str], count: int, seed: int) -> tuple[Summaries, Summaries]:
-    """Summaries and references."""
+    """Draws random summaries and references."""
     rng = random.Random(seed)
     summaries, references = ([rng.choices(sentences, k=size) for _ in range(count)] for size in SENTENCES)
     return summaries, references
 
 
 def main() -> None:
-    """Prints the times, and what was scored."""
+    """Prints the times and the scores."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="articles with summaries")
-    parser.add_argument("--splitter", default="punkt", help="as data.splitter")
+    parser.add_argument("--splitter", default="punkt", help="see data.splitter")
     parser.add_argument("--count", type=int, default=11_490, help="summaries of a round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Small runs of several tasks, and inputs for them: what `fuzz` and `kills` predict with."""
+"""Small runs of several tasks and their inputs, which `fuzz` and `kills` predict with."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ _ENCODER = {
     "model.num_heads": 2,
     "model.intermediate_size": 16,
     "model.max_positions": 48,
-    "model.initializer_range": 0.4,  # so that random weights tell inputs apart
+    "model.initializer_range": 0.4,  # large, so that different inputs give different outputs
 }
 _FEW = {"num_steps": 2, "batch_size": 4, "log_every": 2, "evaluate_every": 2, "checkpoint.save_every": 2}
 _FINE_TUNED = {
@@ -36,12 +36,12 @@ Text = Mapping[str, bytes]  # file names and contents
 
 
 def sentence(rng: random.Random, number: int) -> str:
-    """A sentence that no other number has."""
+    """Returns a sentence that contains the number, so that it is unique."""
     return " ".join([*rng.choices(WORDS, k=rng.randint(2, 7)), str(number)]) + " ."
 
 
 def sentences(rng: random.Random, count: int) -> list[str]:
-    """As many different sentences."""
+    """Returns `count` different sentences."""
     return [sentence(rng, number) for number in range(count)]
 
 
@@ -50,41 +50,41 @@ def _text(rows: list[str]) -> bytes:
 
 
 def masked(rng: random.Random, count: int) -> Text:
-    """Texts with a gap, in lines."""
+    """Returns texts with a [MASK], one per line."""
     return {"in.txt": _text([f"{text[:-2]} [MASK] ." for text in sentences(rng, count)])}
 
 
 def lines(rng: random.Random, count: int) -> Text:
-    """Texts in lines."""
+    """Returns texts, one per line."""
     return {"in.txt": _text(sentences(rng, count))}
 
 
 def documents(rng: random.Random, count: int) -> Text:
-    """Texts of three sentences, a sentence a line."""
+    """Returns texts of three sentences, with a sentence per line."""
     groups = ["\n".join(sentence(rng, 3 * number + i) for i in range(3)) for number in range(count)]
     return {"in.txt": ("\n\n".join(groups) + "\n").encode()}
 
 
 def table(rng: random.Random, count: int) -> Text:
-    """Labeled texts, as a TSV file with a header."""
+    """Returns labeled texts, as a TSV file with a header."""
     rows = [f"{text}\t{'yes' if 'cat' in text else 'no'}" for text in sentences(rng, count)]
     return {"in.tsv": _text(["sentence\tlabel", *rows])}
 
 
 def choices(rng: random.Random, count: int) -> Text:
-    """Questions with four endings, as a CSV file in SWAG's form."""
+    """Returns questions with four endings, as a CSV file in SWAG's format."""
     rows = [",".join([text, "it", *sentences(rng, 4), str(rng.randrange(4))]) for text in sentences(rng, count)]
     return {"in.csv": _text(["sent1,sent2,ending0,ending1,ending2,ending3,label", *rows])}
 
 
 def choice_lines(rng: random.Random, count: int) -> Text:
-    """Questions with two to five choices, in lines."""
+    """Returns questions with two to five choices, one per line."""
     rows = ["\t".join([text, *sentences(rng, 2 + number % 4)]) for number, text in enumerate(sentences(rng, count))]
     return {"in.txt": _text(rows)}
 
 
 def choice_objects(rng: random.Random, count: int) -> Text:
-    """Questions with two to five choices, as JSON lines in ARC's form."""
+    """Returns questions with two to five choices, as JSON lines in ARC's format."""
     rows = []
     for number, text in enumerate(sentences(rng, count)):
         found = [{"text": each, "label": "ABCDE"[i]} for i, each in enumerate(sentences(rng, 2 + number % 4))]
@@ -93,14 +93,14 @@ def choice_objects(rng: random.Random, count: int) -> Text:
 
 
 def tagged(rng: random.Random, count: int) -> Text:
-    """Sentences of tagged words, a word and its tag a line."""
+    """Returns sentences of tagged words, with a word and its tag per line."""
     groups = [text.split() for text in sentences(rng, count)]
     rows = ["\n".join(f"{word}\t{'B-ANIMAL' if word in WORDS[2:6] else 'O'}" for word in words) for words in groups]
     return {"in.conll": ("\n\n".join(rows) + "\n").encode()}
 
 
 def questions(rng: random.Random, count: int) -> Text:
-    """Questions about texts, as a SQuAD file."""
+    """Returns questions about texts, as a SQuAD file."""
     paragraphs = []
     for number, text in enumerate(sentences(rng, count)):
         word = text.split()[0]
@@ -113,13 +113,13 @@ def questions(rng: random.Random, count: int) -> Text:
 
 
 def pairs(rng: random.Random, count: int) -> Text:
-    """Texts and their translations, in two files."""
+    """Returns texts and their translations, in two files."""
     found = sentences(rng, count)
     return {"in.en": _text(found), "in.de": _text([text[::-1].strip() for text in found])}
 
 
 def articles(rng: random.Random, count: int) -> Text:
-    """Articles of four sentences with summaries of one, as JSON lines."""
+    """Returns articles of four sentences with summaries of one sentence, as JSON lines."""
     rows = []
     for number in range(count):
         found = [sentence(rng, 10 * number + i).capitalize() for i in range(4)]
@@ -129,15 +129,15 @@ def articles(rng: random.Random, count: int) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How a task is trained and what it predicts on.
+    """How a task is trained, and its input for predictions.
 
     Attributes:
-      config: its config file, with a variant behind a colon.
-      values: keys of the config.
-      source: writes what it is trained on.
-      keys: of the config, that name the files of `source`.
-      input: writes what it predicts on, in its first file.
-      suffix: of the predictions' file.
+      config: the config file, with a variant after a colon.
+      values: config keys and their values.
+      source: makes the training files.
+      keys: the config keys that name the training files.
+      input: makes the input of predictions, in its first file.
+      suffix: the suffix of the file of predictions.
     """
 
     config: str
@@ -198,7 +198,7 @@ KINDS = {
 
 
 def write(folder: Path, files: Text) -> list[Path]:
-    """Writes files; returns their paths."""
+    """Writes files. Returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -206,25 +206,25 @@ def write(folder: Path, files: Text) -> list[Path]:
 
 
 def write_vocabulary(path: Path) -> Path:
-    """A vocab.txt of the words and of letters, so that most words have pieces; returns the path."""
+    """Writes a vocab.txt of the words and of letters, so that most words have pieces. Returns the path."""
     tokens = [*_SPECIALS, *WORDS, *_LETTERS, *(f"##{letter}" for letter in _LETTERS)]
     path.write_text("".join(f"{token}\n" for token in dict.fromkeys(tokens)))
     return path
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """Variables of processes that share compiled programs in a folder."""
+    """Returns environment variables of processes that share a folder of compiled programs."""
     quick = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **quick}
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of `launch.py`."""
+    """Returns a command line of `launch.py`."""
     return [sys.executable, "launch.py", "--noreport", "--distributed=off", *arguments]
 
 
 def train(name: str, folder: Path, seed: int) -> Path:
-    """Trains a small model in place of any that is in the folder; returns the run."""
+    """Trains a small model, and replaces an existing one in the folder. Returns the run."""
     kind, run = KINDS[name], folder / name
     shutil.rmtree(run, ignore_errors=True)
     sources = write(folder / f"{name}-text", kind.source(random.Random(0), 40))
@@ -241,7 +241,7 @@ def train(name: str, folder: Path, seed: int) -> Path:
 
 
 def export(name: str, folder: Path, output: Path) -> Path:
-    """Exports a run; returns the published folder."""
+    """Exports a run. Returns the exported folder."""
     full = command("--mode=export", f"--workdir={folder / name}", f"--output={output}")
     subprocess.run(full, cwd=ROOT, env=environment(folder / "cache"), check=True, capture_output=True)
     return output

@@ -1,11 +1,11 @@
-"""Kills runs at random moments and starts them again: all must end with the same parameters, bit for bit.
+"""Robustness of training: kills runs at random moments and restarts them; the final parameters must be bit-identical.
 
     python -m benchmarks.soak --kills=100 --signal=mixed
 
-A small model trains through `launch.py` with dropout, saving every fourth step. One run is left alone. The others are
-killed while they prepare the text, start, train, save and evaluate, each in turn, and started again until they
-finish. Prints each kill, what was lost by it, and a table at the end. Exits with status 1 if a run ends with other
-parameters, if SIGKILL loses more than one save interval, or if SIGTERM loses an update.
+A small model trains through `launch.py` with dropout, and saves every fourth step. One run is not disturbed. The others
+are killed during preparation, start, training, saving and evaluation, in turn, and restarted until they finish. Prints
+each kill with the lost updates, and a table at the end. The exit status is 1 if the parameters of a run differ, if
+SIGKILL loses more than one save interval, or if SIGTERM loses an update.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from pathlib import Path
 from pydoc_data.topics import topics as topics_of_python
 
 ROOT = Path(__file__).parents[1]
-SAVE_EVERY, _EVALUATE_EVERY = 4, 10  # so that every other evaluation goes on beside a save
+SAVE_EVERY, _EVALUATE_EVERY = 4, 10  # every other evaluation overlaps a save
 CONFIG = {
     "num_steps": 150,
     "batch_size": 8,
@@ -44,75 +44,75 @@ CONFIG = {
     "optimizer.warmup_steps": 10,
     "checkpoint.save_every": SAVE_EVERY,
 }
-# The moments that the kills of a run are aimed at, in turn; then it is left to finish.
+# The phases in which a run is killed, in turn. Then it finishes undisturbed.
 _AIMS = ("preparation", "preparation", "evaluation", "saving", "training", "starting", "saving", "evaluation")
 _TRAINS = ("training", "saving", "evaluation")
-STOPPED = 75  # the exit status after SIGTERM, unless the run was through
-_LOOK_EVERY = 0.005  # seconds; looking costs the run some of its time
+STOPPED = 75  # the exit status after SIGTERM, unless the run was finished
+_LOOK_EVERY = 0.005  # seconds; polling slows the run down
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run, from outside."""
+    """A training run in a separate process."""
 
     workdir: Path
 
     def start(self, *flags: str) -> subprocess.Popen:
-        """Starts, or goes on with, the run; with more flags if need be."""
+        """Starts or resumes the run, with additional flags."""
         command = [sys.executable, "launch.py", "--noreport", "--config=configs/bert_pretraining.py:tiny"]
         command += [f"--workdir={self.workdir}", f"--config.data.source={self.workdir.parent / 'text.txt'}"]
         command += [f"--config.{key}={value}" for key, value in CONFIG.items()]
         command += flags
         log = self.workdir.with_suffix(".log").open("a")
-        # Compiled programs are kept for all runs, so that starts are short.
+        # All runs share compiled programs, so that starts are short.
         cache = {"JAX_COMPILATION_CACHE_DIR": str(self.workdir.parent / "cache")}
         cache["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, **cache})
 
     def digest(self) -> str:
-        """The sha256 of the final parameters, as they are exported."""
+        """Returns the sha256 of the exported final parameters."""
         folder = self.workdir.with_name(self.workdir.name + "-exported")
         command = [sys.executable, "launch.py", "--mode=export", f"--workdir={self.workdir}", f"--output={folder}"]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
     def log(self) -> str:
-        """What the run said, to be shown when it should not have ended."""
+        """Returns the end of the run's log, for messages about an unexpected end."""
         return self.workdir.with_suffix(".log").read_text()[-3000:]
 
     def lines(self) -> list[dict]:
-        """The lines of `metrics.jsonl` that are whole."""
+        """Returns the complete lines of `metrics.jsonl`."""
         path = self.workdir / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines() if line[-1] == "}"] if path.exists() else []
 
     def logged(self) -> int:
-        """The last step that was made and logged."""
+        """Returns the last logged step."""
         return max((line["step"] for line in self.lines()), default=0)
 
     def saved(self) -> int:
-        """The last step that is durable."""
+        """Returns the last step that has a durable checkpoint."""
         folder = self.workdir / "checkpoints"
         return max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0)
 
     def phase(self, has_begun: bool) -> str:
-        """What the run is at.
+        """Returns the phase of the run.
 
         Args:
-          has_begun: whether this start has made an update yet.
+          has_begun: whether the process has made an update since its start.
         """
         if not list(self.workdir.glob("data/*/manifest.json")):
             return "preparation"
         if not has_begun:
             return "starting"
         lines = self.lines()
-        # An evaluation begins when its step is logged, and ends with a line of its own.
+        # An evaluation starts when its step is logged, and ends with a separate line.
         if lines and lines[-1]["step"] % _EVALUATE_EVERY == 0 and "train/loss" in lines[-1]:
             return "evaluation"
         return "saving" if list(self.workdir.glob("checkpoints/*tmp*")) else "training"
 
 
 def kill_until_done(run: Run, rng: random.Random, aims: Iterator[str], signals: list[str], spans: dict) -> list[tuple]:
-    """Starts a run, kills it at what it is aimed at, again and again, then leaves it to finish; returns the kills."""
+    """Starts a run and kills it in each phase of `aims`, then lets it finish. Returns the kills."""
     kills = []
     for aim in aims:
         process, begun_from = run.start(), run.logged()
@@ -124,10 +124,10 @@ def kill_until_done(run: Run, rng: random.Random, aims: Iterator[str], signals: 
         process.send_signal(getattr(signal, f"SIG{name}"))
         status = process.wait()
         lost = run.logged() - run.saved()
-        phase = phase if name == "TERM" else run.phase(run.logged() > begun_from)  # as it was when it stopped
+        phase = phase if name == "TERM" else run.phase(run.logged() > begun_from)  # the phase when it stopped
         kills.append((phase, name, lost))
         print(f"SIG{name} in {phase}: exit {status}, logged {run.logged()}, saved {run.saved()}", flush=True)
-        assert lost <= SAVE_EVERY, f"more than one save interval was lost\n{run.log()}"
+        assert lost <= SAVE_EVERY, f"more than one save interval lost\n{run.log()}"
         if name == "TERM" and has_begun:
             assert status in (0, STOPPED) and lost <= 0, f"SIGTERM lost {lost} updates, exit {status}\n{run.log()}"
     else:
@@ -137,16 +137,16 @@ def kill_until_done(run: Run, rng: random.Random, aims: Iterator[str], signals: 
 
 
 def wait_for(process: subprocess.Popen, run: Run, aim: str, rng: random.Random, spans: dict) -> int | None:
-    """Waits for a random moment of what a kill is aimed at; returns the exit status if the run ended first."""
+    """Waits for a random moment of the phase `aim`. Returns the exit status if the run ended before."""
     begun_from, later = run.logged(), rng.randrange(1, 15)
     if aim not in _TRAINS:
-        # What a start compiled took longer the first time.
+        # Restarts are faster than the measured first start, because programs are already compiled.
         span = spans[aim] / 2 if aim == "starting" else spans[aim]
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(rng.uniform(0, span))
     while process.poll() is None and aim in _TRAINS:
         time.sleep(_LOOK_EVERY)
-        # Some updates on, or the same one would always be hit.
+        # Waits for some updates, as otherwise it would always hit the same one.
         if run.logged() - begun_from < later or run.phase(has_begun=True) != aim:
             continue
         time.sleep(rng.uniform(0, spans[aim] / 2))
@@ -156,13 +156,13 @@ def wait_for(process: subprocess.Popen, run: Run, aim: str, rng: random.Random, 
 
 
 def write_text(path: Path) -> None:
-    """Python's own documentation, one topic a document: enough for its preparation to be killed in."""
+    """Writes Python's own documentation, one topic per document; its preparation takes long enough to be killed."""
     topics = (re.sub(r"\n\s*\n", "\n", topic.strip()) for topic in topics_of_python.values())
     path.write_text("\n\n".join(topics) + "\n")
 
 
 def measure(run: Run) -> dict[str, float]:
-    """Lets a run go on undisturbed; returns how long each of its phases takes, in seconds."""
+    """Runs without disturbance. Returns the mean duration of each phase, in seconds."""
     began, process = time.monotonic(), run.start()
     spans: dict[str, float] = collections.defaultdict(float)
     times: dict[str, int] = collections.defaultdict(int)
@@ -178,7 +178,7 @@ def measure(run: Run) -> dict[str, float]:
 
 
 def main() -> None:
-    """Runs the soak."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--signal", choices=("KILL", "TERM", "mixed"), default="mixed")
@@ -193,7 +193,7 @@ def main() -> None:
         spans = measure(reference)
         expected = reference.digest()
         shown = ", ".join(f"{phase} {seconds:.3f} s" for phase, seconds in spans.items())
-        print(f"undisturbed, at a time: {shown}; parameters {expected[:16]}", flush=True)
+        print(f"undisturbed, mean duration of phases: {shown}; parameters {expected[:16]}", flush=True)
         runs = 0
         while len(kills) < args.kills:
             runs += 1
@@ -202,14 +202,14 @@ def main() -> None:
             kills += kill_until_done(run, rng, aims, signals, spans)
             same = run.digest() == expected
             different += not same
-            print(f"run {runs}: {'the same parameters' if same else 'OTHER PARAMETERS'}", flush=True)
+            print(f"run {runs}: {'the same parameters' if same else 'DIFFERENT PARAMETERS'}", flush=True)
     for name in signals:
         counts = collections.Counter(phase for phase, other, _ in kills if other == name)
         lost = max((lost for _, other, lost in kills if other == name), default=0)
         row = ", ".join(f"{phase} {counts[phase]}" for phase in dict.fromkeys(_AIMS))
-        print(f"SIG{name}: {row}; at most {max(lost, 0)} updates lost, of a save interval of {SAVE_EVERY}")
+        print(f"SIG{name}: {row}; at most {max(lost, 0)} updates lost; the save interval is {SAVE_EVERY}")
     minutes = (time.monotonic() - began) / 60
-    print(f"{len(kills)} kills, {runs} runs, {different} ended with other parameters, {minutes:.0f} minutes")
+    print(f"{len(kills)} kills, {runs} runs, {different} with different parameters, {minutes:.0f} minutes")
     sys.exit(different > 0)
 
 

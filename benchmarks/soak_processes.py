@@ -1,14 +1,15 @@
-"""Kills one of several processes at random moments and starts the run again, on another number of processes.
+"""Robustness of distributed training: kills one of several processes and restarts with another number of processes.
 
     python -m benchmarks.soak_processes --kills=50 --processes=1,2,4
 
-The run is that of `benchmarks.soak`: a small model with dropout that saves every fourth step. One of it is left alone,
-on one process. The others start on a random number of processes, of which a random one gets SIGKILL or SIGTERM while
-they prepare the text, start, train, save or evaluate, again and again until they finish. Prints each kill and a table.
-Exits with status 1 if a process that trained goes on for more than 60 s, if one that lost another seems to have ended
-well, if more than one save interval is lost, if a start gets to no step, or if the last held-out loss differs by more
-than 1e-4 from that of the run that was left alone. Before the first update SIGTERM is heeded after it, so what has not
-trained yet may take as long as a start does, which depends on what else the machine does.
+The run is that of `benchmarks.soak`: a small model with dropout that saves every fourth step. One run is not disturbed,
+and has one process. The others start with a random number of processes. A random one gets SIGKILL or SIGTERM during
+preparation, start, training, saving or evaluation, repeatedly until the run finishes. Prints each kill and a table.
+
+The exit status is 1 if a process that trained continues for more than 60 s, if a process that lost another exits with
+status 0, if more than one save interval is lost, if a start makes no step, or if the final validation loss differs by
+more than 1e-4 from that of the undisturbed run. SIGTERM takes effect only after the first update, so a process that has
+not trained yet may take as long as a start, which depends on the load of the machine.
 """
 
 import argparse
@@ -29,24 +30,24 @@ from pathlib import Path
 from benchmarks.soak import CONFIG, SAVE_EVERY, STOPPED, Run, write_text
 
 _END_SECONDS = 60
-_START_SECONDS = 900  # for a first step; the machine may have other work
+_START_SECONDS = 900  # for a first step; the machine may be busy
 _LOOK_EVERY = 0.01
 _BEFORE_TRAINING = ("preparation", "starting")
-# The moments that the kills of a run are aimed at, in turn; then it is left to finish.
+# The phases in which a run is killed, in turn. Then it finishes undisturbed.
 _AIMS = ("preparation", *("training", "saving", "starting", "evaluation", "training") * 3)
 
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """What a signal to one process did to a run.
+    """The effect of a signal to one process of a run.
 
     Attributes:
-      processes: how many the run had.
-      phase: what it was at.
-      signal: which signal, "KILL" or "TERM".
-      victim: the process that got it.
-      lost: updates to be made again.
-      seconds: until all processes had ended.
+      processes: the number of processes of the run.
+      phase: the phase of the run.
+      signal: the signal, "KILL" or "TERM".
+      victim: the number of the process that got the signal.
+      lost: the number of updates to repeat.
+      seconds: the time until all processes had ended.
     """
 
     processes: int
@@ -58,7 +59,7 @@ class Kill:
 
 
 def start(run: Run, count: int) -> list[subprocess.Popen]:
-    """Starts, or goes on with, a run on so many processes."""
+    """Starts or resumes a run with `count` processes."""
     if count == 1:
         return [run.start("--distributed=off")]
     with socket.socket() as probe:
@@ -68,7 +69,7 @@ def start(run: Run, count: int) -> list[subprocess.Popen]:
 
 
 def wait_for(processes: Sequence[subprocess.Popen], run: Run, aim: str, rng: random.Random) -> bool:
-    """Waits for a random moment of what a kill is aimed at; returns whether the run still goes on."""
+    """Waits for a random moment of the phase `aim`. Returns whether the run still continues."""
     began, begun_from, later = time.monotonic(), run.logged(), rng.randrange(1, 12)
     delay = rng.uniform(0, 6 * len(processes)) if aim in ("starting", "preparation") else None
     while all(process.poll() is None for process in processes):
@@ -83,7 +84,7 @@ def wait_for(processes: Sequence[subprocess.Popen], run: Run, aim: str, rng: ran
 
 
 def kill_one(processes: Sequence[subprocess.Popen], run: Run, name: str, victim: int, has_begun: bool) -> Kill:
-    """Sends one of the processes a signal, and sees how all end."""
+    """Sends a signal to one of the processes, and checks how all of them end."""
     phase, before, began = run.phase(has_begun), run.logged(), time.monotonic()
     processes[victim].send_signal(getattr(signal, f"SIG{name}"))
     statuses, limit = [], _END_SECONDS if has_begun else _START_SECONDS
@@ -95,7 +96,7 @@ def kill_one(processes: Sequence[subprocess.Popen], run: Run, name: str, victim:
     assert lost <= SAVE_EVERY, f"{lost} updates lost\n{run.log()}"
     if name == "TERM" and has_begun:
         assert {*statuses} <= {0, STOPPED} and lost == 0, f"SIGTERM lost {lost}, statuses {statuses}\n{run.log()}"
-    is_done = run.saved() == CONFIG["num_steps"]  # then the others may have been through before
+    is_done = run.saved() == CONFIG["num_steps"]  # the others may have finished before
     assert name == "TERM" or is_done or all(statuses), f"statuses {statuses}\n{run.log()}"
     print(
         f"{len(processes)} processes, SIG{name} to {victim} in {phase}: statuses {statuses} after {seconds:.1f} s, "
@@ -106,7 +107,7 @@ def kill_one(processes: Sequence[subprocess.Popen], run: Run, name: str, victim:
 
 
 def kill_until_done(run: Run, rng: random.Random, counts: Sequence[int], aims: Iterator[str]) -> list[Kill]:
-    """Starts a run, kills one of its processes, again and again, then leaves it to finish."""
+    """Starts a run and kills one of its processes, in each phase of `aims`, then lets it finish."""
     kills = []
     for aim in aims:
         count, begun_from = rng.choice(counts), run.logged()
@@ -124,7 +125,7 @@ def kill_until_done(run: Run, rng: random.Random, counts: Sequence[int], aims: I
 
 @contextlib.contextmanager
 def stopped_in_the_end(processes: Sequence[subprocess.Popen]) -> Iterator[Sequence[subprocess.Popen]]:
-    """Leaves none of the processes behind."""
+    """Kills the processes at the end of the context."""
     try:
         yield processes
     finally:
@@ -134,14 +135,14 @@ def stopped_in_the_end(processes: Sequence[subprocess.Popen]) -> Iterator[Sequen
 
 
 def last_loss(run: Run) -> float:
-    """The held-out loss at the end of a run."""
+    """Returns the final validation loss of a run."""
     return next(line["valid/masked_lm_loss"] for line in reversed(run.lines()) if "valid/masked_lm_loss" in line)
 
 
 def table(kills: Sequence[Kill]) -> Iterator[str]:
-    """The kills, by the number of processes and by signal, as a table in Markdown."""
+    """Formats the kills, by the number of processes and the signal, as a Markdown table."""
     phases = list(dict.fromkeys(_AIMS))
-    yield f"| processes | signal | {' | '.join(phases)} | most updates lost | longest to end, s | from a start, s |"
+    yield f"| processes | signal | {' | '.join(phases)} | most updates lost | longest to end, s | during a start, s |"
     yield "| --- " * (len(phases) + 5) + "|"
     for count, name in itertools.product(sorted({kill.processes for kill in kills}), ("KILL", "TERM")):
         group = [kill for kill in kills if (kill.processes, kill.signal) == (count, name)]
@@ -155,7 +156,7 @@ def table(kills: Sequence[Kill]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Runs the soak."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--processes", type=lambda text: [int(count) for count in text.split(",")], default=[1, 2, 4])
@@ -179,7 +180,7 @@ def main() -> None:
     minutes = (time.monotonic() - began) / 60
     print(
         f"{len(kills)} kills, {to_first} of process 0; {len(differences)} runs, whose losses differ by at most "
-        f"{max(differences):.1e} from one that was left alone; a save interval is {SAVE_EVERY}; {minutes:.0f} minutes"
+        f"{max(differences):.1e} from the undisturbed run; a save interval is {SAVE_EVERY}; {minutes:.0f} minutes"
     )
     sys.exit(max(differences) > 1e-4)
 

@@ -1,12 +1,12 @@
-"""CPU seconds that `--mode=predict` takes for one sentence, by phase, for a run of each kind.
+"""CPU seconds of `--mode=predict` for one sentence, by phase, for a run of each kind.
 
     python -m benchmarks.startup --rounds=5
     python -m benchmarks.startup --rounds=5 --other=FOLDER
 
 Trains a run of a few updates for each kind of task, then predicts one sentence with each in new processes. `--other`
-names another checkout, which predicts with the same runs in turns. Every process but the first of its kind may find
-compiled programs in the compilation cache, if its checkout keeps one by default; the caches here are empty at first.
-Compilation, tracing included, is wall time: measure on a quiet machine.
+names another checkout, which predicts with the same runs in alternation. The caches are empty at first. All processes
+except the first of each kind can find compiled programs in the compilation cache, if their checkout enables it by
+default. Compilation, including tracing, is wall time, so the machine should be idle.
 """
 
 import argparse
@@ -36,11 +36,11 @@ _KINDS = {
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--other", type=Path, help="another checkout, to compare with")
-    parser.add_argument("--runs", type=Path, help="keep the runs in this folder, and use those that it has")
+    parser.add_argument("--other", type=Path, help="another checkout to compare with")
+    parser.add_argument("--runs", type=Path, help="a folder to keep the runs in; existing runs are used")
     args = parser.parse_args()
     from benchmarks import common
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _trained(kind: str, runs: Path) -> Path:
-    """A run of a few updates, trained unless it is there."""
+    """Returns a run of a few updates; trains it unless it exists."""
     run = runs / kind
     if not (run / "checkpoints").exists():
         config, _ = _KINDS[kind]
@@ -78,7 +78,7 @@ def _trained(kind: str, runs: Path) -> Path:
 
 
 def _measure(tree: Path, run: Path, sentence: str, home: Path) -> dict[str, float]:
-    """The seconds of each phase of one prediction by a checkout, in a process that keeps its caches in `home`."""
+    """Returns the seconds of each phase of one prediction with a checkout, in a process with its caches in `home`."""
     with tempfile.NamedTemporaryFile("r") as file:
         arguments = ["--mode=predict", f"--workdir={run}"]
         environment = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(tree)}
@@ -88,10 +88,10 @@ def _measure(tree: Path, run: Path, sentence: str, home: Path) -> dict[str, floa
 
 
 class _Probe:
-    """Measures a program from inside while it runs.
+    """Measures the phases of a program from inside.
 
     Attributes:
-      seconds: by phase.
+      seconds: the seconds by phase.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class _Probe:
         self._import, self._compiling = builtins.__import__, list[tuple[float, float]]()
 
     def install(self) -> None:
-        """Counts imports from here on."""
+        """Starts counting imports."""
         builtins.__import__ = self._counted_import
 
     def _counted_import(self, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +133,7 @@ class _Probe:
     def _on_event(self, event: str, seconds: float, **_: Any) -> None:
         if event.rsplit("/", 1)[-1] not in _COMPILING:
             return
-        # Traces nest and the inner ones end first: what a longer one contains is not counted again.
+        # Traces nest, and inner ones end first, so the time of contained traces is subtracted.
         start = time.perf_counter() - seconds
         while self._compiling and self._compiling[-1][0] >= start:
             self.seconds["compilation"] -= self._compiling.pop()[1]
@@ -142,7 +142,7 @@ class _Probe:
 
 
 def _probe(path: str, arguments: list[str]) -> None:
-    """Runs `launch.py` with some arguments in this process, and writes the seconds of its phases to a file."""
+    """Runs `launch.py` in this process, and writes the seconds of its phases to a file."""
     probe = _Probe()
     probe.install()
     from absl import app

@@ -1,7 +1,7 @@
-"""Where the time of our training step goes on a CPU, by kind of operation.
+"""Time of our training step on a CPU, by kind of operation.
 
-The trace tells how long each compiled operation ran, and the compiled program what it consists of. An operation that
-fuses several kinds counts as the first of `KINDS` that it has.
+The trace contains the duration of each compiled operation, and the compiled program its contents. An operation that
+fuses several kinds counts as the first of `KINDS` that it contains.
 """
 
 import collections
@@ -20,7 +20,7 @@ import jax
 
 from benchmarks import common
 
-# Kinds, and the opcodes that tell them.
+# Kinds of operations, and their opcodes.
 KINDS = {
     "matrix product": {"dot", "convolution", "custom-call"},
     "random numbers": {"rng-bit-generator", "shift-right-logical"},
@@ -33,24 +33,24 @@ _STEPS = 3
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*?[\])}] ([a-z][a-z-]*)\(")
 _CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.-]+)")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+)[^=]*\{$")
-# Those whose time is that of the operations inside.
+# Operations whose time is that of the operations inside them.
 _CONTROL = {"while", "conditional", "call", "parameter", "tuple", "get-tuple-element", "constant"}
 
 
 @contextlib.contextmanager
 def dumped_programs() -> Iterator[Callable[[], str]]:
-    """Gives the text of the newest compiled training step; to be entered before JAX starts its devices."""
+    """Yields a function that returns the newest compiled training step. Enter it before JAX starts its devices."""
     with tempfile.TemporaryDirectory() as folder:
         flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=jit_step"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
-        # A step that comes from the cache is not dumped.
+        # A cached step is not dumped.
         jax.config.update("jax_enable_compilation_cache", False)
         pattern = "*jit_step*after_optimizations.txt"
         yield lambda: max(Path(folder).glob(pattern), key=lambda path: path.stat().st_mtime_ns).read_text()
 
 
 def trace(step: common.OurStep) -> tuple[dict[str, float], float]:
-    """Seconds of each operation in a step, on the thread that starts it; and of the step itself."""
+    """Returns the seconds of each operation in a step, on the thread that starts it, and of the whole step."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def trace(step: common.OurStep) -> tuple[dict[str, float], float]:
 
 
 def own_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds of each operation, without those of the operations that ran inside it on its thread."""
+    """Returns the seconds of each operation, without those of operations inside it on its thread."""
     seconds: dict[str, float] = collections.defaultdict(float)
     open_until: dict[Any, list[tuple[float, str]]] = collections.defaultdict(list)
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
@@ -83,7 +83,7 @@ def own_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def kinds(program: str) -> dict[str, str]:
-    """The kind of each instruction of a compiled program, from its text."""
+    """Returns the kind of each instruction of a compiled program, from its text."""
     opcodes: dict[str, set[str]] = collections.defaultdict(set)  # of each computation
     instructions: dict[str, tuple[str, str | None]] = {}
     computation = ""
@@ -105,7 +105,7 @@ def kinds(program: str) -> dict[str, str]:
 
 
 def report(kind_of: Mapping[str, str], seconds: Mapping[str, float]) -> str:
-    """Milliseconds and shares by kind, with the three longest operations of each."""
+    """Formats milliseconds and shares by kind, with the three longest operations of each."""
     total = sum(seconds.values())
     rows = []
     by_kind: dict[str, dict[str, float]] = collections.defaultdict(dict)

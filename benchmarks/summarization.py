@@ -1,11 +1,11 @@
-"""Training and predicting with BertSum beside PreSumm's model on PyTorch, interleaved in one process, on a CPU.
+"""Speed of BertSum's training and prediction, compared with PreSumm's model on PyTorch, interleaved, on a CPU.
 
     python -m benchmarks.summarization PATH/TO/PreSumm SOURCE --init_from=BERT_FOLDER --rounds=5
 
-SOURCE has articles with summaries, as data.source. Both train BERT with the Transformer over sentences, dropout and
-Adam included, in float32, on articles cut at 512 tokens: ours in buckets of lengths, batches of six rows of 512, and
-theirs in batches of 3,000 places, as published. Then both score articles: ours from text to the record of a summary,
-theirs from rows that have been made before. Compilation is timed apart.
+SOURCE has articles with summaries, in the form of data.source. Both train BERT with the Transformer scorer in float32,
+with dropout and Adam, on articles truncated to 512 tokens. Ours batches by length, with six rows of 512 tokens; theirs
+has batches of 3,000 positions, as published. Then both score articles: ours from text to the record of a summary,
+theirs from prepared rows. Compilation time is listed separately.
 """
 
 import argparse
@@ -33,23 +33,23 @@ from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
 
-_ROWS = 6  # of 512 tokens: 3,072 places of a batch
-_TOKENS = 3000  # of a batch of PreSumm's, padding included: -batch_size 3000
+_ROWS = 6  # of 512 tokens: 3,072 positions in a batch
+_TOKENS = 3000  # in a batch of PreSumm, including padding: -batch_size 3000
 _WARMUP = 40
-_PREDICTED_TOKENS = (512, 3000, 12000)  # of PreSumm's batches in prediction, of which the best is taken
+_PREDICTED_TOKENS = (512, 3000, 12000)  # in PreSumm's batches for prediction; the best is used
 _HEADER = ["work", "ours, articles/s", "PreSumm's, articles/s", "ratio", "our compilation"]
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("repository", type=Path, help="a copy of nlpyang/PreSumm")
     parser.add_argument("source", help="articles with summaries")
     parser.add_argument("--init_from", required=True, help="a Hugging Face folder of a BERT encoder")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=10, help="of a round")
-    parser.add_argument("--articles", type=int, default=200, help="to summarize")
-    parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="theirs: as it was, or as now")
+    parser.add_argument("--updates", type=int, default=10, help="updates of a round")
+    parser.add_argument("--articles", type=int, default=200, help="articles to summarize")
+    parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="of PreSumm's BERT")
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> Iterator[list[str]]:
-    """The rows of the table."""
+    """Yields the rows of the table."""
     opened = make(args.source, args.init_from)
     settings, keys = opened.settings, opened.keys
     recipe = {"optimizer": vars(settings.optimizer), "num_steps": settings.num_steps}
@@ -79,27 +79,27 @@ def compare(args: argparse.Namespace) -> Iterator[list[str]]:
 
 
 def make(source: str, init_from: str) -> common.Opened:
-    """The task as `launch.py` makes it, with its data."""
+    """Builds the task and its data as `launch.py` does."""
     config = get_config("transformer")
     config.init_from = init_from
-    config.model.sentence_pooling = "cls"  # as PreSumm has it
+    config.model.sentence_pooling = "cls"  # as in PreSumm
     config.batch_size = _ROWS
     config.data.source = config.data.valid_source = source
     config.data.long_articles = "cut"
     config.data.layout = "line"
     config.optimizer.weight_decay = 0.0
-    config.num_steps = 10**6  # more than are made
+    config.num_steps = 10**6  # more than the benchmark makes
     with tempfile.TemporaryDirectory() as folder:
         return common.open_task(bertsum_ext, config, Path(folder))
 
 
 def encoded(articles: Sequence[LimitedArticle], encoding: Encoding) -> list[Batch]:
-    """Rows of inputs and labels for each article."""
+    """Returns the rows of all articles, with labels."""
     return [with_labels(row, article.labels) for article in articles for row in encoding.rows(article)]
 
 
 def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
-    """A row of the table: so many updates a round of each."""
+    """Returns a table row: in each round, `args.updates` updates of each side."""
     ours = common.OurTraining(opened, args.updates, _WARMUP)
     batches = opened.data.batches("train", _WARMUP, np.arange(opened.settings.batch_size))
     theirs()  # the first updates are slower
@@ -113,12 +113,12 @@ def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Names
 
 
 def count_rows(batch: Batch) -> int:
-    """The rows of a batch that are not there to fill it."""
+    """Returns the number of rows in a batch that are not padding."""
     return int(np.count_nonzero(batch["segment_ids"].any(axis=1)))
 
 
 def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticle], rounds: int) -> list[str]:
-    """A row of the table: the summaries of some articles."""
+    """Returns a table row: summaries of the articles."""
     texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
     rows = [row for article in articles for row in opened.data.encoding.rows(article)]
     task, settings = opened.task, opened.settings
@@ -144,7 +144,7 @@ def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticl
 
 
 def row(work: str, seconds: dict[str, list[float]], compile_seconds: float) -> list[str]:
-    """A row of the table, from seconds an article."""
+    """Returns a table row, from seconds per article."""
     speeds = [common.spread([1 / value for value in values], 1) for values in seconds.values()]
     ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["theirs"], strict=True)]
     return [work, *speeds, common.spread(ratios, 2), f"{compile_seconds:.0f} s"]

@@ -1,11 +1,11 @@
-"""What PreSumm's model makes of a run's recipe on PyTorch: the same encoder, articles, updates, rates and choice.
+"""Scores of PreSumm's model on PyTorch with the encoder, articles, updates, rates and selection of our run.
 
     python launch.py --config=configs/bertsum_ext.py:transformer --workdir=runs/bbc --config.init_from=BERT_FOLDER ...
     python -m benchmarks.summarization_scores runs/bbc PATH/TO/PreSumm --seed=0
 
-The scorers are as they stand in a copy of nlpyang/PreSumm, on BERT of transformers. Articles are read, sentences chosen
-and ROUGE computed by our code, as in the run; the checkpoint that is tested is the one with the least held-out loss.
-Rows come in batches of about one length, of as many places as the run's, padding included, in an order of their own.
+The scorers come from a copy of nlpyang/PreSumm, on the BERT of transformers. Our code reads articles, selects sentences
+and computes ROUGE, as in the run. The checkpoint with the lowest validation loss is tested. Batches contain rows of
+similar length, and as many positions as the run's, including padding. The order of batches differs from the run's.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from benchmarks.torch_summarization import TorchSummarization
 from bertjax.contract import Example
 from bertjax.experiments import bertsum_ext
 
-_PREDICTED_TOKENS = 4096  # of a batch; nothing but the time depends on it
-_LEAST = 1e-7  # a probability's distance from 0 and 1, so that its logit is a number
+_PREDICTED_TOKENS = 4096  # in a batch; affects only the time
+_LEAST = 1e-7  # the minimum distance of probabilities from 0 and 1, for finite logits
 
 
 def main() -> None:
-    """Trains once, and prints what the best checkpoint scores on the articles to test on."""
+    """Trains once, and prints the scores of the best checkpoint on the test articles."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="a run of bertsum_ext, for its config")
     parser.add_argument("repository", type=Path, help="a copy of nlpyang/PreSumm")
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def train(task: Any, data: Any, theirs: TorchSummarization, config: Mapping[str, Any], seed: int) -> None:
-    """Leaves the parameters that had the least loss of held-out articles."""
+    """Trains, and keeps the parameters with the lowest validation loss."""
     rows = encoded(data.read("train"), data.encoding)
     batches = torch_summarization.endless(rows, config["batch_size"] * config["data"]["seq_len"], seed)
     best, state = math.inf, theirs.state()
@@ -60,14 +60,14 @@ def train(task: Any, data: Any, theirs: TorchSummarization, config: Mapping[str,
         if done % config["evaluate_every"] == 0 or done == config["num_steps"]:
             figures = score(task, theirs, data.held_out())
             told = "  ".join(f"{name}={figures[name]:.4g}" for name in ("loss", "rouge1", "rouge2", "rougeLsum"))
-            print(f"update {done}: train/loss={loss:.4g}; held out: {told}", flush=True)
+            print(f"update {done}: train/loss={loss:.4g}; validation: {told}", flush=True)
             if figures["loss"] < best:
                 best, state = figures["loss"], theirs.state()
     theirs.load(state)
 
 
 def score(task: Any, theirs: TorchSummarization, examples: Iterable[Example]) -> dict[str, float]:
-    """The figures of their scores, as the task has them."""
+    """Returns the metrics of their scores, computed by our task."""
     members = list(examples)
     found: dict[int, np.ndarray] = {}
     for batch in torch_summarization.batches([row for each in members for row in each.rows], _PREDICTED_TOKENS):

@@ -1,10 +1,10 @@
-"""A sweep of small models by one process and by two workers at a time, on a CPU.
+"""Speed of a sweep of small models in one process and with one and two workers, on a CPU.
 
     python -m benchmarks.sweep_workers --rounds=3
 
-The same command of `launch.py` but for its backend, interleaved, each in a folder of its own, so that all of them
-compile. The whole command is timed, with start-up and the table. Two workers divide the cores that one has all of;
-how many cores are at work tells what that can gain.
+The commands of `launch.py` differ only in the backend. They alternate, each with a new folder, so that all of them
+compile. The whole command is timed, including start-up and the table. Two workers share the cores that one process uses
+alone; the number of busy cores shows what can be gained.
 """
 
 import argparse
@@ -22,11 +22,11 @@ _BACKENDS = {
     "one worker": ["--backend=workers", "--workers=1"],
     "two workers": ["--backend=workers", "--workers=2"],
 }
-_HEADER = ["backend", "seconds, median (quartiles)", "of one process", "cores at work"]
+_HEADER = ["backend", "seconds, median (quartiles)", "of one process", "busy cores"]
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sweep", default=_SWEEP)
     parser.add_argument("--seeds", default="0")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measure(flags: list[str], rounds: int) -> list[list[str]]:
-    """A row for each backend."""
+    """Returns a row for each backend."""
     seconds: dict[str, list[float]] = {name: [] for name in _BACKENDS}
     cores: dict[str, list[float]] = {name: [] for name in _BACKENDS}
     for _ in range(rounds):
@@ -64,7 +64,7 @@ def measure(flags: list[str], rounds: int) -> list[list[str]]:
 
 
 def _worked() -> float:
-    """The seconds of processors that commands that have ended took, with all that they started."""
+    """Returns the CPU seconds of ended commands and their child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,4 +1,4 @@
-"""Fine-tuning and prediction as people usually do it: the `Trainer` and the pipeline of transformers on PyTorch."""
+"""Typical fine-tuning and prediction on PyTorch: the `Trainer` and the pipeline of transformers."""
 
 import os
 import tempfile
@@ -14,12 +14,12 @@ _LENGTH = 128
 
 
 class TorchTraining:
-    """The `Trainer` with dynamic padding, its defaults but for batch size, learning rate and what it would write."""
+    """The `Trainer` with dynamic padding and default settings, except batch size, learning rate and output."""
 
     def __init__(
         self, folder: str, rows: Sequence[LabeledText], batch_size: int, learning_rate: float, updates: int
     ) -> None:
-        """Args: the encoder; what to train on; the recipe; updates of a call."""
+        """Initializes from the folder of the encoder, the training rows, the recipe, and the updates per call."""
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         transformers.logging.set_verbosity_error()
         names = sorted({str(row.label) for row in rows})
@@ -52,15 +52,15 @@ class TorchTraining:
 
 
 class TorchPrediction:
-    """The text-classification pipeline over some texts."""
+    """The text-classification pipeline."""
 
     def __init__(self, folder: str, texts: Sequence[str]) -> None:
-        """Args: the encoder, on which a fresh classifier is put; the texts."""
+        """Initializes from the folder of the encoder, to which a random classifier is added, and the texts."""
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
         self._pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
         self._texts = list(texts)
 
     def __call__(self, batch_size: int) -> None:
-        """Labels all of them."""
+        """Labels all texts."""
         self._pipeline(self._texts, batch_size=batch_size, truncation=True, max_length=_LENGTH)

@@ -1,4 +1,4 @@
-"""The same training step as people usually write it: `transformers.BertForPreTraining` on PyTorch, with AdamW."""
+"""A typical pretraining step on PyTorch: `transformers.BertForPreTraining` with AdamW."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,22 +14,22 @@ _IGNORED = -100
 
 
 class TorchStep:
-    """Forward, backward, clipping by the global norm and fused AdamW, dropout 0.1, over batches on the device.
+    """Forward and backward pass, clipping by the global norm, and fused AdamW, on batches that are on the device.
 
-    Attention is transformers' default (sdpa). The masked-LM head computes logits at all positions, predicted or not:
-    that is how `BertForPreTraining` works.
+    Dropout is 0.1, and attention is transformers' default (sdpa). The masked-LM head of `BertForPreTraining` computes
+    logits at all positions, also at those that are not predicted.
     """
 
     def __init__(
         self, shape: Shape, batches: Sequence[Mapping[str, np.ndarray]], *, compiled: bool, bfloat16: bool
     ) -> None:
-        """Makes one update, which compiles it if so asked.
+        """Initializes the model and makes one update, which compiles it if `compiled`.
 
         Args:
           shape: the model and its batch.
-          batches: as our step takes them, one sequence a row.
-          compiled: by `torch.compile`.
-          bfloat16: under autocast; parameters stay in float32.
+          batches: the batches of our step, with one sequence per row.
+          compiled: whether to use `torch.compile`.
+          bfloat16: whether to use autocast; parameters stay in float32.
         """
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         torch.manual_seed(0)
@@ -56,7 +56,7 @@ class TorchStep:
         self()
 
     def __call__(self, times: int = 1) -> None:
-        """Makes updates, and waits for the last."""
+        """Makes `times` updates, and waits for the last."""
         for _ in range(times):
             with self._autocast:
                 loss = self._model(**self._batches[self._index % len(self._batches)]).loss
@@ -70,11 +70,11 @@ class TorchStep:
 
 
 def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Our batch, one sequence a row, with the names and the labels that transformers expects."""
+    """Converts our batch, with one sequence per row, to the names and labels of transformers."""
     labels = np.full(batch["input_ids"].shape, _IGNORED)
     rows, columns = np.nonzero(batch["masked_weights"])
     labels[rows, batch["masked_positions"][rows, columns]] = batch["masked_labels"][rows, columns]
-    next_sentence = batch.get("next_sentence_labels", np.zeros(len(labels)))  # its head is always there
+    next_sentence = batch.get("next_sentence_labels", np.zeros(len(labels)))  # the model always has this head
     return {
         "input_ids": batch["input_ids"].astype(np.int64),
         "token_type_ids": batch["token_type_ids"].astype(np.int64),
@@ -85,24 +85,24 @@ def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def matrix_product(m: int, k: int, n: int) -> "TorchProduct":
-    """A float32 product of [m, k] and [k, n] on the CPU, to be called."""
+    """Returns a call of a float32 product of [m, k] and [k, n] on the CPU."""
     return TorchProduct(torch.rand(m, k), torch.rand(k, n))
 
 
 class TorchProduct:
-    """See `matrix_product`."""
+    """The call that `matrix_product` returns."""
 
     def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
         self._a, self._b = a, b
         self()
 
     def __call__(self) -> None:
-        """Computes it."""
+        """Computes the product."""
         self._a @ self._b
 
 
 def _groups(model: torch.nn.Module) -> list[dict]:
-    """Weight decay on matrices only, as BERT's code has it."""
+    """Returns parameter groups with weight decay on matrices only, as in BERT's code."""
     decayed = [p for p in model.parameters() if p.ndim > 1]
     return [
         {"params": decayed, "weight_decay": 0.01},

@@ -1,4 +1,4 @@
-"""BertSum as PreSumm trains it: its scorers of sentences, as they stand in its repository, on transformers' BERT."""
+"""PreSumm's training of BertSum: the scorers of its repository, on the BERT of transformers."""
 
 import copy
 import importlib
@@ -19,15 +19,15 @@ _fill = torch.Tensor.masked_fill
 
 
 class TorchSummarization:
-    """PreSumm's model and loss, with AdamW, on the BERT of today's transformers."""
+    """PreSumm's model and loss, with AdamW, on the BERT of current transformers."""
 
     def __init__(self, repository: Path, config: Mapping[str, Any], attention: str = "sdpa") -> None:
-        """Makes the model.
+        """Builds the model.
 
         Args:
           repository: a copy of nlpyang/PreSumm.
-          config: that of a run of `bertsum_ext`, lengths in updates filled in.
-          attention: of transformers: "eager", as it was when PreSumm was written, or "sdpa", the fastest.
+          config: the complete config of a `bertsum_ext` run.
+          attention: the attention of transformers: "eager", as at the time of PreSumm, or "sdpa", the fastest.
         """
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         self._bert = transformers.BertModel.from_pretrained(config["init_from"], attn_implementation=attention)
@@ -40,7 +40,7 @@ class TorchSummarization:
         self._loss = torch.nn.BCELoss(reduction="none")
 
     def update(self, rows: Sequence[Batch]) -> float:
-        """Makes an update by rows with inputs and labels, and returns the mean loss of a sentence."""
+        """Makes an update on rows with inputs and labels. Returns the mean loss of a sentence."""
         self._model.train()
         ids, types, positions, is_sentence = _padded(rows)
         starts = [row["sentence_starts"] == 1 for row in rows]
@@ -59,18 +59,18 @@ class TorchSummarization:
         return loss.item()
 
     def score(self, rows: Sequence[Batch]) -> list[np.ndarray]:
-        """The scores of the sentences of each row, between 0 and 1."""
+        """Returns the scores of the sentences of each row, between 0 and 1."""
         self._model.eval()
         with torch.inference_mode():
             found = self._scores(*_padded(rows)).numpy()
         return [scores[: np.count_nonzero(row["sentence_starts"])] for scores, row in zip(found, rows, strict=True)]
 
     def state(self) -> dict[str, Any]:
-        """A copy of all parameters."""
+        """Returns a copy of all parameters."""
         return copy.deepcopy(self._model.state_dict())
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes parameters that `state` gave."""
+        """Loads parameters that `state` returned."""
         self._model.load_state_dict(state)
 
     def _scores(
@@ -83,7 +83,7 @@ class TorchSummarization:
 
 
 def batches(rows: Sequence[Batch], tokens: int) -> list[list[Batch]]:
-    """Rows of about one length, so many that all of them, padded to the longest, have at most so many places."""
+    """Groups rows of similar length into batches of at most `tokens` positions, including padding."""
     found: list[list[Batch]] = [[]]
     for row in sorted(rows, key=lambda row: len(row["input_ids"])):
         if found[-1] and (len(found[-1]) + 1) * len(row["input_ids"]) > tokens:
@@ -93,7 +93,7 @@ def batches(rows: Sequence[Batch], tokens: int) -> list[list[Batch]]:
 
 
 def endless(rows: Sequence[Batch], tokens: int, seed: int) -> Iterator[list[Batch]]:
-    """The batches of `batches`, in another order at each pass."""
+    """Yields the batches of `batches` without end, in a new order in each pass."""
     drawn, order = batches(rows, tokens), random.Random(seed)
     while True:
         order.shuffle(drawn)
@@ -102,7 +102,7 @@ def endless(rows: Sequence[Batch], tokens: int, seed: int) -> Iterator[list[Batc
 
 def _scorer(repository: Path, hidden_size: int, model: Mapping[str, Any]) -> torch.nn.Module:
     sys.path.insert(0, str(repository / "src"))
-    # The torch that it was written for took masks of any type.
+    # The torch version that PreSumm was written for accepted masks of any type.
     torch.Tensor.masked_fill = lambda tensor, mask, value: _fill(tensor, mask.bool(), value)
     layers: Any = importlib.import_module("models.encoder")
     if model["scorer"] == "classifier":
@@ -113,12 +113,12 @@ def _scorer(repository: Path, hidden_size: int, model: Mapping[str, Any]) -> tor
         scorer = layers.ExtTransformerEncoder(hidden_size, *sizes)
     for parameter in scorer.parameters():
         if parameter.dim() > 1:
-            torch.nn.init.xavier_uniform_(parameter)  # as PreSumm's ExtSummarizer begins
+            torch.nn.init.xavier_uniform_(parameter)  # as in PreSumm's ExtSummarizer
     return scorer
 
 
 def _adamw(model: torch.nn.Module, values: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """Without decay of vectors, which are biases and norms."""
+    """Returns AdamW without weight decay on vectors, which are biases and norms."""
     matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) is many] for many in (True, False))
     groups = [{"params": matrices, "weight_decay": values["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
     betas = values["beta1"], values["beta2"]
@@ -126,7 +126,7 @@ def _adamw(model: torch.nn.Module, values: Mapping[str, Any]) -> torch.optim.Opt
 
 
 def _padded(rows: Sequence[Batch]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids and token types of [B, S], places of [CLS] and which of them are of sentences, of [B, E]."""
+    """Returns ids and token types [B, S], the positions of [CLS] and a mask of existing sentences [B, E]."""
     starts = [np.flatnonzero(row["sentence_starts"]) for row in rows]
     ids, types = (_stacked([row[name] for row in rows]) for name in ("input_ids", "token_type_ids"))
     return ids, types, _stacked(starts), _stacked([np.ones(len(found)) for found in starts]).float()

@@ -1,4 +1,4 @@
-"""Training of a translation model as people write it in PyTorch: `torch.nn.Transformer`, embeddings, Adam, Noam."""
+"""Typical training of a translation model on PyTorch: `torch.nn.Transformer`, embeddings, Adam, Noam schedule."""
 
 import os
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from bertjax.models.encoder_decoder import EncoderDecoderConfig
 
 
 class TorchTranslationStep:
-    """The training step of the same model over the same batches: joint embeddings, tied output, smoothed labels."""
+    """The training step of the same model on the same batches: joint embeddings, tied output, smoothed labels."""
 
     def __init__(
         self, config: EncoderDecoderConfig, optimizer: Mapping[str, Any], smoothing: float, start: int
     ) -> None:
-        """Args: the model; the keys of `config.optimizer`; of labels; what the decoder is fed first."""
+        """Initializes from the model, the keys of `config.optimizer`, label smoothing, and the decoder's first id."""
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         self._scale, self._start = config.hidden_size**0.5, start
         self._words = torch.nn.Embedding(config.target_vocab_size, config.hidden_size)
@@ -50,7 +50,7 @@ class TorchTranslationStep:
         fed = torch.roll(labels, 1, dims=1)
         fed[:, 0] = self._start
         padding = tensors["segment_ids"] == 0
-        padding[:, 0] = False  # an empty row, whose softmax would be over nothing
+        padding[:, 0] = False  # the softmax of a fully masked row would be NaN
         length = labels.shape[1]
         hidden = self._model(
             self._embedded(tensors["input_ids"]),

@@ -1,9 +1,9 @@
-"""Speed of training translation beside `torch.nn.Transformer` on PyTorch, interleaved in one process, on a CPU.
+"""Speed of translation training, compared with `torch.nn.Transformer` on PyTorch, interleaved, on a CPU.
 
     BERTJAX_DATA=FOLDER python -m benchmarks.translation_step --rounds=5 [--malloc=tcmalloc]
 
-Both train pairs of Multi30k in the same batches, those of the run: same buckets, same padding, same tokens to predict.
-Dropout, smoothed labels, Adam and the schedule are in both; everything is float32. Compilation is timed apart.
+Both train on the same batches of Multi30k, those of a run: the same buckets, padding and target tokens. Both have
+dropout, label smoothing, Adam and the schedule, in float32. Compilation time is listed separately.
 """
 
 import argparse
@@ -26,16 +26,16 @@ from bertjax.experiments import translation
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.tasks.translators import open_vocabularies
 
-_HEADER = ["model", "target places a batch", "ours, target tokens/s", "PyTorch", "ratio", "our compilation"]
+_HEADER = ["model", "target positions per batch", "ours, target tokens/s", "PyTorch", "ratio", "our compilation"]
 
 
 def main() -> None:
-    """Times both on each size."""
+    """Times both for each size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", nargs="+", default=("tiny", "base"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=10, help="of a round")
-    parser.add_argument("--warmup", type=int, default=60, help="updates before, in which all buckets are to come")
+    parser.add_argument("--updates", type=int, default=10, help="updates of a round")
+    parser.add_argument("--warmup", type=int, default=60, help="updates before timing, in which all buckets must occur")
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
     common.use_malloc(args.malloc)
@@ -48,9 +48,10 @@ def main() -> None:
 
 
 def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> list[str]:
-    """A row of the table: so many updates a round of ours, then of theirs with the same batches.
+    """Returns a table row: in each round, `updates` updates of ours, then of theirs with the same batches.
 
-    Exits where one of them has a shape that none of the `warmup` batches before had, whose program would be timed.
+    Exits if a timed batch has a shape that does not occur in the first `warmup` batches, because its compilation would
+    be timed.
     """
     from benchmarks.torch_translation import TorchTranslationStep
 
@@ -62,7 +63,7 @@ def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> 
     known = {batch["labels"].shape for batch in itertools.islice(batches(opened, 0), warmup)}
     timed = list(itertools.islice(batches(opened, warmup), rounds * updates))
     if {batch["labels"].shape for batch in timed} - known:
-        sys.exit("error: some of the buckets come for the first time in what is timed: raise --warmup")
+        sys.exit("error: some buckets first occur in the timed batches: raise --warmup")
     ours = common.OurTraining(opened, updates, warmup)
     theirs = TorchTranslationStep(model, config.optimizer, opened.keys.label_smoothing, vocabulary.bos_id)
     theirs(next(batches(opened, 0)))
@@ -80,20 +81,20 @@ def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> 
     speeds = {name: [n / s for n, s in zip(tokens, times, strict=True)] for name, times in seconds.items()}
     ratios = [a / b for a, b in zip(speeds["ours"], speeds["theirs"], strict=True)]
     cells = [common.spread(speeds["ours"], 0), common.spread(speeds["theirs"], 0), common.spread(ratios, 2)]
-    label = f"{places:,.0f}, of which {targets.mean() / places:.0%} tokens"
+    label = f"{places:,.0f}, {targets.mean() / places:.0%} of them tokens"
     row = [size, label, *cells, f"{ours.compile_seconds:.0f} s"]
     print(row, flush=True)
     return row
 
 
 def batches(opened: common.Opened, start: int) -> Iterator[Batch]:
-    """Those that training takes from an update on."""
+    """Returns the training batches from an update on."""
     batches: Iterator[Batch] = opened.data.batches("train", start, np.arange(opened.settings.batch_size))
     return batches
 
 
 def config_of(size: str) -> ConfigDict:
-    """The config of Multi30k at some size, with joint subwords."""
+    """Returns the config of a size for Multi30k, with joint subwords."""
     data = Path(os.environ["BERTJAX_DATA"]) / "multi30k"
     config = get_config(size)
     for side, language in (("source", "en"), ("target", "de")):
@@ -101,7 +102,7 @@ def config_of(size: str) -> ConfigDict:
         config.data[f"valid_{side}"] = str(data / f"val.{language}")
     config.data.update({"seq_len": 128, "vocab_size": 10_000})
     config.batch_size = 32
-    config.num_steps = 10**6  # more than are made
+    config.num_steps = 10**6  # more than the benchmark makes
     return config
 
 

@@ -1,4 +1,4 @@
-"""The measurements, of lengths that take no time."""
+"""Measurements of attention and recurrent layers, at lengths that take no time."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_each_layer_is_measured_at_each_length(tmp_path, monkeypatch, capsys):
     measured = {(row["layer"], row["length"]): row for row in rows}
     assert measured.keys() == {(name, length) for name in ("self-attention", "LSTM", "GRU") for length in (4, 8)}
     assert all(row["seconds"] > 0 and row["bytes"] >= 0 for row in rows)
-    # Weights [B, N, S, S] alone are four times as many.
+    # Weights [B, N, S, S] alone need four times as much.
     assert measured["self-attention", 8]["bytes"] > measured["self-attention", 4]["bytes"]
     assert "self-attention" in capsys.readouterr().out
     shown = lengths.read(tmp_path)

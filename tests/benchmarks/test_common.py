@@ -5,7 +5,7 @@ from benchmarks import common, step_profile
 from benchmarks.pretraining_step import parse_variant, ratios
 from benchmarks.torch_peer import torch_batch
 
-PUBLISHED_VOCAB = 30_528  # 30,522 rounded up to a multiple of 8, as NVIDIA's code has it
+PUBLISHED_VOCAB = 30_528  # 30,522 rounded up to a multiple of 8, as in NVIDIA's code
 
 
 def batch_specs(shape, overrides):
@@ -17,20 +17,20 @@ def batch_specs(shape, overrides):
     ("size", "length", "published"),
     [("large", 128, 1.880e9), ("large", 512, 1.992e9), ("base", 128, 0.546e9), ("base", 512, 0.588e9)],
 )
-def test_the_operations_are_the_published_ones(size, length, published):
+def test_operations_equal_published_numbers(size, length, published):
     assert common.Shape(size, 8, length, PUBLISHED_VOCAB).flops_per_token() == pytest.approx(published, abs=0.5e6)
 
 
-def test_the_operations_by_hand():
+def test_operations_computed_by_hand():
     # One layer of width 2 without attention or head: 12 * 4 weights, a multiply-add forward and two backward.
     assert common.flops_per_token(1, 2, vocab_size=0, length=0, predicted=0) == 2 * 3 * 48
     # A query against 8 keys of width 2, and the sum of 8 values: 2 * 8 * 2 multiply-adds, three times.
     assert common.flops_per_token(1, 2, vocab_size=0, length=8, predicted=0) - 288 == 2 * 3 * 32
-    # Every other token through a dense layer and the product with 10 embeddings.
+    # Half of the tokens go through a dense layer and the product with 10 embeddings.
     assert common.flops_per_token(1, 2, vocab_size=10, length=0, predicted=0.5) - 288 == 2 * 3 * 24 / 2
 
 
-def test_shapes_are_read():
+def test_shapes_are_parsed():
     shape = common.Shape.parse("tiny:32x128:4096")
     assert shape == common.Shape("tiny", 32, 128, 4096)
     assert (shape.tokens, shape.predicted) == (4096, 20)
@@ -38,7 +38,7 @@ def test_shapes_are_read():
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_made_up_batches_are_what_the_task_expects(next_sentence):
+def test_synthetic_batches_have_the_shapes_of_the_task(next_sentence):
     shape = common.Shape("tiny", 4, 16, 50)
     specs = batch_specs(shape, {"data.next_sentence": next_sentence})
     batch = common.made_up_batch(specs, shape.vocab_size)
@@ -54,7 +54,7 @@ def test_an_unknown_override_is_an_error():
 
 
 @pytest.mark.slow
-def test_our_step_takes_its_batches_in_turn():
+def test_our_step_cycles_through_its_batches():
     shape = common.Shape("tiny", 2, 8, 50)
     batches = [common.made_up_batch(batch_specs(shape, {}), 50)] * 2
     step = common.OurStep(shape, {"model.scan_layers": True, "rng": "rbg"}, batches)
@@ -62,14 +62,14 @@ def test_our_step_takes_its_batches_in_turn():
     assert int(step.state.step) == 2
 
 
-def test_contenders_take_turns():
+def test_contenders_alternate():
     calls: list[str] = []
     seconds = common.interleave({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=2)
     assert "".join(calls) == "abcabc"
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2, "c": 2}
 
 
-def test_ratios_go_round_by_round_against_the_faster_peer():
+def test_ratios_are_computed_per_round_against_the_faster_peer():
     seconds = {"ours": [1.0, 2.0], "unrolled": [0.5, 1.0], "eager": [3.0, 3.0], "compiled": [2.0, 2.5]}
     assert ratios(seconds, ["ours", "unrolled"], ["eager", "compiled"]) == [
         "Speed of unrolled / ours: 2.00 (2.00 to 2.00).",
@@ -77,14 +77,14 @@ def test_ratios_go_round_by_round_against_the_faster_peer():
     ]
 
 
-def test_variants_are_read():
+def test_variants_are_parsed():
     assert parse_variant("a:model.scan_layers=False,rng=rbg,model.dropout=0.0") == (
         "a",
         {"model.scan_layers": False, "rng": "rbg", "model.dropout": 0.0},
     )
 
 
-def test_labels_for_transformers_stand_where_tokens_are_predicted():
+def test_labels_for_transformers_are_at_predicted_positions():
     batch = {
         "input_ids": np.array([[2, 4, 9, 3, 0]], np.int32),
         "token_type_ids": np.array([[0, 0, 1, 1, 0]], np.int32),
@@ -123,7 +123,7 @@ ENTRY %main (p: f32[2]) -> (f32[2], u32[]) {
 """
 
 
-def test_operations_are_sorted_by_kind():
+def test_operations_are_grouped_by_kind():
     found = step_profile.kinds(PROGRAM)
     assert {name: found[name] for name in ("dot.1", "fusion.2", "fusion.3", "reduce.4", "tuple")} == {
         "dot.1": "matrix product",

@@ -1,4 +1,4 @@
-"""Fuzzing: damaged files of every reader, and what counts as a wrong success."""
+"""Fuzzing of every reader: damaged files, and the definition of a wrong success."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from bertjax.training import inference
 from tests import published, tiny
 
 
-def test_a_result_that_is_missing_doubled_or_misplaced_is_a_fault():
+def test_missing_duplicate_and_misplaced_results_are_faults():
     parts = [Part("a", 1, 1), Part("?", 0, 1), Part("b", 1, 1)]
     known = {"a": 1.0, "b": {"x": [2.0]}}
     same_b = {"x": [2.0001]}  # numbers differ in their last digits
@@ -24,14 +24,14 @@ def test_a_result_that_is_missing_doubled_or_misplaced_is_a_fault():
         assert fuzz_checks.fault(parts, known, results)
 
 
-def test_rows_of_csv_are_counted_apart_from_the_reader():
+def test_csv_rows_are_counted_without_the_reader():
     content = b'a,b\r\n"x, ""y""\nz",1\n\nw,2'
     assert [part.key[1] for part in fuzz_checks.csv({"in.csv": content})] == ['"x, ""y""\nz",1', "w,2"]
     for content in (b'a,b\n"x,1\n', b'a,b\nx"y,1\n', b'a,b\n"x"y,1\n', b"a,b\nx\ry,1\n"):
         assert fuzz_checks.csv({"in.csv": content}) is None
 
 
-def test_questions_are_counted_where_all_of_them_are_in_lists():
+def test_questions_are_counted_only_if_their_structure_is_intact():
     whole = {"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "0"}, None]}, {"context": 1, "qas": []}]}]}
     assert len(fuzz_checks.questions({"in.json": json.dumps(whole).encode()})) == 2
     for value in ({"data": ""}, {"data": [{"paragraphs": {}}]}, {"data": [{"paragraphs": [{"context": ""}]}]}, []):
@@ -43,14 +43,14 @@ def fuzzing(tmp_path):
     return fuzz.prepare(tmp_path, tmp_path, "text,table,choices,conll,squad,articles")
 
 
-def test_damaged_files_are_read_or_refused(fuzzing):
+def test_damaged_files_give_results_or_user_errors(fuzzing):
     cases = [f"0/{name}/{number}" for name in fuzzing.targets for number in range(8)]
     outcomes = Counter(fuzzing.case(case)[0] for case in cases)
     assert set(outcomes) == {"success", "refused"}
     assert fuzzing.case(cases[0]) == fuzzing.case(cases[0])
 
 
-def test_damaged_inputs_are_predicted_on_or_refused(tmp_path):
+def test_damaged_inputs_give_predictions_or_user_errors(tmp_path):
     published.write_huggingface(tmp_path / "masks")
     files, read = {"in.txt": b"the cat\ndog sees\nbird\n"}, fuzz_targets.features(tmp_path, tmp_path)
     target = fuzz_targets.Target("features", 1, files, read, fuzz_checks.lines, drops=False)
@@ -61,7 +61,7 @@ def test_damaged_inputs_are_predicted_on_or_refused(tmp_path):
         assert {fuzzing.case(f"0/features/{number}")[0] for number in range(12)} == {"success", "refused"}
 
 
-def test_findings_are_told(fuzzing):
+def test_findings_are_reported(fuzzing):
     name, target = next(iter(fuzzing.targets.items()))
 
     def reads(read):

@@ -39,19 +39,19 @@ def test_the_largest_batch_that_fits_is_timed(runner, monkeypatch):
     assert runner.run(case(32, 16)) == {"error": "out of memory with 16 rows"}
 
 
-def test_an_error_ends_its_case_alone(runner, monkeypatch):
+def test_an_error_ends_only_its_case(runner, monkeypatch):
     monkeypatch.setattr(gpu.Runner, "_step", lambda self, *args: step_of(RuntimeError("\nno cuDNN\nTraceback ...")))
     assert runner.run(case(32, 16)) == {"error": "no cuDNN Traceback ..."}
 
 
-def test_the_share_of_the_peak_is_of_useful_operations():
+def test_utilization_counts_only_useful_operations():
     figures = {"batch_size": 64, "step_seconds": 0.1, "first_step_seconds": 20.0, "flops_per_second": 400e12}
     speeds = {"tokens_per_second": 200_000.0, "real_tokens_per_second": 100_000.0}
     line = gpu.row({"name": "ours", "size": "large", "length": 512, **figures, **speeds}, peak=800e12)
     assert line == ["large 512", "64", "ours", "200,000", "100,000", "400", "50.0%", "20 s"]
 
 
-def test_every_question_has_a_case():
+def test_cases_cover_all_comparisons():
     names = {(case.name, case.size, case.length) for case in gpu.cases(gpu.FULL, smoke=False)}
     for size in ("base", "large"):
         for length in (128, 512):

@@ -15,17 +15,17 @@ def task_of(config, **model):
 
 
 def tokens(task, rows):
-    """A batch of one token a row on each side."""
+    """A batch of one token per row on each side."""
     return {name: np.zeros((rows, 1)[: len(spec.shape)], spec.dtype) for name, spec in task.batch_specs()[0].items()}
 
 
-def test_the_operations_of_pairs_by_hand():
+def test_operations_of_pairs_computed_by_hand():
     # A multiply-add is two operations, forward once and backward twice. One row of one token on each side.
     encoder = 4 * 2 * 2 + 2 * 2 * 8  # query, key, value, output; the feed-forward layer
     memory = 2 * 2 * 2  # keys and values for the decoder
-    decoder = 6 * 2 * 2 + 2 * 2 * 8  # those of self-attention, query and output of the other; feed-forward
+    decoder = 6 * 2 * 2 + 2 * 2 * 8  # self-attention, query and output of cross-attention; feed-forward
     attention = (1 + 1 + 1) * 2 * 2  # three queries, of a key each; the product and the sum of values
-    output = 2 * 8  # words, before there is a vocabulary
+    output = 2 * 8  # the size of the placeholder vocabulary
     expected = 6 * (encoder + memory + decoder + attention + output)
     layer = {"num_layers": 1, "hidden_size": 2, "num_heads": 1, "intermediate_size": 8}
     translator = task_of(translation.get_config("tiny"), **layer, num_decoder_layers=1)
@@ -36,35 +36,35 @@ def test_the_operations_of_pairs_by_hand():
     assert gpu_tasks.flops(summarizer, [tokens(summarizer, 1)]) == expected + 6 * 2 * 2 * 8
 
 
-def test_the_base_model_is_the_papers():
-    """Vaswani et al. 2017, table 3: 65 M parameters, of which 37,000 x 512 are embeddings, its output too."""
+def test_the_base_model_has_the_size_in_the_paper():
+    """Vaswani et al. 2017, table 3: 65 M parameters, of which 37,000 x 512 are embeddings, shared with the output."""
     task = task_of(translation.get_config("base"))
     found = gpu_tasks.flops(task, [tokens(task, 1)]) - 6 * 3 * 12 * 512 - 6 * 8 * 512  # attention and words
     assert found / 6 + 37_000 * 512 == pytest.approx(63e6, rel=0.01)
 
 
-def test_the_operations_of_rows_are_those_of_bert_and_a_few_of_the_scorer():
-    """Of the last of twelve layers at [CLS] positions only, but for its keys and values."""
+def test_operations_of_rows_are_those_of_bert_and_the_scorer():
+    """The last of twelve layers runs only at [CLS] positions, except for its keys and values."""
     task = task_of(bertsum_ext.get_config("base,transformer"))
     batch = {name: np.zeros(spec.shape, spec.dtype) for name, spec in task.batch_specs()[-1].items()}
     bert = batch["input_ids"].size * flops_per_token(12, 768, 0, 512, 0.0)
     assert 11 / 12 * bert < gpu_tasks.flops(task, [batch]) < 0.97 * bert
 
 
-def test_articles_are_counted_where_they_begin():
-    segment_ids = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]])  # the last row fills the batch
+def test_articles_are_counted_in_their_first_row():
+    segment_ids = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]])  # the last row is padding
     first_sentences = np.array([0, 5, 0, 0])
     assert gpu_tasks.count_articles({"segment_ids": segment_ids, "first_sentences": first_sentences}) == 2
 
 
-def test_every_question_has_a_case(tmp_path):
+def test_cases_cover_all_comparisons(tmp_path):
     names = [case.name for case in gpu_tasks.cases(gpu_tasks.FULL, tmp_path)]
     models = ("translation base", "translation big", "BertSum base", "BertSumAbs base")
     assert names == [f"{model}, {work}" for model in models for work in ("training", "prediction")]
 
 
-def test_a_case_that_fails_is_told(tmp_path):
-    case = next(gpu_tasks.cases(gpu_tasks.SMOKE, tmp_path))  # there is no text
+def test_a_failed_case_is_reported(tmp_path):
+    case = next(gpu_tasks.cases(gpu_tasks.SMOKE, tmp_path))  # the text does not exist
     result = gpu_tasks.attempt(case, gpu_tasks.SMOKE, tmp_path)
     assert "source.txt" in result["error"]
     line = gpu_tasks.row({"name": case.name, "batch_size": 4, "unit": "x", **result}, 1e12)

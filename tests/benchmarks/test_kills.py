@@ -1,4 +1,4 @@
-"""Disturbed predictions: what is counted, and what fails."""
+"""Disturbed predictions: the counts and the failures."""
 
 import random
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import kills, small_runs
 
-# Writes its lines one by one, and has the file's name when it is through.
+# Writes its lines one by one, and renames the file at the end.
 PROGRAM = """
 import pathlib, sys, time
 output, text = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -26,7 +26,7 @@ TEXT = "".join(f"{number}\n" for number in range(8))
 
 @pytest.fixture
 def prediction(tmp_path, monkeypatch):
-    """A prediction by a process that is started fast."""
+    """A prediction by a process that starts fast."""
 
     def start(self):
         command = [sys.executable, "-S", "-c", PROGRAM, str(self.output), TEXT]
@@ -38,7 +38,7 @@ def prediction(tmp_path, monkeypatch):
     return kills.Prediction("masks", tmp_path, dict.fromkeys((0, 1), TEXT.encode()), 0.1, Counter())
 
 
-def test_a_killed_prediction_is_continued_until_it_is_finished(prediction):
+def test_a_killed_prediction_is_resumed_until_it_is_finished(prediction):
     told = prediction.disturb(random.Random(0), most=3)
     counts = prediction.counts
     assert counts["files"] == 1 and counts["different"] == 0 and counts["lines kept"] >= 1, told
@@ -46,13 +46,13 @@ def test_a_killed_prediction_is_continued_until_it_is_finished(prediction):
     assert kills.table([prediction])[-1].startswith(f"| all | {counts['SIGKILL']} | {counts['SIGTERM']} | 0 |")
 
 
-def test_another_file_is_counted(prediction):
+def test_a_different_file_is_counted(prediction):
     prediction.expected = dict.fromkeys((0, 1), b"other\n")
     assert "DIFFERENT" in prediction.disturb(random.Random(0), most=1)
     assert prediction.counts["different"] == 1
 
 
-def test_an_error_is_no_kill(prediction):
+def test_an_error_does_not_count_as_a_kill(prediction):
     failed = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(1)"], stderr=subprocess.PIPE, text=True)
     failed.wait()
     with pytest.raises(AssertionError):

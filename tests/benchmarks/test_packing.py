@@ -8,7 +8,7 @@ from tests import tiny
 
 @pytest.mark.slow
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_packing_leaves_less_padding_and_every_contender_is_timed(tmp_path, monkeypatch, next_sentence):
+def test_packing_reduces_padding_and_times_every_contender(tmp_path, monkeypatch, next_sentence):
     text = "".join("It says so. " * (1 + n % 5) + f"This is text {n}.\n\n" for n in range(300))
     (tmp_path / "text.txt").write_text(text)
     data = {"data.source": str(tmp_path / "text.txt"), "data.vocab_size": 200, "data.workers": 1}
@@ -24,7 +24,7 @@ def test_packing_leaves_less_padding_and_every_contender_is_timed(tmp_path, monk
 
 
 @pytest.mark.slow
-def test_packed_batches_of_a_task_are_timed_beside_buckets(tmp_path, monkeypatch):
+def test_packed_batches_of_a_task_are_compared_with_buckets(tmp_path, monkeypatch):
     keys = tiny.write_table(tmp_path / "made", rows=400)
     rows = (tmp_path / "made/rows.tsv").read_text().replace("yes", "1").replace("no", "0")
     (tmp_path / "made/rows.tsv").write_text(rows)

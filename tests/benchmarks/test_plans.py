@@ -1,4 +1,4 @@
-"""The table of plans: what is planned, and how a plan reads."""
+"""The table of plans: the commands, and the format of a plan's row."""
 
 import pytest
 
@@ -24,13 +24,13 @@ RECORD = {
         (("large", 512, "v5p:4x4x4"), "large,phase2", 16 * 64, True),
     ],
 )
-def test_each_chip_has_as_many_tokens(case, variant, rows, remat):
+def test_each_chip_has_the_same_number_of_tokens(case, variant, rows, remat):
     words = plans.command(*case)
     assert f"--config=configs/bert_pretraining.py:{variant}" in words
     assert f"--config.batch_size={rows}" in words and f"--config.model.remat={remat}" in words
 
 
-def test_a_line_of_the_table():
+def test_a_row_of_the_table():
     assert plans.row("a case", RECORD) == [
         "a case", "8.0 of 16.0", "200.0", "memory", "100.0", "200.0", "10.0", "25%", "1,234,567", "-"
     ]  # fmt: skip
@@ -39,7 +39,7 @@ def test_a_line_of_the_table():
     assert len(plans.row("a case", refused)) == len(plans.row("a case", RECORD))
 
 
-def test_what_is_there_is_not_planned_again(tmp_path, capsys, monkeypatch):
+def test_existing_plans_are_not_made_again(tmp_path, capsys, monkeypatch):
     (tmp_path / "base_128_v5e_4x4.json").write_text(plans.json.dumps(RECORD))
     monkeypatch.setattr(plans.subprocess, "run", lambda *args, **kwargs: pytest.fail("nothing is to be planned"))
     plans.main([f"--folder={tmp_path}", "--cases=base 128 v5e:4x4"])
@@ -47,7 +47,7 @@ def test_what_is_there_is_not_planned_again(tmp_path, capsys, monkeypatch):
     assert len(lines) == 3 and lines[2].startswith("| base 128 v5e:4x4 | 8.0 of 16.0 |")
 
 
-def test_a_case_that_fails_is_told_and_the_others_go_on(tmp_path, capsys, monkeypatch):
+def test_a_failed_case_is_reported_and_the_others_continue(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plans.subprocess, "run", lambda *args, **kwargs: plans.subprocess.CompletedProcess(args, -11))
     plans.main([f"--folder={tmp_path}", "--cases=512 v6e"])
     lines = capsys.readouterr().out.splitlines()

@@ -5,7 +5,7 @@ import sys
 from benchmarks import rouge
 
 
-def test_summaries_are_made_of_the_articles_sentences():
+def test_summaries_consist_of_article_sentences():
     summaries, references = rouge.make_up(["One.", "Two.", "Three."], 20, 0)
     assert {len(summary) for summary in summaries} == {3} and {len(reference) for reference in references} == {4}
     assert len(summaries) == len(references) == 20
@@ -13,7 +13,7 @@ def test_summaries_are_made_of_the_articles_sentences():
     assert rouge.make_up(["One.", "Two.", "Three."], 20, 0) == (summaries, references)
 
 
-def test_all_are_scored_in_each_round(tmp_path, monkeypatch, capsys):
+def test_each_round_scores_all_summaries(tmp_path, monkeypatch, capsys):
     articles = tmp_path / "articles.jsonl"
     articles.write_text(json.dumps({"article": ["the dog ran", "it rained"], "summary": "x"}) + "\n")
     scored = []

@@ -1,4 +1,4 @@
-"""The table of what kills did."""
+"""The table of kills."""
 
 from benchmarks import soak_processes
 from benchmarks.soak_processes import Kill
@@ -15,7 +15,7 @@ def test_kills_are_counted_by_processes_and_signal():
     header, _, *rows = soak_processes.table(kills)
     assert header == (
         "| processes | signal | preparation | training | saving | starting | evaluation | most updates lost "
-        "| longest to end, s | from a start, s |"
+        "| longest to end, s | during a start, s |"
     )
     assert rows == [
         "| 2 | SIGKILL | 0 | 2 | 1 | 0 | 0 | 4 | 30 | 0 |",

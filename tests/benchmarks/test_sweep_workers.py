@@ -7,7 +7,7 @@ from benchmarks import sweep_workers
 from tests import tiny
 
 
-def test_backends_take_turns_in_folders_of_their_own(monkeypatch):
+def test_backends_alternate_in_separate_folders(monkeypatch):
     started = []
 
     def run(command, **options):
@@ -25,6 +25,6 @@ def test_backends_take_turns_in_folders_of_their_own(monkeypatch):
 
 
 @pytest.mark.parametrize("backend", sweep_workers._BACKENDS)
-def test_backends_are_those_of_the_launcher(tmp_path, backend):
+def test_the_launcher_accepts_the_backends(tmp_path, backend):
     flags = [f"--sweep={sweep_workers._SWEEP}", "--dry_run", f"--workdir={tmp_path}", "--seeds=0"]
     assert tiny.run(*flags, *sweep_workers._BACKENDS[backend]).stdout.endswith("6 runs of 6 rows\n")
