@@ -1,1 +1,1 @@
-"""Published weights to and from our parameter tree."""
+"""Import and export of published weights."""

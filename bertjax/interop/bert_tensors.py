@@ -1,7 +1,7 @@
-"""Our parameters of BERT and its heads from, and to, tensors under the names that Hugging Face `transformers` gives.
+"""Converts parameters of BERT and its heads from and to tensors with the names of Hugging Face `transformers`.
 
-BertSum's scorers and decoder, which transformers does not have, go by the names of PreSumm. Nothing here
-knows of files: whatever format tensors come from, they pass through these names.
+BertSum's scorers and decoder, which transformers does not have, use PreSumm's names. All file formats convert through
+these names, so this module does not depend on any format.
 """
 
 import re
@@ -13,7 +13,7 @@ from flax import traverse_util
 
 from bertjax.errors import UserError
 
-# Module of our tree: module of theirs; {} is the layer.
+# Module of our tree: module of transformers; {} is the layer.
 _MODULES = {
     "bert/embeddings": "bert.embeddings",
     "bert/embeddings/norm": "bert.embeddings.LayerNorm",
@@ -43,7 +43,7 @@ _MODULES = {
     "scorer/layers/intermediate": "ext_layer.transformer_inter.{}.feed_forward.w_1",
     "scorer/layers/output": "ext_layer.transformer_inter.{}.feed_forward.w_2",
     "scorer/layers/output_norm": "ext_layer.transformer_inter.{}.feed_forward.layer_norm",
-    # Here {} is the direction, and * is "weight" or "bias".
+    # Here {} is the direction, and * is replaced by "weight" or "bias".
     "scorer/lstm/cells/input": "ext_layer.rnn.hidden{}.0.*_ih",
     "scorer/lstm/cells/recurrent": "ext_layer.rnn.hidden{}.0.*_hh",
     "scorer/lstm/cells/input_norm": "ext_layer.rnn.hidden{}.0.ln_ih",
@@ -64,10 +64,10 @@ _MODULES = {
     "decoder/layers/output": "decoder.transformer_layers.{}.feed_forward.w_2",
     "decoder/layers/output_norm": "decoder.transformer_layers.{}.feed_forward.layer_norm",
 }
-# Parameters that are no module's.
+# Parameters that belong to no module.
 _TENSORS = {"target_embeddings": "decoder.embeddings.weight", "bias": "generator.0.bias"}
-_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}  # a table's leaf is NAME.weight
-# What weights may lack, and what may be left of them; `lstm` has no counterpart of theirs.
+_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}  # an embedding table NAME becomes NAME.weight
+# Modules that either the weights or the model may lack. transformers has no counterpart of `lstm`.
 HEADS = (
     "bert/pooler",
     "masked_lm",
@@ -82,15 +82,15 @@ HEADS = (
 _TENSORS_OF_HEADS = {
     f"{theirs}.{leaf}" for ours, theirs in _MODULES.items() if ours.startswith(HEADS) for leaf in ("weight", "bias")
 }
-# The beginnings of all names of BertSum's heads. Such a head is needed whole, or not at all.
+# Prefixes of the tensor names of BertSum's heads. Weights must have all tensors of such a head, or none.
 _WHOLE_HEADS = {"ext_layer.": "scorer", "decoder.": "decoder", "generator.": "decoder"}
-# What tells its scorers apart.
+# Prefixes of tensor names that identify BertSum's scorers.
 _SCORERS = {
     "ext_layer.linear1.": "classifier",
     "ext_layer.transformer_inter.": "transformer",
     "ext_layer.rnn.": "rnn",
 }
-# Second names of one tensor, which some versions also wrote.
+# Additional names of a tensor, which some versions also wrote.
 _ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -99,34 +99,32 @@ _ALIASES = {
 
 
 class Report(NamedTuple):
-    """What `assemble` found beside the encoder."""
+    """The differences that `assemble` found between the modules of weights and model."""
 
-    missing: tuple[
-        str, ...
-    ]  # modules of ours that the weights lack, for the caller to initialize, such as "classifier"
-    unused: tuple[str, ...]  # tensors of heads that the model does without
+    missing: tuple[str, ...]  # modules that the weights lack and the caller has to initialize, such as "classifier"
+    unused: tuple[str, ...]  # tensors of heads that the model does not have
 
 
 class Slot(NamedTuple):
-    """Where a parameter of ours lives among their tensors."""
+    """The tensors of transformers that a parameter corresponds to."""
 
-    names: tuple[str, ...]  # one for each layer if `stacked`; none if they have no such parameter
-    shape: tuple[int, ...]  # of each tensor, in their order of axes
+    names: tuple[str, ...]  # one for each layer if `stacked`; none if transformers has no such parameter
+    shape: tuple[int, ...]  # of each tensor, in the axis order of transformers
     stacked: bool
-    transposed: bool  # torch keeps kernels [O, I]
+    transposed: bool  # torch stores kernels as [O, I]
 
 
 def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
-    """Returns the tensors as float32, each once, under the names that transformers gives them today.
+    """Returns the tensors as float32 under current transformers names, each once.
 
-    Those are the names of `BertForPreTraining`, with `bert.` also where a file of `BertModel` leaves it out. Knows
-    LayerNorms named gamma and beta, output embeddings kept twice, and the constant `position_ids` of older versions.
+    The names are those of `BertForPreTraining`, with the prefix `bert.`, which files of `BertModel` omit. Accepts
+    LayerNorms named gamma and beta, output embeddings stored twice, and the constant `position_ids` of older versions.
 
     Args:
-      tensors: as a file has them.
+      tensors: the tensors of a file.
       source: the file or folder, for messages.
     Raises:
-      UserError: numbers of another type than float32, float16 or bfloat16; two different tensors of one parameter.
+      UserError: if a type is not float32, float16 or bfloat16, or two tensors of one parameter differ.
     """
     result: dict[str, np.ndarray] = {}
     for original, array in tensors.items():
@@ -138,23 +136,23 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.nd
         name = _ALIASES.get(name, name)
         array = as_float32(array, f"{source}: {original}")
         if name in result and not np.array_equal(result[name], array):
-            refuse(f"{source}: {original}", "other values", f"the values of {name}, which is the same parameter here")
+            refuse(f"{source}: {original}", "other values", f"the values of {name}, the same parameter")
         result[name] = array
     return result
 
 
 def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> tuple[dict[str, Any], Report]:
-    """Puts tensors together as parameters: nested dicts of numpy arrays.
+    """Converts tensors to parameters: nested dicts of numpy arrays.
 
     Args:
-      tensors: under `canonical` names.
-      like: the parameters wanted, or their shapes: of `Bert` itself, or of a model that has it as `bert`.
+      tensors: tensors with `canonical` names.
+      like: the wanted parameters, or their shapes: of `Bert` itself, or of a model with a BERT named `bert`.
       source: the file or folder, for messages.
     Returns:
-      the parameters, without the modules that are missing; and which these are, and which tensors are left over.
+      the parameters without the missing modules, and the report of missing modules and unused tensors.
     Raises:
-      UserError: a tensor of the encoder is missing, or one of a head of which another is there; one has another
-        shape than `like` says; one is left over that belongs to no head known here; a scorer of another kind.
+      UserError: if a tensor of the encoder is missing, a head is incomplete, a shape differs from `like`, a tensor
+        belongs to no known head, or the scorer is of another kind.
     """
     slots, left = _slots(like), dict(tensors)
     _check_scorer(slots, left, source)
@@ -165,8 +163,8 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
     unknown = sorted(name for name in left if not _is_of_unused_head(name, slots))
     if unknown:
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-        fix = "give a BERT with one of the usual heads, and its sizes"
-        raise UserError(f"{source}: tensors", got=got, expected="those of BERT alone", fix=fix)
+        fix = "use a BERT with one of the known heads"
+        raise UserError(f"{source}: tensors", got=got, expected="only tensors of BERT", fix=fix)
     if _is_bare(like):
         params = {path.removeprefix("bert/"): array for path, array in params.items()}
         missing = [path.removeprefix("bert/") for path in missing]
@@ -174,51 +172,51 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
 
 
 def disassemble(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the float32 tensors of parameters under `canonical` names: the way back from `assemble`.
+    """Converts parameters to float32 tensors with `canonical` names, the inverse of `assemble`.
 
     Raises:
-      UserError: parameters that transformers' BERT does not have.
+      UserError: for parameters that the BERT of transformers does not have.
     """
     leaves, tensors = _flat(params), {}
     for path, slot in _slots(params).items():
         if not slot.names:
-            refuse("config key model.lstm_size", f"{leaves[path].shape[-1]} ({path})", "0: their BERT has no LSTM")
+            refuse("config key model.lstm_size", f"{leaves[path].shape[-1]} ({path})", "0, as in transformers")
         array = np.asarray(leaves[path], np.float32)
         for name, value in zip(slot.names, array if slot.stacked else [array], strict=True):
-            # File formats write the buffer as it lies, whatever the strides.
+            # File formats write the buffer in memory order and ignore strides.
             tensors[name] = np.ascontiguousarray(value.T if slot.transposed else value)
     return tensors
 
 
 def heads_of(params: Mapping[str, Any]) -> set[str]:
-    """Returns the modules beside the encoder that parameters have, of `HEADS`."""
+    """Returns the modules of `HEADS` that parameters have."""
     return {head for head in HEADS if any(_is_in(path, head) for path in _flat(params))}
 
 
 def scorer_of(names: Iterable[str]) -> str | None:
-    """Returns which of BertSum's scorers has tensors of such names; None if none does."""
+    """Returns the kind of BertSum's scorer that has these tensor names; None if there is no scorer."""
     names = tuple(names)
     return next((kind for prefix, kind in _SCORERS.items() if any(name.startswith(prefix) for name in names)), None)
 
 
 def as_float32(array: np.ndarray, what: str) -> np.ndarray:
-    """Returns the numbers as float32. Raises UserError about `what` if they are of no floating type."""
+    """Returns the numbers as float32. Raises UserError about `what` for other types than floating point."""
     if array.dtype.name not in ("float32", "float16", "bfloat16"):
         refuse(what, array.dtype.name, "float32, float16 or bfloat16")
     return array.astype(np.float32, copy=False)
 
 
 def take(tensors: dict[str, np.ndarray], slot: Slot, source: str) -> np.ndarray:
-    """Moves a parameter out of `tensors`, in our layout.
+    """Moves a parameter out of `tensors`, converted to our layout.
 
     Raises:
-      UserError: a tensor is missing or of another shape; `source` is the file or folder that has them.
+      UserError: if a tensor is missing or has another shape; `source` names the file or folder.
     """
     arrays = []
     for name in slot.names:
         found = tensors[name].shape if name in tensors else "no such tensor"
         if found != slot.shape:
-            fix = "give a complete folder, or the sizes that its config says"
+            fix = "use a complete folder whose config has the right sizes"
             raise UserError(f"{source}: {name}", got=found, expected=f"shape {slot.shape}", fix=fix)
         array = tensors.pop(name)
         arrays.append(array.T if slot.transposed else array)
@@ -226,12 +224,12 @@ def take(tensors: dict[str, np.ndarray], slot: Slot, source: str) -> np.ndarray:
 
 
 def refuse(what: str, got: object, expected: str) -> None:
-    """Raises UserError about a property of a model that BERT as built here, or theirs, does not have."""
+    """Raises UserError about a property of a model that bertjax or transformers does not support."""
     raise UserError(what, got=got, expected=expected, fix="use a model with that value")
 
 
 def _is_bare(params: Mapping[str, Any]) -> bool:
-    """Whether parameters are those of `Bert` itself."""
+    """Returns whether parameters are those of `Bert` itself."""
     return "embeddings" in params
 
 
@@ -240,12 +238,12 @@ def _flat(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slots(params: Mapping[str, Any]) -> dict[str, Slot]:
-    """Returns the place of each parameter, by its path."""
+    """Returns the slot of each parameter, by its path."""
     return {path: _slot(path, leaf.shape) for path, leaf in _flat(params).items()}
 
 
 def _slot(path: str, shape: tuple[int, ...]) -> Slot:
-    """Names a parameter as transformers does.
+    """Returns the transformers names of a parameter.
 
     >>> _slot("bert/encoder/layers/output/kernel", (2, 3072, 768)).names[0]
     'bert.encoder.layer.0.output.dense.weight'
@@ -254,7 +252,7 @@ def _slot(path: str, shape: tuple[int, ...]) -> Slot:
         return Slot((_TENSORS[path],), shape, False, False)
     module, leaf = path.rsplit("/", 1)
     if module == "bert/encoder/final_norm":
-        refuse("config key model.norm", "pre", "post, the only one of Hugging Face's BERT")
+        refuse("config key model.norm", "pre", "post, the only norm of Hugging Face's BERT")
     if _is_in(path, "lstm"):
         return Slot((), shape, False, False)
     theirs, of_leaf = _MODULES[module], _LEAVES.get(leaf, f"{leaf}.weight")
@@ -270,15 +268,15 @@ def _is_in(path: str, module: str) -> bool:
 
 
 def _check_scorer(slots: Mapping[str, Slot], tensors: Mapping[str, Any], source: str) -> None:
-    """Raises UserError if both the model and the weights have a scorer, and not the same."""
+    """Raises UserError if both the model and the weights have a scorer, and the kinds differ."""
     wanted, found = scorer_of(name for slot in slots.values() for name in slot.names), scorer_of(tensors)
     if wanted and found and wanted != found:
         fix = f"set --config.model.scorer={found}"
-        raise UserError(f"{source}: scorer", got=found, expected=f"{wanted}, which model.scorer is", fix=fix)
+        raise UserError(f"{source}: scorer", got=found, expected=f"{wanted}, as in model.scorer", fix=fix)
 
 
 def _is_of_unused_head(name: str, slots: Mapping[str, Slot]) -> bool:
-    """Whether a tensor that is left over belongs to a head that the model does without."""
+    """Returns whether an unused tensor belongs to a head that the model does not have."""
     for prefix, head in _WHOLE_HEADS.items():
         if name.startswith(prefix):
             return not any(_is_in(path, head) for path in slots)
@@ -286,6 +284,6 @@ def _is_of_unused_head(name: str, slots: Mapping[str, Slot]) -> bool:
 
 
 def _is_missing(head: str, slots: Mapping[str, Slot], tensors: Mapping[str, Any]) -> bool:
-    """Returns whether the model has the head and the weights have no tensor of it."""
+    """Returns whether the model has the head, and the weights have no tensor of it."""
     of_head = [slot for path, slot in slots.items() if _is_in(path, head)]
     return bool(of_head) and not any(name in tensors for slot in of_head for name in slot.names)

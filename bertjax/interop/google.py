@@ -1,5 +1,6 @@
-"""BERT folders as google-research/bert publishes them (bert_config.json, bert_model.ckpt.*, vocab.txt), read without
-TensorFlow, under the names of Hugging Face's `BertForPreTraining`.
+"""Reads google-research/bert folders (bert_config.json, bert_model.ckpt.*, vocab.txt) without TensorFlow.
+
+Tensors get the names of Hugging Face's `BertForPreTraining`.
 
 >>> tensors = read_tensors("uncased_L-12_H-768_A-12")
 >>> tensors["bert.encoder.layer.0.attention.self.query.weight"].shape
@@ -21,8 +22,8 @@ from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 CONFIG_FILE = "bert_config.json"
 PUBLISHED_PREFIX = "bert_model.ckpt"
 
-# What modeling.py does not leave to its config. Its first weights were trained with the erf form of gelu; later code
-# has the tanh form under the same name. transformers, too, takes the name for erf.
+# Values that modeling.py fixes in code. The first weights were trained with the erf form of gelu; later code has the
+# tanh form under the same name. transformers also reads this name as erf.
 _FIXED = {"norm_eps": 1e-12, "activation": "gelu", "norm": "post", "direction": "both"}
 
 _LAYER = r"bert/encoder/layer_\d+"
@@ -33,9 +34,8 @@ _DENSE = (
 _NORM = rf"(?:{_LAYER}/(?:attention/)?output|bert/embeddings|cls/predictions/transform)/LayerNorm/(?:gamma|beta)"
 _TABLE = r"bert/embeddings/(?:word|position|token_type)_embeddings"
 _REGULAR = re.compile(f"{_DENSE}|{_NORM}|{_TABLE}", re.ASCII)
-_LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # a table's is NAME.weight
-# Those whose names follow no rule; their weights lie [O, I] in both. The last four are of run_classifier.py and
-# run_squad.py.
+_LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # tables: NAME.weight
+# Irregular names. These weights are [O, I] in both formats. The last four are from run_classifier.py and run_squad.py.
 _NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
@@ -47,22 +47,22 @@ _NAMES = {
 }
 # State of the optimizers that write such checkpoints: BERT's own, LAMB and TensorFlow's Adam.
 _STATE = re.compile(r"(.*/(adam_[mv]|lamb_[mv]|Adam|Adam_1)|global_step|beta[12]_power)(:0)?")
-# Parts of the published folders' names. The first Chinese and multilingual vocabularies are in lower case.
+# Parts of the published folders' names. The first Chinese and multilingual vocabularies are lowercase.
 _LOWERCASE = {"uncased": True, "cased": False, "chinese": True, "multilingual": True}
 
 
 def find(folder: str | Path) -> Path | None:
-    """Returns the prefix of the checkpoint in a folder, which may also be given by its prefix; None if there is none.
+    """Returns the prefix of the checkpoint in a folder, or of the given prefix itself; None if there is no checkpoint.
 
     Raises:
-      UserError: several checkpoints, none of which has the published name.
+      UserError: if there are several checkpoints, none with the published name.
     """
     folder = Path(folder)
     if Path(f"{folder}.index").is_file():
         return folder
     names = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     if len(names) > 1 and PUBLISHED_PREFIX not in names:
-        fix = f"give one of them, such as {folder / names[-1]}"
+        fix = f"name one of them, such as {folder / names[-1]}"
         raise UserError(
             f"{folder}", got="checkpoints " + ", ".join(names), expected=f"one, or {PUBLISHED_PREFIX}", fix=fix
         )
@@ -72,16 +72,16 @@ def find(folder: str | Path) -> Path | None:
 
 
 def lowercase(folder: str | Path) -> bool | None:
-    """Returns whether the tokenizer is to fold case, which a folder tells by its published name alone; None if not."""
+    """Returns whether the published name of a folder says that its vocabulary is lowercase; None if it says nothing."""
     name = _folder(folder).absolute().name
     return next((_LOWERCASE[part] for part in re.split("[_-]", name.lower()) if part in _LOWERCASE), None)
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """Returns the fields of BertConfig that bert_config.json determines, as `huggingface.read_config` does.
+    """Returns the fields of BertConfig that bert_config.json determines, like `huggingface.read_config`.
 
     Raises:
-      UserError: no readable bert_config.json, a key missing or of another type, another activation than gelu.
+      UserError: if bert_config.json is unreadable, a key is missing or invalid, or the activation is not gelu.
     """
     path = _folder(folder) / CONFIG_FILE
     raw = json_files.read_json(path, dict)
@@ -93,25 +93,25 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def count_classes(folder: str | Path) -> int:
-    """Returns how many classes a classifier of run_classifier.py tells; nothing tells their names. 0 for another model.
+    """Returns the number of classes of a run_classifier.py model, which has no class names; 0 for other models.
 
     Raises:
-      UserError: no checkpoint, or one that is damaged.
+      UserError: if the checkpoint is missing or damaged.
     """
     tensors = Checkpoint(_prefix(folder)).tensors
     return tensors["output_bias"].shape[0] if "output_bias" in tensors else 0
 
 
 def read_tensors(folder: str | Path) -> dict[str, Float[np.ndarray, "..."]]:
-    """Reads weights as float32, without the optimizer's state, under the names of Hugging Face's `BertForPreTraining`.
+    """Reads weights as float32, without optimizer state, with the names of Hugging Face's `BertForPreTraining`.
 
-    Kernels, [I, O] in the file, are returned as transposed views [O, I]. Heads of fine-tuned models come as
+    Kernels, [I, O] in the file, are returned as transposed views [O, I]. Heads of fine-tuned models are named
     `classifier` and `qa_outputs`.
 
     Args:
-      folder: as `find` takes it.
+      folder: see `find`.
     Raises:
-      UserError: no checkpoint; one that is damaged; a tensor that BERT does not have, or not of real numbers.
+      UserError: if the checkpoint is missing or damaged, or a tensor is unknown or not of a floating type.
     """
     prefix = _prefix(folder)
     checkpoint = Checkpoint(prefix)
@@ -119,16 +119,16 @@ def read_tensors(folder: str | Path) -> dict[str, Float[np.ndarray, "..."]]:
     unknown = [shown(name) for name, theirs in names.items() if theirs is None]
     if unknown:
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-        fix = "give a checkpoint of google-research/bert; others need a conversion first"
-        raise UserError(f"{prefix}: tensors", got=got, expected="those of BERT alone", fix=fix)
+        fix = "use a google-research/bert checkpoint; convert others first"
+        raise UserError(f"{prefix}: tensors", got=got, expected="only tensors of BERT", fix=fix)
     return {theirs: _read(checkpoint, name, prefix) for name, theirs in names.items() if theirs is not None}
 
 
 def _prefix(folder: str | Path) -> Path:
-    """Returns what `find` does. Raises UserError if there is no checkpoint."""
+    """Returns the result of `find`. Raises UserError if there is no checkpoint."""
     prefix = find(folder)
     if prefix is None:
-        fix = "give a folder of google-research/bert, or the checkpoint in it without its .index"
+        fix = "use a google-research/bert folder, or the path of its checkpoint without .index"
         raise UserError(f"{folder}", got="no checkpoint", expected=f"{PUBLISHED_PREFIX}.index", fix=fix)
     return prefix
 
@@ -143,7 +143,7 @@ def _read(checkpoint: Checkpoint, name: str, prefix: Path) -> Float[np.ndarray, 
 
 
 def _name(name: str) -> str | None:
-    """Names a tensor as transformers does; None if BERT has no such tensor.
+    """Returns the transformers name of a tensor; None if BERT has no such tensor.
 
     >>> _name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
     'bert.encoder.layer.11.attention.output.LayerNorm.weight'
@@ -157,5 +157,5 @@ def _name(name: str) -> str | None:
 
 
 def _folder(folder: str | Path) -> Path:
-    """Returns the folder, also when it is given by its checkpoint's prefix."""
+    """Returns the folder, or the folder of a checkpoint prefix."""
     return Path(folder).parent if Path(f"{folder}.index").is_file() else Path(folder)

@@ -1,4 +1,4 @@
-"""BERT folders of Hugging Face `transformers` and sentence-transformers, in and out, without torch.
+"""Reads and writes BERT folders of Hugging Face `transformers`, and reads sentence-transformers, without torch.
 
 >>> values = huggingface.read_config("bert-base-uncased")
 >>> config = BertConfig(**values, next_sentence=True)
@@ -27,9 +27,9 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _TORCH_WEIGHTS_FILE = "pytorch_model.bin"
 
-# Fields of BertConfig, as `json_files.SIZES` has them.
+# Fields of BertConfig, in the form of `json_files.SIZES`.
 _FIELDS = {**json_files.SIZES, "norm_eps": ("layer_norm_eps", float)}
-# Of the names of one activation the first is written.
+# Activations by transformers' names. Export writes the first name of an activation.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -38,12 +38,12 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-# Keys that older files leave out, and the only value of each that this model has. The absence of
-# layer_norm_eps means 1e-12, which transformers documents.
+# Keys that older files omit, and their only supported values. transformers documents 1e-12 as the default of
+# layer_norm_eps.
 _FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True}
 _LAYER_NORM_EPS = 1e-12
 
-# The modules beside the encoder that each class of transformers has, as our tree names them.
+# The modules other than the encoder of each transformers class, by the names in our tree.
 _ARCHITECTURES = {
     "BertModel": {"bert/pooler"},
     "BertForPreTraining": {"bert/pooler", "masked_lm", "next_sentence"},
@@ -52,29 +52,29 @@ _ARCHITECTURES = {
     "BertForTokenClassification": {"classifier"},
     "BertForMultipleChoice": {"bert/pooler", "classifier"},
     "BertForQuestionAnswering": {"qa_outputs"},
-    # None of theirs: they open these as a BertModel, of which there is all but the pooler.
+    # Not in transformers, which opens them as a BertModel without the pooler.
     "BertSum": {"scorer"},
     "BertSumAbs": {"decoder", "target_embeddings", "bias"},
 }
-# Those that have classes, and what transformers calls two of them.
+# Classes with a classifier, and our experiments. _TWO_LABELS are transformers' default names of two classes.
 _CLASSIFIERS = {
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForMultipleChoice": "multiple_choice",
 }
 _TWO_LABELS = ("LABEL_0", "LABEL_1")
-# A way to pool of sentence-transformers: our name for it, if we have it.
+# Pooling flags of sentence-transformers, by our names.
 _POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
 }
-# What may follow the encoder there.
+# The supported modules of sentence-transformers.
 _SENTENCE_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 def model_folder(folder: str | Path) -> Path:
-    """Returns where config.json, weights and vocabulary are: old folders of sentence-transformers have one inside."""
+    """Returns the folder of config.json, weights and vocabulary, in old sentence-transformers folders a subfolder."""
     inside = Path(folder) / "0_Transformer"
     return inside if inside.is_dir() else Path(folder)
 
@@ -82,10 +82,10 @@ def model_folder(folder: str | Path) -> Path:
 def read_config(folder: str | Path) -> dict[str, Any]:
     """Returns the fields of BertConfig that config.json determines.
 
-    The others (dtype, initializer, scan_layers, remat, ...) are the user's choice.
+    The user chooses the others (dtype, initializer, scan_layers, remat, ...).
 
     Raises:
-      UserError: no readable config.json, a key missing, or a model that is not BERT as built here.
+      UserError: if config.json is unreadable, a key is missing, or the model is not a supported BERT.
     """
     path = model_folder(folder) / CONFIG_FILE
     raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **json_files.read_json(path, dict)}
@@ -102,10 +102,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def read_labels(folder: str | Path) -> tuple[str, ...] | None:
     """Returns the names of the classes by number, or None if config.json has none.
 
-    transformers leaves them out of a classifier of two classes with the names that it gives them.
+    transformers omits its default names of two classes.
 
     Raises:
-      UserError: no readable config.json, or names that are not those of classes 0, 1, ...
+      UserError: if config.json is unreadable, or the names are not those of classes 0, 1, ...
     """
     path = model_folder(folder) / CONFIG_FILE
     values = json_files.read_json(path, dict)
@@ -119,20 +119,20 @@ def read_labels(folder: str | Path) -> tuple[str, ...] | None:
 
 
 def read_task(folder: str | Path) -> str:
-    """Returns what a classifier was trained for, as our experiments are called; "" for any other model.
+    """Returns the experiment that a classifier belongs to, such as "tagging"; "" for any other model.
 
     Raises:
-      UserError: no readable config.json.
+      UserError: if config.json is unreadable.
     """
     kinds = json_files.read_json(model_folder(folder) / CONFIG_FILE, dict).get("architectures") or ()
     return next((task for name, task in _CLASSIFIERS.items() for kind in kinds if str(kind).endswith(name)), "")
 
 
-def tells_several(folder: str | Path) -> bool:
-    """Returns whether a classifier tells of a text several classes, each for itself, or several numbers.
+def is_multi_label(folder: str | Path) -> bool:
+    """Returns whether a classifier predicts several independent classes, or several numbers, for a text.
 
     Raises:
-      UserError: as `read_labels`.
+      UserError: see `read_labels`.
     """
     problem = json_files.read_json(model_folder(folder) / CONFIG_FILE, dict).get("problem_type")
     is_one = problem != "regression" or len(read_labels(folder) or ()) < 2
@@ -140,10 +140,10 @@ def tells_several(folder: str | Path) -> bool:
 
 
 def read_pooling(folder: str | Path) -> str | None:
-    """Returns how sentence-transformers makes a row's vector: "mean", "cls" or "max"; None if the folder is not its.
+    """Returns the pooling of sentence-transformers: "mean", "cls" or "max"; None for other folders.
 
     Raises:
-      UserError: another way to pool, several at once, or a further layer.
+      UserError: for an unsupported pooling, a combination of several, or a further layer.
     """
     _sentence_modules(folder)
     path = Path(folder) / "1_Pooling" / CONFIG_FILE
@@ -151,21 +151,21 @@ def read_pooling(folder: str | Path) -> str | None:
         return None
     values = json_files.read_json(path, dict)
     asked = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
-    # Newer versions write a name, or a list of them, in place of the flags.
-    named = values.get("pooling_mode", "no way")
+    # Newer versions write a name, or a list of names, instead of flags.
+    named = values.get("pooling_mode", "none")
     found = [_POOLINGS.get(key, key) for key in asked] or (named if isinstance(named, list) else [named])
     if len(found) != 1 or found[0] not in _POOLINGS.values():
-        refuse(f"{path}", " and ".join(map(str, found)), "one way to pool of " + ", ".join(_POOLINGS.values()))
+        refuse(f"{path}", " and ".join(map(str, found)), "one pooling of " + ", ".join(_POOLINGS.values()))
     return str(found[0])
 
 
 def normalizes(folder: str | Path) -> bool:
-    """Returns whether sentence-transformers scales a row's vector to length 1. Raises UserError as `read_pooling`."""
+    """Returns whether sentence-transformers scales vectors to length 1. Raises UserError like `read_pooling`."""
     return "Normalize" in _sentence_modules(folder)
 
 
 def read_sentence_length(folder: str | Path) -> int | None:
-    """Returns how many tokens of a text sentence-transformers takes, special ones included; None if nothing tells."""
+    """Returns the maximum tokens of a text in sentence-transformers, including special ones; None if unspecified."""
     path = model_folder(folder) / "sentence_bert_config.json"
     values = json_files.read_json(path, dict) if path.exists() else {}
     if values.get("max_seq_length") is None:
@@ -174,12 +174,12 @@ def read_sentence_length(folder: str | Path) -> int | None:
 
 
 def _sentence_modules(folder: str | Path) -> list[str]:
-    """The kinds of the modules that sentence-transformers chains, which are those that we have."""
+    """Returns the kinds of the modules that sentence-transformers chains. Raises UserError for unsupported ones."""
     path, kinds = Path(folder) / "modules.json", []
     for module in json_files.read_json(path, list) if path.exists() else ():
         kind = str(module["type"]).rsplit(".", 1)[-1] if isinstance(module, dict) and "type" in module else module
         if kind not in _SENTENCE_MODULES:
-            refuse(f"{path}", kind, "no modules but " + ", ".join(_SENTENCE_MODULES))
+            refuse(f"{path}", kind, "only modules of " + ", ".join(_SENTENCE_MODULES))
         kinds.append(kind)
     return kinds
 
@@ -187,17 +187,17 @@ def _sentence_modules(folder: str | Path) -> list[str]:
 def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
     """Reads weights as parameters: nested dicts of float32 numpy arrays.
 
-    Takes files written by any version of transformers, of BertModel or any class around it: safetensors or, if there
-    are none, pickled by torch; whole or sharded; float32, float16 or bfloat16.
+    Reads files of any transformers version, of BertModel or any class that contains it: safetensors or, if there are
+    none, torch pickles; whole or sharded; float32, float16 or bfloat16.
 
     Args:
-      folder: of transformers or sentence-transformers.
-      like: the parameters wanted, or their shapes; see `bert_tensors.assemble`.
+      folder: a folder of transformers or sentence-transformers.
+      like: the wanted parameters, or their shapes; see `bert_tensors.assemble`.
     Returns:
-      the parameters, without the modules that the weights lack; and which these are.
+      the parameters without the modules that the weights lack, and the report of these modules.
     Raises:
-      UserError: a file that is missing or corrupt; a tensor that is missing, unknown, of another shape or
-        type; output embeddings that differ from the input's.
+      UserError: if a file is missing or corrupt, a tensor is missing, unknown, or has another shape or type, or output
+        embeddings differ from the input's.
     """
     folder = model_folder(folder)
     return assemble(canonical(read_tensors(folder), str(folder)), like, str(folder))
@@ -211,24 +211,24 @@ def save(
     labels: Sequence[str] | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes config.json and model.safetensors, which `from_pretrained` of transformers opens.
+    """Writes config.json and model.safetensors for `from_pretrained` of transformers.
 
-    Each file takes its name only once complete.
+    Each file appears under its name only when it is complete.
 
     Args:
-      folder: made if needed; other files in it, such as vocab.txt, are left alone.
-      params: of our class of that name; of `Bert` with its pooler for "BertModel".
+      folder: the folder; created if needed. Other files in it, such as vocab.txt, are kept.
+      params: the parameters of our class for `architecture`; for "BertModel", those of `Bert` with its pooler.
       config: its configuration.
       architecture: the class that opens it, one of `BertModel`, `BertForPreTraining`, `BertForMaskedLM`,
         `BertForSequenceClassification`, `BertForTokenClassification`, `BertForMultipleChoice`,
         `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
-      more: further keys of config.json.
+      more: additional keys of config.json.
     Raises:
-      UserError: an option that transformers' BERT does not have.
+      UserError: for an option that the BERT of transformers does not have.
     """
     if config.direction != "both":
-        refuse("config key model.direction", config.direction, "both, the only one of Hugging Face's BERT")
+        refuse("config key model.direction", config.direction, "both, the only direction of Hugging Face's BERT")
     tensors = disassemble(params)
     found = heads_of(params)
     assert found == _ARCHITECTURES[architecture], f"{architecture} with {found}"
@@ -242,10 +242,10 @@ def save(
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Returns all tensors of the weights' file or files, safetensors if there are both kinds.
+    """Returns all tensors of the weights, from safetensors files if they exist, otherwise from torch pickles.
 
     Raises:
-      UserError: no such file, or one that is damaged.
+      UserError: if there is no such file, or it is damaged.
     """
     readers: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
         WEIGHTS_FILE: _read_safetensors,
@@ -263,14 +263,14 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def write_tensors(folder: str | Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes model.safetensors into a folder, which is made if needed."""
+    """Writes model.safetensors into a folder, and creates the folder if needed."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with completed(Path(folder) / WEIGHTS_FILE) as temporary:
         save_file(dict(tensors), temporary, metadata={"format": "pt"})
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes a JSON file as transformers does, by sorted keys."""
+    """Writes a JSON file with sorted keys, like transformers."""
     with completed(path) as temporary:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The JSON files that go with published weights: how they are read, and the sizes that all of them give."""
+"""Reads the JSON files of published weights, and defines the sizes that all of them have."""
 
 import json
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ SIZES: dict[str, tuple[str, type]] = {
     "type_vocab_size": ("type_vocab_size", int),
 }
 
-_MAX_INT = 2**31 - 1  # of sizes and ids
+_MAX_INT = 2**31 - 1  # the maximum of sizes and ids
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """Returns what a file holds, a dict or a list as `kind` says. Raises UserError if it cannot be read or does not."""
+    """Returns the content of a JSON file, a dict or a list. Raises UserError if it is unreadable or of another kind."""
     fix = "download or export the file again"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -42,11 +42,11 @@ def fields(raw: Mapping[str, Any], keys: Mapping[str, tuple[str, type]], path: P
     """Returns the values of fields.
 
     Args:
-      raw: what the file holds.
-      keys: by the name of a field: its key in the file and its type; an int passes for a float.
-      path: of the file, for messages.
+      raw: the content of the file.
+      keys: the key in the file and the type of each field; an int is accepted for a float.
+      path: the path of the file, for messages.
     Raises:
-      UserError: a key that is missing, of another type, or too large.
+      UserError: if a key is missing, of another type, or too large.
     """
     for key, kind in keys.values():
         is_large = type(raw.get(key)) is int and abs(raw[key]) > _MAX_INT

@@ -1,4 +1,4 @@
-"""Folders of translation models for `MarianMTModel` of Hugging Face, as those of OPUS-MT, in and out, without torch.
+"""Reads and writes folders of Hugging Face's `MarianMTModel`, such as OPUS-MT models, without torch.
 
 >>> config = EncoderDecoderConfig(**marian.read_config("opus-mt-en-de"))
 >>> params = marian.load("opus-mt-en-de", shapes)  # of `EncoderDecoder(config).init`
@@ -19,7 +19,7 @@ from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 
 GENERATION_FILE = "generation_config.json"
-# Fields of EncoderDecoderConfig, as `json_files.SIZES` has them.
+# Fields of EncoderDecoderConfig, in the form of `json_files.SIZES`.
 _FIELDS: dict[str, tuple[str, type]] = {
     "hidden_size": ("d_model", int),
     "num_layers": ("encoder_layers", int),
@@ -38,7 +38,7 @@ _FIELDS: dict[str, tuple[str, type]] = {
     "tie_output": ("tie_word_embeddings", bool),
     "scale_embeddings": ("scale_embedding", bool),
 }
-# What all Marian models of transformers have, whatever their config.json says of the rest.
+# Values that all Marian models of transformers share. config.json does not record them.
 _ALL = {
     "norm": "post",
     "norm_eps": 1e-5,
@@ -47,7 +47,7 @@ _ALL = {
     "logits_bias": True,
     "key_size": 0,
 }
-# Keys that files leave out, and the only value of each that is built here.
+# Keys that files may omit, and their only supported values.
 _FIXED = {
     "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
@@ -57,25 +57,25 @@ _FIXED = {
     "static_position_embeddings": True,
     "is_encoder_decoder": True,
 }
-# Of the decoder, the keys that must say what the encoder's do.
+# Keys of the decoder that must have the same values as those of the encoder.
 _ALIKE = {"decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim": "encoder_ffn_dim"}
 
 
 class SpecialIds(NamedTuple):
-    """The ids of special tokens, under the names that vocabularies have them by."""
+    """The ids of special tokens, with the field names of vocabularies."""
 
     pad_id: int
-    bos_id: int  # what the decoder starts with
+    bos_id: int  # the decoder's first input
     eos_id: int
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
     """Returns the fields of EncoderDecoderConfig that config.json determines.
 
-    The others (dtype, initializer, scan_layers, remat, ...) are the user's choice.
+    The user chooses the others (dtype, initializer, scan_layers, remat, ...).
 
     Raises:
-      UserError: no readable config.json, a key missing, or a model that is not Marian's as built here.
+      UserError: if config.json is unreadable, a key is missing, or the model is not a supported Marian model.
     """
     path = Path(folder) / CONFIG_FILE
     raw = json_files.read_json(path, dict)
@@ -83,7 +83,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     for key, expected in {"model_type": "marian", **_FIXED}.items():
         if raw.get(key, expected) != expected:
             refuse(f"{path}: {key}", raw[key], repr(expected))
-    # Older files leave these out.
+    # Older files omit these keys.
     absent = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "activation_dropout": 0.0}
     raw = {**absent, **raw}
     if raw.get("decoder_vocab_size") is None:
@@ -91,22 +91,22 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     values = json_files.fields(raw, _FIELDS, path)
     for key, other in _ALIKE.items():
         if raw.get(key) != raw[other]:
-            refuse(f"{path}: {key}", raw.get(key, "no value"), f"{raw[other]}, which {other} is")
+            refuse(f"{path}: {key}", raw.get(key, "no value"), f"{raw[other]}, as in {other}")
     if values["activation"] not in ACTIVATIONS:
         refuse(f"{path}: activation_function", values["activation"], "one of " + ", ".join(ACTIVATIONS))
-    # Without tied output transformers has three tables, whatever it is told of sharing two.
+    # Without tied output, transformers has three tables, even if its config shares two of them.
     values["share_embeddings"] = values["share_embeddings"] and values["tie_output"]
     if values["share_embeddings"] and values["source_vocab_size"] != values["target_vocab_size"]:
-        expected = f"{values['source_vocab_size']}, the vocab_size, as embeddings are shared"
+        expected = f"{values['source_vocab_size']}, the vocab_size, because embeddings are shared"
         refuse(f"{path}: decoder_vocab_size", values["target_vocab_size"], expected)
     return {**values, **_ALL, "activation": ACTIVATIONS[values["activation"]]}
 
 
 def read_special_ids(folder: str | Path) -> SpecialIds:
-    """Returns the ids of padding, of what the decoder starts with, and of the end.
+    """Returns the ids of padding, of the decoder's first input, and of the end.
 
     Raises:
-      UserError: no readable config.json, or one of them missing.
+      UserError: if config.json is unreadable, or an id is missing.
     """
     keys = {"pad_id": "pad_token_id", "bos_id": "decoder_start_token_id", "eos_id": "eos_token_id"}
     path = Path(folder) / CONFIG_FILE
@@ -115,16 +115,16 @@ def read_special_ids(folder: str | Path) -> SpecialIds:
 
 
 def read_generation(folder: str | Path) -> dict[str, Any]:
-    """Returns generation_config.json; {} if there is none. Raises UserError if it cannot be read."""
+    """Returns generation_config.json; {} if there is none. Raises UserError if it is unreadable."""
     path = Path(folder) / GENERATION_FILE
     return json_files.read_json(path, dict) if path.exists() else {}
 
 
 def open_subwords(folder: str | Path) -> tuple[MarianSubwords, MarianSubwords]:
-    """Returns the vocabularies of source and target, which are those of the model in the same folder.
+    """Returns the vocabularies of source and target, checked against the model in the same folder.
 
     Raises:
-      UserError: as `read_subwords`; or they have more tokens than the model, or other special ones.
+      UserError: see `read_subwords`; also if they have more tokens than the model, or other special ids.
     """
     folder = Path(folder)
     sides, values, special = read_subwords(folder), read_config(folder), read_special_ids(folder)
@@ -136,22 +136,22 @@ def open_subwords(folder: str | Path) -> tuple[MarianSubwords, MarianSubwords]:
             )
     found = SpecialIds(sides[1].pad_id, sides[1].bos_id, sides[1].eos_id)
     if found != special:
-        refuse(f"{folder}: vocabulary of the target", f"{found}", f"{special}, which {CONFIG_FILE} says")
+        refuse(f"{folder}: vocabulary of the target", f"{found}", f"{special}, as in {CONFIG_FILE}")
     return sides
 
 
 def load(folder: str | Path, like: Mapping[str, Any]) -> dict[str, Any]:
     """Reads weights as parameters: nested dicts of float32 numpy arrays.
 
-    Takes files written by any version of transformers: safetensors or, if there are none, pickled by torch; whole or
-    sharded; float32, float16 or bfloat16; each table once or several times over; with positions or without.
+    Reads files of any transformers version: safetensors or, if there are none, torch pickles; whole or sharded;
+    float32, float16 or bfloat16; shared tables stored once or repeatedly; with or without positions.
 
     Args:
-      folder: of a MarianMTModel.
+      folder: the folder of a MarianMTModel.
       like: the parameters of `EncoderDecoder`, or their shapes.
     Raises:
-      UserError: a file that is missing or corrupt; a tensor that is missing, unknown, of another shape or type;
-        two different tensors of one parameter; positions that are not sinusoids.
+      UserError: if a file is missing or corrupt, a tensor is missing, unknown, or has another shape or type, two
+        tensors of one parameter differ, or positions are not sinusoids.
     """
     tensors = huggingface.read_tensors(Path(folder))
     return marian_tensors.assemble(
@@ -166,32 +166,31 @@ def save(
     special: SpecialIds,
     generation: Mapping[str, Any],
 ) -> None:
-    """Writes config.json, generation_config.json and model.safetensors, which `MarianMTModel.from_pretrained` opens.
+    """Writes config.json, generation_config.json and model.safetensors for `MarianMTModel.from_pretrained`.
 
-    Each file takes its name only once complete. Vocabularies of `MarianSubwords` write theirs by `save`.
+    Each file appears under its name only when it is complete. `MarianSubwords.save` writes the vocabularies.
 
     Args:
-      folder: made if needed; other files in it are left alone.
-      params: of `EncoderDecoder`.
+      folder: the folder; created if needed. Other files in it are kept.
+      params: the parameters of `EncoderDecoder`.
       config: its configuration.
-      special: the ids that generation needs; padding must be an id, and is never generated.
-      generation: how `generate` decodes, as generation_config.json has it in addition to these ids; the end is forced
-        only if it says so.
+      special: the ids that generation needs. Padding must have an id, and is never generated.
+      generation: additional keys of generation_config.json. The end token is forced only if they say so.
     Raises:
-      UserError: an option that Marian does not have.
+      UserError: for an option that Marian does not have.
     """
     for key, expected in _ALL.items():
-        # A bias that is not there is written as zeros.
+        # A missing bias is written as zeros.
         if key != "logits_bias" and getattr(config, key) != expected:
-            refuse(f"config key model.{key}", getattr(config, key), f"{expected}, the only one of Marian's")
+            refuse(f"config key model.{key}", getattr(config, key), f"{expected}, the only value of Marian")
     if (missing := special.pad_id + 1 - config.source_vocab_size) > 0:
-        # transformers has one id of padding, the target's, which the source's table has to have room for.
+        # transformers has a single padding id, that of the target. The source table must contain it.
         table = np.pad(np.asarray(params["source_embeddings"]), ((0, missing), (0, 0)))
         params = {**params, "source_embeddings": table}
         config = dataclasses.replace(config, source_vocab_size=len(table))
     tensors = marian_tensors.disassemble(params, config)
     huggingface.write_tensors(folder, tensors)
-    # MarianConfig forces an end token of its own where the file does not say that there is none.
+    # Without the key forced_eos_token_id, MarianConfig forces its default end token.
     forced = {"forced_eos_token_id": generation.get("forced_eos_token_id")}
     huggingface.write_json(Path(folder) / CONFIG_FILE, {**_config_json(config, special), **forced})
     values = {**_ids_json(special), "bad_words_ids": [[special.pad_id]], **generation}

@@ -1,8 +1,8 @@
-"""The vocabularies of a Marian folder: pieces of words by SentencePiece, and the ids of pieces by a JSON file.
+"""Reads and writes the vocabularies of a Marian folder: SentencePiece models, and JSON files with the ids of pieces.
 
-Each side has a SentencePiece model of its own; the ids are those of one `vocab.json` for both, or the target has a
-`target_vocab.json`. The same pieces and ids as `MarianTokenizer` of transformers gives, except that the names of
-special tokens are ordinary text here.
+Each side has its own SentencePiece model. Both use the ids of `vocab.json`, unless the target has a
+`target_vocab.json`. Pieces and ids equal those of `MarianTokenizer` of transformers, except that names of special
+tokens in a text are ordinary text.
 """
 
 import json
@@ -27,19 +27,23 @@ from bertjax.interop.json_files import read_json
 
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
 _JOINT_FILE, _TARGET_FILE, _CONFIG_FILE = "vocab.json", "target_vocab.json", "tokenizer_config.json"
-_FIX = "download the folder again, with all that belongs to its tokenizer"
+_FIX = "download the folder again, with all files of its tokenizer"
 
 Ids = Int32[np.ndarray, " tokens"]
 
 
 class MarianSubwords(Subwords):
-    """One side's vocabulary; the decoder starts with padding. Decoding gives " \u2047 " for an unknown piece.
+    """The vocabulary of one side. The decoder starts with padding. An unknown piece is decoded as " \u2047 ".
 
     A text may begin with the token of the language to translate into, such as `>>deu<<`.
     """
 
     def __init__(self, model: bytes, ids: dict[str, int], names: tuple[str, str], where: str) -> None:
-        """Takes what the two files hold, their names, and the folder for messages. Raises as `read_subwords`."""
+        """Initializes from the contents of the two files, their names, and the folder, which messages name.
+
+        Raises:
+          UserError: see `read_subwords`.
+        """
         _check_ids(ids, f"{where}/{names[1]}")
         self._arguments = (model, ids, names, where)
         self._processor, self._ids = sentencepiece_processor(model, f"{where}/{names[0]}"), ids
@@ -48,11 +52,11 @@ class MarianSubwords(Subwords):
         super().__init__(max(self._pieces) + 1, special, "sentencepiece")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Worker processes make the processor anew.
+        # Worker processes rebuild the processor, which cannot be pickled.
         return MarianSubwords, self._arguments
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, without special tokens but that of the language."""
+        """Returns the ids of each text, without special tokens except that of the language."""
         split = [_split_language(text) for text in texts]
         pieces = self._processor.encode([text for _, text in split], out_type=str)
         return [
@@ -61,7 +65,7 @@ class MarianSubwords(Subwords):
         ]
 
     def normalized(self, text: str) -> str:
-        """The text as decoding its ids would give it if none of its characters were unknown."""
+        """Returns the text that decoding of its ids would give if all its characters were known."""
         return sentencepiece_normalized(self._processor, text)
 
     def _text(self, ids: list[int]) -> str:
@@ -73,17 +77,18 @@ class MarianSubwords(Subwords):
         return model + json.dumps(ids, sort_keys=True).encode()
 
     def save(self, folder: Path) -> None:
-        """Writes the side's two files, and what tells transformers to read them; save both sides into one folder."""
+        """Writes the side's two files and the tokenizer config of transformers. Save both sides into one folder."""
         model, ids, (model_file, ids_file), _ = self._arguments
         separate = ids_file == _TARGET_FILE or (folder / _TARGET_FILE).exists()
         _write(folder, {model_file: model, ids_file: _json(ids), _CONFIG_FILE: _config(separate)})
 
 
 def save_sentencepiece(source: SentencePieceSubwords, target: SentencePieceSubwords, folder: Path) -> None:
-    """Writes what `transformers.MarianTokenizer` reads: both models, and the ids of their pieces.
+    """Writes the files of `transformers.MarianTokenizer`: both models, and the ids of their pieces.
 
-    Its ids are those of the vocabularies, except that it takes a text's beginning between >> and << as one token, and
-    pads sources by the target's id of padding, as both sides have one there. Their other special ids must be alike.
+    It gives the same ids as the vocabularies, with two exceptions. It reads `>>...<<` at the beginning of a text as one
+    token, and pads sources with the target's padding id, because it has only one. The other special ids of both sides
+    must be equal.
     """
     sides = (source.names(), target.names())
     names = {"eos_token": sides[0][source.eos_id], "pad_token": sides[0][source.pad_id]}
@@ -101,8 +106,8 @@ def read_subwords(folder: Path) -> tuple[MarianSubwords, MarianSubwords]:
     """Returns the vocabularies of source and target.
 
     Raises:
-      UserError: a file is missing or damaged, two pieces have one id, a special token is missing, or the package
-        `sentencepiece` is not there.
+      UserError: if a file is missing or damaged, two pieces have the same id, a special token is missing, or the
+        package `sentencepiece` is not installed.
     """
     target_file = _TARGET_FILE if (folder / _TARGET_FILE).exists() else _JOINT_FILE
     return _side(folder, "source.spm", _JOINT_FILE), _side(folder, "target.spm", target_file)
@@ -118,7 +123,7 @@ def _side(folder: Path, model_file: str, ids_file: str) -> MarianSubwords:
 
 
 def _split_language(text: str) -> tuple[list[str], str]:
-    """The token of the language at the start of a text, if there is one, and the rest.
+    """Splits off the language token at the start of a text, if there is one.
 
     >>> _split_language(">>deu<< A dog.")
     (['>>deu<<'], ' A dog.')
@@ -132,7 +137,7 @@ def _check_ids(ids: dict[str, Any], where: str) -> None:
     for piece, number in ids.items():
         if type(number) is not int or number < 0 or number in numbers:
             got = f"{shown(number)} for {shown(repr(piece))}"
-            raise UserError(where, got=got, expected="a number of its own for each piece, 0 or above", fix=_FIX)
+            raise UserError(where, got=got, expected="a different number of 0 or more for each piece", fix=_FIX)
         numbers.add(number)
     for piece in (_PAD, _END, _UNKNOWN):
         if piece not in ids:

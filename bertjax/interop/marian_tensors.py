@@ -1,4 +1,4 @@
-"""Our parameters of the encoder-decoder from, and to, tensors under the names of `MarianMTModel` of transformers."""
+"""Converts parameters of the encoder-decoder from and to tensors with the names of transformers' `MarianMTModel`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from bertjax.interop.bert_tensors import Slot, as_float32, refuse, take
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 
-# Within a layer of ours: the same of theirs.
+# Module of our layers: module of Marian's layers.
 _MODULES = {
     "attention": "self_attn",
     "attention_norm": "self_attn_layer_norm",
@@ -34,20 +34,20 @@ _TOP = {
     "output": _OUTPUT,
     "bias": _BIAS,
 }
-# Stored positions are sinusoids up to the rounding of float16.
+# Stored positions are sinusoids, up to rounding to float16.
 _ROUNDING = 1e-3
 
 
 def canonical(tensors: Mapping[str, np.ndarray], sizes: Mapping[str, Any], source: str) -> dict[str, np.ndarray]:
-    """Returns the tensors as float32, each once, under the name of the first module that has it; no positions.
+    """Returns the tensors as float32, each once, under the name of the first module that has it, without positions.
 
     Args:
-      tensors: as a file has them: tables that are one may be there once or several times over.
-      sizes: the fields of EncoderDecoderConfig that config.json gives.
+      tensors: the tensors of a file; shared tables may be stored once or repeatedly.
+      sizes: the fields of EncoderDecoderConfig that config.json determines.
       source: the file or folder, for messages.
     Raises:
-      UserError: numbers of another type than float32, float16 or bfloat16; two different tensors of one parameter;
-        positions that are not sinusoids.
+      UserError: if a type is not float32, float16 or bfloat16, two tensors of one parameter differ, or positions are
+        not sinusoids.
     """
     result: dict[str, np.ndarray] = {}
     same = _same(sizes)
@@ -58,10 +58,10 @@ def canonical(tensors: Mapping[str, np.ndarray], sizes: Mapping[str, Any], sourc
             continue
         name = same.get(original, original)
         if name in result and not np.array_equal(result[name], array):
-            refuse(f"{source}: {original}", "other values", f"the values of {name}, which is the same parameter here")
+            refuse(f"{source}: {original}", "other values", f"the values of {name}, the same parameter")
         result[name] = array
     if not sizes["share_embeddings"] and _SHARED in result:
-        # Two tables that began as one: some versions wrote that beside them, others in their place.
+        # Some versions also wrote the common initial table of both sides, others wrote only that.
         shared = result.pop(_SHARED)
         result = {_SOURCE: shared, _TARGET: shared, **result}
     if _BIAS in result:
@@ -70,14 +70,14 @@ def canonical(tensors: Mapping[str, np.ndarray], sizes: Mapping[str, Any], sourc
 
 
 def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Puts tensors together as parameters: nested dicts of numpy arrays.
+    """Converts tensors to parameters: nested dicts of numpy arrays.
 
     Args:
-      tensors: under `canonical` names; without a bias of the logits, which some lack, it is zero.
+      tensors: tensors with `canonical` names. Some files lack a bias of the logits, which is then zero.
       like: the parameters of `EncoderDecoder`, or their shapes.
       source: the file or folder, for messages.
     Raises:
-      UserError: a tensor is missing, of another shape than `like` says, or left over.
+      UserError: if a tensor is missing, unknown, or has another shape than in `like`.
     """
     slots, left = _slots(like), dict(tensors)
     if "bias" in slots:
@@ -86,21 +86,21 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
     if left:
         unknown = sorted(left)
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-        fix = "give a MarianMTModel, and the sizes that its config says"
-        raise UserError(f"{source}: tensors", got=got, expected="those of a MarianMTModel alone", fix=fix)
+        fix = "use a MarianMTModel whose config has the right sizes"
+        raise UserError(f"{source}: tensors", got=got, expected="only tensors of a MarianMTModel", fix=fix)
     return traverse_util.unflatten_dict(params, sep="/")
 
 
 def disassemble(params: Mapping[str, Any], config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
-    """Returns the float32 tensors of parameters, those that `MarianMTModel` has: the way back from `assemble`.
+    """Converts parameters to the float32 tensors of `MarianMTModel`, the inverse of `assemble`.
 
-    It always has a bias of the logits, and a table of its own for the output only if there are two more.
+    The tensors always include a bias of the logits, and an output table only if it differs from both embedding tables.
     """
     leaves, tensors = traverse_util.flatten_dict(dict(params), sep="/"), {}
     for path, slot in _slots(params).items():
         array = np.asarray(leaves[path], np.float32)
         for name, value in zip(slot.names, array if slot.stacked else [array], strict=True):
-            # File formats write the buffer as it lies, whatever the strides.
+            # File formats write the buffer in memory order and ignore strides.
             tensors[name] = np.ascontiguousarray(value.T if slot.transposed else value)
     if not config.tie_output and _SHARED in tensors:
         shared = tensors.pop(_SHARED)
@@ -110,7 +110,7 @@ def disassemble(params: Mapping[str, Any], config: EncoderDecoderConfig) -> dict
 
 
 def _same(sizes: Mapping[str, Any]) -> dict[str, str]:
-    """Other names of tables: the one that each is."""
+    """Returns the other names of shared tables, with the name of the stored one."""
     if sizes["share_embeddings"]:
         return dict.fromkeys((_SOURCE, _TARGET, _OUTPUT), _SHARED)
     return {_OUTPUT: _TARGET} if sizes["tie_output"] else {}
@@ -119,20 +119,20 @@ def _same(sizes: Mapping[str, Any]) -> dict[str, str]:
 def _check_positions(array: np.ndarray, sizes: Mapping[str, Any], what: str) -> None:
     expected = sinusoids(sizes["max_positions"], sizes["hidden_size"], sizes["sinusoid_layout"])
     if array.shape != expected.shape:
-        refuse(what, f"shape {array.shape}", f"shape {expected.shape}, as config.json says")
+        refuse(what, f"shape {array.shape}", f"shape {expected.shape}, as in config.json")
     if not np.allclose(array, expected, rtol=0, atol=_ROUNDING):
-        got = f"numbers up to {np.abs(array - expected).max():.2g} away from them"
+        got = f"numbers that differ by up to {np.abs(array - expected).max():.2g}"
         refuse(what, got, "sinusoids, all sines before all cosines")
 
 
 def _slots(params: Mapping[str, Any]) -> dict[str, Slot]:
-    """Returns the place of each parameter, by its path."""
+    """Returns the slot of each parameter, by its path."""
     flat = traverse_util.flatten_dict(dict(params), sep="/")
     return {path: _slot(path, leaf.shape) for path, leaf in flat.items()}
 
 
 def _slot(path: str, shape: tuple[int, ...]) -> Slot:
-    """Names a parameter as transformers does.
+    """Returns the transformers names of a parameter.
 
     >>> _slot("decoder/layers/cross_attention/query/kernel", (6, 512, 512)).names[0]
     'model.decoder.layers.0.encoder_attn.q_proj.weight'

@@ -1,5 +1,6 @@
-"""Checkpoints of PreSumm and of BertSum (`model_step_N.pt`), in, without torch and without running what they name; and
-folders of ours with the same tensors, in and out.
+"""Reads PreSumm and BertSum checkpoints (`model_step_N.pt`) without torch; reads and writes folders of such models.
+
+Nothing that a checkpoint names is executed.
 
 >>> values = presumm.describe("model_step_18000.pt")  # fields of BertConfig and of BertSumConfig
 >>> shapes = jax.eval_shape(init, jax.random.key(0), inputs, mask)["params"]  # of `BertSum.init`
@@ -26,7 +27,7 @@ from bertjax.models.bertsum import BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbsConfig
 from bertjax.models.embeddings import sinusoids
 
-# What their checkpoints hold beside tensors: the optimizers themselves, and the options of the command line.
+# Classes in these checkpoints other than tensors: optimizers, and the options of the command line.
 _INERT = (
     "argparse.Namespace",
     "collections.defaultdict",
@@ -36,43 +37,43 @@ _INERT = (
     "models.optimizers.MultipleOptimizer",
     *(f"torch.optim.{name}" for name in ("adam.Adam", "sgd.SGD", "adagrad.Adagrad", "adadelta.Adadelta")),
 )
-# What all BERTs in there have, and no checkpoint says: those of pytorch-pretrained-bert and pytorch-transformers.
+# Values that no checkpoint records; pytorch-pretrained-bert and pytorch-transformers fix them.
 _FIXED = {"norm_eps": 1e-12, "activation": "gelu", "norm": "post", "direction": "both"}
-# Fields of BertConfig that are the rows of a matrix, which has as many columns as the hidden size.
+# Fields of BertConfig that are the number of rows of a matrix with hidden-size columns.
 _TABLES = {
     "vocab_size": "bert.embeddings.word_embeddings.weight",
     "max_positions": "bert.embeddings.position_embeddings.weight",
     "type_vocab_size": "bert.embeddings.token_type_embeddings.weight",
     "intermediate_size": "bert.encoder.layer.0.intermediate.dense.weight",
 }
-# Constants: each layer's mask over what comes later, and sinusoids, which are stored in float32.
+# Constants: each layer's mask of later positions, and sinusoids, which are stored in float32.
 _MASK = re.compile(r"decoder\.transformer_layers\.\d+\.mask")
 _SINUSOIDS = re.compile(r"(ext_layer|decoder)\.pos_emb\.pe")
 _ROUNDING = 1e-3
-# What is on top of BERT: the class of ours, and the key of config.json with its options.
+# Heads on top of BERT: the name of our class, and the key of config.json with its options.
 _HEADS = {BertSumConfig: ("BertSum", "bertsum"), BertSumAbsConfig: ("BertSumAbs", "bertsum_abs")}
-_ROWS = "rows"  # among these options, what its rows are like
+_ROWS = "rows"  # the key of the row settings in these options
 
 
 class _Checkpoint(NamedTuple):
-    tensors: dict[str, np.ndarray]  # as `canonical` gives them
-    is_bertsums: bool  # or PreSumm's
-    options: Mapping[str, Any]  # of the command line
+    tensors: dict[str, np.ndarray]  # with `canonical` names
+    is_bertsums: bool  # False for PreSumm
+    options: Mapping[str, Any]  # of the command line of training
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Whether a path is that of a file that may be a checkpoint of theirs, by its name."""
+    """Returns whether a path is an existing .pt file."""
     return Path(path).suffix == ".pt" and Path(path).is_file()
 
 
 def describe(path: str | Path) -> dict[str, Any]:
     """Returns the fields of BertConfig, and of BertSumConfig or BertSumAbsConfig, that a checkpoint determines.
 
-    The number of heads stands in no checkpoint: it is what the code takes for the encoder that the options name, and is
-    left out where that cannot be. Published scorers of the kind "rnn" were trained with `rnn_compat`.
+    A checkpoint does not record the number of heads. It follows from the encoder that the options name, and is omitted
+    if it cannot be derived. Published scorers of the kind "rnn" were trained with `rnn_compat`.
 
     Raises:
-      UserError: as `load`.
+      UserError: see `load`.
     """
     tensors, _, options = _read(Path(path))
     rows = {}
@@ -86,13 +87,13 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def describe_rows(path: str | Path) -> dict[str, Any]:
-    """Returns what is known of the rows that a checkpoint, or a folder of `save`, was trained on.
+    """Returns the known settings of the rows that a checkpoint, or a folder of `save`, was trained on.
 
-    Fields of `ArticleRowsConfig`: `words`, which PreSumm's code parts by white space and BertSum's as BERT does; and
-    `interval_segments`, if the options of the command line say.
+    These are fields of `ArticleRowsConfig`: `words`, because PreSumm's code splits words at white space and BertSum's
+    code like BERT; and `interval_segments`, if the options of the command line record it.
 
     Raises:
-      UserError: as `load`; or no readable config.json.
+      UserError: see `load`; also if config.json is unreadable.
     """
     if not is_checkpoint(path):
         values = json_files.read_json(huggingface.model_folder(path) / huggingface.CONFIG_FILE, dict)
@@ -108,16 +109,16 @@ def describe_rows(path: str | Path) -> dict[str, Any]:
 
 
 def load(path: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
-    """Reads weights as parameters: nested dicts of float32 numpy arrays. The optimizer's state is left alone.
+    """Reads weights as parameters: nested dicts of float32 numpy arrays. Ignores the optimizer's state.
 
     Args:
-      path: of a checkpoint, extractive or abstractive; of both formats that torch has had.
-      like: the parameters wanted, or their shapes: of `BertSum`, `BertSumAbs`, or any model that has BERT as `bert`.
+      path: an extractive or abstractive checkpoint in either file format of torch.
+      like: the wanted parameters, or their shapes: of `BertSum`, `BertSumAbs`, or any model with a BERT named `bert`.
     Returns:
-      the parameters, without the modules that the checkpoint lacks; and which these are.
+      the parameters without the modules that the checkpoint lacks, and the report of these modules.
     Raises:
-      UserError: a file that is missing or damaged, or names what no such checkpoint has; a tensor that is missing,
-        unknown, of another shape or type; a scorer of another kind.
+      UserError: if the file is missing, damaged, or names a class that no such checkpoint has; if a tensor is missing,
+        unknown, or has another shape or type; or if the scorer is of another kind.
     """
     return assemble(_read(Path(path)).tensors, like, f"{path}")
 
@@ -129,29 +130,29 @@ def save(
     head: BertSumConfig | BertSumAbsConfig,
     rows: Mapping[str, Any],
 ) -> None:
-    """Writes config.json and model.safetensors: BERT as transformers has it, and what is on top as PreSumm names it.
+    """Writes config.json and model.safetensors, with transformers' names for BERT and PreSumm's names for its head.
 
-    `huggingface.load` reads all of it; `BertModel.from_pretrained` of transformers reads the encoder, and says what it
-    has no use for. Each file takes its name only once complete.
+    `huggingface.load` reads everything. `BertModel.from_pretrained` of transformers reads the encoder, and reports the
+    tensors that it ignores. Each file appears under its name only when it is complete.
 
     Args:
-      folder: made if needed; other files in it, such as vocab.txt, are left alone.
-      params: of `BertSum` or `BertSumAbs`.
+      folder: the folder; created if needed. Other files in it, such as vocab.txt, are kept.
+      params: the parameters of `BertSum` or `BertSumAbs`.
       config: the configuration of its BERT.
-      head: that of what is on top.
-      rows: what `describe_rows` is to tell of it.
+      head: the configuration of its head.
+      rows: the result of `describe_rows` for the folder.
     Raises:
-      UserError: an option that transformers' BERT does not have.
+      UserError: for an option that the BERT of transformers does not have.
     """
     architecture, key = _HEADS[type(head)]
     huggingface.save(folder, params, config, architecture, more={key: {**dataclasses.asdict(head), _ROWS: rows}})
 
 
 def read_head(folder: str | Path) -> dict[str, Any]:
-    """Returns the fields of BertSumConfig or BertSumAbsConfig that a folder of `save` has; none if it is another's.
+    """Returns the fields of BertSumConfig or BertSumAbsConfig in a folder of `save`; none for other folders.
 
     Raises:
-      UserError: no readable config.json, or a field missing or of another type.
+      UserError: if config.json is unreadable, or a field is missing or of another type.
     """
     path = huggingface.model_folder(folder) / huggingface.CONFIG_FILE
     values = json_files.read_json(path, dict)
@@ -180,9 +181,9 @@ def _read(path: Path) -> _Checkpoint:
 
 
 def _renamed(tensors: Mapping[str, Shaped[np.ndarray, "..."]], path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The tensors under the names that ours have, without constants.
+    """Renames tensors to our names, and drops constants.
 
-    BertSum calls `encoder` what PreSumm calls `ext_layer`.
+    BertSum names `encoder` what PreSumm names `ext_layer`.
     """
     result = {}
     for original, array in tensors.items():
@@ -200,23 +201,23 @@ def _check_sinusoids(array: Shaped[np.ndarray, "..."], what: str) -> None:
     _, length, size = array.shape
     difference = np.abs(array[0] - sinusoids(length, size, "interleaved")).max(initial=0)
     if not difference <= _ROUNDING:
-        refuse(what, f"numbers up to {difference:.2g} away from them", "sinusoids, sine and cosine in turns")
+        refuse(what, f"numbers that differ by up to {difference:.2g}", "sinusoids with sines and cosines interleaved")
 
 
 def _count(pattern: str, tensors: Mapping[str, Any]) -> int:
-    """How many layers there are."""
+    """Returns the number of layers."""
     return len({found[1] for name in tensors if (found := re.match(pattern, name))})
 
 
 def _num_heads(options: Mapping[str, Any], hidden_size: int, path: Path) -> dict[str, int]:
-    """BERT-Base and BERT-Large have heads of 64; "baseline" is an encoder of PreSumm's or BertSum's own."""
+    """Returns the heads: BERT-Base and BERT-Large have width 64; "baseline" is PreSumm's or BertSum's own encoder."""
     if _is(options, "encoder", "baseline"):
         return _heads(options, ("ext_heads",), "num_heads", path) if _is(options, "task", "ext") else {"num_heads": 8}
     return {} if hidden_size % 64 else {"num_heads": hidden_size // 64}
 
 
 def _is(options: Mapping[str, Any], key: str, value: str) -> bool:
-    # Of what comes from a file an array, too, may be compared.
+    # The value may be an array, whose comparison with a string is not a bool.
     return isinstance(options.get(key), str) and options[key] == value
 
 
@@ -239,7 +240,7 @@ def _decoder(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path
 
 
 def _layers(prefix: str, tensors: Mapping[str, np.ndarray], field: str) -> dict[str, int]:
-    """How many layers there are, and the size of their feed-forward networks."""
+    """Returns the number of layers, and the size of their feed-forward networks."""
     pattern = re.compile(rf"{prefix}\.\d+\.feed_forward\.w_1\.bias")
     inner = [array.size for name, array in tensors.items() if pattern.fullmatch(name)]
     count = _count(rf"{prefix}\.(\d+)\.", tensors)
@@ -247,7 +248,7 @@ def _layers(prefix: str, tensors: Mapping[str, np.ndarray], field: str) -> dict[
 
 
 def _heads(options: Mapping[str, Any], keys: Sequence[str], field: str, path: Path) -> dict[str, int]:
-    """What the options say under the first of the keys that they have: PreSumm's and BertSum's differ."""
+    """Returns the option with the first key that exists: PreSumm and BertSum have different keys."""
     key = next((key for key in keys if key in options), None)
     if key is None:
         return {}
@@ -261,5 +262,5 @@ def _no_bert(path: Path, got: str) -> UserError:
         f"{path}",
         got=got,
         expected="a checkpoint of PreSumm or BertSum: model, opt and optim, with BERT in the model",
-        fix="give a model_step_N.pt of theirs; other weights come as folders of transformers",
+        fix="use a model_step_N.pt file, or a transformers folder for other weights",
     )

@@ -1,4 +1,4 @@
-"""Writers of TensorFlow's checkpoint format that write anything, for the tests of its readers."""
+"""Writers of TensorFlow's checkpoint format, for the tests of its readers. They can also write damaged files."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def varint(value):
 
 
 def message(*fields):
-    """Encodes (number, value): an int as a varint, bytes as they are, a list as the fields of a message."""
+    """Encodes (number, value) pairs: an int as a varint, bytes unchanged, a list as the fields of a message."""
     content = b""
     for number, value in fields:
         if isinstance(value, int):
@@ -27,12 +27,12 @@ def message(*fields):
 
 
 def entries(items, restarts=b"\0\0\0\0\1\0\0\0"):
-    """The content of a block: no key shares anything with the one before it."""
+    """The content of a block whose keys share no prefixes."""
     return b"".join(b"\0" + varint(len(k)) + varint(len(v)) + k + v for k, v in items) + restarts
 
 
 def table(*blocks, compression=0):
-    """A table of blocks, each with its right checksum."""
+    """A table of blocks with correct checksums."""
     content = b""
 
     def add(block):
@@ -48,7 +48,7 @@ def table(*blocks, compression=0):
 
 
 def entry(array, offset=0, *more, dtype=1, shape=None, shard=0, checksum=None):
-    """BundleEntryProto of an array."""
+    """The BundleEntryProto of an array."""
     content = np.frombuffer(array.tobytes(), np.uint8)
     checksum = masked_checksum(content) if checksum is None else checksum
     axes = [(2, [(1, size)]) for size in (array.shape if shape is None else shape)]
@@ -60,7 +60,7 @@ HEADER = (b"", message((1, 1)))
 
 
 def write(prefix, items, data=b""):
-    """Writes a checkpoint of one data file, whose index has the items, sorted."""
+    """Writes a checkpoint of one data file, with the sorted items as its index."""
     prefix.with_name(f"{prefix.name}.index").write_bytes(table(entries(sorted(items))))
     prefix.with_name(f"{prefix.name}.data-00000-of-00001").write_bytes(data)
     return prefix

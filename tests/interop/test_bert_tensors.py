@@ -1,4 +1,4 @@
-"""The mapping between our parameters and transformers' tensors, by way of weights that transformers wrote."""
+"""The mapping between our parameters and transformers' tensors, tested with weights that transformers wrote."""
 
 import functools
 import re
@@ -35,7 +35,7 @@ def configured(**changes):
 
 @functools.cache
 def shapes(name, lstm_size=0, **changes):
-    """The parameters of one of our models, as shapes."""
+    """The shapes of the parameters of one of our models."""
     config, ids = configured(**changes), jnp.zeros((1, 1), jnp.int32)
     positions, options = (), {"deterministic": True}
     if name in ("pretraining", "masked_lm"):
@@ -55,7 +55,7 @@ def shapes(name, lstm_size=0, **changes):
 
 @pytest.fixture(scope="module")
 def tensors():
-    """Those of BertForPreTraining."""
+    """The tensors of BertForPreTraining."""
     return load_file(GOLDEN / "model.safetensors")
 
 
@@ -65,7 +65,7 @@ def params(tensors):
 
 
 def with_heads(tensors, *names):
-    """The encoder's tensors, and those of some heads."""
+    """The tensors of the encoder and of some heads."""
     rng = np.random.default_rng(0)
     sizes = {"classifier": CLASSES, "qa_outputs": 2}
     for head, size in sizes.items():
@@ -82,7 +82,7 @@ def assert_equal(tree, reference):
     jax.tree.map(np.testing.assert_array_equal, tree, reference)
 
 
-def test_every_parameter_comes_from_the_tensor_of_that_name(params, tensors):
+def test_every_parameter_equals_the_tensor_of_its_name(params, tensors):
     layers = params["bert"]["encoder"]["layers"]
     np.testing.assert_array_equal(
         layers["attention"]["value"]["kernel"][1],
@@ -104,7 +104,7 @@ def test_every_parameter_comes_from_the_tensor_of_that_name(params, tensors):
 @pytest.mark.parametrize(
     ("name", "head"), [("sequence", "classifier"), ("token", "classifier"), ("question", "qa_outputs")]
 )
-def test_heads_of_fine_tuning(tensors, name, head):
+def test_heads_of_fine_tuned_models(tensors, name, head):
     given = with_heads(tensors, "bert.pooler", head)
     params, report = bert_tensors.assemble(given, shapes(name), "here")
     np.testing.assert_array_equal(params[head]["kernel"], given[f"{head}.weight"].T)
@@ -125,7 +125,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_there_and_back(tensors, name):
+def test_round_trip(tensors, name):
     given, like = with_heads(tensors, *MODELS[name]), shapes(name)
     params, report = bert_tensors.assemble(given, like, "here")
     assert report == ((), ())
@@ -135,7 +135,7 @@ def test_there_and_back(tensors, name):
     assert all(array.flags.c_contiguous for array in back.values())
 
 
-# Module of ours: what the weights then have no tensor of.
+# Our module: tensors that the weights lack.
 @pytest.mark.parametrize(
     ("name", "lacking", "missing"),
     [
@@ -147,7 +147,7 @@ def test_there_and_back(tensors, name):
         ("bert", ("bert.pooler",), ("pooler",)),
     ],
 )
-def test_missing_modules_are_reported_and_left_out(tensors, name, lacking, missing):
+def test_missing_modules_are_reported_and_omitted(tensors, name, lacking, missing):
     given = with_heads(tensors, *(head for head in MODELS[name] if head not in lacking))
     params, report = bert_tensors.assemble(given, shapes(name), "here")
     assert report == (missing, ())
@@ -156,7 +156,7 @@ def test_missing_modules_are_reported_and_left_out(tensors, name, lacking, missi
     assert found == {path for path in wanted if not path.startswith(tuple(f"{module}/" for module in missing))}
 
 
-def test_what_a_model_does_without_is_reported(tensors):
+def test_unused_tensors_are_reported(tensors):
     given = with_heads(tensors, *HEADS)
     _, report = bert_tensors.assemble(given, shapes("bert_without_pooler"), "here")
     assert report.missing == ()
@@ -169,7 +169,7 @@ def test_an_lstm_is_always_missing_and_cannot_be_written(tensors):
     params, report = bert_tensors.assemble(with_heads(tensors), like, "here")
     assert report == (("classifier", "lstm"), ())
     params |= {name: jax.tree.map(lambda leaf: np.zeros(leaf.shape), like[name]) for name in report.missing}
-    message = r"model\.lstm_size: got 5 \(lstm/.*\); expected 0: their BERT has no LSTM"
+    message = r"model\.lstm_size: got 5 \(lstm/.*\); expected 0, as in transformers"
     with pytest.raises(UserError, match=message):
         bert_tensors.disassemble(params)
 
@@ -211,12 +211,12 @@ def break_extra_layer(tensors):
     [
         (
             break_missing,
-            r"here: .*layer\.1\.output\.dense\.bias: got no such tensor; expected shape \(36,\)\. Fix: give ",
+            r"here: .*layer\.1\.output\.dense\.bias: got no such tensor; expected shape \(36,\)\. Fix: use ",
         ),
         (break_half_a_head, r"bert\.pooler\.dense\.bias: got no such tensor"),
         (break_shape, r"layer\.0\.output\.dense\.weight: got \(36, 51\); expected shape \(36, 50\)"),
         (break_shape_of_a_head, r"cls\.seq_relationship\.bias: got \(3,\); expected shape \(2,\)"),
-        (break_unknown, r"here: tensors: got 1 unknown: crf\.transitions; expected .* Fix: give a BERT"),
+        (break_unknown, r"here: tensors: got 1 unknown: crf\.transitions; expected .* Fix: use a BERT"),
         (break_extra_layer, r"got 1 unknown: bert\.encoder\.layer\.2\.output\.dense\.bias"),
     ],
 )
@@ -227,7 +227,7 @@ def test_damaged_weights_are_user_errors(tensors, damage, message):
         bert_tensors.assemble(tensors, shapes("pretraining"), "here")
 
 
-def test_canonical_leaves_the_names_of_today_alone(tensors):
+def test_canonical_keeps_current_names(tensors):
     assert_equal(bert_tensors.canonical(tensors, "here"), tensors)
 
 
@@ -256,7 +256,7 @@ OLD_NAMES = (
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_any_mixture_of_names_and_order_gives_the_same(tensors, data):
+def test_mixed_old_and_new_names_in_any_order(tensors, data):
     renamed = {}
     for name in data.draw(st.permutations(sorted(tensors))):
         new = name
@@ -281,7 +281,7 @@ def test_half_precision_becomes_float32(tensors, dtype):
         ("pooler.dense.bias", lambda t: t + 1, r"got other values; expected the values of bert\.pooler\.dense\.bias"),
     ],
 )
-def test_what_is_not_one_parameter_is_refused(tensors, name, change, message):
+def test_conflicting_tensors_of_a_parameter_are_refused(tensors, name, change, message):
     source = {"cls.predictions.decoder.weight": WORDS}.get(name, f"bert.{name.removeprefix('bert.')}")
     with pytest.raises(UserError, match=rf"here: {re.escape(name)}: {message}"):
         bert_tensors.canonical({**tensors, name: change(tensors[source])}, "here")

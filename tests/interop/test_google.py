@@ -45,7 +45,7 @@ def write_config(folder, remove=(), **changes):
 
 
 def write_tensors(folder, **arrays):
-    """Writes a checkpoint of float32; "/" is written "__" here."""
+    """Writes a checkpoint of float32 tensors. "__" in a name stands for "/"."""
     items, data = [HEADER], b""
     for name, array in arrays.items():
         items.append((name.replace("__", "/").encode(), entry(array, len(data))))
@@ -81,7 +81,7 @@ def test_configs_that_are_refused(tmp_path, remove, changes, message):
         google.read_config(write_config(tmp_path, remove, **changes))
 
 
-def test_the_keys_of_the_chinese_config_do_no_harm(tmp_path):
+def test_additional_keys_of_the_chinese_config_are_ignored(tmp_path):
     extra = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token_transform"}
     assert google.read_config(write_config(tmp_path, hidden_dropout_prob=0, **extra))["dropout"] == 0
 
@@ -127,7 +127,7 @@ def test_find(tmp_path):
         ("encased", None),
     ],
 )
-def test_lowercase_is_told_by_the_folder_s_name(tmp_path, name, expected):
+def test_the_folder_name_determines_lowercase(tmp_path, name, expected):
     folder = tmp_path / name
     folder.mkdir()
     (folder / "bert_model.ckpt.index").touch()
@@ -157,7 +157,7 @@ def test_names_and_axes(tensors):
 
 
 @pytest.mark.slow
-def test_the_model_of_transformers_computes_what_tensorflow_did(tensors):
+def test_outputs_of_transformers_equal_those_of_tensorflow(tensors):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     expected = np.load(GOLDEN / "outputs.npz")
@@ -165,7 +165,7 @@ def test_the_model_of_transformers_computes_what_tensorflow_did(tensors):
     model = transformers.BertForPreTraining(config).eval()
     unloaded = model.load_state_dict({k: torch.tensor(v) for k, v in tensors.items()}, strict=False)
     assert not unloaded.unexpected_keys
-    # Both are second names.
+    # Both are second names of other tensors.
     assert sorted(unloaded.missing_keys) == ["cls.predictions.decoder.bias", "cls.predictions.decoder.weight"]
     with torch.no_grad():
         out = model(torch.tensor(expected["ids"]), token_type_ids=torch.tensor(expected["types"]))
@@ -184,7 +184,7 @@ def test_heads_of_fine_tuned_models(tmp_path):
     assert (google.count_classes(tmp_path), google.count_classes(GOLDEN)) == (3, 0)
 
 
-def test_the_state_of_optimizers_is_left_out(tmp_path):
+def test_optimizer_state_is_omitted(tmp_path):
     one = np.ones(2, np.float32)
     slots = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1")
     names = ["global_step", "beta1_power", "beta2_power", *(f"bert__pooler__dense__bias__{slot}" for slot in slots)]
@@ -205,7 +205,7 @@ def test_the_state_of_optimizers_is_left_out(tmp_path):
     ],
 )
 def test_unknown_tensors_are_named(tmp_path, name):
-    with pytest.raises(UserError, match=f"tensors: got 1 unknown: {name.replace('__', '/')}; expected those of BERT"):
+    with pytest.raises(UserError, match=f"tensors: got 1 unknown: {name.replace('__', '/')}; expected only tensors"):
         google.read_tensors(write_tensors(tmp_path, **{name: np.ones(1, np.float32)}))
 
 
@@ -230,5 +230,5 @@ def test_half_precision_becomes_float32(tmp_path):
 
 def test_a_folder_without_checkpoint(tmp_path):
     shutil.copy(GOLDEN / "vocab.txt", tmp_path)
-    with pytest.raises(UserError, match=r"got no checkpoint; expected bert_model.ckpt.index. Fix: give a folder of"):
+    with pytest.raises(UserError, match=r"got no checkpoint; expected bert_model.ckpt.index. Fix: use a google"):
         google.read_tensors(tmp_path)

@@ -97,7 +97,7 @@ def test_activations(tmp_path, hidden_act, activation):
     assert huggingface.read_config(write_config(tmp_path, hidden_act=hidden_act))["activation"] == activation
 
 
-def test_config_of_an_old_version_lacks_some_keys(tmp_path):
+def test_old_configs_lack_some_keys(tmp_path):
     folder = write_config(tmp_path, remove=("layer_norm_eps", "is_decoder", "tie_word_embeddings"))
     assert huggingface.read_config(folder) == huggingface.read_config(GOLDEN)
 
@@ -135,7 +135,7 @@ def test_no_such_folder(tmp_path):
 
 
 @pytest.mark.parametrize("config", [CONFIG, NO_NEXT_SENTENCE])
-def test_tree_is_that_of_the_model(config):
+def test_loaded_parameters_have_the_tree_of_the_model(config):
     params, report = huggingface.load(GOLDEN, shapes(config))
     assert report.missing == ()
     assert bool(report.unused) == (not config.next_sentence)
@@ -193,7 +193,7 @@ def test_bad_shard_index(tmp_path, weight_map):
         huggingface.load(tmp_path, SHAPES)
 
 
-def test_damaged_weights_are_told_with_their_folder(tmp_path, tensors):
+def test_errors_of_damaged_weights_name_the_folder(tmp_path, tensors):
     with pytest.raises(UserError, match=rf"{tmp_path}: tensors: got 1 unknown: crf\.transitions"):
         huggingface.load(write(tmp_path, {**tensors, "crf.transitions": np.zeros(2, np.float32)}), SHAPES)
     with pytest.raises(UserError, match=rf"{tmp_path}: crf\.tags: got int64; expected float32"):
@@ -203,10 +203,10 @@ def test_damaged_weights_are_told_with_their_folder(tmp_path, tensors):
 @settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_bytes_are_user_errors_or_harmless(tmp_path_factory, data):
-    """A truncated file never loads; a flipped byte either is found, or changes values alone."""
+    """A truncated file never loads. A flipped byte is either detected, or changes only values."""
     content = bytearray((GOLDEN / "model.safetensors").read_bytes())
     truncate = data.draw(st.booleans())
-    # The header, where the structure is, has some 4,000 of the 100,000 bytes.
+    # The header, which contains the structure, has about 4,000 of the 100,000 bytes.
     at = data.draw(st.one_of(st.integers(0, 4500), st.integers(0, len(content) - 1)))
     if truncate:
         del content[at:]
@@ -222,7 +222,7 @@ def test_damaged_bytes_are_user_errors_or_harmless(tmp_path_factory, data):
     assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
 
 
-def test_save_writes_what_transformers_would(tmp_path, tensors, params):
+def test_saved_files_equal_those_of_transformers(tmp_path, tensors, params):
     huggingface.save(tmp_path / "new" / "folder", params, CONFIG, "BertForPreTraining")
     folder = tmp_path / "new" / "folder"
     saved = load_file(folder / "model.safetensors")
@@ -253,7 +253,7 @@ def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidde
     assert huggingface.read_config(tmp_path)["activation"] == activation
 
 
-def test_a_failed_save_leaves_the_old_files_whole(tmp_path, params, monkeypatch):
+def test_a_failed_save_keeps_the_old_files(tmp_path, params, monkeypatch):
     huggingface.save(tmp_path, params, CONFIG, "BertForPreTraining")
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -323,11 +323,11 @@ def test_a_bare_model_is_written_without_prefix(tmp_path, params, tensors):
     assert_equal(huggingface.load(tmp_path, params["bert"])[0], params["bert"])
 
 
-def test_labels_are_none_where_there_are_none():
+def test_models_without_a_classifier_have_no_labels():
     assert huggingface.read_labels(GOLDEN) is None
 
 
-def test_labels_that_transformers_leaves_out(tmp_path):
+def test_default_labels_that_transformers_omits(tmp_path):
     assert huggingface.read_labels(write_config(tmp_path, architectures=["BertForSequenceClassification"])) == (
         "LABEL_0",
         "LABEL_1",
@@ -335,7 +335,7 @@ def test_labels_that_transformers_leaves_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("problem_type", "count", "tells_several"),
+    ("problem_type", "count", "is_multi_label"),
     [
         (None, 3, False),
         ("single_label_classification", 3, False),
@@ -345,9 +345,9 @@ def test_labels_that_transformers_leaves_out(tmp_path):
         ("regression", 3, True),
     ],
 )
-def test_several_classes_or_numbers_of_a_text(tmp_path, problem_type, count, tells_several):
+def test_multi_label_models_are_detected(tmp_path, problem_type, count, is_multi_label):
     values = {"problem_type": problem_type, "id2label": {str(n): f"LABEL_{n}" for n in range(count)}}
-    assert huggingface.tells_several(write_config(tmp_path, **values)) == tells_several
+    assert huggingface.is_multi_label(write_config(tmp_path, **values)) == is_multi_label
 
 
 @pytest.mark.parametrize("id2label", [{"1": "a"}, {"0": 3}, {}, ["a"], {"0": "a", "00": "b"}])
@@ -358,7 +358,7 @@ def test_bad_labels(tmp_path, id2label):
 
 @pytest.fixture
 def torch_reader(monkeypatch):
-    """Stands in for the reader of pickled weights: what it was asked to read, and tensors by file name."""
+    """Replaces the reader of pickled weights. Contains the files that it read, and tensors by file name."""
     read, files = [], {}
     module = types.ModuleType("bertjax.interop.formats.torch_pickle")
     module.read_tensors = lambda path: read.append(path.name) or files[path.name]
@@ -423,26 +423,26 @@ def test_length_of_sentence_transformers(tmp_path):
         huggingface.read_sentence_length(tmp_path)
 
 
-def test_pooling_by_one_name(tmp_path):
+def test_pooling_written_as_a_name(tmp_path):
     assert huggingface.read_pooling(write_pooling(tmp_path, pooling_mode="mean", include_prompt=True)) == "mean"
 
 
-def test_a_folder_of_transformers_says_nothing_of_pooling():
+def test_a_transformers_folder_has_no_pooling():
     assert huggingface.read_pooling(GOLDEN) is None
 
 
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ({"modes": ("lasttoken",)}, "got pooling_mode_lasttoken; expected one way to pool of cls, mean, max. Fix: "),
-        ({"modes": ("cls_token", "max_tokens")}, "got cls and max; expected one way"),
-        ({"modes": ("mean_tokens",), "modules": ("Transformer", "Pooling", "Dense")}, "got Dense; expected no modules"),
-        ({"modes": (), "pooling_mode": "weightedmean"}, "got weightedmean; expected one way"),
-        ({"modes": (), "pooling_mode": ["mean", "cls"]}, "got mean and cls; expected one way"),
-        ({"modes": ()}, "got no way; expected one way"),
+        ({"modes": ("lasttoken",)}, "got pooling_mode_lasttoken; expected one pooling of cls, mean, max. Fix: "),
+        ({"modes": ("cls_token", "max_tokens")}, "got cls and max; expected one pooling"),
+        ({"modes": ("mean_tokens",), "modules": ("Transformer", "Pooling", "Dense")}, "got Dense; expected only"),
+        ({"modes": (), "pooling_mode": "weightedmean"}, "got weightedmean; expected one pooling"),
+        ({"modes": (), "pooling_mode": ["mean", "cls"]}, "got mean and cls; expected one pooling"),
+        ({"modes": ()}, "got none; expected one pooling"),
     ],
 )
-def test_other_ways_to_pool_are_refused(tmp_path, written, message):
+def test_unsupported_poolings_are_refused(tmp_path, written, message):
     write_pooling(tmp_path, *written.pop("modes"), **written)
     with pytest.raises(UserError, match=message):
         huggingface.read_pooling(tmp_path)

@@ -21,7 +21,7 @@ from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 
 CHOICES = {"scan_layers": True}
-# As OPUS-MT's files have it, down to keys that mean nothing here.
+# The config of an OPUS-MT model, including keys that have no effect here.
 RAW = {
     "model_type": "marian",
     "architectures": ["MarianMTModel"],
@@ -96,13 +96,13 @@ def assert_equal(tree, reference):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A small model of shared embeddings."""
+    """The folder of a small model with shared embeddings."""
     marian.save(tmp_path, random_params(make_config()), make_config(), SPECIAL, {})
     return tmp_path
 
 
 def rewrite(folder, change):
-    """Changes the tensors of a folder; `change` gets and returns them by name."""
+    """Changes the tensors of a folder. `change` maps tensors by name to new ones."""
     tensors = load_file(folder / "model.safetensors")
     save_file(change(tensors), folder / "model.safetensors")
     return folder
@@ -171,12 +171,12 @@ def test_special_ids(tmp_path):
         ({"static_position_embeddings": False}, "static_position_embeddings: got False"),
         (
             {"decoder_attention_heads": 4},
-            "decoder_attention_heads: got 4; expected 2, which encoder_attention_heads is",
+            "decoder_attention_heads: got 4; expected 2, as in encoder_attention_heads",
         ),
-        ({"decoder_ffn_dim": 11}, "decoder_ffn_dim: got 11; expected 10, which encoder_ffn_dim is"),
+        ({"decoder_ffn_dim": 11}, "decoder_ffn_dim: got 11; expected 10, as in encoder_ffn_dim"),
         (
             {"decoder_vocab_size": 14},
-            "decoder_vocab_size: got 14; expected 13, the vocab_size, as embeddings are shared",
+            "decoder_vocab_size: got 14; expected 13, the vocab_size, because embeddings are shared",
         ),
         ({"remove": ("d_model",)}, "d_model: got no value; expected a value of type int"),
         ({"scale_embedding": 1}, "scale_embedding: got 1; expected a value of type bool"),
@@ -195,7 +195,7 @@ def test_unreadable_config(tmp_path, content):
 
 
 @pytest.mark.parametrize(("share", "tie"), LAYOUTS)
-def test_what_is_saved_is_what_is_loaded(tmp_path, share, tie):
+def test_saved_parameters_are_loaded_unchanged(tmp_path, share, tie):
     config = make_config(share, tie)
     params = random_params(config)
     marian.save(tmp_path, params, config, SPECIAL, {})
@@ -207,7 +207,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, share, tie):
     values = marian.read_config(tmp_path)
     again = build(EncoderDecoderConfig, {**values, **CHOICES}, "model")
     assert marian.read_special_ids(tmp_path) == SPECIAL
-    # Untied output and a shared table are three tables there.
+    # In transformers, untied output and a shared table are three tables.
     assert dataclasses.replace(again, share_embeddings=share) == config
     loaded = marian.load(tmp_path, shapes(again))
     if share and not tie:
@@ -217,7 +217,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, share, tie):
     assert_equal(loaded, params)
 
 
-def test_the_table_of_the_source_has_room_for_the_padding_of_the_target(tmp_path):
+def test_the_source_table_contains_the_padding_id_of_the_target(tmp_path):
     config = make_config(share=False)
     special = SPECIAL._replace(pad_id=14)
     params = random_params(config)
@@ -253,7 +253,7 @@ def test_without_bias_zeros_are_written_and_read(tmp_path):
     assert loaded["bias"].shape == (13,) and not loaded["bias"].any()
 
 
-def test_tables_may_be_there_several_times_and_positions_too(folder):
+def test_repeated_tables_and_positions_are_accepted(folder):
     def old(tensors):
         table = tensors["model.shared.weight"]
         names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
@@ -277,7 +277,7 @@ def test_one_table_under_another_name(folder):
 
 @pytest.mark.parametrize("others", [True, False])
 def test_a_shared_table_with_an_untied_output(tmp_path, others):
-    """As version 4 of transformers wrote it (the shared one alone) and version 5 (all)."""
+    """Version 4 of transformers wrote only the shared table, version 5 all of them."""
     config = make_config(True, False)
     params = random_params(config)
     marian.save(tmp_path, params, config, SPECIAL, {})
@@ -322,8 +322,8 @@ FC1 = "model.encoder.layers.1.fc1.weight"
     ("change", "message"),
     [
         (lambda t: {k: v for k, v in t.items() if k != FC1}, f"{FC1}: got no such tensor; expected shape (10, 8)."),
-        (lambda t: {**t, FC1: t[FC1].T.copy()}, f"{FC1}: got (8, 10); expected shape (10, 8). Fix: give a complete"),
-        (lambda t: {**t, "a.b": t[FC1]}, "tensors: got 1 unknown: a.b; expected those of a MarianMTModel alone. Fix:"),
+        (lambda t: {**t, FC1: t[FC1].T.copy()}, f"{FC1}: got (8, 10); expected shape (10, 8). Fix: use a complete"),
+        (lambda t: {**t, "a.b": t[FC1]}, "tensors: got 1 unknown: a.b; expected only tensors of a MarianMTModel. Fix:"),
         (lambda t: {**t, FC1: t[FC1].astype(int)}, f"{FC1}: got int64; expected float32, float16 or bfloat16"),
         (
             lambda t: {**t, "lm_head.weight": t["model.shared.weight"] + 1},
@@ -331,11 +331,11 @@ FC1 = "model.encoder.layers.1.fc1.weight"
         ),
         (
             lambda t: {**t, "model.encoder.embed_positions.weight": np.ones((9, 8), np.float32)},
-            "away from them; expected sinusoids, all sines before all cosines. Fix: use a model",
+            "expected sinusoids, all sines before all cosines. Fix: use a model",
         ),
         (
             lambda t: {**t, "model.decoder.embed_positions.weight": np.ones((8, 8), np.float32)},
-            "embed_positions.weight: got shape (8, 8); expected shape (9, 8), as config.json says",
+            "embed_positions.weight: got shape (8, 8); expected shape (9, 8), as in config.json",
         ),
     ],
 )
@@ -362,7 +362,7 @@ def test_without_weights(tmp_path):
 )
 def test_options_that_marian_lacks_are_not_written(tmp_path, key, value, expected):
     config = make_config(**{key: value})
-    with pytest.raises(UserError, match=f"model.{key}: got {value}; expected {expected}, the only one of Marian's"):
+    with pytest.raises(UserError, match=f"model.{key}: got {value}; expected {expected}, the only value of Marian"):
         marian.save(tmp_path / "new", random_params(config), config, SPECIAL, {})
     assert not (tmp_path / "new").exists()
 
@@ -385,7 +385,7 @@ def pieces_of(model):
 
 
 def write_vocabularies(folder, separate=False):
-    """As OPUS has them: ids are not those of SentencePiece; the end is first and the padding last."""
+    """Writes vocabularies like OPUS: ids differ from SentencePiece's; the end is first and the padding last."""
     models = {"source.spm": train_sentencepiece(36), "target.spm": train_sentencepiece(37)}
     for name, model in models.items():
         (folder / name).write_bytes(model)
@@ -420,7 +420,7 @@ def source(tmp_path_factory):
     return marian_subwords.read_subwords(write_vocabularies(tmp_path_factory.mktemp("vocabularies")))[0]
 
 
-def test_special_tokens_count_for_nothing_in_decoding(source):
+def test_decoding_ignores_special_tokens(source):
     (ids,) = source.encode_batch(["A dog runs"])
     padded = np.concatenate([[source.pad_id], ids, [source.eos_id, source.pad_id]]).astype(np.int32)
     assert source.decode(padded) == "A dog runs"
@@ -428,12 +428,12 @@ def test_special_tokens_count_for_nothing_in_decoding(source):
     assert source.decode(np.array([source.unk_id], np.int32)) == "\u2047"
 
 
-def test_special_names_in_text_are_text(source):
+def test_names_of_special_tokens_in_a_text_are_text(source):
     (ids,) = source.encode_batch(["a </s> dog <pad>"])
     assert not {source.eos_id, source.pad_id} & set(ids.tolist())
 
 
-def test_the_language_to_translate_into(source):
+def test_the_target_language_token(source):
     plain, marked, unknown, late = source.encode_batch(["A dog", ">>deu<< A dog", ">>xyz<< A dog", "A >>deu<<"])
     assert marked.tolist() == [source.vocab_size - 2, *plain]
     assert unknown.tolist() == [source.unk_id, *plain]
@@ -479,13 +479,13 @@ def broken(name, content):
             r"target\.spm: got an invalid SentencePiece model .*Fix: copy",
         ),
         (broken("vocab.json", b"[]"), r"vocab\.json: got list; expected a JSON object"),
-        (broken("vocab.json", b'{"a": 1, "b": 1}'), r"vocab\.json: got 1 for 'b'; expected a number of its own"),
-        (broken("vocab.json", b'{"a": -1}'), "got -1 for 'a'; expected a number of its own for each piece, 0 or above"),
+        (broken("vocab.json", b'{"a": 1, "b": 1}'), r"vocab\.json: got 1 for 'b'; expected a different number"),
+        (broken("vocab.json", b'{"a": -1}'), "got -1 for 'a'; expected a different number of 0 or more for each piece"),
         (broken("vocab.json", b'{"a": true}'), "got True for 'a'"),
         (broken("vocab.json", b'{"</s>": 0, "<unk>": 1}'), "got no <pad>; expected <pad>, </s> and <unk> among"),
     ],
 )
-def test_damaged_vocabularies_are_told(tmp_path, damage, message):
+def test_damaged_vocabularies_are_reported(tmp_path, damage, message):
     damage(write_vocabularies(tmp_path))
     with pytest.raises(UserError, match=message):
         marian_subwords.read_subwords(tmp_path)
@@ -506,11 +506,11 @@ def test_vocabularies_of_another_model_are_refused(tmp_path):
     assert source.vocab_size == target.vocab_size == size
     with pytest.raises(UserError, match=rf"of the source: got {size} tokens; expected at most the model's 13"):
         marian.open_subwords(write_config(tmp_path, **ids))
-    with pytest.raises(UserError, match=r"of the target: got SpecialIds.*which config.json says"):
+    with pytest.raises(UserError, match=r"of the target: got SpecialIds.*as in config.json"):
         marian.open_subwords(write_config(tmp_path, vocab_size=size))
 
 
-def test_ids_that_all_differ_come_back(tmp_path):
+def test_distinct_ids_are_encoded_and_decoded(tmp_path):
     special = marian.SpecialIds(pad_id=12, bos_id=11, eos_id=0)
     marian.save(tmp_path, random_params(make_config()), make_config(), special, {})
     assert marian.read_special_ids(tmp_path) == special

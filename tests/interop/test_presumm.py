@@ -1,4 +1,4 @@
-"""Checkpoints of PreSumm and BertSum: the golden ones, which their own code wrote, and ones made by hand of those."""
+"""PreSumm and BertSum checkpoints: golden ones written by their own code, and ones that are made by hand from these."""
 
 import functools
 import json
@@ -47,7 +47,7 @@ DESCRIBED = {
 
 @functools.cache
 def tensors(scorer):
-    """What their code saved of a model."""
+    """The tensors of a golden model."""
     return torch_pickle.read(GOLDEN / f"{scorer}.pt", presumm._INERT)["model"]
 
 
@@ -57,7 +57,7 @@ def options(**values):
 
 
 def write(folder, model, opt=b"N", optim=b"N"):
-    """Saves tensors as a trainer does; `opt` and `optim` are opcodes."""
+    """Saves tensors like a PreSumm trainer; `opt` and `optim` are opcodes."""
     entries = {f"data/{i}": np.ascontiguousarray(array).tobytes() for i, array in enumerate(model.values())}
     pickled = b"\x80\x02}(" + text("model") + b"}("
     for i, (key, array) in enumerate(model.items()):
@@ -70,7 +70,7 @@ def write(folder, model, opt=b"N", optim=b"N"):
 
 
 def like(scorer, **changes):
-    """The shapes of the model that a golden file is of, and those changed."""
+    """The shapes of the model of a golden file, with changes."""
     values = {**ABSENT, **presumm.describe(GOLDEN / f"{scorer}.pt"), **CHOICES, **changes}
     return shapes(BertSum(*build_all((BertConfig, BertSumConfig), values, "model")))
 
@@ -80,7 +80,7 @@ def equal(tree, other):
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
-def test_what_a_checkpoint_says(scorer):
+def test_description_of_a_checkpoint(scorer):
     assert presumm.describe(GOLDEN / f"{scorer}.pt") == {
         **FIXED,
         "scorer": scorer,
@@ -98,24 +98,24 @@ def test_what_a_checkpoint_says(scorer):
         ("classifier", b"N", {"words": "bert"}),
     ],
 )
-def test_what_rows_a_checkpoint_has_seen(tmp_path, scorer, opt, expected):
-    """PreSumm's code parts words by white space, BertSum's, whose scorer is called `encoder`, as BERT does."""
+def test_row_settings_of_a_checkpoint(tmp_path, scorer, opt, expected):
+    """PreSumm's code splits words at white space. BertSum's code, whose scorer is named `encoder`, splits like BERT."""
     assert presumm.describe_rows(write(tmp_path, tensors(scorer), opt)) == expected
 
 
-def test_what_rows_an_encoder_alone_has_seen(tmp_path):
+def test_row_settings_of_an_encoder_without_head(tmp_path):
     bert = {key: array for key, array in tensors("transformer").items() if key.startswith("bert.")}
     assert presumm.describe_rows(write(tmp_path, bert)) == {}
 
 
 @pytest.mark.parametrize("values", [{}, {"bertsum": []}, {"bertsum": {}}, {"bertsum": {"rows": "x"}}])
-def test_folders_that_tell_nothing_of_rows(tmp_path, values):
+def test_folders_without_row_settings(tmp_path, values):
     (tmp_path / "config.json").write_text(json.dumps(values))
     assert presumm.describe_rows(tmp_path) == {}
 
 
-def test_each_tensor_comes_to_its_place():
-    """Names that only differ by a number or a direction are not mixed up."""
+def test_each_tensor_becomes_the_right_parameter():
+    """Names that differ only by a number or a direction are not confused."""
     _, params = read(GOLDEN / "transformer.pt")
     theirs = tensors("transformer")
     for layer in range(2):
@@ -135,12 +135,12 @@ def test_each_tensor_comes_to_its_place():
         np.testing.assert_array_equal(ours["cell_norm"]["scale"], tensors("rnn")[f"{prefix}.ln_ho.weight"])
 
 
-def test_what_is_left_is_told():
+def test_unused_tensors_of_a_scorer_are_reported():
     _, report = presumm.load(GOLDEN / "transformer.pt", like("transformer"))
     assert report == ((), ("bert.pooler.dense.bias", "bert.pooler.dense.weight"))
 
 
-def test_files_made_by_hand_are_as_theirs(tmp_path):
+def test_files_made_by_hand_equal_golden_files(tmp_path):
     path = write(tmp_path, tensors("transformer"), options(ext_heads=4))
     assert presumm.describe(path) == presumm.describe(GOLDEN / "transformer.pt")
     equal(presumm.load(path, like("transformer")), presumm.load(GOLDEN / "transformer.pt", like("transformer")))
@@ -158,7 +158,7 @@ def test_files_made_by_hand_are_as_theirs(tmp_path):
         (plain({"heads": 3}), {}),
     ],
 )
-def test_what_options_say(tmp_path, opt, expected):
+def test_options_that_determine_heads(tmp_path, opt, expected):
     found = presumm.describe(write(tmp_path, tensors("transformer"), opt))
     assert {key: value for key, value in found.items() if key.endswith("heads")} == expected
 
@@ -179,20 +179,20 @@ def test_options_of_another_type(tmp_path, opt, got):
         presumm.describe(write(tmp_path, model, opt))
 
 
-def test_heads_of_64_as_in_published_models(tmp_path):
+def test_heads_have_width_64_as_in_published_models(tmp_path):
     model = {
         key: np.zeros((128, 128), np.float32) if array.ndim == 2 else array for key, array in tensors("rnn").items()
     }
     assert presumm.describe(write(tmp_path, model))["num_heads"] == 2
 
 
-def test_a_scorer_of_another_kind():
+def test_a_mismatch_of_scorers():
     for scorer in SCORERS:
         other = like("rnn" if scorer != "rnn" else "transformer", num_layers=1)
         with pytest.raises(UserError) as error:
             presumm.load(GOLDEN / f"{scorer}.pt", other)
         wanted = "rnn" if scorer != "rnn" else "transformer"
-        message = f"{scorer}.pt: scorer: got {scorer}; expected {wanted}, which model.scorer is. Fix: set --config"
+        message = f"{scorer}.pt: scorer: got {scorer}; expected {wanted}, as in model.scorer. Fix: set --config"
         assert message in str(error.value)
 
 
@@ -233,7 +233,7 @@ def without(key):
         ),
         (
             {**tensors("transformer"), "ext_layer.pos_emb.pe": np.zeros((1, 16, 12), np.float32)},
-            "ext_layer.pos_emb.pe: got numbers up to 1 away from them; expected sinusoids",
+            "ext_layer.pos_emb.pe: got numbers that differ by up to 1; expected sinusoids",
         ),
         (
             {**tensors("transformer"), "ext_layer.pos_emb.pe": np.zeros((16, 12), np.float32)},
@@ -245,11 +245,11 @@ def without(key):
         ),
         (
             {**tensors("transformer"), "ext_layer.pos_emb.pe": np.full((1, 16, 12), np.nan, np.float32)},
-            "ext_layer.pos_emb.pe: got numbers up to nan away from them",
+            "ext_layer.pos_emb.pe: got numbers that differ by up to nan",
         ),
     ],
 )
-def test_tensors_that_are_wrong(tmp_path, model, message):
+def test_damaged_tensors(tmp_path, model, message):
     with pytest.raises(UserError, match=message):
         presumm.load(write(tmp_path, model), like("transformer"))
 
@@ -257,7 +257,7 @@ def test_tensors_that_are_wrong(tmp_path, model, message):
 @pytest.mark.parametrize(
     "key", ["bert.model.embeddings.word_embeddings.weight", "bert.model.encoder.layer.0.intermediate.dense.weight"]
 )
-def test_what_has_no_bert_is_not_described(tmp_path, key):
+def test_a_checkpoint_without_bert_is_refused(tmp_path, key):
     message = rf"got no matrix {key.replace('model.', '')}; expected a checkpoint of PreSumm or BertSum"
     for model in (without(key), {**without(key), key: np.zeros(5, np.float32)}):
         with pytest.raises(UserError, match=message):
@@ -278,7 +278,7 @@ def test_other_files_of_torch(tmp_path, pickled, got):
         presumm.describe(write_zip(tmp_path, pickled))
 
 
-def test_abstractive_models_give_their_encoder(tmp_path):
+def test_the_encoder_of_an_abstractive_model_is_loaded(tmp_path):
     decoder = {
         "decoder.embeddings.weight": np.zeros((37, 12), np.float32),
         "decoder.pos_emb.pe": sinusoids(20, 12, "interleaved")[None],
@@ -296,7 +296,7 @@ def test_abstractive_models_give_their_encoder(tmp_path):
 
 
 def abstractive(path):
-    """A fresh model of one decoder layer, with the encoder of a golden file."""
+    """A random model with one decoder layer, and the encoder of a golden file."""
     values = {**presumm.describe(path), **CHOICES, "decoder_layers": 1, "decoder_heads": 2, "decoder_intermediate": 5}
     keys = [*BertConfig.__dataclass_fields__, *BertSumAbsConfig.__dataclass_fields__]
     values = {**values, "decoder_dropout": 0.0}
@@ -307,7 +307,7 @@ def abstractive(path):
 
 
 def test_an_abstractive_model_starts_from_an_extractive_one(caplog):
-    """BERTSUMEXTABS takes the encoder alone."""
+    """BertSumExtAbs uses only the encoder."""
     _, params = abstractive(GOLDEN / "rnn.pt")
     started = pretrained.warm_start(params, GOLDEN / "rnn.pt")
     told = [message.split(" has no weights of ")[1].split(" ")[0] for message in caplog.messages]
@@ -330,7 +330,7 @@ def test_a_decoder_of_another_size(tmp_path):
         presumm.load(path, params)
 
 
-def test_a_plain_bert_from_a_summarizer():
+def test_bert_is_loaded_from_a_summarizer():
     config = with_positions(40)[0].config
     ids = np.zeros((1, 1), np.int32)
     init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
@@ -342,8 +342,8 @@ def test_a_plain_bert_from_a_summarizer():
 
 @pytest.mark.parametrize("place", ["model", "opt", "optim"])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_runs(tmp_path, attack, place, extension):
-    """In the place of the model, among the options, and deep in an optimizer."""
+def test_no_code_is_executed(tmp_path, attack, place, extension):
+    """The attacks are placed in the model, among the options, and deep in an optimizer."""
     make, named = ATTACKS[attack]
     canary = tmp_path / "canary"
     code = re.sub(rb"^\x80[\x02\x04](\x95.{8})?", b"", make(str(canary)), flags=re.DOTALL)[:-1]
@@ -357,8 +357,8 @@ def test_nothing_runs(tmp_path, attack, place, extension):
     assert not canary.exists()
 
 
-def test_their_classes_are_never_looked_up(tmp_path):
-    """Not even what is tolerated: an optimizer with state by parameter, made by a call or filled with anything."""
+def test_named_classes_are_never_imported(tmp_path):
+    """This includes allowed classes: an optimizer with state by parameter, made by a call or with any contents."""
     state = (
         name("collections.defaultdict") + name("__builtin__.dict") + b"\x85R(" + tensor() + plain({"step": 1}) + b"u"
     )
@@ -370,12 +370,12 @@ def test_their_classes_are_never_looked_up(tmp_path):
     assert not {"torch", "models", "models.optimizers"} & (set(sys.modules) - before)
     assert (found["opt"].name, found["opt"].attributes) == ("argparse.Namespace", {"a": [1]})
     assert found["optim"].attributes["optimizer"].attributes["state"].attributes == {}
-    with pytest.raises(UserError, match=r"got argparse.Namespace; expected no names but"):
+    with pytest.raises(UserError, match=r"got argparse.Namespace; expected only the names"):
         torch_pickle.read(path)
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
-def test_there_and_back(tmp_path, scorer):
+def test_round_trip(tmp_path, scorer):
     model, params = read(GOLDEN / f"{scorer}.pt")
     presumm.save(tmp_path, params, model.config, model.head, {"words": "spaces", "interval_segments": False})
     loaded, report = huggingface.load(tmp_path, shapes(model))
@@ -386,16 +386,16 @@ def test_there_and_back(tmp_path, scorer):
         key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")
     }
     config = json.loads((tmp_path / "config.json").read_text())
-    del config["bertsum"]["sentence_pooling"]  # as in folders from before there was one
+    del config["bertsum"]["sentence_pooling"]  # as in folders without this key
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert presumm.read_head(tmp_path)["sentence_pooling"] == "cls"
-    # Tensors have the names that PreSumm gives them, and transformers.
+    # Tensors have the names of PreSumm and transformers.
     renamed = {re.sub("^encoder", "ext_layer", key.replace("bert.model.", "bert.")) for key in tensors(scorer)}
     renamed -= {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "ext_layer.pos_emb.pe"}
     assert set(huggingface.read_tensors(tmp_path)) == renamed
 
 
-def test_folders_of_others_have_no_scorer(tmp_path):
+def test_other_folders_have_no_scorer(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert presumm.read_head(tmp_path) == {}
 
@@ -414,7 +414,7 @@ def test_damaged_options_of_a_scorer(tmp_path, values, message):
 
 
 def config(path, **changes):
-    """What `pretrained.resolve` looks at, with nothing set but what is given."""
+    """A config for `pretrained.resolve` that sets only the arguments."""
     model = {**dict.fromkeys([*FIXED, "num_layers", "num_heads", "scorer", *ABSENT]), **changes}
     return {"experiment": "bertsum_ext", "init_from": str(path), "model": model, "data": {"vocab_file": "vocab.txt"}}
 
@@ -453,7 +453,7 @@ def test_the_published_vocabulary_is_uncased(tmp_path):
     assert pretrained.describe(GOLDEN / "rnn.pt").lowercase is None
 
 
-def test_an_experiment_without_scorer():
+def test_an_experiment_without_a_scorer():
     found = pretrained.resolve(
         {**config(GOLDEN / "rnn.pt"), "model": {"num_heads": 3}, "data": {"vocab_file": "a", "lowercase": True}}
     )
@@ -471,7 +471,7 @@ def test_a_warm_start_from_a_checkpoint():
     equal(pretrained.warm_start(fresh(model), GOLDEN / "rnn.pt"), params)
 
 
-def test_a_warm_start_from_a_folder_of_ours(tmp_path):
+def test_a_warm_start_from_an_exported_folder(tmp_path):
     model, params = read(GOLDEN / "rnn.pt")
     presumm.save(tmp_path, params, model.config, model.head, {})
     WordPiece([*SPECIALS, *map(str, range(32))], lowercase=True).save(tmp_path)
@@ -495,12 +495,12 @@ def test_more_positions(how):
 
 
 def with_positions(max_positions):
-    """The model of a golden file, and its options, with a longer table."""
+    """The model of a golden file with a longer position table, and its options."""
     values = {**ABSENT, **presumm.describe(GOLDEN / "rnn.pt"), **CHOICES, "max_positions": max_positions}
     return BertSum(*build_all((BertConfig, BertSumConfig), values, "model")), values
 
 
-def test_more_positions_than_the_checkpoint_s_are_asked_for():
+def test_more_positions_must_be_requested():
     given = {"num_heads": 3, "rnn_compat": True, "max_positions": 90, "scorer_layers": 1, "scorer_heads": 1}
     given |= {"scorer_intermediate": 1}
     with pytest.raises(UserError, match=r"model\.max_positions: got 90; expected 40, as in init_from"):
@@ -521,7 +521,7 @@ def test_extending_positions():
     table = pretrained.extend_positions(params, 2, 3, "tile")["bert"]["embeddings"]["position_embeddings"]
     assert table[:, 0].tolist() == [0, 1, 0]
     assert params["bert"]["embeddings"]["position_embeddings"].shape == (3, 1)
-    with pytest.raises(UserError, match=r"max_positions: got 2; expected at least the 3 that there are"):
+    with pytest.raises(UserError, match=r"max_positions: got 2; expected at least 3, the positions of the pretrained"):
         pretrained.extend_positions(params, 3, 2, "tile")
     with pytest.raises(UserError, match=r"positions: got 'zeros'; expected one of repeat_last, tile"):
         pretrained.extend_positions(params, 3, 5, "zeros")

@@ -1,4 +1,4 @@
-"""Makes golden/ with transformers: small BERTs, their weights, outputs and gradients.
+"""Makes golden/ with transformers: small BERT models, their weights, outputs and gradients.
 
 Usage: python -m tests.parity.make_golden
 """
@@ -64,7 +64,7 @@ def make_model(case: dict, seed: int) -> transformers.BertForPreTraining:
 
 
 def make_batch(case: dict, seed: int, rows: int = 3, length: int = 13, masked: int = 3) -> dict:
-    """Returns two-segment rows of falling length, three words of each to predict, and a pair label."""
+    """Returns two-segment rows of decreasing length, with three words each to predict, and a pair label."""
     rng = np.random.default_rng(seed)
     lengths = length - 2 * np.arange(rows)
     position = np.arange(length)

@@ -1,4 +1,4 @@
-"""Exported translators, opened by transformers: their tokenizers' ids and text, and what `generate` writes (slow)."""
+"""Exported translation models opened by transformers: the ids and texts of tokenizers, and `generate` (slow)."""
 
 import jax
 import pytest
@@ -20,7 +20,7 @@ TEXTS = [*test_marian.TEXTS, "the newest cat's hat </s> <pad> [SEP] жж", "a  b
 
 
 def vocabularies(kind, folder):
-    """Those of a kind: of both sides together, or of each."""
+    """The vocabularies of a kind: joint, or one per side."""
     bpe = [bpe_of(TEXTS, size) for size in (60, 50)]
     letters = [subwords.characters(sorted(set(text))) for text in TEXTS[:2]]
     tokens = [(*SPECIALS, *"abcdefgh", *(f"##{letter}" for letter in letters_)) for letters_ in ("abc", "abcdefghirst")]
@@ -37,7 +37,7 @@ def vocabularies(kind, folder):
 
 @pytest.mark.parametrize("number", ["", " two"])
 @pytest.mark.parametrize("kind", ["bpe", "characters", "wordpiece", "sentencepiece", "marian"])
-def test_ids_and_text_are_equal(tmp_path, kind, number):
+def test_ids_and_text_equal_ours(tmp_path, kind, number):
     import transformers
 
     source, target = both = vocabularies(kind + number, tmp_path / "given")
@@ -58,7 +58,7 @@ def test_ids_and_text_are_equal(tmp_path, kind, number):
 
 
 def exported(kind, folder):
-    """A random model with a kind of vocabularies, exported."""
+    """An exported random model with vocabularies of a kind."""
     settings = {"num_beams": 3, "stopping": "hf", "length_penalty": "length", "alpha": 0.7, "block_ngrams": 3}
     settings |= {"max_length": 12, "min_extra": 2, "force_eos": kind != "wordpiece", "forbid_unk": True}
     options = {"model__norm": "post", "data__vocab_size": 70, "start_token": "pad"}
@@ -79,7 +79,7 @@ def exported(kind, folder):
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "sentencepiece"])
 def test_generate_writes_our_translations(tmp_path, kind):
-    """By AutoTokenizer and the folder's own generation_config.json, from a sentence to a sentence."""
+    """Uses AutoTokenizer and the folder's own generation_config.json, from sentence to sentence."""
     import transformers
 
     folder = exported(kind, tmp_path / kind)

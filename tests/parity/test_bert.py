@@ -1,4 +1,4 @@
-"""Our BERT against transformers': from golden files, and live (slow)."""
+"""Our BERT compared with transformers, from golden files and live (slow)."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ def shapes(config):
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(config, params, batch):
-    """Outputs at every position, with the loss at the masked ones, and its gradient."""
+    """Returns outputs at every position with the loss at the masked positions, and its gradient."""
     num_masked = batch["masked_positions"].shape[1]
 
     def loss(params):
@@ -50,7 +50,7 @@ def run(config, params, batch):
 
 
 def apply(config, params, batch):
-    """Outputs whose logits are those at the masked positions, and then those at all positions."""
+    """Returns outputs with logits at the masked positions, and outputs with logits at all positions."""
     everywhere = jnp.broadcast_to(jnp.arange(batch["input_ids"].shape[1]), batch["input_ids"].shape)
     output = BertForPreTraining(config).apply(
         {"params": params},
@@ -59,7 +59,7 @@ def apply(config, params, batch):
         deterministic=True,
         return_attention=True,
     )
-    # One instance a row: the reference has no axis for several.
+    # One instance per row: the reference has no axis for several instances.
     return output._replace(next_sentence_logits=output.next_sentence_logits[:, 0], pooled=output.pooled[:, 0])
 
 
@@ -109,8 +109,8 @@ def test_golden_unrolled_and_rematerialized():
     check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
 
 
-def test_golden_tells_the_two_gelus_apart():
-    """Were the tolerance too wide to see the activation, parity would prove little."""
+def test_golden_distinguishes_both_gelus():
+    """A tolerance that is too wide to distinguish activations would make parity meaningless."""
     folder = GOLDEN / "bert_tanh"
     config, params = read(folder)
     batch, expected = np.load(folder / "batch.npz"), np.load(folder / "expected.npz")
@@ -136,7 +136,7 @@ def test_live(case, seed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_live_export(case, tmp_path):
-    """What we save, transformers opens without a missing or unexpected key, and computes alike."""
+    """transformers opens our export without missing or unexpected keys, and its outputs are equal."""
     import transformers
 
     from tests.parity import make_golden

@@ -1,4 +1,4 @@
-"""Our encoder-decoder against torch.nn.Transformer, with the same weights (slow)."""
+"""Our encoder-decoder compared with torch.nn.Transformer with the same weights (slow)."""
 
 import functools
 
@@ -46,7 +46,7 @@ def make_config(norm, num_layers, activation):
 
 
 def torch_transformer(config):
-    """A Transformer without anything at 0 or 1; torch puts a norm after the last layer even with post-norm."""
+    """A Transformer without parameters at 0 or 1. torch has a norm after the last layer even with post-norm."""
     import torch
 
     torch.manual_seed(0)
@@ -86,7 +86,7 @@ def run_torch(model, source, target):
 
 
 def stacks(named, config):
-    """Torch's weights, or their gradients, as our trees of encoder and decoder."""
+    """Converts torch's weights, or their gradients, to our trees of encoder and decoder."""
 
     def dense(weight, bias):
         return {"kernel": weight.T, "bias": bias}
@@ -133,7 +133,7 @@ def arrays(model, gradient):
 @pytest.mark.slow
 @pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
 def test_stacks(norm, activation):
-    """Outputs at tokens; the gradient of weights and of both inputs."""
+    """Compares outputs at tokens, and the gradients of weights and of both inputs."""
     import torch
 
     config = make_config(norm, 2, activation)
@@ -165,7 +165,7 @@ def test_stacks(norm, activation):
 @pytest.mark.slow
 @pytest.mark.parametrize(("norm", "activation"), [("post", "gelu"), ("pre", "relu")])
 def test_whole_model_with_smoothed_labels(norm, activation):
-    """From words to the loss: embeddings by sqrt(H), sinusoids, both stacks, logits, torch's label smoothing."""
+    """From words to the loss: embeddings scaled by sqrt(H), sinusoids, both stacks, logits, torch's label smoothing."""
     import torch
 
     config = make_config(norm, 2, activation)

@@ -1,4 +1,4 @@
-"""Our classes of BERT against transformers' of the same names, live: outputs, losses, gradients, files both ways."""
+"""Our BERT classes compared with those of transformers: outputs, losses, gradients, and files in both directions."""
 
 import functools
 
@@ -29,7 +29,7 @@ SIZES = {
 }
 LENGTHS = np.array([[13], [9], [5]])
 LENGTH = 13
-# Class of transformers, and the number of labels where it is a choice.
+# Class of transformers, and the number of labels if it can be chosen.
 CASES = {
     "model": ("BertModel", None),
     "pretraining": ("BertForPreTraining", None),
@@ -39,7 +39,7 @@ CASES = {
     "tokens": ("BertForTokenClassification", 5),
     "spans": ("BertForQuestionAnswering", None),
 }
-# Fields of their outputs, in the order of ours.
+# Fields of transformers' outputs, in the order of ours.
 OUTPUTS = {
     "BertModel": ("last_hidden_state", "pooler_output"),
     "BertForPreTraining": ("prediction_logits", "seq_relationship_logits"),
@@ -51,7 +51,7 @@ OUTPUTS = {
 
 
 def make_batch(case, seed=0):
-    """Two-segment rows of falling length, and their labels as transformers names them."""
+    """Two-segment rows of decreasing length, and their labels with transformers' names."""
     rng, position = np.random.default_rng(seed), np.arange(LENGTH)
     real = position < LENGTHS
     words = np.where(real & (rng.random(real.shape) < 0.5), rng.integers(5, 61, real.shape), -100)
@@ -72,7 +72,7 @@ def make_batch(case, seed=0):
     }, labels
 
 
-# Theirs.
+# transformers.
 
 
 def their_model(case, seed=0):
@@ -92,7 +92,7 @@ def their_model(case, seed=0):
 
 
 def their_results(model, case, with_gradient=False):
-    """Outputs; the loss and its gradient by tensor if asked for."""
+    """Returns outputs; with `with_gradient` also the loss and its gradient by tensor."""
     import torch
 
     inputs, labels = make_batch(case)
@@ -107,7 +107,7 @@ def their_results(model, case, with_gradient=False):
     return result, loss.item(), gradient
 
 
-# Ours.
+# bertjax.
 
 
 @functools.cache
@@ -136,7 +136,7 @@ def our_model(case, config):
 
 
 def call(case, config, method, *args):
-    """Our `init` or `apply` on the batch of a case."""
+    """Calls our `init` or `apply` on the batch of a case."""
     inputs, _ = make_batch(case)
     names = ("input_ids", "token_type_ids", "attention_mask")
     arrays = [BertInputs(*(jnp.asarray(inputs[name], jnp.int32) for name in names))]
@@ -149,7 +149,7 @@ def call(case, config, method, *args):
 
 
 def our_outputs(case, config, params):
-    """As many arrays as `OUTPUTS` names."""
+    """Returns the arrays that `OUTPUTS` names."""
     output = call(case, config, "apply", {"params": params})
     return {
         "model": lambda: [output.hidden, output.pooled[:, 0]],
@@ -182,7 +182,7 @@ def our_loss(case, outputs):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def our_results(case, config, params):
-    """Outputs, loss and gradient."""
+    """Returns outputs, loss and gradient."""
 
     def loss(params):
         outputs = our_outputs(case, config, params)
@@ -222,7 +222,7 @@ def test_outputs_loss_and_gradient(case, tmp_path):
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
     theirs, report = bert_tensors.assemble(bert_tensors.canonical(gradient, "gradient"), params, "gradient")
     assert report == ((), ())
-    # torch leaves the row of [PAD] as it is; google-research/bert trains it wherever padding counts, as in spans.
+    # torch never updates the row of [PAD]; google-research/bert does, if padding counts as in spans.
     for tree in (ours, theirs):
         tree.get("bert", tree)["embeddings"]["word_embeddings"] *= 1 - np.eye(1, 61).T
     error = distance(ours, theirs)
@@ -242,7 +242,7 @@ def save_sharded(model, folder):
 
 
 def save_pickled(model, folder):
-    """As versions before 4.35 did, whose `save_pretrained` is gone."""
+    """Saves pickled weights like versions before 4.35; current versions cannot."""
     import torch
 
     pytest.importorskip("bertjax.interop.formats.torch_pickle")
@@ -260,7 +260,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("form", FORMATS)
-def test_files_of_theirs(case, form, tmp_path):
+def test_files_of_transformers(case, form, tmp_path):
     import torch
 
     model = their_model(case, seed=1)
@@ -271,8 +271,8 @@ def test_files_of_theirs(case, form, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_files_of_ours(case, tmp_path):
-    """What we save, transformers opens without a missing or unexpected key, and computes alike."""
+def test_our_files_in_transformers(case, tmp_path):
+    """transformers opens our files without missing or unexpected keys, and its outputs are equal."""
     import transformers
 
     architecture, num_labels = CASES[case]

@@ -1,4 +1,4 @@
-"""Our encoder-decoder against transformers' MarianMTModel, live (slow)."""
+"""Our encoder-decoder compared with transformers' MarianMTModel, live (slow)."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ PAD, END = 22, 0
 
 
 def make_model(share, tie, activation):
-    """A model whose every parameter is random, its bias and its norms too."""
+    """A model with random parameters, including bias and norms."""
     import torch
     import transformers
 
@@ -42,12 +42,12 @@ def make_model(share, tie, activation):
         model.final_logits_bias += torch.randn_like(model.final_logits_bias)
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
-            module.padding_idx = None  # else torch gives the decoder's start token no gradient
+            module.padding_idx = None  # otherwise the decoder's start token has no gradient in torch
     return model
 
 
 def make_batch(model):
-    """Pairs of several lengths; the decoder starts with the padding token, as Marian does."""
+    """Pairs of several lengths. The decoder starts with the padding token, as in Marian."""
     random = np.random.default_rng(1)
 
     def side(lengths, size):
@@ -68,7 +68,7 @@ def make_batch(model):
 
 
 def run_theirs(model, batch, labels):
-    """Outputs of theirs by the names of ours, and the gradients by tensor."""
+    """Returns outputs of transformers with our names, and gradients by tensor."""
     import torch
 
     tensors = {name: torch.tensor(array).long() for name, array in batch.items()}
@@ -119,7 +119,7 @@ def shapes(config):
 
 
 def check(output, expected, batch):
-    """Compares what belongs to tokens: what becomes of padding differs, and nobody looks at it."""
+    """Compares outputs and gradients at tokens. At padding they differ without consequences."""
     source, target = batch["segment_ids"] == 1, batch["target_segment_ids"] == 1
     queries = {"encoder_attention": source, "decoder_attention": target, "cross_attention": target}
     for name, value in expected.items():
@@ -129,7 +129,7 @@ def check(output, expected, batch):
         )
         difference = np.abs(ours[rows] - theirs[rows]).max()
         print(f"{name}: max abs difference {difference:.1e}")
-        assert theirs[rows].std() > 1e-2, name  # nothing is trivially constant
+        assert theirs[rows].std() > 1e-2, name  # not trivially constant
         assert difference <= 2e-5, name
 
 
@@ -155,7 +155,7 @@ def test_live(tmp_path, share, tie, activation):
 @pytest.mark.slow
 @pytest.mark.parametrize(("share", "tie", "activation"), CASES)
 def test_live_pickle(tmp_path, share, tie, activation):
-    """Older files, which have each table as often as modules do, and the positions."""
+    """Older files contain shared tables once per module, and the positions."""
     import torch
 
     model = make_model(share, tie, activation)
@@ -170,7 +170,7 @@ def test_live_pickle(tmp_path, share, tie, activation):
 @pytest.mark.slow
 @pytest.mark.parametrize(("share", "tie", "activation"), CASES)
 def test_live_export(tmp_path, share, tie, activation):
-    """What we save, transformers opens without a missing or unexpected key, and computes alike."""
+    """transformers opens our export without missing or unexpected keys, and its outputs are equal."""
     import torch
     import transformers
 
@@ -198,7 +198,7 @@ def test_live_export(tmp_path, share, tie, activation):
 @pytest.mark.slow
 @pytest.mark.parametrize("separate", [False, True])
 def test_live_subwords(tmp_path, separate):
-    """The pieces and ids of MarianTokenizer, from OPUS' files and from those that we save."""
+    """Pieces and ids equal those of MarianTokenizer, for OPUS files and for files that we save."""
     import transformers
 
     for side in marian_subwords.read_subwords(write_vocabularies(tmp_path, separate)):

@@ -1,7 +1,8 @@
-"""Our BertSum against PreSumm's and BertSum's own code: their checkpoints, scores and gradients.
+"""Our BertSum compared with PreSumm's and BertSum's own code: checkpoints, scores and gradients.
 
-Golden files are made by golden/make_presumm_golden.py, which runs that code in an environment of its own; with
-BERTJAX_PRESUMM="PYTHON PRESUMM BERTSUM" (that environment's interpreter and the two clones) the slow test does it anew.
+golden/make_presumm_golden.py makes the golden files by running that code in a separate environment. With
+BERTJAX_PRESUMM="PYTHON PRESUMM BERTSUM" (the interpreter of that environment and the two clones), the slow test
+repeats this.
 """
 
 import functools
@@ -23,7 +24,7 @@ from tests.parity.test_bert import distance
 GOLDEN = Path(__file__).with_name("golden") / "presumm"
 SCORERS = ("transformer", "classifier", "rnn")
 
-# What no checkpoint says.
+# Fields that no checkpoint records.
 CHOICES = {
     "num_heads": 3,
     "dropout": 0.0,
@@ -38,7 +39,7 @@ CHOICES = {
     "next_sentence": False,
     "scorer_dropout": 0.0,
 }
-# Of scorers that are not the file's.
+# Fields of scorers that the file's scorer does not have.
 ABSENT = {
     "scorer_layers": 1,
     "scorer_heads": 1,
@@ -49,7 +50,7 @@ ABSENT = {
 
 
 def read(path, **changes):
-    """The model that a checkpoint is of, and its parameters."""
+    """Returns the model of a checkpoint, and its parameters."""
     values = {**ABSENT, **presumm.describe(path), **CHOICES, **changes}
     model = BertSum(*build_all((BertConfig, BertSumConfig), values, "model"))
     params, report = presumm.load(path, shapes(model))
@@ -66,14 +67,14 @@ def shapes(model):
 
 
 def score(model, params, batch):
-    """The logits, and the scores, which are 0 at padding, as theirs."""
+    """Returns the logits, and the scores, which are 0 at padding, like theirs."""
     logits = model.apply({"params": params}, BertInputs.of(batch), batch["sentence_mask"], deterministic=True)
     return logits, jnp.where(batch["sentence_mask"] != 0, jax.nn.sigmoid(logits), 0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(model, params, batch):
-    """The scores, and the gradient of the masked binary cross-entropy, summed."""
+    """Returns the scores, and the gradient of the summed masked binary cross-entropy."""
 
     def loss(params):
         logits, scores = score(model, params, batch)
@@ -89,10 +90,10 @@ def check(folder, scorer):
     assert model.head.scorer == scorer
     batch = dict(np.load(folder / "documents.npz"))
     assert len(batch["input_ids"]) == 100
-    assert 0.2 < np.mean(batch["sentence_mask"]) < 0.9  # there is padding, and not all of it is
+    assert 0.2 < np.mean(batch["sentence_mask"]) < 0.9  # there is some padding
     scores, gradient = run(model, params, batch)
     expected = np.load(folder / f"{scorer}.npz")["scores"]
-    assert expected[batch["sentence_mask"] == 1].std() > 0.05  # nothing is trivially constant
+    assert expected[batch["sentence_mask"] == 1].std() > 0.05  # not trivially constant
     difference = np.abs(scores - expected).max()
     print(f"{scorer}: max abs difference of scores {difference:.1e}")
     assert difference <= 1e-5
@@ -108,8 +109,8 @@ def test_golden(scorer):
     check(GOLDEN, scorer)
 
 
-def test_golden_lstm_as_meant():
-    """BertSum's code without its slip, of each document alone: the padding that it reads is the batch's."""
+def test_golden_corrected_lstm():
+    """Uses BertSum's code with its error fixed, and each document alone, because it reads the batch's padding."""
     model, params = read(GOLDEN / "rnn.pt", rnn_compat=False)
     _, scores = jax.jit(score, static_argnums=0)(model, params, dict(np.load(GOLDEN / "documents.npz")))
     expected, published = (np.load(GOLDEN / f"{name}.npz")["scores"] for name in ("rnn_as_meant", "rnn"))
@@ -119,7 +120,7 @@ def test_golden_lstm_as_meant():
     assert difference <= 1e-5
 
 
-if "BERTJAX_PRESUMM" in os.environ:  # else there is no such test, so that none is missed
+if "BERTJAX_PRESUMM" in os.environ:  # otherwise not defined, so that it is not reported as skipped
 
     @pytest.mark.slow
     def test_live(tmp_path):

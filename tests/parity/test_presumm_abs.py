@@ -1,6 +1,6 @@
-"""Our BertSumAbs against PreSumm's own code: its checkpoint, what it expects of each word, gradients, and summaries.
+"""Our BertSumAbs compared with PreSumm's own code: checkpoint, log-probabilities, gradients and summaries.
 
-The golden files are made by golden/make_presumm_abs_golden.py; see test_presumm.py.
+golden/make_presumm_abs_golden.py makes the golden files; see test_presumm.py.
 """
 
 import functools
@@ -30,14 +30,14 @@ from tests.parity.test_presumm import CHOICES
 
 GOLDEN = Path(__file__).with_name("golden") / "presumm_abs"
 FIRST_WORD, FIRST_PIECE, VOCAB = 8, 26, 37
-# Two of its words stand for what every vocabulary has.
+# Two of its words stand for the special tokens that every vocabulary has.
 VOCABULARY = (
     *("[PAD]", "[unused0]", "[unused1]", "[unused2]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
     *(f"w{number}" for number in range(FIRST_WORD, FIRST_PIECE)),
     *(f"##p{number}" for number in range(FIRST_PIECE, VOCAB)),
 )
 IDS = TargetIds(start=1, end=2, pad=0)
-# The beam search of PreSumm, with the golden lengths.
+# PreSumm's beam search with the lengths of the golden files.
 DECODING = DecodingConfig(
     method="beam_search",
     max_length=20,
@@ -54,7 +54,7 @@ DECODING = DecodingConfig(
 
 
 def read(path):
-    """The model that a checkpoint is of, and its parameters."""
+    """Returns the model of a checkpoint, and its parameters."""
     choices = {key: value for key, value in CHOICES.items() if not key.startswith("scorer")}
     values = {**presumm.describe(path), **choices, "num_heads": 2, "decoder_dropout": 0.0}
     model = BertSumAbs(*build_all((BertConfig, BertSumAbsConfig), values, "model"))
@@ -71,7 +71,7 @@ def shapes(model):
 
 
 def documents(folder):
-    """Inputs as `bertjax.tasks.seq2seq` takes them."""
+    """Returns inputs for `bertjax.tasks.seq2seq`."""
     found = dict(np.load(folder / "documents.npz"))
     labels = found.pop("target_ids")[:, 1:]
     return {**found, "labels": labels, "target_segment_ids": (labels != 0).astype(np.int32)}
@@ -79,7 +79,7 @@ def documents(folder):
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(model, params, batch):
-    """The log-probabilities of all words, and the gradient of the targets' negative log-likelihood, summed."""
+    """Returns log-probabilities of all words, and the gradient of the summed negative log-likelihood of the targets."""
 
     def loss(params):
         logits = seq2seq.apply(model, params, batch, IDS.start, None, return_attention=False).logits
@@ -92,14 +92,14 @@ def run(model, params, batch):
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def write(model, params, batch, config):
     continues = jnp.arange(model.config.vocab_size) >= FIRST_PIECE
-    return seq2seq.write(model, params, batch, config, IDS, 0, continues)
+    return seq2seq.generate(model, params, batch, config, IDS, 0, continues)
 
 
 def check(folder):
     model, params = read(folder / "model.pt")
     batch, expected = documents(folder), np.load(folder / "expected.npz")
     scores, gradient = run(model, params, batch)
-    # Of the end token on: PreSumm's targets have one that is fed, too, but means nothing.
+    # Compares only real targets: PreSumm also feeds the end token, whose prediction has no meaning.
     real = np.asarray(batch["target_segment_ids"][:8], bool)
     difference = np.abs(scores[:8] - expected["log_probabilities"])[real].max()
     print(f"max abs difference of log-probabilities {difference:.1e}")
@@ -126,17 +126,17 @@ def configs():
 def test_golden():
     expected = check(GOLDEN)
     assert expected["blocked_scores"].min() > -1e9
-    # Summaries differ, end where they like, and blocking matters.
+    # Summaries differ, have different lengths, and blocking changes some.
     assert len(np.unique(expected["blocked_ids"], axis=0)) == 50
     assert len(set((expected["blocked_ids"] != 0).sum(1))) > 4
     assert (expected["blocked_ids"] != expected["free_ids"]).any(1).sum() > 10
 
 
 def text_of(ids):
-    """The sentences of a golden document or summary, or None if there are no such words."""
+    """Returns the sentences of a golden document or summary, or None if it has no words."""
     sentences = [[]]
     for number in ids:
-        if number in (4, IDS.pad):  # [CLS] is where a sentence begins
+        if number in (4, IDS.pad):  # [CLS] starts a sentence
             continue
         if number in (5, 3, IDS.end):  # [SEP], [unused2]
             sentences.append([])
@@ -150,7 +150,7 @@ def text_of(ids):
 
 
 @pytest.mark.slow
-def test_the_launcher_summarizes_with_a_checkpoint(tmp_path):
+def test_the_launcher_predicts_with_a_checkpoint(tmp_path):
     sources, expected = np.load(GOLDEN / "documents.npz")["input_ids"], np.load(GOLDEN / "expected.npz")["blocked_ids"]
     texts = [(text_of(source), text_of(summary)) for source, summary in zip(sources, expected, strict=True)]
     texts = [(article, summary) for article, summary in texts if article and summary]
@@ -178,7 +178,7 @@ def test_the_launcher_summarizes_with_a_checkpoint(tmp_path):
     assert [record["summary"] for record in records] == [summary for _, summary in texts]
 
 
-def test_there_and_back(tmp_path):
+def test_round_trip(tmp_path):
     from bertjax.interop import huggingface
 
     model, params = read(GOLDEN / "model.pt")
@@ -189,7 +189,7 @@ def test_there_and_back(tmp_path):
     assert build_all((BertSumAbsConfig,), presumm.read_head(tmp_path), "") == (model.head,)
 
 
-if "BERTJAX_PRESUMM" in os.environ:  # else there is no such test, so that none is missed
+if "BERTJAX_PRESUMM" in os.environ:  # otherwise not defined, so that it is not reported as skipped
 
     @pytest.mark.slow
     def test_live(tmp_path):

@@ -1,6 +1,6 @@
-"""Our choice of sentences against that of PreSumm's own test, with trigram blocking and without.
+"""Our selection of sentences compared with PreSumm's own test, with and without trigram blocking.
 
-The golden file is made by golden/make_presumm_selection_golden.py; see test_presumm.py.
+golden/make_presumm_selection_golden.py makes the golden file; see test_presumm.py.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ def check(path):
         for name, config in rules.items():
             scores = np.array(document["scores"], np.float32)
             assert select(scores, document["sentences"], config).chosen == tuple(document[name])
-    # Blocking changes many summaries, leaves others as they are, and makes some shorter.
+    # Blocking changes many summaries, keeps others, and shortens some.
     changed = sum(document["blocked"] != document["free"] for document in documents)
     shorter = sum(len(document["blocked"]) < len(document["free"]) for document in documents)
     assert 50 < changed < 90 and shorter > 10
@@ -37,7 +37,7 @@ def test_golden():
     check(GOLDEN)
 
 
-if "BERTJAX_PRESUMM" in os.environ:  # else there is no such test, so that none is missed
+if "BERTJAX_PRESUMM" in os.environ:  # otherwise not defined, so that it is not reported as skipped
 
     @pytest.mark.slow
     def test_live(tmp_path):

@@ -1,4 +1,4 @@
-"""Loss by loss beside transformers on PyTorch: pretraining the tiny model, fine-tuning a published one."""
+"""Losses of each update compared with transformers on PyTorch: pretraining of the tiny model, and fine-tuning."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ STEPS = 40
 
 
 def shipped_tiny(prepared):
-    """The shipped config, dropout off, with the bias correction of PyTorch's AdamW, on fewer rows."""
+    """The shipped config without dropout, with the bias correction of PyTorch's AdamW, on fewer rows."""
     config = bert_pretraining.get_config("tiny")
     config.batch_size = 8
     config.model.dropout = config.model.attention_dropout = 0.0
@@ -41,7 +41,7 @@ def losses_of_ours(task, settings, params, batches):
 
 
 def losses_of_theirs(model, settings, batches, inputs_of):
-    """The same updates in PyTorch; `inputs_of` gives a model's arguments from the tensors of a batch."""
+    """Makes the same updates in PyTorch. `inputs_of` converts the tensors of a batch to a model's arguments."""
     import torch
 
     torch.set_num_threads(1)
@@ -90,7 +90,7 @@ def largest_difference(ours, theirs):
 
 
 @pytest.mark.slow
-def test_losses_are_those_of_transformers_at_every_step(tmp_path):
+def test_losses_equal_those_of_transformers_at_every_step(tmp_path):
     from transformers import BertForPreTraining
 
     task, data, settings, _ = tiny.pretraining(shipped_tiny(tmp_path))
@@ -105,8 +105,8 @@ def test_losses_are_those_of_transformers_at_every_step(tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_on_mrpc_goes_as_in_transformers(tmp_path, data_folder, minilm):
-    """Twelve updates of a published encoder, by turns in batches of two lengths."""
+def test_fine_tuning_on_mrpc_equals_transformers(tmp_path, data_folder, minilm):
+    """Makes twelve updates of a published encoder, on batches of two lengths in alternation."""
     from transformers import BertForSequenceClassification
 
     config = classification_config.get_config("mrpc,tsv")

@@ -1,14 +1,14 @@
-"""CRC-32C (Castagnoli; RFC 3720, appendix B.4) at the speed of numpy, and as LevelDB and TensorFlow mask it."""
+"""CRC-32C (Castagnoli; RFC 3720, appendix B.4) with numpy, and its masked form of LevelDB and TensorFlow."""
 
 import numpy as np
 from jaxtyping import UInt8
 
-_POLYNOMIAL = 0x82F63B78  # reflected, as the table's algorithm takes it
+_POLYNOMIAL = 0x82F63B78  # in reflected form, for the table-driven algorithm
 _MASK_DELTA = 0xA282EAD8
 
-# x^5685 + x^1362 + x^426 + 1 is a multiple of the generator (found by search), hence so is its 8 * 2^k-th power, in
-# which the exponents count steps of 2^k bytes. So a byte may be moved 4323, 5259 and 5685 steps towards the end,
-# into all three places, and the checksum stays.
+# x^5685 + x^1362 + x^426 + 1 is a multiple of the generator (found by search). So is its 8 * 2^k-th power, whose
+# exponents count steps of 2^k bytes. Therefore the checksum does not change if a byte is moved 4323, 5259 and 5685
+# steps towards the end, and added (xor) at all three positions.
 _SHIFTS = (5685 - 1362, 5685 - 426, 5685)
 _SCALES = tuple(2**k for k in range(9, -1, -1))
 _CHUNK = 4 * 2**20
@@ -37,13 +37,13 @@ def checksum(content: UInt8[np.ndarray, " N"]) -> int:
 
 
 def masked_checksum(content: UInt8[np.ndarray, " N"]) -> int:
-    """Returns the CRC-32C of some bytes in the form that LevelDB's and TensorFlow's files store."""
+    """Returns the CRC-32C of some bytes in the masked form of LevelDB and TensorFlow files."""
     crc = checksum(content)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def _advance(state: int, chunk: UInt8[np.ndarray, " N"]) -> int:
-    """Returns the register after the bytes of a chunk."""
+    """Returns the CRC register after a chunk."""
     if chunk.size > _SHIFTS[-1]:
         chunk = chunk.copy()
         chunk[:4] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)
@@ -54,7 +54,7 @@ def _advance(state: int, chunk: UInt8[np.ndarray, " N"]) -> int:
 
 
 def _folded(chunk: UInt8[np.ndarray, " N"]) -> UInt8[np.ndarray, " M"]:
-    """Returns up to 5,685 bytes that have the remainder of the whole chunk, which is overwritten."""
+    """Returns up to 5,685 bytes with the same remainder as the whole chunk. Overwrites the chunk."""
     for scale in _SCALES:
         while (excess := chunk.size - scale * _SHIFTS[-1]) > 0:
             head = chunk[: min(excess, scale * _SHIFTS[0])]

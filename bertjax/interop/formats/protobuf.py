@@ -1,4 +1,4 @@
-"""Protocol buffers as they lie in files, read field by field without their schemas.
+"""Reads serialized protocol buffers field by field, without their schemas.
 
 The encoding: https://protobuf.dev/programming-guides/encoding/
 """
@@ -30,7 +30,7 @@ class Message:
         return number in self._fields
 
     def integer(self, number: int) -> int:
-        """Returns an int32, int64, fixed32 or enum; 0 if it is absent, as the encoding has it."""
+        """Returns an int32, int64, fixed32 or enum; if it is absent 0, the default of the encoding."""
         value = self._fields.get(number, [0])[-1]
         if isinstance(value, bytes):
             raise self._mistyped(number, "an integer")
@@ -56,7 +56,7 @@ class Message:
         return damaged(self._where, f"field {number} of another type", f"{expected} in field {number}")
 
     def _read_value(self, content: bytes, position: int, wire_type: int) -> tuple[int | bytes, int]:
-        """Returns the value that begins at a position, and where it ends."""
+        """Returns the value at a position, and the position of its end."""
         if wire_type == _VARINT:
             return read_varint(content, position, self._where)
         if wire_type == _BYTES:
@@ -72,7 +72,7 @@ class Message:
 
 
 def read_varint(content: bytes, position: int, where: str) -> tuple[int, int]:
-    """Returns the number of up to 64 bits that begins at a position, and where it ends."""
+    """Returns the number of up to 64 bits at a position, and the position of its end."""
     value = 0
     for index, byte in enumerate(content[position : position + 10]):
         value |= (byte & 0x7F) << 7 * index

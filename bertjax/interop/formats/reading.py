@@ -1,4 +1,4 @@
-"""What the readers of foreign binary files share: how a damaged file is told, and files as arrays of bytes."""
+"""Shared code of the readers of binary files: errors of damaged files, and files as arrays of bytes."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _MAX_RANK = 32
 
 
 def shown(value: object) -> str:
-    """Returns what came out of a file as it may stand in a message: short, on one line, nothing but ASCII.
+    """Returns the text of a value from a file in a form that is safe in messages: short, one line, ASCII only.
 
     >>> shown("os\n system")
     'os\\n system'
@@ -23,22 +23,22 @@ def shown(value: object) -> str:
 
 
 def damaged(where: str | Path, got: object, expected: str) -> UserError:
-    """The error for a file that breaks its own format; `where` names the file and the place in it."""
+    """Returns the error for a file that violates its format; `where` names the file and the position in it."""
     return UserError(str(where), got=shown(got), expected=expected, fix="download or export the file again")
 
 
 def map_bytes(path: Path) -> UInt8[np.ndarray, " N"]:
-    """Maps a file into memory, to be read only."""
+    """Maps a file into memory, read-only. Raises UserError if it cannot be opened."""
     try:
         size = path.stat().st_size
         return np.asarray(np.memmap(path, np.uint8, "r")) if size else np.zeros(0, np.uint8)
     except OSError as error:
         fix = "check the path and its permissions"
-        raise UserError(f"{path}", got=error.strerror, expected="a file that can be read", fix=fix) from None
+        raise UserError(f"{path}", got=error.strerror, expected="a readable file", fix=fix) from None
 
 
 def num_elements(shape: Sequence[object], where: str | Path) -> int:
-    """Returns how many elements a tensor of that shape has, once the shape is one that numpy can take."""
+    """Returns the number of elements of a tensor. Raises UserError for a shape that numpy does not support."""
     sizes = [size for size in shape if type(size) is int and size >= 0]
     if len(sizes) < len(shape) or len(sizes) > _MAX_RANK or math.prod(max(size, 1) for size in sizes) > _MAX_ELEMENTS:
         raise damaged(where, f"shape {tuple(shape)}", f"up to {_MAX_RANK} sizes, with up to {_MAX_ELEMENTS} elements")

@@ -1,8 +1,8 @@
-"""Pickles of plain containers, read without running anything that they name.
+"""Reads pickles of plain containers and tensors without executing code that they name.
 
-Python's own unpickler, even if it is told which names to resolve, lets a file set attributes of what it finds, allocate
-memory by a number, and nest deeper than the stack. So this is an interpreter of the few opcodes that lists, tuples and
-dicts of numbers, strings and tensors need; every other is refused. The opcodes are documented in `pickletools`.
+Python's own unpickler is unsafe even if it resolves only allowed names: a file can set attributes of the objects that
+it names, allocate any amount of memory, and nest deeper than the stack. This module interprets only the opcodes that
+lists, tuples and dicts of numbers, strings and tensors need. It refuses all others. `pickletools` documents opcodes.
 """
 
 import dataclasses
@@ -14,27 +14,27 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.interop.formats.reading import damaged, shown
 
-# An object takes up to some seventy times the bytes of its opcode.
+# An object needs up to about 70 times the bytes of its opcode.
 MAX_PICKLE_BYTES = 8 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """What a pickle may call by its name: ours, which checks its arguments."""
+    """A function of ours that a pickle may call by name. It checks its arguments."""
 
     call: Callable[..., object]
 
 
 @dataclasses.dataclass(frozen=True)
 class InertClass:
-    """A class that a pickle may name, and have instances of that do nothing; the class itself is never looked up."""
+    """A class that a pickle may name. Its instances become `Inert` objects; the class itself is never imported."""
 
     name: str
 
 
 @dataclasses.dataclass(eq=False)
 class Inert:
-    """What is in the place of an instance: whatever it was made and filled with is dropped but its attributes."""
+    """The placeholder of an instance of an `InertClass`. It keeps the attributes and drops all other contents."""
 
     name: str
     attributes: dict[str, Any]
@@ -43,18 +43,18 @@ class Inert:
 def load(
     file: io.BytesIO, where: str, allowed: Mapping[str, object], persistent_load: Callable[[object], object]
 ) -> object:
-    """Reads the pickle that begins at the file's position, and leaves the position at its end.
+    """Reads the pickle at the file's position, and moves the position to its end.
 
     Args:
-      file: of at most MAX_PICKLE_BYTES.
-      where: its name, for messages.
-      allowed: by dotted name, what a pickle may refer to: a `Function`, an `InertClass`, or a value without behavior.
-      persistent_load: makes an object of a persistent id, which it checks.
+      file: a file of at most MAX_PICKLE_BYTES.
+      where: the file's name, for messages.
+      allowed: the objects that a pickle may refer to, by dotted name: a `Function`, an `InertClass`, or a plain value.
+      persistent_load: makes an object from a persistent id, and checks the id.
     Returns:
-      dicts with keys of str and int, lists, tuples, numbers, strings, None, values of `allowed`, what
-      `persistent_load` and the functions return, and `Inert`. Containers may hold themselves.
+      dicts with keys of type str and int, lists, tuples, numbers, strings, None, values of `allowed`, results of
+      `persistent_load` and of functions, and `Inert`. Containers may contain themselves.
     Raises:
-      UserError: a damaged pickle; a name or an opcode that is not allowed.
+      UserError: for a damaged pickle, or a name or an opcode that is not allowed.
     """
     machine = _Machine(where, allowed, persistent_load)
     for name, argument in _operations(file, where):
@@ -67,20 +67,20 @@ def load(
 
 
 def refusal(where: str, got: str, expected: str = "a pickle of tensors in dicts, lists and tuples") -> UserError:
-    """The error for what a pickle may not have or do."""
-    fix = "if you trust its source, load it with torch and save its tensors alone, best with safetensors"
+    """Returns the error for a name or an operation that a pickle may not contain."""
+    fix = "if you trust its source, load it with torch and save only its tensors, preferably with safetensors"
     return UserError(where, got=shown(got), expected=expected, fix=fix)
 
 
 def _operand(argument: object) -> str:
-    """What a message says after the name of an opcode; in decimal, Python refuses to write long integers."""
+    """Formats an opcode's argument for a message; long integers in hexadecimal, as Python limits decimal digits."""
     if type(argument) is int and argument.bit_length() > 64:
         return f" {argument:#x}"
     return "" if argument is None else f" {argument!r}"
 
 
 def _operations(file: io.BytesIO, where: str) -> Iterator[tuple[str, Any]]:
-    """Yields the opcodes, by name, and their arguments."""
+    """Yields the name and the argument of each opcode."""
     operations = pickletools.genops(file)
     while True:
         try:
@@ -91,14 +91,14 @@ def _operations(file: io.BytesIO, where: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Machine:
-    """The stack on which a pickle builds its object."""
+    """The stack machine that builds a pickle's object."""
 
     def __init__(self, where: str, allowed: Mapping[str, object], persistent_load: Callable[[object], object]) -> None:
         self._where = where
         self._allowed = allowed
         self._persistent_load = persistent_load
         self._stack: list[Any] = []
-        self._below: list[list[Any]] = []  # the stacks under each mark
+        self._below: list[list[Any]] = []  # the stack below each mark
         self._memo: dict[int, Any] = {}
 
     def result(self) -> object:
@@ -146,14 +146,14 @@ class _Machine:
         if len(items) % 2:
             raise self._broken("a key without a value")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Deep tuples would overflow the stack as they are hashed, and long integers can be made to collide.
+            # Hashing a deeply nested tuple would overflow the stack, and long integers can be chosen to collide.
             if type(key) is not str and not (type(key) is int and abs(key) < 2**32):
                 raise refusal(self._where, f"a key of type {type(key).__name__}", "keys of type str, or small integers")
             target[key] = value
 
     def find(self, name: object) -> None:
         if not isinstance(name, str) or name not in self._allowed:
-            raise refusal(self._where, f"{name}", "no names but " + ", ".join(self._allowed))
+            raise refusal(self._where, f"{name}", "only the names " + ", ".join(self._allowed))
         self.push(self._allowed[name])
 
     def make(self, _: None) -> None:

@@ -1,4 +1,4 @@
-"""LevelDB's sorted tables, in which TensorFlow keeps the index of a checkpoint.
+"""Reads LevelDB's sorted tables, the format of the index of TensorFlow checkpoints.
 
 The format: https://github.com/google/leveldb/blob/main/doc/table_format.md
 """
@@ -15,9 +15,9 @@ from bertjax.interop.formats.reading import damaged
 
 MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_BYTES = 48
-_TRAILER_BYTES = 5  # of a block: its compression and its checksum
+_TRAILER_BYTES = 5  # after each block: its compression and its checksum
 _COMPRESSIONS = {1: "snappy", 2: "zstd"}
-# A key may take three bytes in the file and repeat all but its end from the one before it.
+# A key shares a prefix with the previous key, so three bytes in the file can produce a long key.
 _MAX_KEY_BYTES = 64 * 2**20
 
 
@@ -27,15 +27,15 @@ class _Handle(NamedTuple):
 
 
 def read_table(content: bytes, where: str) -> dict[bytes, bytes]:
-    """Returns the entries of a table in the order of their keys, which is that of the file.
+    """Returns the entries of a table, in the order of their keys.
 
     Raises:
-      UserError: a table that is damaged, or compressed.
+      UserError: if the table is damaged or compressed.
     """
     if len(content) < _FOOTER_BYTES or not content.endswith(MAGIC):
-        raise damaged(where, f"{len(content)} bytes that do not end as a table does", f"magic {MAGIC.hex()} at the end")
+        raise damaged(where, f"{len(content)} bytes without the end of a table", f"magic {MAGIC.hex()} at the end")
     footer = content[-_FOOTER_BYTES:]
-    _, position = _read_handle(footer, 0, where)  # of the metaindex, which is empty
+    _, position = _read_handle(footer, 0, where)  # the metaindex, which is empty
     index, _ = _read_handle(footer, position, where)
     entries: dict[bytes, bytes] = {}
     last, total = None, 0
@@ -59,7 +59,7 @@ def _read_handle(content: bytes, position: int, where: str) -> tuple[_Handle, in
 
 
 def _block(content: bytes, handle: _Handle, where: str) -> bytes:
-    """Returns the entries of a block, its checksum verified, without the restart points that help a search."""
+    """Returns the entries of a block without its restart points. Verifies its checksum."""
     end = handle.offset + handle.size
     if end + _TRAILER_BYTES > len(content):
         raise damaged(where, f"a block up to byte {end + _TRAILER_BYTES}", f"at most {len(content)}")
@@ -68,7 +68,7 @@ def _block(content: bytes, handle: _Handle, where: str) -> bytes:
         raise damaged(where, f"a block at byte {handle.offset} with another checksum", "the checksum stored after it")
     if content[end]:
         name = _COMPRESSIONS.get(content[end], f"unknown type {content[end]}")
-        fix = "save it again with TensorFlow, which does not compress"
+        fix = "save it again with TensorFlow, which writes uncompressed blocks"
         raise UserError(where, got=f"a block compressed with {name}", expected="no compression", fix=fix)
     block = content[handle.offset : end]
     size = len(block) - 4 * (int.from_bytes(block[-4:], "little") + 1)

@@ -1,4 +1,4 @@
-"""Zip archives whose entries are stored as they are, in a memory map: nothing is unpacked, nothing can swell."""
+"""Reads uncompressed zip archives from a memory map. Nothing is unpacked, so no archive can expand in memory."""
 
 import struct
 import zipfile
@@ -14,20 +14,20 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 class StoredZip:
-    """The entries of an archive by name.
+    """The entries of an archive, by name.
 
     Attributes:
-      names: of the entries. No file is ever made or opened under one.
+      names: the names of the entries. They are never used as file paths.
     """
 
     def __init__(self, path: Path, content: UInt8[np.ndarray, " N"]) -> None:
         """Reads the table of contents.
 
         Args:
-          path: of the archive.
-          content: its bytes.
+          path: the path of the archive.
+          content: the bytes of the archive.
         Raises:
-          UserError: a damaged archive; an entry that is compressed or encrypted; entries that share bytes or a name.
+          UserError: for a damaged archive, a compressed or encrypted entry, or entries that share bytes or a name.
         """
         self._path, self._content = path, content
         try:
@@ -38,7 +38,7 @@ class StoredZip:
         self._entries = {entry.filename: entry for entry in entries}
         self.names = tuple(self._entries)
         if len(self.names) < len(entries):
-            raise damaged(path, "two entries of one name", "each name once")
+            raise damaged(path, "two entries with the same name", "different names")
         for entry in entries:
             if (
                 entry.compress_type != zipfile.ZIP_STORED
@@ -46,20 +46,20 @@ class StoredZip:
                 or entry.flag_bits & 1
             ):
                 got = f"a compressed or encrypted entry {entry.filename}"
-                raise damaged(path, got, "stored ones, as torch.save writes them")
+                raise damaged(path, got, "stored entries, as torch.save writes them")
         total = sum(entry.file_size for entry in entries)
         if total > content.size:
             raise damaged(path, f"entries of {total} bytes that overlap", f"at most {content.size}, the file's size")
 
     def read(self, name: str) -> UInt8[np.ndarray, " N"]:
-        """Returns the bytes of an entry, its checksum verified, in the map.
+        """Returns the bytes of an entry in the memory map. Verifies its checksum.
 
         Raises:
-          UserError: no such entry, or one that is damaged.
+          UserError: if the entry does not exist or is damaged.
         """
         where = f"{self._path}: {shown(name)}"
         if name not in self._entries:
-            raise damaged(where, "no such entry", "one in the archive")
+            raise damaged(where, "no such entry", "an entry of the archive")
         entry = self._entries[name]
         header = self._slice(entry.header_offset, _LOCAL_HEADER.size, where)
         magic, name_size, extra_size = _LOCAL_HEADER.unpack(header.tobytes())

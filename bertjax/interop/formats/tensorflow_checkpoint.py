@@ -1,7 +1,7 @@
-"""TensorFlow's checkpoints (NAME.index, NAME.data-00000-of-00001), read without TensorFlow.
+"""Reads TensorFlow checkpoints (NAME.index, NAME.data-00000-of-00001) without TensorFlow.
 
 The format is the tensor bundle of tensorflow/core/util/tensor_bundle, which `tf.compat.v1.train.Saver` and
-`tf.train.Checkpoint` both write: a sorted table of protocol buffers says where in the data files each tensor lies.
+`tf.train.Checkpoint` write: a sorted table of protocol buffers contains the location of each tensor in the data files.
 
 >>> checkpoint = Checkpoint("uncased_L-12_H-768_A-12/bert_model.ckpt")
 >>> checkpoint.tensors["bert/pooler/dense/bias"]
@@ -22,7 +22,7 @@ from bertjax.interop.formats.crc32c import masked_checksum
 from bertjax.interop.formats.protobuf import Message
 from bertjax.interop.formats.reading import damaged, map_bytes, num_elements, shown
 
-# By their number in tensorflow/core/framework/types.proto: those that are read, and names of others.
+# Supported types and names of others, by their number in tensorflow/core/framework/types.proto.
 _DTYPES = {
     1: np.dtype(np.float32),
     2: np.dtype(np.float64),
@@ -35,18 +35,18 @@ _DTYPES = {
 }
 _OTHER_DTYPES = {5: "int16", 7: "string", 8: "complex64", 10: "bool", 18: "complex128", 20: "resource", 21: "variant"}
 _MAX_INDEX_BYTES = 8 * 2**20
-_WHOLE = -1  # the length of a slice that takes all of its axis
+_WHOLE = -1  # the length of a slice that covers its whole axis
 
 
 class Tensor(NamedTuple):
-    """What is known of a tensor before it is read."""
+    """The type and the shape of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class _Entry(NamedTuple):
-    """BundleEntryProto: where a tensor lies, or the slices that it is made of, each a (start, length) by axis."""
+    """BundleEntryProto: the location of a tensor, or its slices, each a (start, length) by axis."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class Checkpoint:
     """A checkpoint whose index has been read and whose data files are mapped into memory.
 
     Attributes:
-      tensors: by name; a partitioned variable is one tensor.
+      tensors: the tensors by name; a partitioned variable is one tensor.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -70,29 +70,29 @@ class Checkpoint:
         Args:
           prefix: the path without `.index` and `.data-...`.
         Raises:
-          UserError: a file that is missing, damaged or of TensorFlow's first format; big-endian numbers.
+          UserError: for a missing or damaged file, TensorFlow's first format, or big-endian numbers.
         """
         self._path = Path(f"{prefix}.index")
         table = sstable.read_table(_index_bytes(Path(prefix), self._path), f"{self._path}")
         header = Message(_taken(table, b"", self._path), f"{self._path}: header")
         if header.integer(2):
             fix = "save it on a little-endian machine"
-            raise UserError(f"{self._path}", got="big-endian numbers", expected="little-endian ones", fix=fix)
+            raise UserError(f"{self._path}", got="big-endian numbers", expected="little-endian numbers", fix=fix)
         self._entries = {key: _parse(key, value, self._path) for key, value in table.items()}
         self._shards = self._map_shards(Path(prefix), header.integer(1))
-        # Keys of slices begin with a zero byte.
+        # Keys of slices start with a zero byte.
         whole = {key: entry for key, entry in self._entries.items() if not key.startswith(b"\0")}
         self.tensors = {_decoded(key, self._path): Tensor(_type_name(e.dtype), e.shape) for key, e in whole.items()}
 
     def read(self, name: str) -> Shaped[np.ndarray, "..."]:
-        """Returns a tensor, its checksum verified; unless it was partitioned, it stays in the file's memory map.
+        """Returns a tensor, in the file's memory map unless it was partitioned. Verifies its checksum.
 
         Raises:
-          UserError: no such tensor, a type other than those of numbers, damaged data.
+          UserError: for an unknown tensor, an unsupported type, or damaged data.
         """
         where = f"{self._path}: {shown(name)}"
         if name not in self.tensors:
-            fix = "choose one of these"
+            fix = "use one of these names"
             raise UserError(where, got="no such tensor", expected="one of " + shown(", ".join(self.tensors)), fix=fix)
         entry = self._entries[name.encode()]
         if entry.dtype not in _DTYPES:
@@ -101,12 +101,12 @@ class Checkpoint:
         return self._assemble(name, entry, where) if entry.slices else self._load(entry, where)
 
     def _map_shards(self, prefix: Path, count: int) -> dict[int, UInt8[np.ndarray, "_"]]:
-        """Maps the data files that the index refers to, and checks that it stays within them."""
+        """Maps the data files that the index refers to, and checks that its entries lie within them."""
         stored = [entry for entry in self._entries.values() if not entry.slices]
         shards = {}
         for number in sorted({entry.shard for entry in stored}):
             if not 0 <= number < count:
-                raise damaged(self._path, f"data file {number}", f"one of the {count} that the header tells of")
+                raise damaged(self._path, f"data file {number}", f"one of the {count} files in the header")
             shards[number] = map_bytes(Path(f"{prefix}.data-{number:05d}-of-{count:05d}"))
         for entry in stored:
             end = entry.offset + entry.size
@@ -115,8 +115,8 @@ class Checkpoint:
                 raise damaged(self._path, got, f"tensors within its {shards[entry.shard].size} bytes")
         total, available = sum(entry.size for entry in stored), sum(shard.size for shard in shards.values())
         if total > available:
-            # A small file could claim the same bytes for any number of tensors.
-            raise damaged(self._path, f"{total} bytes of tensors", f"the {available} of the data files, each used once")
+            # Otherwise a small file could use the same bytes for any number of tensors.
+            raise damaged(self._path, f"{total} bytes of tensors", f"at most {available}, the size of the data files")
         return shards
 
     def _load(self, entry: _Entry, where: str) -> Shaped[np.ndarray, "..."]:
@@ -125,11 +125,11 @@ class Checkpoint:
         if entry.size != expected:
             raise damaged(where, f"{entry.size} bytes", f"{expected} for shape {entry.shape} of {dtype.name}")
         if masked_checksum(content) != entry.checksum:
-            raise damaged(where, f"data file {entry.shard} with another checksum there", "the checksum in the index")
+            raise damaged(where, f"another checksum in data file {entry.shard}", "the checksum in the index")
         return content.view(dtype).reshape(entry.shape)
 
     def _assemble(self, name: str, entry: _Entry, where: str) -> Shaped[np.ndarray, "..."]:
-        """Returns a partitioned variable, whose parts must cover it once."""
+        """Returns a partitioned variable. Checks that its slices cover each element exactly once."""
         parts = {extents: self._part(name, extents, entry, where) for extents in entry.slices}
         dtype = _DTYPES[entry.dtype]
         expected, got = num_elements(entry.shape, where) * dtype.itemsize, sum(part.size for part in parts.values())
@@ -143,7 +143,7 @@ class Checkpoint:
             result[window] = self._load(part, where)
             covered[window] = True
         if not covered.all():
-            raise damaged(where, "slices that overlap", "each element in one of them")
+            raise damaged(where, "slices that overlap", "each element in one slice")
         return result
 
     def _part(self, name: str, extents: tuple[tuple[int, int], ...], whole: _Entry, where: str) -> _Entry:
@@ -162,13 +162,13 @@ def _index_bytes(prefix: Path, index: Path) -> bytes:
         raise UserError(f"{prefix}", got=got, expected=f"the second format, with {index.name}", fix=fix)
     content = map_bytes(index)
     if content.size > _MAX_INDEX_BYTES:
-        raise damaged(index, f"{content.size} bytes", f"at most {_MAX_INDEX_BYTES}, for an index")
+        raise damaged(index, f"{content.size} bytes", f"at most {_MAX_INDEX_BYTES} for an index")
     return content.tobytes()
 
 
 def _taken(table: dict[bytes, bytes], key: bytes, path: Path) -> bytes:
     if key not in table:
-        raise damaged(path, "no header", "one under the empty key")
+        raise damaged(path, "no header", "a header under the empty key")
     return table.pop(key)
 
 
@@ -182,7 +182,7 @@ def _parse(key: bytes, content: bytes, path: Path) -> _Entry:
         for part in message.messages(7)
     )
     if any(start < 0 or length < _WHOLE for extents in slices for start, length in extents):
-        raise damaged(where, f"slices {slices}", "starts and lengths that are not negative")
+        raise damaged(where, f"slices {slices}", "starts and lengths of 0 or more")
     dtype, shard, offset, size, checksum = (message.integer(field) for field in (1, 3, 4, 5, 6))
     return _Entry(dtype, shape, shard, offset, size, checksum, slices)
 
@@ -199,9 +199,9 @@ def _type_name(number: int) -> str:
 
 
 def _slice_key(name: str, extents: tuple[tuple[int, int], ...]) -> bytes:
-    """Returns the index's key of a slice, whose order as bytes is that of its parts.
+    """Returns the index key of a slice. The byte order of keys is the order of slices.
 
-    Matched: EncodeTensorNameSlice of tensorflow/core/util/saved_tensor_slice_util.cc, with OrderedCode's numbers.
+    Equals EncodeTensorNameSlice of tensorflow/core/util/saved_tensor_slice_util.cc, with OrderedCode's numbers.
     """
     escaped = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
     rank = len(extents).to_bytes(1, "big")
@@ -209,7 +209,7 @@ def _slice_key(name: str, extents: tuple[tuple[int, int], ...]) -> bytes:
 
 
 def _ordered(number: int) -> bytes:
-    """Encodes a signed number: seven bits a byte and, as in UTF-8, the length in the leading ones.
+    """Encodes a signed number with seven bits per byte. As in UTF-8, the number of leading ones is the length.
 
     >>> _ordered(5), _ordered(-1), _ordered(100)
     (b'\\x85', b'\\x7f', b'\\xc0d')

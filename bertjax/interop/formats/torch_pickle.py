@@ -1,7 +1,7 @@
-"""Files of `torch.save` (pytorch_model.bin, *.pt), read without torch and without running what they name.
+"""Reads files of `torch.save` (pytorch_model.bin, *.pt) without torch, and without executing code that they name.
 
-Both formats: the zip archive of PyTorch 1.6 and newer, and the pickles one after another before that. Their writers are
-in torch/serialization.py.
+Supports both formats: the zip archives since PyTorch 1.6, and the earlier sequences of pickles. torch/serialization.py
+writes both.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from bertjax.interop.formats.stored_zip import StoredZip
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
-# A tensor may have several names, as tied embeddings do; far more would only serve to fill the reader's memory.
+# Tied embeddings give a tensor several names. A larger factor only helps files that exhaust memory.
 _MAX_SHARING = 8
 
 
@@ -49,17 +49,17 @@ _STORAGE_TYPES = {
 
 
 def read_tensors(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Reads a state dict: tensors by name, read-only, in their own types, the strides as they were.
+    """Reads a state dict: read-only tensors by name, with their types and strides.
 
     Raises:
-      UserError: as `read`; a file that has anything but tensors by name.
+      UserError: see `read`; also if the file contains anything but tensors by name.
     """
     return state_dict(read(path), Path(path), f"{path}")
 
 
 def state_dict(values: object, path: Path, where: str) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Returns a part of what `read` found in a file if it is a state dict; else raises UserError about `where`."""
-    fix = "save model.state_dict() alone with torch.save"
+    """Returns a part of the result of `read` if it is a state dict. Otherwise raises UserError about `where`."""
+    fix = "save only model.state_dict() with torch.save"
     if not isinstance(values, dict):
         raise UserError(where, got=type(values).__name__, expected="a dict of tensors", fix=fix)
     for name, value in values.items():
@@ -73,16 +73,16 @@ def state_dict(values: object, path: Path, where: str) -> dict[str, Shaped[np.nd
 
 
 def read(path: str | Path, inert: Sequence[str] = ()) -> Any:
-    """Returns what was saved: numpy arrays, read-only, in nested dicts, lists and tuples of plain values.
+    """Returns the saved object: read-only numpy arrays in nested dicts, lists and tuples of plain values.
 
     Storages of zip archives stay in the file's memory map.
 
     Args:
       path: the file.
-      inert: dotted names of classes whose instances may be there as well, each as a `restricted_pickle.Inert`.
+      inert: dotted names of classes whose instances may occur, each read as a `restricted_pickle.Inert`.
     Raises:
-      UserError: a file that is missing or damaged; one that names anything but these classes and tensors of float32,
-        float16, bfloat16, int64 or uint8 in plain containers; one that claims more memory than it has.
+      UserError: if the file is missing or damaged, names anything but these classes and tensors of float32, float16,
+        bfloat16, int64 or uint8 in plain containers, or claims more memory than its size.
     """
     path = Path(path)
     content = map_bytes(path)
@@ -95,7 +95,7 @@ def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str
     archive = StoredZip(path, content)
     roots = [name.removesuffix("/data.pkl") for name in archive.names if name.endswith("/data.pkl")]
     if len(roots) != 1 or "/" in roots[0]:
-        raise damaged(path, f"{len(roots)} entries data.pkl", "an archive of torch.save, with one in its folder")
+        raise damaged(path, f"{len(roots)} entries data.pkl", "one, as in archives of torch.save")
     root, where = roots[0], f"{path}: data.pkl"
     if f"{root}/constants.pkl" in archive.names:
         raise refusal(f"{path}", "a TorchScript program", "a file of torch.save")
@@ -119,7 +119,7 @@ def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str
 
 
 def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object]) -> object:
-    """Reads five pickles (magic number, version, machine, object, keys of storages) and the storages after them."""
+    """Reads five pickles (magic number, version, machine, object, keys of storages) and the storages that follow."""
     where = f"{path}"
     file = io.BytesIO(content[:MAX_PICKLE_BYTES].tobytes())
     storages: dict[str, _Storage] = {}
@@ -133,7 +133,7 @@ def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[
                 raise damaged(where, f"storages of {claimed} bytes", f"at most {content.size}, the file's size")
             storages[key] = _Storage(np.zeros(size, kind.dtype))
         if storages[key].array.dtype != kind.dtype or storages[key].array.size != size:
-            raise damaged(where, f"storage {shown(key)} with two types or sizes", "one of each")
+            raise damaged(where, f"storage {shown(key)} with two types or sizes", "one type and one size")
         return storages[key]
 
     loader = _Loader(where, find, classes)
@@ -143,31 +143,32 @@ def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[
             raise damaged(where, "another kind of file", "a file of torch.save")
     machine = loader.load(file)
     if not isinstance(machine, dict) or machine.get("little_endian") is not True:
-        raise damaged(where, "big-endian or unknown numbers", "little-endian ones")
+        raise damaged(where, "big-endian or unknown numbers", "little-endian numbers")
     result, keys = loader.load(file), loader.load(file)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(storages):
-        raise damaged(where, "other keys of storages than those in use", "the same")
+        raise damaged(where, "keys of storages that differ from those in use", "the same keys")
     _fill([storages[key].array for key in keys], content[file.tell() :], where)
     return result
 
 
 def _fill(arrays: list[Shaped[np.ndarray, "_"]], content: UInt8[np.ndarray, " N"], where: str) -> None:
-    """Copies each storage, its number of elements before it in eight bytes."""
+    """Copies each storage from `content`, in which eight bytes with its number of elements precede it."""
     for array in arrays:
         end = 8 + array.nbytes
         if content.size < end or int.from_bytes(content[:8].tobytes(), "little") != array.size:
-            raise damaged(where, "a storage that is cut short or of another size", f"{array.size} elements")
+            raise damaged(where, "a storage that is truncated or has another size", f"{array.size} elements")
         array[:] = content[8:end].view(array.dtype)
         content = content[end:]
     if content.size:
-        raise damaged(where, f"{content.size} bytes after the storages", "none")
+        raise damaged(where, f"{content.size} bytes after the storages", "no bytes")
 
 
 class _Loader:
-    """Loads pickles of tensors, with `find` to give the storage of a key, a type and a number of elements.
+    """Loads pickles of tensors.
 
-    `classes` are inert ones that may be there, by name. Everything that comes from the pickle has its type checked
-    before it is used, even in `==`, which arrays answer with arrays.
+    `find` returns the storage of a key, a type and a number of elements. `classes` are the allowed inert classes by
+    name. The type of every value from the pickle is checked before use, even before `==`, which returns an array for
+    arrays.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class _Loader:
 
     def _storage(self, key: object) -> _Storage:
         match key:
-            # A sixth value tells of storages within others, of which only the oldest files have any.
+            # A sixth value describes views of storages, which only the oldest files have.
             case (str() as what, _StorageType() as kind, str() as name, str(), int() as size, *views):
                 whole = len(views) < 2 and all(view is None for view in views)
                 if what == "storage" and whole and type(size) is int and size >= 0:
@@ -203,7 +204,7 @@ class _Loader:
         raise self._refusal("for a tensor", arguments, "storage, offset, size and stride")
 
     def _tensor_v2(self, *arguments: object) -> Shaped[np.ndarray, "..."]:
-        # Then requires_grad, hooks and, since PyTorch 2, marks such as that of a lazy negation.
+        # After these: requires_grad, hooks and, since PyTorch 2, marks such as lazy negation.
         unmarked = all(marks is None or (type(marks) is dict and not marks) for marks in arguments[6:])
         if len(arguments) not in (6, 7) or not unmarked:
             raise self._refusal("for a tensor", arguments, "6 values, without marks")
@@ -227,16 +228,16 @@ class _Loader:
 def _view(
     array: Shaped[np.ndarray, " N"], offset: int, size: tuple[object, ...], stride: tuple[object, ...], where: str
 ) -> Shaped[np.ndarray, "..."]:
-    """Returns the tensor in a storage, once it is sure to lie within."""
+    """Returns a tensor as a view of its storage. Raises UserError unless it lies within the storage."""
     count = num_elements(size, where)
     steps = [step for step in stride if type(step) is int and step >= 0]
     sizes = [axis for axis in size if isinstance(axis, int)]
     if offset < 0 or not len(steps) == len(stride) == len(sizes):
-        raise damaged(where, f"offset {offset} and strides {_outline(stride)}", f"{len(sizes)} strides, not negative")
+        raise damaged(where, f"offset {offset} and strides {_outline(stride)}", f"{len(sizes)} strides of 0 or more")
     if not count:
         return np.zeros(sizes, array.dtype)
     last = offset + sum((axis - 1) * step for axis, step in zip(sizes, steps, strict=True))
-    # Strides of 0 would repeat values, and make much out of little.
+    # Strides of 0 would repeat values, and let a small file make large tensors.
     if last >= array.size or count > array.size:
         got = f"a tensor of {count} elements up to {last}"
         raise damaged(where, got, f"tensors within their storage, of {array.size}")
@@ -245,7 +246,7 @@ def _view(
 
 
 def _outline(value: object) -> str:
-    """Describes a value that may be nested without end."""
+    """Describes a value that may be nested to any depth."""
     if isinstance(value, tuple):
         return "(" + ", ".join(shown(v) if type(v) in (str, int) else type(v).__name__ for v in value[:8]) + ")"
     return type(value).__name__

@@ -7,7 +7,7 @@ from bertjax.interop.formats import crc32c
 
 
 def bitwise(content, state=0xFFFFFFFF):
-    """The definition, a bit at a time."""
+    """The definition of CRC-32C, bit by bit."""
     for byte in content:
         state ^= byte
         for _ in range(8):
@@ -32,32 +32,32 @@ def test_known_checksums(content, expected):
 
 
 @pytest.mark.parametrize("size", [5684, 5685, 5686, 10007, 10008, 10009, 11370, 11371, 40000])
-def test_folding_changes_nothing(size):
+def test_folding_keeps_the_checksum(size):
     content = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     assert crc32c.checksum(content) == bitwise(content.tolist())
 
 
 @given(st.binary(max_size=100), st.integers(1, 30))
-def test_chunks_change_nothing(content, chunk):
+def test_chunks_keep_the_checksum(content, chunk):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crc32c, "_CHUNK", chunk)
         assert crc32c.checksum(np.frombuffer(content, np.uint8)) == bitwise(content)
 
 
-def test_chunks_that_are_folded_follow_one_another():
+def test_consecutive_chunks_are_folded():
     content = np.random.default_rng(0).integers(0, 256, 30000, dtype=np.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crc32c, "_CHUNK", 9000)
         assert crc32c.checksum(content) == bitwise(content.tolist())
 
 
-def test_the_content_is_left_as_it_is():
+def test_the_content_is_not_changed():
     content = np.zeros(20000, np.uint8)
     content.setflags(write=False)
     assert crc32c.checksum(content) == bitwise(bytes(20000))
 
 
-def test_the_mask_is_leveldb_s():
+def test_the_mask_equals_leveldb():
     # Masking rotates by 15 bits and adds a constant.
     assert crc32c.masked_checksum(np.zeros(0, np.uint8)) == 0xA282EAD8
     assert crc32c.masked_checksum(np.frombuffer(b"123456789", np.uint8)) == 0xC78AB0E5

@@ -56,11 +56,11 @@ def test_functions_values_and_persistent_ids():
         (b"cours\nThing\n)\x81.", {}),
         (b"cours\nThing\nK\x01\x85R.", {}),
         (b"cours\nThing\n)\x81}X\x01\x00\x00\x00aK\x01sb.", {"a": 1}),
-        (b"cours\nThing\n)\x81K\x01K\x02\x86b.", {}),  # a state in parts, as of a class with slots
-        (b"cours\nThing\n)\x81(](K\x01eK\x02u.", {}),  # items, whose keys may be anything
+        (b"cours\nThing\n)\x81K\x01K\x02\x86b.", {}),  # a state in two parts, as for a class with slots
+        (b"cours\nThing\n)\x81(](K\x01eK\x02u.", {}),  # items with keys of any type
     ],
 )
-def test_inert_classes_make_things_that_do_nothing(content, attributes):
+def test_inert_classes_make_placeholders(content, attributes):
     found = load(content)
     assert isinstance(found, Inert)
     assert (found.name, found.attributes) == ("ours.Thing", attributes)
@@ -79,7 +79,7 @@ def test_pickles_one_after_another():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"cos\nsystem\n.", r"os\.system; expected no names but ours\.join, ours\.kind, ours\.Thing\. Fix: if you"),
+        (b"cos\nsystem\n.", r"os\.system; expected only the names ours\.join, ours\.kind, ours\.Thing\. Fix: if you"),
         (b"\x8c\x02os\x8c\x06system\x93.", r"os\.system;"),
         (b"cours\njoin.__globals__\n.", r"ours\.join\.__globals__"),
         (b"cours\njoin\n}b.", "contents or state for a value of type Function; expected dict"),
@@ -105,13 +105,13 @@ def test_pickles_one_after_another():
         (b"\x82\xf0.", "opcode EXT1 240"),
         (b"Pid\n.", "opcode PERSID 'id'"),
         (b"\x97.", "opcode NEXT_BUFFER"),
-        (b"\x8b\xd0\x07\0\0" + b"\x01" * 2000 + b".", "opcode LONG4 0x1010101"),  # decimal digits have a limit
+        (b"\x8b\xd0\x07\0\0" + b"\x01" * 2000 + b".", "opcode LONG4 0x1010101"),  # Python limits decimal digits
         (b"K\x012.", "opcode DUP"),
         (b"C\x01a.", "opcode SHORT_BINBYTES b'a'"),
         (b"\x8f.", "opcode EMPTY_SET"),
     ],
 )
-def test_what_is_refused(content, message):
+def test_forbidden_operations_are_refused(content, message):
     with pytest.raises(UserError, match=f"^here: got {message}"):
         load(content)
 
@@ -148,8 +148,8 @@ def test_damaged_pickles(content):
         load(content)
 
 
-def test_nothing_grows_beyond_the_file():
-    """A memo of any number costs one entry, and nesting no stack."""
+def test_memory_is_bounded_by_the_file_size():
+    """A memo with a large number needs one entry, and nesting needs no stack."""
     assert load(b"K\x01r\xff\xff\xff\xff.") == 1
     depth = 10 * sys.getrecursionlimit()
     found = load(b")" + b"\x85" * depth + b".")

@@ -10,7 +10,7 @@ def read(content):
 
 
 def test_blocks_and_shared_prefixes():
-    # "car", then "cat" and "cats", which begin with 2 and 3 of the bytes before them.
+    # "car", then "cat" and "cats", which share 2 and 3 bytes with the previous key.
     shared = b"\0\3\1car1" + b"\2\1\1t2" + b"\3\1\0s" + b"\0\0\0\0\1\0\0\0"
     found = read(table(entries([(b"", b"header")]), entries([]), shared))
     assert list(found.items()) == [(b"", b"header"), (b"car", b"1"), (b"cat", b"2"), (b"cats", b"")]
@@ -33,7 +33,7 @@ def test_many_restart_points():
         (entries([(b"a", b"1"), (b"a", b"2")]), "key b'a' after b'a'"),
     ],
 )
-def test_blocks_that_are_wrong_within(block, got):
+def test_damaged_blocks(block, got):
     with pytest.raises(UserError, match=f"^here: got {got}"):
         read(table(block))
 
@@ -53,17 +53,17 @@ def test_checksums_are_verified():
 
 @pytest.mark.parametrize("content", [b"", sstable.MAGIC, b"\0" * 100, table(entries([]))[:-1]])
 def test_other_files(content):
-    with pytest.raises(UserError, match="that do not end as a table does; expected magic 57fb808b247547db"):
+    with pytest.raises(UserError, match="without the end of a table; expected magic 57fb808b247547db"):
         read(content)
 
 
-def test_a_handle_beyond_the_file():
+def test_a_handle_outside_the_file():
     footer = (varint(0) + varint(0) + varint(2**63) + varint(2**63)).ljust(40, b"\0") + sstable.MAGIC
     with pytest.raises(UserError, match="a block up to byte 18446744073709551621; expected at most 48"):
         read(footer)
 
 
-def test_prefixes_cannot_fill_the_memory(monkeypatch):
+def test_shared_prefixes_cannot_exhaust_memory(monkeypatch):
     monkeypatch.setattr(sstable, "_MAX_KEY_BYTES", 10_000)
     bomb = b"\0" + varint(200) + b"\0" + b"a" * 200
     bomb += b"".join(varint(200 + n) + b"\1\0b" for n in range(100)) + b"\0\0\0\0\1\0\0\0"
@@ -71,7 +71,7 @@ def test_prefixes_cannot_fill_the_memory(monkeypatch):
         read(table(bomb))
 
 
-def test_one_block_cannot_be_used_again():
+def test_a_block_cannot_be_used_twice():
     content = table(entries([(b"a", b"1")]))
     block = content[: len(entries([(b"a", b"1")]))]
     handle = varint(0) + varint(len(block))

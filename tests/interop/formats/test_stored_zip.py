@@ -13,7 +13,7 @@ from bertjax.interop.formats.stored_zip import StoredZip
 
 def write(path, entries, compression=zipfile.ZIP_STORED):
     with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression) as archive:
-        warnings.simplefilter("ignore")  # of names that repeat
+        warnings.simplefilter("ignore")  # about repeated names
         for name, content in entries:
             archive.writestr(name, content)
     return path
@@ -32,18 +32,18 @@ def test_entries(tmp_path):
 
 def test_an_absent_entry(tmp_path):
     archive = opened(write(tmp_path / "a.zip", [("a", b"1")]))
-    with pytest.raises(UserError, match=r"a.zip: \.\./b: got no such entry; expected one in the archive"):
+    with pytest.raises(UserError, match=r"a.zip: \.\./b: got no such entry; expected an entry of the archive"):
         archive.read("../b")
 
 
 def test_compressed_entries_are_refused(tmp_path):
     path = write(tmp_path / "a.zip", [("bomb", bytes(10**6))], zipfile.ZIP_DEFLATED)
-    with pytest.raises(UserError, match="got a compressed or encrypted entry bomb; expected stored ones"):
+    with pytest.raises(UserError, match="got a compressed or encrypted entry bomb; expected stored entries"):
         opened(path)
 
 
 def test_names_that_repeat_are_refused(tmp_path):
-    with pytest.raises(UserError, match="got two entries of one name; expected each name once"):
+    with pytest.raises(UserError, match="got two entries with the same name; expected different names"):
         opened(write(tmp_path / "a.zip", [("a", b"1"), ("a", b"2")]))
 
 

@@ -19,16 +19,16 @@ PARTITIONED = GOLDEN / "partitioned" / "model.ckpt-7"
 TYPES = GOLDEN / "types" / "model.ckpt"
 OBJECTS = GOLDEN / "object_based" / "ckpt-1"
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
-KEY = b"\0x\0\1\1\2"  # of a slice of the matrix x, before its extents
+KEY = b"\0x\0\1\1\2"  # the key of a slice of the matrix x, without its extents
 
 
 def part(*extents):
-    """TensorSliceProto."""
+    """A TensorSliceProto."""
     return (7, [(1, [(1, start), (2, length)]) for start, length in extents])
 
 
 @pytest.mark.parametrize("prefix", [BERT, PARTITIONED, OBJECTS], ids=lambda path: path.parent.name)
-def test_every_number_is_what_tensorflow_reads(prefix):
+def test_all_numbers_equal_those_of_tensorflow(prefix):
     checkpoint, expected = Checkpoint(prefix), np.load(prefix.parent / "values.npz")
     names = [name for name, tensor in checkpoint.tensors.items() if tensor.dtype != "string"]
     assert sorted(names) == expected["names"].tolist()
@@ -93,7 +93,7 @@ def test_a_flipped_bit_of_the_data_is_found(tmp_path):
     data = bytearray(VALUES.tobytes())
     data[9] ^= 16
     checkpoint = Checkpoint(write(tmp_path / "x", [HEADER, (b"x", entry(VALUES))], data))
-    with pytest.raises(UserError, match=r"x.index: x: got data file 0 with another checksum there; .*Fix: download"):
+    with pytest.raises(UserError, match=r"x.index: x: got another checksum in data file 0; .*Fix: download"):
         checkpoint.read("x")
 
 
@@ -111,14 +111,14 @@ def test_a_flipped_bit_of_the_data_is_found(tmp_path):
         ),
         ([HEADER, (b"x", entry(VALUES, -4))], "a tensor from byte -4 to 20"),
         ([HEADER, (b"x", entry(VALUES, 2**62))], "a tensor from byte 4611686018427387904"),
-        ([HEADER, (b"x", entry(VALUES)), (b"y", entry(VALUES))], "48 bytes of tensors; expected the 24 of the data"),
+        ([HEADER, (b"x", entry(VALUES)), (b"y", entry(VALUES))], "48 bytes of tensors; expected at most 24"),
         ([HEADER, (b"x", entry(VALUES, shape=(-1,)))], r"shape \(-1,\)"),
         ([HEADER, (b"x", entry(VALUES, shape=(2**40, 2**40, 0)))], r"shape \(1099511627776, 1099511627776, 0\)"),
         ([HEADER, (b"x", entry(VALUES, shape=(1,) * 65))], r"shape \(1, 1"),
         ([HEADER, (b"x", entry(VALUES, 0, part((-1, 1), (0, 3))))], "slices .*expected starts and lengths"),
     ],
 )
-def test_an_index_that_is_wrong(tmp_path, items, got):
+def test_a_damaged_index(tmp_path, items, got):
     with pytest.raises(UserError, match=f"x.index(: x)?: got {got}"):
         Checkpoint(write(tmp_path / "x", items, VALUES.tobytes()))
 
@@ -130,10 +130,10 @@ def test_an_index_that_is_wrong(tmp_path, items, got):
         ({"shape": (2**40,)}, "24 bytes; expected 4398046511104 for"),
         ({"dtype": 2}, r"24 bytes; expected 48 for shape \(2, 3\) of float64"),
         ({"dtype": 99}, "number 99; expected one of float32"),
-        ({"checksum": 1}, "data file 0 with another checksum"),
+        ({"checksum": 1}, "another checksum in data file 0"),
     ],
 )
-def test_a_tensor_that_is_wrong(tmp_path, fields, got):
+def test_a_damaged_tensor(tmp_path, fields, got):
     checkpoint = Checkpoint(write(tmp_path / "x", [HEADER, (b"x", entry(VALUES, **fields))], VALUES.tobytes()))
     with pytest.raises(UserError, match=f"x.index: x: got {got}"):
         checkpoint.read("x")
@@ -147,7 +147,7 @@ DATA = VALUES[:, :1].tobytes() + VALUES[:, 1:].tobytes()
 NONE = np.zeros(0, np.float32)
 
 
-def test_parts_are_put_together(tmp_path):
+def test_parts_are_assembled(tmp_path):
     items = [HEADER, (b"x", entry(NONE, 0, *PARTS, shape=(2, 3))), *STORED]
     checkpoint = Checkpoint(write(tmp_path / "x", items, DATA))
     assert checkpoint.tensors == {"x": Tensor("float32", (2, 3))}
@@ -180,7 +180,7 @@ def test_parts_that_overlap(tmp_path):
     stored = [(key, entry(VALUES[:, :1], 8 * n)) for n, key in enumerate(keys)]
     items = [HEADER, (b"x", entry(NONE, 0, *parts, shape=(2, 3))), *stored]
     checkpoint = Checkpoint(write(tmp_path / "x", items, VALUES[:, :1].tobytes() * 3))
-    with pytest.raises(UserError, match="slices that overlap; expected each element in one of them"):
+    with pytest.raises(UserError, match="slices that overlap; expected each element in one slice"):
         checkpoint.read("x")
 
 
@@ -195,7 +195,7 @@ def test_numbers_in_the_keys_of_slices():
 
 
 def read_all(prefix):
-    """Reads every tensor; whatever is wrong must be told as a UserError, and tensors apart from one another."""
+    """Reads every tensor. Errors must be UserErrors, and tensors must not share memory."""
     checkpoint = Checkpoint(prefix)
     arrays = {}
     for name in checkpoint.tensors:

@@ -79,7 +79,7 @@ WRITERS = pytest.mark.parametrize("write", [write_zip, write_legacy])
 
 
 def state(value):
-    """A pickle of a dict with one thing in it."""
+    """A pickle of a dict with one item."""
     return b"\x80\x02}" + text("a") + value + b"s."
 
 
@@ -101,13 +101,13 @@ def test_nested_containers(file):
     np.testing.assert_array_equal(found["optim"]["state"][0].pop("exp_avg"), GRID + 1)
     optim = {"state": {0: {"step": 7}}, "betas": (0.9, 0.999), "flags": [True, False, None]}
     assert found == {"model": {}, "optim": optim, "note": "größer", "large": 2**70}
-    with pytest.raises(UserError, match=rf"{file}: model: got dict; expected a tensor by name. Fix: save model.state"):
+    with pytest.raises(UserError, match=rf"{file}: model: got dict; expected a tensor by name. Fix: save only"):
         torch_pickle.read_tensors(GOLDEN / file)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False])
-def test_what_torch_saves_today(tmp_path, zipped):
+def test_files_of_the_installed_torch(tmp_path, zipped):
     torch = pytest.importorskip("torch")
     values = torch.randn(4, 5)
     model = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.LayerNorm(5))
@@ -133,12 +133,12 @@ def test_what_torch_saves_today(tmp_path, zipped):
 def test_modules_of_torch_are_refused(tmp_path, zipped):
     torch = pytest.importorskip("torch")
     torch.save(torch.nn.Linear(2, 2), tmp_path / "a.bin", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(UserError, match=r"got torch\.nn\.modules\.linear\.Linear; expected no names but"):
+    with pytest.raises(UserError, match=r"got torch\.nn\.modules\.linear\.Linear; expected only the names"):
         torch_pickle.read(tmp_path / "a.bin")
 
 
 class Call:
-    """Pickles as a call."""
+    """An object that is pickled as a call."""
 
     def __init__(self, function, *arguments):
         self.reduced = function, arguments
@@ -148,7 +148,7 @@ class Call:
 
 
 class State:
-    """Unpickles with a __setstate__ that makes a folder."""
+    """An object that makes a folder in `__setstate__`."""
 
     def __init__(self, path):
         self.path = path
@@ -162,14 +162,14 @@ def dumped(value, protocol=2):
 
 
 class New:
-    """Makes a folder as it is made."""
+    """An object that makes a folder in `__new__`."""
 
     def __new__(cls, path):
         Path(path).mkdir()
         return super().__new__(cls)
 
 
-# What makes the folder of that name when Python's own unpickler reads it, and what the refusal names.
+# Pickles that make the folder of that name with Python's own unpickler, and the names in the refusals.
 ATTACKS = {
     "os.system": (lambda p: dumped(Call(os.system, f"mkdir {p}")), r"posix\.system"),
     "eval": (lambda p: dumped(Call(eval, f"__import__('os').mkdir({p!r})"), 4), r"builtins\.eval"),
@@ -219,19 +219,19 @@ def extension():
 
 @WRITERS
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_runs(tmp_path, write, attack, extension):
+def test_no_code_is_executed(tmp_path, write, attack, extension):
     make, named = ATTACKS[attack]
     canary = tmp_path / "canary"
     content = make(str(canary))
     with pytest.raises(UserError, match=rf"weights.bin.*: got .*{named}.*; expected .*Fix: if you trust its source"):
         torch_pickle.read(write(tmp_path, content))
     assert not canary.exists()
-    # The attack is real: it works on the unpickler of Python.
+    # The attack is real: it succeeds with Python's unpickler.
     pickle.loads(content)
     assert canary.exists()
 
 
-# What torch's own loader would run or resolve, which cannot be shown without it.
+# Pickles that only torch's own loader would execute or resolve, so the attack cannot be shown.
 TORCH_ATTACKS = {
     "pickle within a storage": (name("torch.storage._load_from_bytes") + text("x") + b"\x85R", "_load_from_bytes"),
     "a module": (name("torch.nn.modules.linear.Linear") + b")\x81", r"torch\.nn\.modules\.linear\.Linear"),
@@ -257,7 +257,7 @@ TORCH_ATTACKS = {
 
 @WRITERS
 @pytest.mark.parametrize("attack", TORCH_ATTACKS)
-def test_what_only_torch_could_run(tmp_path, write, attack):
+def test_names_that_only_torch_resolves_are_refused(tmp_path, write, attack):
     value, named = TORCH_ATTACKS[attack]
     with pytest.raises(UserError, match=rf"weights.bin.*: got .*{named}"):
         torch_pickle.read(write(tmp_path, state(value)))
@@ -273,7 +273,7 @@ def test_tensors_by_hand(tmp_path, write):
         name("torch._utils._rebuild_parameter") + b"(" + tensor() + b"\x88}tR",
     ):
         np.testing.assert_array_equal(torch_pickle.read_tensors(write(tmp_path, state(value)))["a"], GRID)
-    # The stride of an axis of size 1 is of no consequence.
+    # The stride of an axis of size 1 has no effect.
     found = torch_pickle.read_tensors(write(tmp_path, state(tensor(1, (1, 2), (2**62, 3)))))
     assert found["a"].tolist() == [[1, 4]]
 
@@ -286,7 +286,7 @@ def test_tensors_by_hand(tmp_path, write):
         (tensor(offset=-1), r"offset -1 and strides \(3, 1\)"),
         (tensor(offset=2**70), "a tensor of 6 elements up to"),
         (tensor(stride=(4, 1)), "a tensor of 6 elements up to 6"),
-        (tensor(stride=(-3, 1)), r"offset 0 and strides \(-3, 1\); expected 2 strides, not negative"),
+        (tensor(stride=(-3, 1)), r"offset 0 and strides \(-3, 1\); expected 2 strides of 0 or more"),
         (tensor(stride=(1,)), r"offset 0 and strides \(1\)"),
         (tensor(stride=(3, 1, 1)), r"offset 0 and strides \(3, 1, 1\)"),
         (tensor(stride=(1.0, 1)), r"offset 0 and strides \(float, 1\)"),
@@ -315,7 +315,7 @@ def test_tensors_by_hand(tmp_path, write):
         (storage(kind="torch.HalfStorage"), "storage|another size"),
     ],
 )
-def test_tensors_that_are_wrong(tmp_path, write, value, got):
+def test_damaged_tensors(tmp_path, write, value, got):
     with pytest.raises(UserError, match=f"weights.bin.*: got .*{got}"):
         torch_pickle.read(write(tmp_path, state(value)))
 
@@ -324,19 +324,19 @@ def test_tensors_that_are_wrong(tmp_path, write, value, got):
 @pytest.mark.parametrize(
     ("pickled", "message"),
     [
-        (b"]" + tensor() + b"a.", r"weights.bin: got list; expected a dict of tensors. Fix: save model.state_dict"),
+        (b"]" + tensor() + b"a.", r"weights.bin: got list; expected a dict of tensors. Fix: save only model.state"),
         (b"}" + text("a") + tensor() + b"s" + text("b") + b"K\x01s.", r"weights.bin: b: got int; expected a tensor by"),
         (b"}K\x01" + tensor() + b"s.", r"weights.bin: 1: got a name that is a number; expected a tensor by name"),
         (state(storage()), r"weights.bin: a: got _Storage"),
     ],
 )
-def test_what_is_no_state_dict(tmp_path, write, pickled, message):
+def test_other_objects_than_state_dicts(tmp_path, write, pickled, message):
     with pytest.raises(UserError, match=message):
         torch_pickle.read_tensors(write(tmp_path, pickled))
 
 
 @WRITERS
-def test_one_storage_cannot_fill_the_memory(tmp_path, write, monkeypatch):
+def test_one_storage_cannot_exhaust_memory(tmp_path, write, monkeypatch):
     monkeypatch.setattr(torch_pickle, "_MAX_SHARING", 1)
     names = b"".join(text(str(n)) + b"h\x00" for n in range(4000))
     with pytest.raises(UserError, match=r"got tensors of 96024 bytes; expected at most \d+, 1 times the file"):
@@ -344,7 +344,7 @@ def test_one_storage_cannot_fill_the_memory(tmp_path, write, monkeypatch):
 
 
 def test_a_zip_bomb(tmp_path):
-    with pytest.raises(UserError, match=r"got a compressed or encrypted entry archive/data.pkl; expected stored ones"):
+    with pytest.raises(UserError, match=r"got a compressed or encrypted entry archive/data.pkl; expected stored"):
         torch_pickle.read(write_zip(tmp_path, state(tensor()), compression=zipfile.ZIP_DEFLATED))
 
 
@@ -364,30 +364,30 @@ def test_archives_that_are_refused(tmp_path, entries, message):
 
 
 @pytest.mark.parametrize("key", ["../data.pkl/0", "../../../../../etc/passwd", "/etc/passwd", "0\0", ""])
-def test_keys_are_no_paths(tmp_path, key):
-    with pytest.raises(UserError, match="got no such entry; expected one in the archive"):
+def test_keys_are_not_used_as_paths(tmp_path, key):
+    with pytest.raises(UserError, match="got no such entry; expected an entry of the archive"):
         torch_pickle.read(write_zip(tmp_path, state(tensor(stored=storage(key=key)))))
 
 
-def test_an_archive_of_something_else(tmp_path):
+def test_other_archives(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a", b"1")
-    with pytest.raises(UserError, match=r"a.zip: got 0 entries data.pkl; expected an archive of torch.save, with one"):
+    with pytest.raises(UserError, match=r"a.zip: got 0 entries data.pkl; expected one, as in archives of torch.save"):
         torch_pickle.read(tmp_path / "a.zip")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keys": ()}, "got other keys of storages than those in use; expected the same"),
-        ({"keys": ("0", "0")}, "got other keys of storages"),
-        ({"keys": ("1",)}, "got other keys of storages"),
-        ({"keys": (1,)}, "got other keys of storages"),
-        ({"data": b""}, "got a storage that is cut short or of another size; expected 6 elements"),
-        ({"data": struct.pack("<q", 6) + bytes(23)}, "got a storage that is cut short"),
-        ({"data": struct.pack("<q", 6) + bytes(25)}, "got 1 bytes after the storages; expected none"),
-        ({"data": struct.pack("<q", 7) + bytes(28)}, "got a storage that is cut short or of another size"),
-        ({"machine": {"little_endian": False}}, "got big-endian or unknown numbers; expected little-endian ones"),
+        ({"keys": ()}, "got keys of storages that differ from those in use; expected the same keys"),
+        ({"keys": ("0", "0")}, "got keys of storages that differ"),
+        ({"keys": ("1",)}, "got keys of storages that differ"),
+        ({"keys": (1,)}, "got keys of storages that differ"),
+        ({"data": b""}, "got a storage that is truncated or has another size; expected 6 elements"),
+        ({"data": struct.pack("<q", 6) + bytes(23)}, "got a storage that is truncated"),
+        ({"data": struct.pack("<q", 6) + bytes(25)}, "got 1 bytes after the storages; expected no bytes"),
+        ({"data": struct.pack("<q", 7) + bytes(28)}, "got a storage that is truncated or has another size"),
+        ({"machine": {"little_endian": False}}, "got big-endian or unknown numbers; expected little-endian numbers"),
         ({"machine": []}, "got big-endian or unknown numbers"),
     ],
 )
@@ -398,7 +398,7 @@ def test_older_files_that_are_refused(tmp_path, options, message):
 
 def test_storages_of_two_kinds(tmp_path):
     value = b"(" + storage() + storage(kind="torch.LongStorage") + b"t"
-    with pytest.raises(UserError, match="got storage 0 with two types or sizes; expected one of each"):
+    with pytest.raises(UserError, match="got storage 0 with two types or sizes; expected one type and one size"):
         torch_pickle.read(write_legacy(tmp_path, state(value), data=bytes(100)))
 
 
@@ -412,7 +412,7 @@ def test_other_files(tmp_path, content):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(UserError, match=r"none.bin: got No such file or directory; expected a file that can be read"):
+    with pytest.raises(UserError, match=r"none.bin: got No such file or directory; expected a readable file"):
         torch_pickle.read_tensors(tmp_path / "none.bin")
 
 
@@ -429,7 +429,7 @@ def flipped(data, content, end):
 @settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_files_are_user_errors_or_harmless(tmp_path_factory, data):
-    """In archives a checksum finds all; without, values may differ, as nothing in the older format tells."""
+    """In archives a checksum detects all damage. In the older format, which has no checksum, values may change."""
     file = data.draw(st.sampled_from(["state_zip.bin", "state_legacy.bin", "nested_legacy.pt"]))
     content = (GOLDEN / file).read_bytes()
     path = tmp_path_factory.mktemp("damaged") / file

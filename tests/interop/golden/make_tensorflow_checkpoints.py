@@ -1,8 +1,8 @@
-"""Makes the checkpoints beside this file with TensorFlow 2.21, the writer of the format.
+"""Makes the checkpoints in this folder with TensorFlow 2.21.
 
-Usage: python tests/interop/golden/make_tensorflow_checkpoints.py, where tensorflow-cpu is installed; nothing of ours is
-used. values.npz has the numbers that TensorFlow itself reads back, in the order of the names; outputs.npz, what BERT
-computes with the weights.
+Usage: python tests/interop/golden/make_tensorflow_checkpoints.py, with tensorflow-cpu installed. The script does not
+use bertjax. values.npz contains the numbers that TensorFlow reads back, in the order of the names. outputs.npz contains
+the outputs of BERT with the weights.
 """
 
 import json
@@ -75,7 +75,7 @@ def write_values(prefix: Path) -> None:
 
 
 def make_google(folder: Path) -> None:
-    """A folder as google-research/bert publishes them, the optimizer's slots left in."""
+    """Writes a folder in the form of google-research/bert, including the optimizer's slots."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
 
@@ -97,7 +97,7 @@ def make_google(folder: Path) -> None:
 
 
 def bert(value: Callable[[str], np.ndarray], ids: np.ndarray, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """BERT without dropout and padding, from the paper; returns its logits for words and for the next sentence."""
+    """BERT without dropout and padding, as in the paper. Returns its logits for words and for the next sentence."""
 
     def project(x: tf.Tensor, name: str) -> tf.Tensor:
         return x @ value(f"{name}/kernel") + value(f"{name}/bias")
@@ -133,7 +133,7 @@ def bert(value: Callable[[str], np.ndarray], ids: np.ndarray, types: np.ndarray)
 
 
 def make_partitioned(folder: Path) -> None:
-    """Variables in parts along one axis and along both, in three files."""
+    """Writes variables that are partitioned along one axis and along both, in three files."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def variables() -> None:
@@ -149,7 +149,7 @@ def make_partitioned(folder: Path) -> None:
 
 
 def make_types(folder: Path) -> None:
-    """One tensor of each type, a scalar and an empty one; by hand, the old format also."""
+    """Writes one tensor of each type, a scalar and an empty tensor; also the old format, by hand."""
     folder.mkdir(parents=True, exist_ok=True)
     types = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool", "complex64")
 
@@ -167,7 +167,7 @@ def make_types(folder: Path) -> None:
 
 
 def make_object_based(folder: Path) -> None:
-    """As tf.train.Checkpoint saves a model with its optimizer."""
+    """Writes a model with its optimizer through tf.train.Checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3), tf.keras.layers.Dense(2)])
     model.set_weights([np.arange(w.size, dtype=np.float32).reshape(w.shape) for w in model.get_weights()])

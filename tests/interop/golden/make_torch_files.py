@@ -1,4 +1,4 @@
-"""Makes the files beside this file with torch, in both of its formats: a state dict, and a nested container.
+"""Makes the files in this folder with torch, in both of its formats: a state dict, and a nested container.
 
 Usage: python tests/interop/golden/make_torch_files.py
 """
@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parent
 
 
 def make_state() -> OrderedDict:
-    """Each thing that a state dict may hold; `tests/interop/formats/test_torch_pickle.py` has the same by hand."""
+    """Makes a state dict with all supported contents; `test_torch_pickle.py` builds the same by hand."""
     grid = torch.arange(6, dtype=torch.float32).reshape(2, 3)
     state = OrderedDict(
         grid=grid,
@@ -26,12 +26,12 @@ def make_state() -> OrderedDict:
         scalar=torch.tensor(2.5),
         empty=torch.zeros(0, 3),
     )
-    state._metadata = OrderedDict([("", {"version": 1})])  # as Module.state_dict() has it
+    state._metadata = OrderedDict([("", {"version": 1})])  # as in Module.state_dict()
     return state
 
 
 def make_nested() -> dict:
-    """Everything else that may surround the tensors of a training script's checkpoint."""
+    """Makes a container with everything that surrounds tensors in the checkpoints of training scripts."""
     grid = torch.arange(6, dtype=torch.float32).reshape(2, 3)
     return {
         "model": OrderedDict(weight=grid),

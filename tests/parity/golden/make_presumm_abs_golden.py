@@ -1,10 +1,10 @@
-"""Makes presumm_abs/ beside this file with PreSumm's own code: a small BertSumAbs, its scores, gradient and summaries.
+"""Makes presumm_abs/ in this folder with PreSumm's own code: a small BertSumAbs, its scores, gradient and summaries.
 
 Usage: python tests/parity/golden/make_presumm_abs_golden.py PRESUMM [--output FOLDER] [--seed N]
 
-As make_presumm_golden.py, which says what it takes. The model is trained for some seconds to copy words of its source,
-so that what a beam search finds depends on the source, and is long enough to repeat itself. Of its documents those are
-kept whose summaries do not hang on rounding: nearly equal hypotheses are ranked by it, here and there otherwise.
+See make_presumm_golden.py for the requirements. The model is trained for some seconds to copy words of its source, so
+that the summaries depend on the source, and are long enough to repeat n-grams. Documents whose summaries depend on
+rounding are dropped, because rounding can change the rank of nearly equal hypotheses.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from make_presumm_golden import OPTIONS, PATCHES, SIZES, open_code
 GOLDEN = Path(__file__).with_name("presumm_abs")
 PAD, BOS, EOS, CLS, SEP, FIRST_WORD, FIRST_PIECE, VOCAB = 0, 1, 2, 4, 5, 6, 26, 37
 DRAWN, DOCUMENTS, SOURCE, TARGET, HIDDEN = 80, 50, 24, 16, 16
-# Of log-probabilities, some times as large as rounding makes them differ; and how often documents are tried with it.
+# Noise of log-probabilities, some times as large as rounding differences, and the number of trials with it.
 NOISE, TRIALS = 1e-4, 4
 VALUES = {
     **OPTIONS,
@@ -38,8 +38,8 @@ VALUES = {
     "max_length": 20,
     "block_trigram": True,
 }
-# The decoder's mask, which is stored with each of its layers, takes 25 MB; pyrouge is not needed; today's torch makes
-# floats of quotients.
+# The decoder's mask, which each of its layers stores, takes 25 MB. pyrouge is not needed. In current torch, quotients
+# are floats.
 PATCHES = {
     **PATCHES,
     "decoder.py": [("MAX_SIZE = 5000", "MAX_SIZE = 32")],
@@ -49,14 +49,14 @@ PATCHES = {
 
 
 class Vocabulary:
-    """Words of which none is another's beginning; those from FIRST_PIECE on continue a word."""
+    """A vocabulary in which no word is a prefix of another. Words from FIRST_PIECE on continue a word."""
 
     def __init__(self):
         self.ids_to_tokens = [f"w{i:02}" if i < FIRST_PIECE else f"##p{i:02}" for i in range(VOCAB)]
 
 
 def make_model():
-    """The model, its options and its two optimizers."""
+    """Makes the model, its options and its two optimizers."""
     import pytorch_transformers
     from models.model_builder import AbsSummarizer, build_optim_bert, build_optim_dec
 
@@ -70,7 +70,7 @@ def make_model():
 
 
 def make_documents(rows, seed):
-    """Two sentences of words, the second often the first once more; the summary has the words of both."""
+    """Makes documents of two sentences. The second often repeats the first; summaries have the words of both."""
     random = np.random.default_rng(seed)
     batch = {name: np.zeros((rows, SOURCE), np.int32) for name in ("input_ids", "segment_ids", "token_type_ids")}
     batch["target_ids"] = np.zeros((rows, TARGET + 2), np.int32)
@@ -87,7 +87,7 @@ def make_documents(rows, seed):
 
 
 def log_probabilities(model, batch):
-    """Of each word of the vocabulary after each target token but the last."""
+    """The log-probabilities of all words after each target token except the last."""
     source, segments, types, target = (
         torch.from_numpy(batch[name]).long() for name in ("input_ids", "segment_ids", "token_type_ids", "target_ids")
     )
@@ -102,7 +102,7 @@ def loss_of(model, batch):
 
 
 def train(model, seed):
-    """Some hundred updates, without dropout; after more of them rounding errors are as large as what is tested."""
+    """Makes some hundred updates without dropout. After more, rounding errors would be as large as the differences."""
     torch.manual_seed(seed)
     model.eval()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -114,11 +114,11 @@ def train(model, seed):
         optimizer.step()
     print(f"loss of the last batch: {loss.item() / (batch['target_ids'][:, 1:] != PAD).sum():.3f} a token")
     with torch.no_grad():
-        model.generator[0].bias[[PAD, BOS]] = -30  # these two are never written by ours, or count as a word there
+        model.generator[0].bias[[PAD, BOS]] = -30  # ours never generates these two, PreSumm treats them as words
 
 
 def summarize(model, options, batch, noise=0.0):
-    """Ids of the best hypotheses up to the first end token, and their scores."""
+    """Returns ids of the best hypotheses up to the first end token, and their scores."""
     from models.predictor import build_predictor
 
     def noisy(decoded):
@@ -146,7 +146,7 @@ def summarize(model, options, batch, noise=0.0):
 
 
 def summarize_both(model, options, batch, noise=0.0):
-    """With trigram blocking and without, by name."""
+    """Returns summaries with and without trigram blocking, by name."""
     expected = {}
     for name, blocks in (("blocked", True), ("free", False)):
         options = argparse.Namespace(**{**vars(options), "block_trigram": blocks})
@@ -155,7 +155,7 @@ def summarize_both(model, options, batch, noise=0.0):
 
 
 def is_clear(model, options, batch):
-    """Whether noise changes nothing in a document's summaries, and blocking leaves PreSumm's search a beam."""
+    """Whether noise does not change a document's summaries, and blocking leaves at least one beam."""
     found = summarize_both(model, options, batch)
     clear = found["blocked_scores"] > -1e9
     for _ in range(TRIALS):
@@ -166,7 +166,7 @@ def is_clear(model, options, batch):
 
 
 def main():
-    """Writes all."""
+    """Writes all files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presumm", type=Path)
     parser.add_argument("--output", type=Path, default=GOLDEN)
@@ -178,7 +178,7 @@ def main():
     model, options, optimizers = make_model()
     train(model, values.seed)
     saved = {"model": model.state_dict(), "opt": options, "optims": optimizers}
-    saved["model"]["decoder.pos_emb.pe"] = saved["model"]["decoder.pos_emb.pe"][:, :16].clone()  # of 5000 rows
+    saved["model"]["decoder.pos_emb.pe"] = saved["model"]["decoder.pos_emb.pe"][:, :16].clone()  # of 5000
     torch.save(saved, values.output / "model.pt", _use_new_zipfile_serialization=False)
     batch = make_documents(DRAWN, values.seed)
     clear = np.flatnonzero(is_clear(model, options, batch))

@@ -1,10 +1,10 @@
-"""Makes presumm/ beside this file with PreSumm's and BertSum's own code: small models, their scores and gradients.
+"""Makes presumm/ in this folder with PreSumm's and BertSum's own code: small models, their scores and gradients.
 
 Usage: python tests/parity/golden/make_presumm_golden.py PRESUMM BERTSUM [--output FOLDER] [--seed N]
 
-PRESUMM and BERTSUM are clones of nlpyang/PreSumm and nlpyang/BertSum, which are read and patched in memory so that they
-run on today's torch. Takes torch, pytorch-transformers 1.2.0 and pytorch-pretrained-bert 0.6.2, in an environment of
-its own.
+PRESUMM and BERTSUM are clones of nlpyang/PreSumm and nlpyang/BertSum. The script patches their code in memory, so that
+it runs on current torch. It needs torch, pytorch-transformers 1.2.0 and pytorch-pretrained-bert 0.6.2, in a separate
+environment.
 """
 
 import argparse
@@ -64,10 +64,10 @@ OPTIONS = {
     "visible_gpus": "-1",
     "train_from": "",
 }
-# What is imported from a clone.
+# Modules that are imported from a clone.
 MODULES = ("models", "others", "translate", "distributed")
-# File of their `models`: what is replaced by what. Masks are bytes there, of which today's torch fills none, and checks
-# of torch's LSTMCell are gone.
+# Replacements in the files of their `models`. Their masks are bytes, which current torch does not accept. The checks of
+# torch's LSTMCell no longer exist.
 PATCHES = {
     "neural.py": [("masked_fill(mask, ", "masked_fill(mask.bool(), ")],
     "rnn.py": [
@@ -76,7 +76,7 @@ PATCHES = {
         ("        self.check_forward_hidden(input, cx, '[1]')\n", ""),
     ],
 }
-# What BertSum means: a row of states for each step.
+# The intended code of BertSum: a row of states for each step.
 AS_MEANT = [
     (f"{name}t = [[None, ] * (self.num_layers * num_directions)] * seq_len",
      f"{name}t = [[None, ] * (self.num_layers * num_directions) for _ in range(seq_len)]")
@@ -113,7 +113,7 @@ class Patched(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def open_code(clone, patches):
-    """Makes `MODULES` those of a clone."""
+    """Imports `MODULES` from a clone."""
     for name in [name for name in sys.modules if name.split(".")[0] in MODULES]:
         del sys.modules[name]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Patched)]
@@ -121,7 +121,7 @@ def open_code(clone, patches):
 
 
 def make_presumm():
-    """PreSumm's extractive model."""
+    """Makes PreSumm's extractive model."""
     import pytorch_transformers
     from models.model_builder import ExtSummarizer, build_optim
 
@@ -133,7 +133,7 @@ def make_presumm():
 
 
 def make_bertsum(scorer):
-    """BertSum's model."""
+    """Makes BertSum's model."""
     from models.model_builder import Summarizer, build_optim
     from pytorch_pretrained_bert import BertConfig
 
@@ -143,7 +143,7 @@ def make_bertsum(scorer):
 
 
 def randomize(model, seed):
-    """Leaves no bias at 0, no norm at 1 and no attention uniform."""
+    """Sets random parameters, so that no bias is 0, no norm is 1 and no attention is uniform."""
     random = np.random.default_rng(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -153,7 +153,7 @@ def randomize(model, seed):
 
 
 def make_documents(seed):
-    """Documents of 1 to 8 sentences, each with [CLS] (1) before and [SEP] (2) after it, padded."""
+    """Makes padded documents of 1 to 8 sentences, each with [CLS] (1) before and [SEP] (2) after it."""
     random = np.random.default_rng(seed)
     batch = {name: np.zeros((DOCUMENTS, LENGTH), np.int32) for name in ("input_ids", "token_type_ids", "segment_ids")}
     batch |= {name: np.zeros((DOCUMENTS, 8), np.int32) for name in ("cls_positions", "sentence_mask", "labels")}
@@ -174,7 +174,7 @@ def make_documents(seed):
 
 
 def arguments(batch):
-    """What both models take; their masks are of bytes."""
+    """The arguments of both models; their masks are bytes."""
     ids, types, tokens, positions, sentences = (
         torch.from_numpy(batch[name])
         for name in ("input_ids", "token_type_ids", "segment_ids", "cls_positions", "sentence_mask")
@@ -183,7 +183,7 @@ def arguments(batch):
 
 
 def run(model, batch):
-    """Scores, and the gradient of the masked binary cross-entropy, summed as in training; dropout is off."""
+    """Returns scores, and the gradient of the masked binary cross-entropy, summed as in training, without dropout."""
     model.eval()
     model.zero_grad()
     scores, mask = model(*arguments(batch))
@@ -194,7 +194,7 @@ def run(model, batch):
 
 
 def run_alone(model, batch):
-    """The scores of each document without any padding."""
+    """Returns the scores of each document without padding."""
     scores = np.zeros(batch["labels"].shape, np.float32)
     for row in range(DOCUMENTS):
         length, count = batch["segment_ids"][row].sum(), batch["sentence_mask"][row].sum()
@@ -206,9 +206,9 @@ def run_alone(model, batch):
 
 
 def write(folder, name, made, seed, batch, legacy, updated):
-    """Writes NAME.pt as the trainer does, with scores and gradients of these weights; returns them.
+    """Writes NAME.pt like the trainer, with scores and gradients of these weights. Returns the weights.
 
-    After an update, the file has a state of Adam as well.
+    After an update, the file also has the state of Adam.
     """
     model, options, optimizer = made
     randomize(model, seed)
@@ -216,7 +216,7 @@ def write(folder, name, made, seed, batch, legacy, updated):
         run(model, batch)
         optimizer.step()
     saved = {"model": model.state_dict(), "opt": options, "optim": optimizer}
-    if "ext_layer.pos_emb.pe" in saved["model"]:  # 5000 rows
+    if "ext_layer.pos_emb.pe" in saved["model"]:  # the table has 5000 rows
         saved["model"]["ext_layer.pos_emb.pe"] = saved["model"]["ext_layer.pos_emb.pe"][:, :16].clone()
     torch.save(saved, folder / f"{name}.pt", _use_new_zipfile_serialization=not legacy)
     scores, gradient = run(model, batch)
@@ -226,7 +226,7 @@ def write(folder, name, made, seed, batch, legacy, updated):
 
 
 def main():
-    """Writes all."""
+    """Writes all files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presumm", type=Path)
     parser.add_argument("bertsum", type=Path)

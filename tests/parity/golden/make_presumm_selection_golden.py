@@ -1,9 +1,9 @@
-"""Makes presumm_selection.json beside this file: the sentences that PreSumm's own test chooses by their scores.
+"""Makes presumm_selection.json in this folder: the sentences that PreSumm's own test selects by given scores.
 
 Usage: python tests/parity/golden/make_presumm_selection_golden.py PRESUMM [--output FILE] [--seed N]
 
-PRESUMM is a clone of nlpyang/PreSumm, whose `Trainer.test` is run as it stands on a model that is told its scores, with
-trigram blocking and without; what else it looks at is as `train.py` has it by default. Takes torch and tensorboardX.
+PRESUMM is a clone of nlpyang/PreSumm. Its unmodified `Trainer.test` runs with a model that returns given scores, with
+and without trigram blocking, and with the defaults of `train.py`. The script needs torch and tensorboardX.
 """
 
 import argparse
@@ -17,19 +17,19 @@ from make_presumm_golden import open_code
 
 GOLDEN = Path(__file__).with_name("presumm_selection.json")
 DOCUMENTS, ROWS, SENTENCES, WORDS, STEPS = 100, 10, 12, 12, 1024
-PATCHES = {"utils.py": [("from others import pyrouge\n", "")]}  # which is not needed
+PATCHES = {"utils.py": [("from others import pyrouge\n", "")]}  # not needed
 
 
 class Told(torch.nn.Module):
     """A model whose scores are its input."""
 
     def forward(self, src, segs, clss, mask_src, mask_cls):
-        """Returns what a model of PreSumm's does."""
+        """Returns the outputs of a PreSumm model."""
         return src, mask_cls
 
 
 def make_documents(seed):
-    """Different sentences of few words, and a score for each, of which no two are alike, and all exact in float32."""
+    """Makes short, distinct sentences, with distinct scores that are exact in float32."""
     rng = random.Random(seed)
     documents = []
     for _ in range(DOCUMENTS):
@@ -43,7 +43,7 @@ def make_documents(seed):
 
 
 def batches(documents):
-    """What PreSumm's loader gives of them, padded."""
+    """Yields padded batches like PreSumm's loader."""
     for start in range(0, len(documents), ROWS):
         rows = documents[start : start + ROWS]
         width = max(len(row["scores"]) for row in rows)
@@ -65,7 +65,7 @@ def batches(documents):
 
 
 def choose(documents, blocks):
-    """The numbers of the sentences of each summary, in its order."""
+    """Returns the numbers of the sentences of each summary, in their order."""
     from models.trainer_ext import Trainer
 
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ def choose(documents, blocks):
 
 
 def main():
-    """Writes all, a document a line."""
+    """Writes all documents, one per line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presumm", type=Path)
     parser.add_argument("--output", type=Path, default=GOLDEN)
