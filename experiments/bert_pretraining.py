@@ -38,12 +38,12 @@ _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
 
 @dataclasses.dataclass(frozen=True)
 class Config(Constrained):
-    """The keys of the config that this experiment reads.
+    """The config keys that this experiment reads.
 
     Attributes:
       experiment: this file's name.
-      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to take sizes, vocabulary and weights
-        from; or "".
+      init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run that determines sizes, vocabulary
+        and weights; or "".
       learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
         copies of these. 0 to take all positions unchanged.
       seed: seed of parameters, data order, masks and dropout.
@@ -69,7 +69,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in the sizes, casing and vocabulary that `init_from` determines.
 
     Raises:
-      UserError: no size is given at all, or one that contradicts the folder.
+      UserError: if a size is missing, or a key contradicts the folder.
     """
     if config["init_from"]:
         before = pretrained.describe(Path(config["init_from"])).config.get("objective", config["objective"])
@@ -87,7 +87,7 @@ read_facts = bert.read_facts
 
 
 def stand_in_facts(config: Config) -> BertFacts:
-    """See `Trainable.stand_in_facts`. Raises UserError if no text is named."""
+    """See `Trainable.stand_in_facts`. Raises UserError if the config names no text."""
     corpus, *_ = build_all(_DATA, config.data, "data")
     corpus.check_source()
     return bert.stand_in_facts(config)
@@ -105,7 +105,7 @@ class PretrainingData(Data):
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
         corpus, *_ = build_all(_DATA, config.data, "data")
-        if not corpus.source and (folder / "vocab.txt").exists():  # the run that other text is scored with
+        if not corpus.source and (folder / "vocab.txt").exists():  # evaluation of a run on other text
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
         self._config, self._preparation = config, Preparation(corpus, folder)
         self._batches: dict[str, PretrainingBatches] = {}
@@ -151,9 +151,8 @@ class PretrainingData(Data):
         tokenizer = self._corpus.tokenizer
         counts = np.zeros(self._config.model.get("vocab_size") or tokenizer.vocab_size) + 1
         counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
-        if (
-            self._config.objective == "causal_lm"
-        ):  # each instance also predicts the special token at its end: [SEP] or [CLS]
+        if self._config.objective == "causal_lm":
+            # Each instance also predicts its final special token: [SEP] or [CLS].
             counts[[tokenizer.sep_id, tokenizer.cls_id]] += self._split("train").instances_per_epoch
         costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
         for batch in self._split("valid").evaluation(np.arange(self._config.batch_size)):
@@ -200,7 +199,7 @@ class BertPretraining(BertTask[Config]):
         return [spec]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """Predicted tokens, and pairs: the mean of google-research/bert over each."""
+        """The numbers of predicted tokens and of pairs; google-research/bert takes the mean over each."""
         weights = {self._config.objective: "masked_weights", "next_sentence": "next_sentence_weights"}
         return {term: jnp.maximum(jnp.sum(batch[name]), 1) for term, name in weights.items() if name in batch}
 
@@ -220,7 +219,7 @@ class BertPretraining(BertTask[Config]):
         return sums, metrics
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a text with one or more [MASK], or two texts with a tab between them."""
+        """An example for each line: a text with one or more [MASK], or two texts separated by a tab."""
         return inputs.of_lines(lines, self._example, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
@@ -234,7 +233,7 @@ class BertPretraining(BertTask[Config]):
         return [*(length for length in _PREDICT_LENGTHS if length < limit), limit]
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The likeliest tokens at each masked position [B, P, 5]; the probability of the next sentence [B]."""
+        """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B]."""
         output = self._apply(params, batch, None)
         top = min(_TOP, self._model_config.vocab_size)
         probabilities, tokens = jax.lax.top_k(jax.nn.softmax(output.masked_lm_logits), top)
@@ -244,7 +243,7 @@ class BertPretraining(BertTask[Config]):
         return result
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The likeliest tokens of each [MASK]. Positions count from [CLS], which is 0.
+        """The most probable tokens of each [MASK]. Positions count from [CLS], which is 0.
 
         `is_next_probability` is null without a second segment.
         """
@@ -267,10 +266,9 @@ class BertPretraining(BertTask[Config]):
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """An attention mask, and the samples of `BertTask`; see `Task.samples`."""
         segments = self._held_out_batch(data)["segment_ids"]
-        lengths = np.sum(segments == 1, axis=1)  # 0 for rows that fill up the batch
-        fewest = np.argmin(
-            np.where(lengths, lengths, np.inf)
-        )  # the row whose first instance is shortest: it has the most room for others
+        lengths = np.sum(segments == 1, axis=1)  # 0 for rows that pad the batch
+        # The row with the shortest first instance has the most room for others.
+        fewest = np.argmin(np.where(lengths, lengths, np.inf))
         yield samples.mask(segments[fewest], self._model_config.direction)
         yield from super().samples(params, data, infer)
 
@@ -348,13 +346,13 @@ build_task = BertPretraining
 
 
 def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: WordPiece) -> None:
-    """Raises UserError for values that are right each on its own, but not together."""
+    """Raises UserError for values that are valid one by one, but contradict each other."""
     if config.objective == "causal_lm" and (model.direction == "both" or pairs.next_sentence):
         raise UserError(
             "config key objective",
             got=f"causal_lm with model.direction={model.direction} and data.next_sentence={pairs.next_sentence}",
-            expected="one direction, or each token would see what it predicts; and no next-sentence prediction, "
-            "since [CLS] would see nothing but itself",
+            expected="one direction, as otherwise each token would see its label, and no next-sentence prediction, "
+            "because [CLS] would see only itself",
             fix="set --config.model.direction=left_to_right --config.data.next_sentence=False",
         )
     if pairs.next_sentence and model.type_vocab_size < 2:
@@ -375,7 +373,7 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
         raise UserError(
             "config key learned_positions",
             got=f"{config.learned_positions} with init_from={config.init_from!r}",
-            expected=f"0, or up to model.max_positions={model.max_positions} where init_from names a model",
+            expected=f"0, or up to model.max_positions={model.max_positions} if init_from names a model",
             fix="set it to the data.seq_len that the model was trained with, or to 0",
         )
     if tokenizer.vocab_size > model.vocab_size:
@@ -383,5 +381,5 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
             "config key model.vocab_size",
             got=model.vocab_size,
             expected=f"at least {tokenizer.vocab_size}, the size of the vocabulary",
-            fix="leave model.vocab_size out: it follows from the vocabulary",
+            fix="leave out model.vocab_size, which follows from the vocabulary",
         )

@@ -40,7 +40,7 @@ from bertjax.tasks.summarization import (
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 _INPUTS = ("input_ids", "token_type_ids")
 # Defaults of keys that neither the config nor `init_from` sets.
-_OTHERWISE = {
+_DEFAULTS = {
     "model.decoder_layers": 6,
     "model.decoder_heads": 8,
     "model.decoder_intermediate": 2048,
@@ -49,7 +49,7 @@ _OTHERWISE = {
 
 @dataclasses.dataclass(frozen=True)
 class Config(SummarizationConfig, seq2seq.SmoothingConfig):
-    """The keys of the config that this experiment reads.
+    """The config keys that this experiment reads.
 
     Attributes:
       copy_embeddings: whether the decoder's embeddings start as BERT's, if `init_from` has no decoder (PreSumm's
@@ -72,14 +72,14 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
             raise UserError(
                 "config key data.long_articles",
                 got=self.data["long_articles"],
-                expected="cut, as one row is all that the decoder sees",
-                fix="set --config.data.long_articles=cut, and raise --config.data.seq_len for more",
+                expected="cut, because the decoder sees only one row",
+                fix="set --config.data.long_articles=cut, and raise --config.data.seq_len to keep more of an article",
             )
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """See `Experiment.resolve`. Raises UserError for contradictions."""
-    return summarization.resolve(config, _OTHERWISE)
+    return summarization.resolve(config, _DEFAULTS)
 
 
 def read_facts(config: Config, folder: Path) -> BertFacts:
@@ -111,7 +111,7 @@ class _AbstractiveEncoding(Encoding):
     def of(cls, config: Config, tokenizer: WordPiece) -> "_AbstractiveEncoding":
         """The encoding of a config. Raises UserError for invalid settings."""
         decoding = build(DecodingConfig, config.decoding, "decoding")
-        seq2seq.check_finds(decoding)
+        seq2seq.check_generates(decoding)
         return cls(tokenizer, ArticleDataConfig.of(config.data).rows, _INPUTS, decoding)
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
@@ -209,14 +209,14 @@ class AbstractiveSummarization(SummarizationTask[Config]):
         return {"summary": total}, metrics
 
     def score_names(self) -> Sequence[str]:
-        """The names of `summarization.figure_names`, and those of the loss on reference summaries."""
-        return (*summarization.figure_names(self._rouge), *seq2seq.FIGURES)
+        """The names of `summarization.metric_names`, and those of the loss on reference summaries."""
+        return (*summarization.metric_names(self._rouge), *seq2seq.METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `summarization.figures`."""
+        """See `summarization.metrics`."""
         texts = [self._sentences(outputs) for _, outputs in results]
         found = [example.source.article for example, _ in results]
-        return summarization.figures(texts, found, _rules, self._rouge)
+        return summarization.metrics(texts, found, _rules, self._rouge)
 
     def width(self) -> int:
         """See `Task.width`."""
@@ -225,14 +225,14 @@ class AbstractiveSummarization(SummarizationTask[Config]):
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The summary of each row: ids [B, 1, T], lengths and scores [B, 1]."""
         continues = jnp.asarray(self._tokenizer.is_continuation)
-        return seq2seq.write(self._model, params, batch, self._decoding, self._ids, self._config.seed, continues)
+        return seq2seq.generate(self._model, params, batch, self._decoding, self._ids, self._config.seed, continues)
 
     def _sentences(self, outputs: Sequence[Output], rank: int = 0) -> list[str]:
         (output,) = outputs
         return summary_rows.sentences(output["ids"][rank, : output["lengths"][rank]].tolist(), self._tokenizer)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The sentences and score of the summary; all `n_best` if more than one; and any reference."""
+        """The sentences and the score of the summary; all `n_best` if more than one; and the reference if known."""
         article = example.source.article.article
         each = [
             {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}

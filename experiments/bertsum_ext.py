@@ -44,9 +44,9 @@ FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.F
 
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
-_SHORTEST = 3  # tokens of a sentence: [CLS], a piece, [SEP]
+_SHORTEST = 3  # the minimum tokens of a sentence: [CLS], a piece, [SEP]
 # Defaults of keys that neither the config nor `init_from` sets.
-_OTHERWISE = {
+_DEFAULTS = {
     "model.scorer": "classifier",
     "model.scorer_layers": 2,
     "model.scorer_heads": 8,
@@ -57,13 +57,13 @@ _OTHERWISE = {
 
 @dataclasses.dataclass(frozen=True)
 class Config(FineTuningConfig, SummarizationConfig):
-    """The keys of the config that this experiment reads.
+    """The config keys that this experiment reads.
 
     Attributes:
       loss_reduction: "mean" over the sentences of a batch, or "sum", as in the published code.
       selection: fields of `SelectionConfig`.
       match_reference: replaces the length limits of `selection` in scoring, for comparisons at equal length:
-        "sentences", as many as the reference has; "words", at most as many as it has; "" to keep the limits.
+        "sentences", as many sentences as the reference; "words", at most as many words; "" to keep the limits.
     """
 
     loss_reduction: Annotated[str, one_of("mean", "sum")]
@@ -73,7 +73,7 @@ class Config(FineTuningConfig, SummarizationConfig):
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """See `Experiment.resolve`. Raises UserError for contradictions."""
-    return summarization.resolve(config, {**_OTHERWISE, "model.sentence_pooling": _pooling(config["init_from"])})
+    return summarization.resolve(config, {**_DEFAULTS, "model.sentence_pooling": _pooling(config["init_from"])})
 
 
 def _pooling(init_from: str) -> str:
@@ -195,14 +195,14 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         return logits, positions
 
     def score_names(self) -> Sequence[str]:
-        """The names of `summarization.figure_names`, and the loss."""
-        return (*summarization.figure_names(self._rouge), "loss")
+        """The names of `summarization.metric_names`, and the loss."""
+        return (*summarization.metric_names(self._rouge), "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `summarization.figures`. The loss is the mean over articles of the sum over sentences."""
+        """See `summarization.metrics`. The loss is the mean over articles of the sum over sentences."""
         pairs = [(example.source.article, _merged(example, outputs)) for example, outputs in results]
         summaries = [summarization.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
-        figures = summarization.figures(summaries, [article for article, _ in pairs], self._rules, self._rouge)
+        figures = summarization.metrics(summaries, [article for article, _ in pairs], self._rules, self._rouge)
         return {**figures, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:

@@ -34,7 +34,7 @@ _SEQ_LEN = 128  # the default
 
 @dataclasses.dataclass(frozen=True)
 class Config(FineTuningConfig):
-    """The keys of the config that this experiment reads.
+    """The config keys that this experiment reads.
 
     Attributes:
       objective: "classification", or "regression": one number for each row.
@@ -107,12 +107,12 @@ def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
             fix="set --config.objective=regression and its --config.metrics, use configs/multiple_choice.py, or name "
             "another folder",
         )
-    if found.tells_several:
+    if found.is_multi_label:
         raise UserError(
             f"config key init_from={config['init_from']}",
             got="a multi-label or multi-output model (problem_type in its config.json)",
             expected="a single-label classifier",
-            fix="name another, or train on rows in data.source, which takes only the encoder from this one",
+            fix="name another, or set data.source to train with only the encoder of this model",
         )
     return () if numeric else found.labels
 
@@ -225,7 +225,7 @@ class Classification(BertTask[Config]):
         model = BertForSequenceClassification(bert, num_labels, head.classifier_dropout, head.lstm_size)
         super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
 
-    def modules_afresh(self, folder: Path) -> Sequence[str]:
+    def reinitialized_modules(self, folder: Path) -> Sequence[str]:
         """The classifier, unless the folder's classes match: the same names, or as many classes without names."""
         return () if pretrained.has_classes(folder, self.labels) else ("classifier",)
 
@@ -250,7 +250,7 @@ class Classification(BertTask[Config]):
         return {self._config.objective: jnp.sum(each * self._row_weights(batch))}, metrics
 
     def _row_weights(self, batch: Batch) -> jax.Array:
-        """The weight of each text in the loss; 0 for empty positions and rows that fill up the batch."""
+        """The weight of each text in the loss; 0 for empty positions and rows that pad the batch."""
         if not self._config.class_weights:
             return jnp.asarray(batch["weights"])
         return batch["weights"] * jnp.asarray(self._config.class_weights)[batch["labels"]]
@@ -271,7 +271,7 @@ class Classification(BertTask[Config]):
         return {**glue.score(self._config.metrics, predictions, labels), "loss": float(losses.mean())}
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a text, or two with a tab between them if `data.text_columns` has two columns."""
+        """An example for each line: a text, or two texts separated by a tab if `data.text_columns` has two columns."""
 
         def make(line: Sequence[str], where: str) -> Example:
             return self._example(labeled_text.texts_of_line(line[0], where, self._text.text_columns), where)
@@ -292,7 +292,7 @@ class Classification(BertTask[Config]):
         return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The likeliest class and the probabilities of all classes, or the predicted number."""
+        """The most probable class and the probabilities of all classes, or the predicted number."""
         (output,) = outputs
         if self._numeric:
             return {"score": round(float(output["logits"][0]), 6)}
@@ -322,7 +322,7 @@ def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
         raise UserError(
             "config key objective",
             got=f"regression with {len(labels)} labels and {len(config.class_weights)} class_weights",
-            expected="neither: it predicts a number",
+            expected="neither, because regression predicts a number",
             fix="leave them out, or set --config.objective=classification",
         )
 
@@ -334,7 +334,7 @@ def _check_weights(config: Config, labels: Sequence[str]) -> None:
         raise UserError(
             "config key class_weights",
             got=weights,
-            expected=f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0; or none",
+            expected=f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0, or no weights",
             fix="give the weights in that order",
         )
 
@@ -344,22 +344,22 @@ def _check_labels(config: Config, labels: Sequence[str]) -> None:
     if not labels:
         raise UserError(
             "config key data.source",
-            got="nothing, and no classes from elsewhere",
-            expected="rows to train on, or a classifier in init_from to predict with",
-            fix="set --config.data.source=FILE, or --config.init_from to the folder of a classifier; where that has no "
-            "names for its classes, name them in their order in --config.data.labels",
+            got="no value, and no classes in data.labels or init_from",
+            expected="training rows, or a classifier in init_from for prediction",
+            fix="set --config.data.source=FILE, or --config.init_from to the folder of a classifier; if its classes "
+            "have no names, also set --config.data.labels in their order",
         )
     if len(set(labels)) < max(2, len(labels)):
         raise UserError(
             "config key data.labels",
             got=", ".join(labels),
-            expected="two or more, each once",
-            fix="leave it out, to take those of the training rows, or give each class one name",
+            expected="two or more different classes",
+            fix="leave it out to use the classes of the training rows, or name each class once",
         )
     if "f1" in config.metrics and len(labels) > 2:
         raise UserError(
             "config key metrics",
             got=f"f1 with {len(labels)} classes",
-            expected="two classes, of which it is the second's F1",
+            expected="two classes, because f1 is the F1 of the second class",
             fix="use macro_f1",
         )

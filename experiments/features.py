@@ -26,26 +26,26 @@ from bertjax.tasks.bert import BertFacts, BertPredicts
 
 _log = logging.getLogger(__name__)
 
-# What a model needs only to be trained.
+# Keys of `model` that only training needs.
 _NOT_TRAINED = {"dropout": 0.0, "attention_dropout": 0.0}
-_BEST_LAYERS = 4  # the last, in table 7
-_LEAST_NORM = 1e-12  # as torch.nn.functional.normalize has it
+_BEST_LAYERS = 4  # the last four are best in table 7
+_LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Constrained):
-    """The keys of the config that this experiment reads.
+    """The config keys that this experiment reads.
 
     Attributes:
       experiment: the name of its file.
-      init_from: a folder of sentence-transformers or Hugging Face, a checkpoint of Google's, or a run of ours.
-      pooling: what a vector stands for: "piece", "word" (what is between white space), or "sentence" (a whole text,
-        or both of a pair).
-      word_pooling: a word's "first" piece, or the "mean" of all of its pieces.
+      init_from: a folder of sentence-transformers or Hugging Face, a google-research checkpoint, or a bertjax run.
+      pooling: the unit that a vector represents: "piece", "word" (separated by white space), or "sentence" (a whole
+        text, or both texts of a pair).
+      word_pooling: the vector of a word: "first", that of its first piece, or "mean", over all its pieces.
       sentence_pooling: "mean", "cls" or "max"; see `bertjax.models.heads.pool`.
       normalize: whether vectors are scaled to length 1.
-      dtype_out: "float32", or "float16" for half the size.
-      model: fields of `BertConfig` that are not for training alone, and of `FeaturesConfig`.
+      dtype_out: "float32", or "float16", which halves the size.
+      model: fields of `FeaturesConfig`, and of `BertConfig` except those that only training needs.
       data: how texts are encoded.
     """
 
@@ -62,16 +62,16 @@ class Config(Constrained):
 
 @dataclasses.dataclass(frozen=True)
 class FeaturesConfig(Constrained, prefix="model"):
-    """Which layers, and how they make one vector of each token.
+    """The layers that the features come from, and how they are combined into one vector per token.
 
     Attributes:
-      layers: which layers: 0 is the embeddings, -1 the last. Where the config names none, the last four; for vectors of
-        sentences the last.
+      layers: numbers of layers: 0 is the embeddings, -1 the last. Default: the last four; for vectors of sentences the
+        last.
       mixing: "concatenation", or "sum".
     """
 
     layers: tuple[int, ...]
-    mixing: Annotated[str, one_of("concatenation", "sum")]  # "weighted" would have to be learned
+    mixing: Annotated[str, one_of("concatenation", "sum")]  # "weighted" would need training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +79,9 @@ class RowsConfig(Constrained, prefix="data"):
     """How texts become rows.
 
     Attributes:
-      seq_len: tokens of a row at most, special ones included. Default: as many as the model has positions, or as
-        sentence-transformers takes.
-      text_columns: of a table: the column of the text, or the two of a pair.
+      seq_len: the most tokens of a row, including special tokens. Default: all positions of the model, or the length
+        that sentence-transformers uses.
+      text_columns: in a table, the column of the text, or the two columns of a pair.
       on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """
 
@@ -95,8 +95,8 @@ class RowsConfig(Constrained, prefix="data"):
 
 
 class _Source(NamedTuple):
-    units: list[str]  # what vectors stand for
-    second: int | None  # of a pair: the number of the first unit of its second text
+    units: list[str]  # the pieces, words or text that the vectors represent
+    second: int | None  # for a pair, the number of the first unit of its second text
     is_cut: bool = False  # whether the text is longer than its row
 
 
@@ -137,7 +137,7 @@ class Features(BertPredicts[Config]):
         self._size = encoder.hidden_size * joined
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a text, or two with a tab between them. Logs the number of truncated texts."""
+        """An example for each line: a text, or two texts separated by a tab. Logs the number of truncated texts."""
 
         def make(line: Sequence[str], where: str) -> Example:
             return self._example(split_pair(line[0], where), where)
@@ -158,7 +158,7 @@ class Features(BertPredicts[Config]):
             cut += isinstance(example.source, _Source) and example.source.is_cut
             yield example
         if cut:
-            _log.warning("%d of %d texts were cut to data.seq_len=%d tokens", cut, count, self._rows.seq_len)
+            _log.warning("%d of %d texts were truncated to data.seq_len=%d tokens", cut, count, self._rows.seq_len)
 
     def _example(self, texts: Sequence[str], where: str) -> Example:
         if len(texts) == 2:
@@ -171,7 +171,7 @@ class Features(BertPredicts[Config]):
         return bert.to_example([row], _Source(["\t".join(texts)], None, is_cut))
 
     def _of_units(self, texts: Sequence[str]) -> Example:
-        """A text, or a pair, by pieces or words."""
+        """Returns the example of a text or a pair, with its pieces or words as units."""
         units, pieces = zip(*map(self._split, texts), strict=True)
         rows = list(unit_rows(pieces, self._tokenizer, self._rows.seq_len))
         if self._config.word_pooling == "first":
@@ -199,7 +199,7 @@ class Features(BertPredicts[Config]):
         return {"features": x.astype(self._config.dtype_out)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The `units`; of a pair the number of the first of its `second` text; and the `features` [n, D] of each."""
+        """The `units`, their `features` [n, D], and for a pair the number of the first unit of its `second` text."""
         parts = [np.zeros((0, self._size), self._config.dtype_out)]
         for row, output in zip(example.rows, outputs, strict=True):
             vectors = output["features"]

@@ -1,4 +1,4 @@
-"""Multiple choice: a text and several choices, one of them right (Devlin et al. 2019, section 4.4).
+"""Multiple choice: a text and several choices, one of which is right (Devlin et al. 2019, section 4.4).
 
 Shapes: B questions, C choices, S tokens of a text with one choice.
 """
@@ -78,7 +78,7 @@ class ChoiceData(FineTuningData[Config, Question]):
         return iter(self._held_out)
 
     def baselines(self) -> Mapping[str, float]:
-        """The expected accuracy of guessing."""
+        """The expected accuracy of a random choice."""
         return {"valid/chance_accuracy": float(np.mean([1 / len(each.rows) for each in self._held_out]))}
 
 
@@ -99,8 +99,8 @@ class MultipleChoice(BertTask[Config]):
         model = BertForSequenceClassification(bert, 1, head.classifier_dropout, head.lstm_size)
         super().__init__(config, facts.tokenizer, bert, model, self._questions.seq_len)
 
-    def modules_afresh(self, folder: Path) -> Sequence[str]:
-        """The classifier, if the folder has one of another task."""
+    def reinitialized_modules(self, folder: Path) -> Sequence[str]:
+        """The classifier, unless the folder's model was trained for multiple choice."""
         return () if pretrained.describe(folder).task == "multiple_choice" else ("classifier",)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
@@ -163,7 +163,7 @@ class MultipleChoice(BertTask[Config]):
         return {"logits": self.apply(params, batch, None)[:, 0]}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The label and text of the likeliest choice, and the probabilities of all choices by label."""
+        """The label and text of the most probable choice, and the probabilities of all choices by label."""
         found = _probabilities(example, outputs)
         label = max(found, key=found.__getitem__)
         probabilities = {name: round(each, 6) for name, each in found.items()}

@@ -40,7 +40,7 @@ from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuni
 _SEQ_LEN = 384  # the default
 
 
-Config = FineTuningConfig  # it reads no keys of its own
+Config = FineTuningConfig  # no additional keys
 
 
 @dataclasses.dataclass(frozen=True)

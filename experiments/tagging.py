@@ -1,4 +1,4 @@
-"""Tagging of words: named entities, parts of speech (Devlin et al. 2019, sections 4 and 5.3)."""
+"""Tagging of words, such as named entities or parts of speech (Devlin et al. 2019, sections 4 and 5.3)."""
 
 import dataclasses
 import functools
@@ -70,7 +70,7 @@ class RowsConfig(Constrained, prefix="data"):
       split_punctuation: whether punctuation marks are separate words in text to predict on. Otherwise words are
         separated by spaces only.
       packing: whether several sentences share a row of `seq_len` tokens in training.
-      text_field: the column of the sentences in a table to predict on; "" to refuse tables.
+      text_field: the column of the sentences in a table to predict on; "" if tables are not allowed.
     """
 
     scheme: Annotated[str, one_of(_AUTO, *SCHEMES, PLAIN)]
@@ -260,8 +260,8 @@ class Tagging(BertTask[Config]):
         model = _model(bert, len(self.labels), self._head)
         super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
 
-    def modules_afresh(self, folder: Path) -> Sequence[str]:
-        """The classifier or tagger, unless the folder's has the same tags and features."""
+    def reinitialized_modules(self, folder: Path) -> Sequence[str]:
+        """The classifier or tagger, unless the one in the folder has the same tags and features."""
         found = pretrained.describe(folder)
         is_same = found.labels == self.labels and found.task in ("", "tagging")
         if self._head.feature_layers:
@@ -329,7 +329,7 @@ class Tagging(BertTask[Config]):
         return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The words, and the likeliest tag of each."""
+        """The words, and the most probable tag of each."""
         best = _word_logits(example, outputs).argmax(axis=-1)
         return {"words": list(example.source.words), "tags": [self.labels[i] for i in best]}
 
@@ -346,9 +346,9 @@ class Tagging(BertTask[Config]):
         if self._head.feature_layers:
             raise UserError(
                 "--mode=export",
-                got="a tagger on the features of a BERT that is not trained",
+                got="a tagger on the features of a frozen BERT",
                 expected="a tagger that transformers has: model.feature_layers=() and model.lstm_size=0",
-                fix="predict with the run itself, --mode=predict --workdir=...",
+                fix="predict with the run instead, --mode=predict --workdir=...",
             )
         super().export(params, folder)
 

@@ -45,16 +45,16 @@ from bertjax.tasks.translators import TranslationFacts
 
 _log = logging.getLogger(__name__)
 _DONE = "vocabularies.json"  # written last
-_EXAMPLES = 10  # of unknown characters, in a message
+_EXAMPLES = 10  # the number of unknown characters in a message
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(seq2seq.SmoothingConfig):
-    """The keys of the config that this experiment reads.
+    """The config keys that this experiment reads.
 
     Attributes:
       experiment: the name of its file.
-      init_from: a run of ours or the folder of a MarianMTModel to start from; or "".
+      init_from: a bertjax run or the folder of a MarianMTModel to start from; or "".
       seed: seed of parameters, the order of pairs, training dates, dropout and sampling.
       batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. Batches of
         shorter rows hold a multiple of this, for about as many tokens. Batches of packed rows and of dates always hold
@@ -62,11 +62,11 @@ class Config(seq2seq.SmoothingConfig):
       architecture: "transformer" or "recurrent".
       model: fields of `EncoderDecoderConfig` or of `RecurrentConfig`.
       data: which pairs to read, and how to encode them.
-      start_token: the decoder's first input: the vocabulary's "begin", "pad" (as Marian, whose vocabulary has no
-        "begin") or "end" (as fairseq).
+      start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no
+        "begin") or "end" (as in fairseq).
       decoding: fields of `DecodingConfig`.
       metrics: validation and test metrics: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match". The
-        target's vocabulary normalizes the references first, as it does all text; the log states it with each metric.
+        target's vocabulary first normalizes the references, like all text; the log reports this with each metric.
       num_scored: the number of validation pairs that are translated at each evaluation; 0 for all. The loss is always
         that of all pairs within `data.seq_len`.
     """
@@ -101,21 +101,21 @@ def published_settings(folder: Path) -> dict[str, Any]:
     if not values:
         return {}
     if others := generation.unsupported(values):
-        _log.warning("%s/%s has %s, which is not followed", folder, marian.GENERATION_FILE, ", ".join(others))
-    forbids = len(values.get("bad_words_ids") or ()) > 1  # more than padding
+        _log.warning("%s/%s has %s, which bertjax ignores", folder, marian.GENERATION_FILE, ", ".join(others))
+    forbids = len(values.get("bad_words_ids") or ()) > 1  # not only padding
     unk_id = translators.open_vocabularies(folder).target.unk_id if forbids else None
     where = str(folder / marian.GENERATION_FILE)
     return {"decoding": generation.from_generation(values, unk_id=unk_id, where=where)}
 
 
 def _text(config: Config) -> TranslationText:
-    """The parallel text. Raises UserError for sources that are missing or do not fit together."""
+    """The parallel text. Raises UserError for sources that are missing or contradict each other."""
     files, dates, counts, *_ = build_all(_DATA, config.data, "data")
     return TranslationText(files, dates, counts, config.seed)
 
 
 def _check_positions(config: Config, key: str, tokens: int) -> None:
-    """Raises UserError for more tokens than the model has positions. Recurrent models have no limit."""
+    """Raises UserError if `tokens` exceeds the model's positions. Recurrent models have no limit."""
     limit = config.model.get("max_positions")
     if isinstance(limit, int) and tokens > limit:
         fix = "lower it" if config.init_from else "lower it, or raise --config.model.max_positions"
@@ -152,11 +152,12 @@ class Encoding:
             count, split = count + 1, split + (len(example.rows) > 1)
             yield example
         if split:
-            log_once(f"split {split} of {count} texts, of more than {self.limit - 1} tokens, and translate the parts")
+            told = f"split {split} of {count} texts with more than {self.limit - 1} tokens"
+            log_once(f"{told}, and translate the parts separately")
 
 
 def stand_in_facts(config: Config) -> TranslationFacts:
-    """See `Trainable.stand_in_facts`. Raises UserError for sources that are missing or do not fit together."""
+    """See `Trainable.stand_in_facts`. Raises UserError for sources that are missing or contradict each other."""
     _text(config)
     return translators.stand_in_facts()
 
@@ -173,7 +174,7 @@ class TranslationData(Data):
         *_, self._subwords, self._rows, self._preparation = build_all(_DATA, config.data, "data")
         self._trains_on_files = TRAIN in self._text.texts
         _check_positions(config, "data.seq_len", self._rows.seq_len)
-        seq2seq.check_finds(build(DecodingConfig, config.decoding, "decoding"))
+        seq2seq.check_generates(build(DecodingConfig, config.decoding, "decoding"))
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -186,7 +187,7 @@ class TranslationData(Data):
 
     @property
     def is_prepared(self) -> bool:
-        """See `Data.is_prepared`. Without training pairs, the folder has the vocabularies of a model."""
+        """See `Data.is_prepared`. True without training pairs, because the folder has the vocabularies of a model."""
         if not self._config.data["source"]:
             return True
         return self._has_vocabularies and (not self._trains_on_files or self._prepared.is_finished)
@@ -211,7 +212,7 @@ class TranslationData(Data):
 
     @functools.cached_property
     def _prepared(self) -> PreparedRows[Pair]:
-        """The prepared pairs; once the folder has the vocabularies."""
+        """The prepared pairs. The folder must have the vocabularies."""
         recipe = PairRecipe({split: self._text.texts[split] for split in (TRAIN, VALID)}, self._encoding.encoder)
         return PreparedRows(recipe, self._folder, self._preparation)
 
@@ -231,7 +232,7 @@ class TranslationData(Data):
     @property
     def facts(self) -> TranslationFacts:
         """See `Data.facts`. Raises UserError if validation pairs are bad or all too long."""
-        _ = self._valid  # reports bad pairs before a model is trained or read
+        _ = self._valid  # reports bad pairs before a model is trained or loaded
         return self._facts
 
     @functools.cached_property
@@ -356,14 +357,14 @@ class Translation(Task):
         return {"translation": total}, metrics
 
     def score_names(self) -> Sequence[str]:
-        """The metrics of the config, and those of targets that are given."""
-        return (*self._config.metrics, *seq2seq.FIGURES)
+        """The metrics of the config, and those of the loss on reference translations."""
+        return (*self._config.metrics, *seq2seq.METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """The metrics of the config, in percent, against references that the target's vocabulary has normalized.
+        """The metrics of the config, in percent. The target's vocabulary first normalizes the references.
 
-        No model writes what its vocabulary cannot, such as capitals where text is lowercased. The metrics' signatures
-        state the normalization where it changes a reference.
+        The model cannot generate what its vocabulary cannot represent, such as capitals if text is lowercased. The
+        metrics' signatures state the normalization if it changes a reference.
         """
         vocabulary = self._facts.vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
@@ -376,9 +377,9 @@ class Translation(Task):
         return scoring.score(self._config.metrics, hypotheses, references)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """A text in each line, an empty one staying empty; or, of targets to score, one with its target after a tab.
+        """An example per line: a text, or a text and a target to score, separated by a tab. Empty lines stay empty.
 
-        The prefix that all texts were trained with is added to a line without it.
+        If all training texts had a prefix, it is added to lines without it.
         """
 
         def scored(line: Sequence[str], where: str) -> Example:
@@ -388,7 +389,7 @@ class Translation(Task):
         return self._with_unknown_counted(inputs.of_lines(lines, make, self._encoder.files.on_bad_row))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.source_column` of a table, and their targets if these are to be scored."""
+        """The texts in `data.source_column` of a table, and the targets if targets are scored."""
 
         def scored(texts: Sequence[str], where: str) -> Example:
             return self._to_score(Pair(texts[0], texts[1], where))
@@ -401,7 +402,7 @@ class Translation(Task):
         return found and self._with_unknown_counted(found)
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """As `Encoding.counted`; then also logs the unknown characters of the sources."""
+        """Wraps `Encoding.counted`, and then also logs the unknown characters of the sources."""
         vocabulary, found, count, affected = self._facts.vocabularies.source, Counter[str](), 0, 0
         for example in self._encoding.counted(examples):
             count += 1
@@ -411,7 +412,7 @@ class Translation(Task):
             yield example
         if found:
             some = ", ".join(f"{text!r} ({number:,})" for text, number in found.most_common(_EXAMPLES))
-            characters = f"{found.total():,} characters that the vocabulary does not know"
+            characters = f"{found.total():,} unknown characters"
             log_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
     def _to_translate(self, texts: Sequence[str], where: str) -> Example:
@@ -433,44 +434,45 @@ class Translation(Task):
         """The `n_best` translations of each row, or the given one: ids [B, n, T], lengths and scores [B, n]."""
         if self._decoding.method == "forced":
             return seq2seq.score_given(self._model, params, batch, self._decoding, self._ids)
-        return seq2seq.write(self._model, params, batch, self._decoding, self._ids, self._config.seed)
+        return seq2seq.generate(self._model, params, batch, self._decoding, self._ids, self._config.seed)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The text, its translation with its score, and all of the `n_best` if they are more than one.
+        """The text, its translation and score, and all `n_best` if there are more than one.
 
-        "complete" is false for a translation that was truncated at the most tokens that it may have.
+        "complete" is false if a translation was truncated at its maximum length.
         """
         text, score = self._translation(outputs, 0)
         ends = all(bool(output["ids"][0, output["lengths"][0] - 1] == self._ids.end) for output in outputs)
         record = {"source": example.source[0], "translation": text, "score": score, "complete": ends}
         if not ends:
-            log_once("some translations have been cut: they have as many tokens as `decoding` lets them have")
+            log_once("some translations were truncated at the maximum length of `decoding`")
         if self._decoding.n_best > 1:
             each = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in each]
         return record
 
     def line(self, record: Mapping[str, Any]) -> str:
-        """The translation in a record or, for a target that was given, its score."""
+        """The translation in a record or, for a given target, its score."""
         return str(record["score" if self._decoding.method == "forced" else "translation"])
 
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
-        """The text of some rank, and its score; of a text in several rows they are joined, and added up."""
+        """The text and the score of a rank. For a text in several rows, joins the texts and adds the scores."""
         parts = [self._encoder.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
         return joined(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
-        """That of the encoder, the decoder, and of the decoder to the source, for the best translation."""
+        """The weights of encoder, decoder and cross-attention, for the best translation."""
         source, target = example.rows[0]["input_ids"], outputs[0]["ids"][0, : outputs[0]["lengths"][0]]
         batch = {"input_ids": source[None], "labels": target[None]}
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
         arrays = jax.tree.map(jnp.asarray, batch)
-        found = seq2seq.apply(_telling(self._model), params, arrays, self._ids.start, None, return_attention=True)
+        model = _with_attention(self._model)
+        found = seq2seq.apply(model, params, arrays, self._ids.start, None, return_attention=True)
         sources, targets = (
             translators.pieces(vocabulary, ids)
             for vocabulary, ids in zip(self._facts.vocabularies, (source, target), strict=True)
         )
-        # The decoder looks from what it was fed, at what it was fed.
+        # The decoder's queries and keys are its inputs.
         fed = ["<s>", *targets[:-1]]
         kinds = {
             "encoder": (found.encoder_attention, sources, sources),
@@ -484,7 +486,7 @@ class Translation(Task):
         }
 
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Held-out texts with their translations and the references, and the positions; see `Task.samples`."""
+        """Validation texts with translations and references, an attention mask, and positions; see `Task.samples`."""
         for number, (example, outputs) in enumerate(infer(data.held_out())):
             seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
             record = self.record(example, outputs)
@@ -494,10 +496,10 @@ class Translation(Task):
             yield from samples.positions(self._model.bind({"params": params}).source_places)
 
     def export(self, params: Params, folder: Path) -> None:
-        """A folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""
+        """Writes a folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""
         model = self._model.config
         if not isinstance(model, EncoderDecoderConfig):
-            fix = "predict with the run itself"
+            fix = "predict with the run instead"
             raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix=fix)
         special = SpecialIds(self._ids.pad, self._ids.start, self._ids.end)
         decoding = generation.to_generation(
@@ -510,19 +512,19 @@ class Translation(Task):
 build_task = Translation
 
 
-def _telling(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
-    """The model with an attention that returns its weights."""
+def _with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
+    """Returns the model with an attention backend that returns weights."""
     if isinstance(model, RecurrentSeq2Seq):
         return model
     return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))
 
 
 def _model(config: Config, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
-    """The model for vocabularies of these sizes. Raises UserError if the config does not describe one."""
+    """Builds the model for vocabularies of these sizes. Raises UserError if the config is invalid."""
     names = ("source_vocab_size", "target_vocab_size")
     for name, size in zip(names, sizes, strict=True):
-        if isinstance(config.model[name], int) and (config.model[name] or size) < size:  # others are told of below
-            expected = f"at least {size}, the tokens of the vocabulary"
+        if isinstance(config.model[name], int) and (config.model[name] or size) < size:  # `build` reports the rest
+            expected = f"at least {size}, the size of the vocabulary"
             fix = "leave it out, or use another vocabulary"
             raise UserError(f"config key model.{name}", got=config.model[name], expected=expected, fix=fix)
     values = {**config.model, **{name: config.model[name] or size for name, size in zip(names, sizes, strict=True)}}

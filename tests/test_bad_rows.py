@@ -160,7 +160,7 @@ def test_a_bad_file(train, tmp_path, name, content, got, expected, fix):
 @pytest.mark.parametrize(
     ("source", "what", "got", "expected", "fix"),
     [
-        ("", "data.source$", "nothing, and no classes", "rows to train on, or a classifier", "data.source=FILE"),
+        ("", "data.source$", "no value, and no classes", "training rows, or a classifier", "data.source=FILE"),
         ("none.tsv", "data.source=none.tsv$", "does not exist", "files seen from /.*tfds:NAME", "correct the path"),
         ("/", "data.source=/$", "a folder", "files", "name its files"),
         ("a.tsv,,b.tsv", "data.source$", "an empty name", "separated by commas", "name the files"),
@@ -275,7 +275,7 @@ def test_weights_from_a_folder_without_any(train, tmp_path, size):
     (tmp_path / "nothing").mkdir()
     for name, got in (("nothing", "no checkpoint, config.json or bert_config.json"), ("nowhere", "no such folder")):
         message = train(variant=":tiny" if size else "", init_from=tmp_path / name, **({} if size else unset_sizes()))
-        check(message, what=f"init_from={tmp_path / name}", got=got, expected="a run of ours", fix="correct the path")
+        check(message, what=f"init_from={tmp_path / name}", got=got, expected="a bertjax run", fix="correct the path")
 
 
 def test_a_size_that_contradicts_the_weights(train, home):

@@ -231,7 +231,7 @@ def test_published_weights_that_do_not_tell_the_casing(copied):
     folder = copied("published")
     for name in ("tokenizer_config.json", "tokenizer.json"):
         (folder / name).unlink()
-    got = "no value, and nothing in init_from that tells the casing"
+    got = "no value, and init_from does not determine the casing"
     check(from_folder(folder), what="data.lowercase", got=got, expected="True for an uncased", fix="data.lowercase=")
 
 

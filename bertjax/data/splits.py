@@ -55,10 +55,8 @@ def read_splits(
     """
     if config.valid_source:
         if config.source:
-            for row in read(config.source, "data.source"):
-                yield "train", row
-        for row in read(config.valid_source, "data.valid_source"):
-            yield "valid", row
+            yield from (("train", row) for row in read(config.source, "data.source"))
+        yield from (("valid", row) for row in read(config.valid_source, "data.valid_source"))
         return
     count = count_held_out = 0
     rows = read(config.source, "data.source")

@@ -1,7 +1,8 @@
-"""Runs that belong together: ablations with their tables, and one config with several seeds.
+"""Sweeps: ablations with their tables, and one config trained with several seeds.
 
-`definition` is what a file of `configs/sweeps/` says, `expansion` its runs, `checking` and `folder` what is looked at
-before they start, `running` and `processes` what starts them, `figures`, `results` and `tables` what came of them.
+`definition` reads a file of `configs/sweeps/`. `expansion` makes the list of its runs. `checking` and `folder` check
+them before the first run starts. `running` and `processes` run them. `evaluations`, `results` and `tables` read and
+present their metrics.
 """
 
 from bertjax.sweeps.command import Options, run

@@ -1,4 +1,4 @@
-"""`launch.py --sweep`: from a file of `configs/sweeps/` to its table."""
+"""`launch.py --sweep`: runs the sweep of a file of `configs/sweeps/` and writes its table."""
 
 import contextlib
 import dataclasses
@@ -27,18 +27,18 @@ BACKENDS = ("here", "workers", "slurm", "submitit_local")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a sweep is run.
+    """The options of a sweep on the command line.
 
     Attributes:
-      spec: its file, with a variant behind a colon.
-      sets: "STAGE.KEY=VALUE", for all rows.
-      seeds: a list in place of the sweep's own, or None.
-      backend: "here", one run after another; "workers", in processes of their own; "slurm", as jobs of a cluster; or
-        "submitit_local", which is the same on this machine.
-      workers: how many runs at a time, elsewhere than "here".
-      slurm: "NAME=VALUE" for submitit.
-      dry_run: whether to check and to list all runs, and to run nothing.
-      print_commands: whether to print the command of each run, and to run nothing.
+      spec: the sweep file, with a variant after a colon.
+      sets: "STAGE.KEY=VALUE", values for all rows.
+      seeds: a list that replaces the seeds of the sweep file, or None.
+      backend: "here", one run after another in this process; "workers", child processes; "slurm", cluster jobs;
+        "submitit_local", submitit's jobs on this machine.
+      workers: the number of runs at a time; not used by "here".
+      slurm: "NAME=VALUE", parameters of submitit.
+      dry_run: whether to only check and list all runs.
+      print_commands: whether to only print the command of each run.
     """
 
     spec: str
@@ -58,30 +58,30 @@ def run(
     load: Load,
     find: Callable[[str], modes.Experiment],
 ) -> modes.Outcome:
-    """Runs a sweep in the request's folder: its runs in `runs/`, its table in `table.md`, `.csv`, `.tex` and `.json`.
+    """Runs a sweep in `request.workdir`: its runs in `runs/`, its table in `table.md`, `.csv`, `.tex` and `.json`.
 
-    The table goes to the output, too. What is finished is left as it is, what was interrupted goes on, what fails does
-    not stop the rest.
+    The table is also written to the output. Finished runs are skipped and interrupted runs are resumed. After a failed
+    run, the other runs continue.
 
     Args:
-      request: a training.
-      given: the config of --config, which does not go with a sweep.
-      options: which sweep, and how.
-      load: makes a config.
-      find: the experiment of a name.
+      request: the request, in mode train.
+      given: the config of --config; an error if it is not None.
+      options: the sweep and how to run it.
+      load: makes a config from arguments of `launch.py`.
+      find: returns the experiment of a name.
     Returns:
-      whether all runs and figures are there, or SIGTERM came.
+      DONE, FAILED if a run failed or the table is incomplete, or STOPPED after SIGTERM.
     Raises:
-      UserError: anything wrong with the sweep or a config of it, before anything runs.
+      UserError: for an invalid sweep or config, before the first run starts.
     """
     _check_alone(request, given)
     choice(options.backend, BACKENDS, "--backend")
     if options.workers < 1:
-        fix = "start with as many as there are devices"
+        fix = "start with the number of devices"
         raise UserError("--workers", got=options.workers, expected="at least 1", fix=fix)
     is_here = options.backend == "here" and not (options.dry_run or options.print_commands)
     if not is_here:
-        jax.config.update("jax_platforms", "cpu")  # devices are for the runs
+        jax.config.update("jax_platforms", "cpu")  # leaves the devices to the runs
     workdir = Path(request.workdir)
     sweep = definition.load(options.spec)
     seeds = sweep.seeds if options.seeds is None else parse_seeds(options.seeds)
@@ -109,8 +109,9 @@ def run(
 def _check_alone(request: modes.Request, given: dict[str, Any] | None) -> None:
     for flag, is_given in (("--config", given is not None), (f"--mode={request.mode}", request.mode != "train")):
         if is_given:
-            fix = "leave it out; --set=STAGE.KEY=VALUE changes all rows"
-            raise UserError("--sweep", got=f"{flag} beside it", expected="its file says what is run", fix=fix)
+            fix = "leave it out; set values for all rows with --set=STAGE.KEY=VALUE"
+            expected = "only --sweep, whose file determines the runs"
+            raise UserError("--sweep", got=f"{flag} in addition", expected=expected, fix=fix)
     if not request.workdir:
         raise UserError("--workdir", got="none", expected="a folder for the sweep", fix="add --workdir=runs/NAME")
 
@@ -118,7 +119,7 @@ def _check_alone(request: modes.Request, given: dict[str, Any] | None) -> None:
 def _backend(
     options: Options, workdir: Path, request: modes.Request, find: Callable[[str], modes.Experiment]
 ) -> Callable[[Sequence[Run]], Generator[running.Ended]]:
-    """What runs a list of runs."""
+    """Returns the function that runs a list of runs with `options.backend`."""
     if options.backend == "here":
         return lambda runs: running.in_this_process(runs, request, find)
     start: processes.Start
@@ -131,7 +132,7 @@ def _backend(
 
 
 def _parameters(given: Sequence[str]) -> dict[str, Any]:
-    """Those of submitit; what reads as JSON, as numbers do, is taken as that."""
+    """Parses submitit's parameters. Values that are valid JSON, such as numbers, are decoded."""
     found = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -151,7 +152,7 @@ def _commands(runs: Sequence[Run], program: Path) -> Iterator[str]:
 
 
 def _listed(sweep: Sweep, runs: Sequence[Run]) -> Iterator[str]:
-    """A line for each run: how far it is, its folder, its rows."""
+    """Yields a line with the state, the folder and the rows of each run."""
     for run in runs:
         state = "finished" if running.is_finished(run) else "begun" if run.folder.exists() else "new"
         rows = ", ".join(dict.fromkeys(key.row for key in run.keys))
@@ -162,14 +163,14 @@ def _listed(sweep: Sweep, runs: Sequence[Run]) -> Iterator[str]:
 def _conclude(
     request: modes.Request, sweep: Sweep, runs: Sequence[Run], seeds: Sequence[int], ended: Sequence[running.Ended]
 ) -> modes.Outcome:
-    """Writes the table, with what there is; lists what there is not."""
+    """Writes the table of the available metrics, and logs failed runs and missing metrics."""
     failed = frozenset(one.run.folder for one in ended if one.error)
     found = results.collect(sweep, runs, seeds, failed)
     distributed.on_first_process(lambda: _write(request, sweep, found))
     if request.report:
         write_page(Path(request.workdir), request.report)
-    went_wrong = running.tell_failures(ended)
-    running.tell_problems(found.problems)
+    went_wrong = running.log_failures(ended)
+    running.log_problems(found.problems)
     return modes.Outcome.FAILED if went_wrong or found.problems else modes.Outcome.DONE
 
 

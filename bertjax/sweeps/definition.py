@@ -1,4 +1,4 @@
-"""What a file of `configs/sweeps/` says: a published ablation table as stages, rows and figures."""
+"""The dataclasses of a sweep file in `configs/sweeps/`: a published ablation table as stages, rows and metrics."""
 
 import dataclasses
 import importlib.util
@@ -20,10 +20,10 @@ class Stage:
 
     Attributes:
       name: in lower case, such as "pretrain".
-      config: a config file of `configs/`, with its variant behind a colon.
-      init_from: the stage whose run this one begins with, or "".
-      overrides: values by the config's dotted keys, for all rows; "{workdir}" in one stands for the sweep's folder.
-      one_seed: whether it is run with the first seed only, as pretraining that many seeds of fine-tuning go on from.
+      config: a config file of `configs/`, with a variant after a colon.
+      init_from: the stage whose run this stage starts from, or "".
+      overrides: values for all rows, by the config's dotted keys; "{workdir}" in a value stands for the sweep's folder.
+      one_seed: whether it runs with the first seed only, such as a pretraining that all seeds of fine-tuning share.
     """
 
     name: str
@@ -35,13 +35,13 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
-      name: as the table has it.
-      configs: other config files, by the names of stages.
-      overrides: what is different in this row, by "STAGE.KEY"; the stage may be a pattern, such as "pretrain*".
-      paper: published figures, by the names of metrics.
+      name: the name in the table.
+      configs: config files that replace those of stages, by the names of stages.
+      overrides: values for this row, by "STAGE.KEY"; the stage may be a pattern, such as "pretrain*".
+      paper: published scores, by the names of metrics.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def slug(self) -> str:
-        """The name as a part of a folder's name: in ASCII, unless nothing of it is."""
+        """The name as part of a folder name: in ASCII, unless it has no ASCII letters and digits."""
         name = self.name.lower()
         return re.sub(r"[^a-z0-9.]+", "-", name).strip("-.") or re.sub(r"[^\w.]+", "-", name).strip("-.")
 
@@ -61,13 +61,13 @@ class Metric(Constrained, prefix="metrics"):
     """A column of the table.
 
     Attributes:
-      name: its heading.
-      stage: whose runs wrote it.
-      figure: its name in `metrics.jsonl`: "valid/..." of the best checkpoint, or of the last evaluation where nothing
-        tells the best; "test/..." of the end of the run.
-      form: "plain"; "percent" of a figure between 0 and 1; "exponential" of a loss, which makes it a perplexity.
-      direction: whether the "max" or the "min" is best.
-      digits: behind the point.
+      name: the heading.
+      stage: the stage whose runs have the metric.
+      figure: the metric in `metrics.jsonl`: "valid/..." at the best checkpoint, or at the last evaluation if no metric
+        selects the best; "test/..." at the end of the run.
+      form: "plain"; "percent" for a metric between 0 and 1; "exponential" for a loss, to show a perplexity.
+      direction: "max" if higher is better, "min" if lower is better.
+      digits: the number of decimals.
     """
 
     name: str
@@ -84,12 +84,12 @@ class Sweep:
 
     Attributes:
       stages: the runs of each row, in order.
-      rows: the lines of the table.
+      rows: the rows of the table.
       base: the row that the others are compared with.
-      seeds: each row is run with each of them.
+      seeds: the seeds; each row runs with all of them.
       metrics: the columns of the table.
-      source: where the published figures are from, and what they are.
-      needs: what the user has to name, by "STAGE.KEY", in words.
+      source: the source and the setting of the published scores.
+      needs: descriptions of the values that the user must set, by "STAGE.KEY".
     """
 
     stages: tuple[Stage, ...]
@@ -101,24 +101,24 @@ class Sweep:
     needs: Mapping[str, str]
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name."""
+        """Returns the stage with a name."""
         return next(stage for stage in self.stages if stage.name == name)
 
 
 def load(spec: str) -> Sweep:
-    """Reads a sweep from a file with `get_sweep`.
+    """Reads a sweep with the `get_sweep` function of a file.
 
     Args:
-      spec: the file, with a variant behind a colon; see `files.with_packaged`.
+      spec: the file, with a variant after a colon; see `files.with_packaged`.
     Raises:
-      UserError: no such file or variant, or one that makes no sense.
+      UserError: if the file or the variant does not exist, or the sweep is invalid.
     """
     name, _, variant = spec.partition(":")
     name = with_packaged(name)
     try:
         found = importlib.util.spec_from_file_location("sweep", name)
         if not found or not found.loader or not Path(name).exists():
-            raise FileNotFoundError(f"no file {name} of Python")
+            raise FileNotFoundError(f"no Python file {name}")
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
         values = module.get_sweep(variant)
@@ -131,7 +131,7 @@ def load(spec: str) -> Sweep:
         raise UserError(
             f"--sweep={spec}",
             got=f"{type(error).__name__}: {error}",
-            expected="a file such as configs/sweeps/bert_masking.py, and a variant that it has",
+            expected="a file such as configs/sweeps/bert_masking.py, and one of its variants",
             fix=fix,
         ) from error
     sweep = build(Sweep, values, "sweep")
@@ -145,13 +145,13 @@ def _names() -> list[str]:
 
 
 def _check(sweep: Sweep) -> None:
-    """Raises UserError for values that are right each on its own, but not together."""
+    """Raises UserError for values that are valid one by one, but contradict each other."""
     stages = [stage.name for stage in sweep.stages]
     rows, metrics = [row.name for row in sweep.rows], [metric.name for metric in sweep.metrics]
     for what, names in (("stages", stages), ("rows", [row.slug for row in sweep.rows]), ("metrics", metrics)):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice or not names:
-            expected = f"one or more {what}, each of a name of its own"
+            expected = f"one or more {what} with different names"
             raise _wrong(what, f"two named {twice[0]!r}" if twice else "none", expected, "rename one")
     for number, stage in enumerate(sweep.stages):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", stage.name):
@@ -171,7 +171,7 @@ def _check(sweep: Sweep) -> None:
     for key in sweep.needs:
         _check_name("needs", key.partition(".")[0], stages)
     if not sweep.seeds or len(set(sweep.seeds)) < len(sweep.seeds):
-        raise _wrong("seeds", sweep.seeds, "one or more, each once", "correct the list")
+        raise _wrong("seeds", sweep.seeds, "one or more different seeds", "correct the list")
 
 
 def _check_name(where: str, name: str, names: list[str]) -> None:

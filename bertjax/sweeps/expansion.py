@@ -1,4 +1,4 @@
-"""A sweep as the list of its runs: each with its command line and its folder, and what equal ones share."""
+"""Expands a sweep into its runs: the command line and the folder of each. Equal stages of several rows share a run."""
 
 import dataclasses
 import fnmatch
@@ -13,18 +13,18 @@ from bertjax.errors import UserError, did_you_mean
 from bertjax.runs.run_folder import lasting
 from bertjax.sweeps.definition import Row, Stage, Sweep
 
-# Of the arguments of `launch.py`, the config.
+# Makes the config from arguments of `launch.py`.
 Load = Callable[[Sequence[str]], dict[str, Any]]
 
 _WORKDIR = "{workdir}"
-_DIGEST = 8  # characters of it in a folder's name
+_DIGEST_LENGTH = 8  # the number of its characters in a folder name
 _NONE: Mapping[Any, Any] = MappingProxyType({})
-# Keys of `data` that once had a value in the config files, and now follow from the model where they are not set.
+# Keys of `data` that once had a default in the config files. Now they depend on the model unless they are set.
 _NOW_UNSET = ("seq_len", "window_overlap")
 
 
 class Key(NamedTuple):
-    """What a run is for."""
+    """The row, stage and seed that a run belongs to."""
 
     row: str
     stage: str
@@ -33,15 +33,15 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A training.
+    """A training run.
 
     Attributes:
-      folder: its own.
-      arguments: of `launch.py`, without --workdir.
-      config: that they make.
-      needs: the folder of the run that it begins with, or None.
-      keys: what it is for; several where rows have it in common.
-      figures: names in its metrics that the table shows; None if nobody knows what it has when it is finished.
+      folder: the run's folder.
+      arguments: the arguments of `launch.py`, without --workdir.
+      config: the config that they make.
+      needs: the folder of the run that this one starts from, or None.
+      keys: the rows, stages and seeds that the run belongs to; several if rows share it.
+      metrics: the metrics that the table shows, without which the run is not finished; None if unknown.
     """
 
     folder: Path
@@ -49,11 +49,11 @@ class Run:
     config: Mapping[str, Any]
     needs: Path | None
     keys: tuple[Key, ...]
-    figures: tuple[str, ...] | None
+    metrics: tuple[str, ...] | None
 
     @property
     def name(self) -> str:
-        """That of its folder."""
+        """The name of the run's folder."""
         return self.folder.name
 
     @property
@@ -64,35 +64,36 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A stage of a row, before it has a seed.
+    """The config of a stage in a row, without a seed.
 
     Attributes:
-      stage: which.
-      arguments: of `launch.py`: the config and the values that are set.
-      config: that they make.
-      content: digest of the stage's name, of what determines the run but for its seed, and of the run before.
+      stage: the stage.
+      arguments: the arguments of `launch.py`: the config and its overrides.
+      config: the config that they make.
+      digest: a digest of the stage's name, of all values that affect the run except the seed, and of the recipe that
+        it starts from.
     """
 
     stage: Stage
     arguments: tuple[str, ...]
     config: Mapping[str, Any]
-    content: str
+    digest: str
 
 
-Recipes = dict[tuple[str, str], Recipe]  # of a sweep, by row and stage
-Before = Mapping[tuple[str, str], tuple[str, Any]]  # contents and configs of an earlier one
+Recipes = dict[tuple[str, str], Recipe]  # by row and stage
+Before = Mapping[tuple[str, str], tuple[str, Any]]  # digests and configs by row and stage, as recorded in the folder
 
 
 def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NONE) -> Recipes:
-    """The config of each stage of each row.
+    """Makes the config of each stage of each row.
 
     Args:
-      sweep: what is to be run.
-      sets: "STAGE.KEY=VALUE" of the command line, for all rows; "ROW/STAGE.KEY=VALUE" for one, by its slug.
-      load: makes a config.
-      before: contents and configs that the sweep's folder was started with, by row and stage.
+      sweep: the sweep.
+      sets: "STAGE.KEY=VALUE" of the command line, for all rows; "ROW/STAGE.KEY=VALUE" for the row with that slug.
+      load: makes a config from arguments of `launch.py`.
+      before: the digests and configs that are recorded in the sweep's folder, by row and stage.
     Raises:
-      UserError: a stage or a value that does not exist; data that the user has to name; names the row.
+      UserError: for an unknown stage, an invalid value, or data that the user must name. The message names the row.
     """
     given = [_parsed(sweep, text) for text in sets]
     found: Recipes = {}
@@ -103,14 +104,14 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NON
             arguments = (f"--config={config}", *(f"--config.{key}={value}" for key, value in values.items()))
             recorded, earlier = before.get((row.name, stage.name), ("", _NONE))
             try:
-                made = _as_begun(load(arguments), earlier)
+                made = _with_recorded(load(arguments), earlier)
             except UserError as error:
                 raise error.within(f"row {row.name!r}, stage {stage.name}") from error
-            needed = found[row.name, stage.init_from].content if stage.init_from else ""
-            content = _content(stage.name, made, needed, _lengths(made))
-            if _lengths(made) == _lengths(earlier) and recorded == (old := _content(stage.name, made, needed, {})):
-                content = old  # of a folder from before epochs counted
-            found[row.name, stage.name] = Recipe(stage, arguments, made, content)
+            needed = found[row.name, stage.init_from].digest if stage.init_from else ""
+            digest = _digest_of(stage.name, made, needed, _lengths(made))
+            if _lengths(made) == _lengths(earlier) and recorded == (old := _digest_of(stage.name, made, needed, {})):
+                digest = old  # from older code, whose digests exclude epochs
+            found[row.name, stage.name] = Recipe(stage, arguments, made, digest)
     _check_needs(sweep, found)
     return found
 
@@ -118,28 +119,28 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NON
 def runs(
     sweep: Sweep, recipes: Recipes, seeds: Sequence[int], first: int, workdir: Path, names: Mapping[str, str]
 ) -> tuple[Run, ...]:
-    """The runs of a sweep, each after the one that it begins with.
+    """Returns the runs of a sweep. Each comes after the run that it starts from.
 
     Args:
-      sweep: what is to be run.
-      recipes: of its rows.
-      seeds: with each of which.
-      first: that of stages of one seed.
+      sweep: the sweep.
+      recipes: the configs of its stages and rows.
+      seeds: the seeds.
+      first: the seed of stages with one seed.
       workdir: the sweep's folder.
-      names: of folders that have been given before, by what they hold.
+      names: the names of existing run folders, by `identity`.
     """
     served: dict[tuple[str, int], list[Key]] = {}
     for key in _keys(sweep, seeds, first):
-        served.setdefault((recipes[key.row, key.stage].content, key.seed), []).append(key)
+        served.setdefault((recipes[key.row, key.stage].digest, key.seed), []).append(key)
     slugs = {row.name: row.slug for row in sweep.rows}
     folders: dict[Key, Path] = {}
     found = []
-    for (content, seed), keys in served.items():
+    for (digest, seed), keys in served.items():
         row, stage = keys[0].row, sweep.stage(keys[0].stage)
         recipe = recipes[row, stage.name]
         shared = len({key.row for key in keys}) > 1
-        own = f"{stage.name}-{content[:_DIGEST]}" if shared else f"{slugs[row]}-{stage.name}"
-        folder = workdir / "runs" / names.get(f"{content}-{seed}", f"{own}-seed{seed}")
+        own = f"{stage.name}-{digest[:_DIGEST_LENGTH]}" if shared else f"{slugs[row]}-{stage.name}"
+        folder = workdir / "runs" / names.get(f"{digest}-{seed}", f"{own}-seed{seed}")
         folders |= dict.fromkeys(keys, folder)
         before = None
         if stage.init_from:
@@ -154,18 +155,18 @@ def runs(
         if placed != config:
             arguments.append(f"--config.data.prepared_dir={placed['data']['prepared_dir']}")
         arguments.append(f"--config.seed={seed}")
-        figures = tuple(metric.figure for metric in sweep.metrics if metric.stage == stage.name)
-        found.append(Run(folder, tuple(arguments), placed, before, tuple(keys), figures))
+        metrics = tuple(metric.figure for metric in sweep.metrics if metric.stage == stage.name)
+        found.append(Run(folder, tuple(arguments), placed, before, tuple(keys), metrics))
     return tuple(found)
 
 
 def with_shared_rows(config: Mapping[str, Any], workdir: Path, folder: Path) -> dict[str, Any]:
-    """Returns a run's config with a place for prepared rows that all runs share, unless it states one.
+    """Returns a run's config with a folder for prepared rows that all runs share, unless the config names one.
 
     Args:
       config: the config.
       workdir: the folder of all runs.
-      folder: the run's folder. A run that has prepared its own rows keeps them.
+      folder: the run's folder. A run with its own prepared rows keeps them.
     """
     data = config.get("data", _NONE)
     if data.get("prepared_dir") != "" or next((folder / "data").glob("*/manifest.json"), None):
@@ -174,15 +175,15 @@ def with_shared_rows(config: Mapping[str, Any], workdir: Path, folder: Path) -> 
 
 
 def run_of(runs: Sequence[Run], row: str, stage: str, seed: int) -> Run:
-    """The run that a figure of a row is from; of a stage of one seed the same for all."""
+    """Returns the run of a row, stage and seed; for a stage with one seed, its only run."""
     seeds = [key.seed for run in runs for key in run.keys if key.stage == stage]
     key = Key(row, stage, seed if seed in seeds else seeds[0])
     return next(run for run in runs if key in run.keys)
 
 
 def identity(recipe: Recipe, seed: int) -> str:
-    """What a run's folder holds, whatever its name."""
-    return f"{recipe.content}-{seed}"
+    """Returns a key for the contents of a run's folder, independent of the folder's name."""
+    return f"{recipe.digest}-{seed}"
 
 
 def _keys(sweep: Sweep, seeds: Sequence[int], first: int) -> Iterator[Key]:
@@ -193,7 +194,7 @@ def _keys(sweep: Sweep, seeds: Sequence[int], first: int) -> Iterator[Key]:
 
 
 class _Set(NamedTuple):
-    """A value of the command line; for all rows if `row` is ""."""
+    """A value that the command line sets, for all rows if `row` is ""."""
 
     row: str
     pattern: str
@@ -202,7 +203,7 @@ class _Set(NamedTuple):
 
 
 def _parsed(sweep: Sweep, text: str) -> _Set:
-    """What "[ROW/]STAGE.KEY=VALUE" says."""
+    """Parses "[ROW/]STAGE.KEY=VALUE"."""
     name, equals, value = text.partition("=")
     row, _, rest = name.rpartition("/")
     pattern, _, key = rest.partition(".")
@@ -223,9 +224,9 @@ def _check_pattern(pattern: str, names: Sequence[str], where: str) -> None:
 
 
 def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict[str, str]:
-    """What is set in a stage of a row: by the file, for all rows or this one, or by the user; as `launch.py` takes it.
+    """Returns the values set for a stage of a row by the sweep file or the user, as text for `launch.py`.
 
-    A key that the row sets is not the user's to set for all rows, as that would be another ablation.
+    The user cannot set a key for all rows that the row sets, because that would be a different ablation.
     """
     values = {key: _text(value, f"stage {stage.name!r}: {key}") for key, value in stage.overrides.items()}
     by_user = [one for one in given if fnmatch.fnmatchcase(stage.name, one.pattern)]
@@ -238,62 +239,62 @@ def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict
         _check_pattern(pattern, [stage.name for stage in sweep.stages], where)
         if not fnmatch.fnmatchcase(stage.name, pattern):
             continue
-        if key in for_all and value != "":  # which is for the user to name for this row
+        if key in for_all and value != "":  # "" marks a value that the user must set for this row
             raise UserError(
                 f"--set={stage.name}.{key}",
-                got=f"a value for all rows beside that of row {row.name!r}",
+                got=f"a value for all rows, and one in row {row.name!r}",
                 expected="keys that no row sets",
-                fix=f"leave it out, or set {row.slug}/{stage.name}.{key} for that row alone",
+                fix=f"leave it out, or set {row.slug}/{stage.name}.{key} for that row only",
             )
         values[key] = _text(value, where)
     values |= own
     for key in ("seed", *(["init_from"] if stage.init_from else [])):
         if key in values:
             got, expected = f"the key {key} of stage {stage.name}", "a key that the sweep does not set itself"
-            fix = "set seeds by --seeds, and what a stage begins with in the file"
+            fix = "set seeds with --seeds, and init_from of a stage in the file"
             raise UserError(f"row {row.name!r}", got=got, expected=expected, fix=fix)
     return values
 
 
 def _text(value: Any, where: str) -> str:
-    """A value as a flag has it."""
+    """Returns a value in the form of a flag."""
     if value is None or isinstance(value, Mapping):
-        expected = "a value that a flag can have"
-        raise UserError(where, got=repr(value), expected=expected, fix="set its parts, or name another config")
+        expected = "a value that can be written as a flag"
+        raise UserError(where, got=repr(value), expected=expected, fix="set its keys one by one, or use another config")
     return value if isinstance(value, str) else repr(tuple(value) if isinstance(value, list) else value)
 
 
-def _as_begun(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with the values of an earlier one where a key has none now."""
+def _with_recorded(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the config with the recorded values of the keys of `_NOW_UNSET` that are not set."""
     data, earlier = config.get("data", _NONE), before.get("data", _NONE)
     values = {key: earlier[key] for key in _NOW_UNSET if key in earlier and key in data and data[key] is None}
     return {**config, "data": {**data, **values}} if values else config
 
 
-def _content(stage: str, config: Mapping[str, Any], before: str, lengths: Mapping[str, Any]) -> str:
-    # Seeds are apart from it; where checkpoints are averaged, that changes the figures. A key that came later is off in
-    # sweeps that were begun before: what is off is left out, as in `run_folder.differences`.
+def _digest_of(stage: str, config: Mapping[str, Any], before: str, lengths: Mapping[str, Any]) -> str:
+    # The seed is excluded. Averaging of checkpoints affects the metrics, so it is included. Keys that are off are left
+    # out, as in `run_folder.differences`: sweeps from before a key was added keep their digests.
     on = {key: value for key, value in lasting(config).items() if value or value is None}
     parts = {**on, **lengths, "checkpoint": config.get("checkpoint"), "seed": None}
     return hashlib.sha256(json.dumps([stage, parts, before], sort_keys=True).encode()).hexdigest()
 
 
 def _lengths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that determine open values of a fine-tuning config, together with its rows."""
+    """Returns the keys that determine lengths of a fine-tuning config, if these lengths depend on the rows."""
     warmup = config.get("optimizer", _NONE).get("warmup_steps", 0)
     is_open = {"num_epochs": config.get("num_steps", 0) is None, "warmup_fraction": warmup is None}
     return {key: config.get(key) for key in is_open if is_open[key]}
 
 
 def _placed(value: Any, workdir: str) -> Any:
-    """A tree of values with the folder in the places that are left for it."""
+    """Returns a tree of values with the sweep's folder in place of "{workdir}"."""
     if isinstance(value, Mapping):
         return {key: _placed(part, workdir) for key, part in value.items()}
     return value.replace(_WORKDIR, workdir) if isinstance(value, str) else value
 
 
 def _check_needs(sweep: Sweep, found: Recipes) -> None:
-    """Raises UserError unless everything has been named that the user has to name."""
+    """Raises UserError if a value that the user must set is missing."""
     missing: dict[str, str] = {}
     for name, what in sweep.needs.items():
         stage, *path = name.split(".")
@@ -313,7 +314,7 @@ def _check_needs(sweep: Sweep, found: Recipes) -> None:
 
 
 def _sets(row: Row, stage: str, key: str) -> bool:
-    """Whether a row has its own value of a key, which may be one for the user to name."""
+    """Returns whether a row overrides a key, possibly with "", which the user must replace."""
     names = (name.partition(".") for name in row.overrides)
     return any(fnmatch.fnmatchcase(stage, pattern) and of == key for pattern, _, of in names)
 

@@ -1,4 +1,4 @@
-"""What a sweep keeps in its folder: which rows it has and how they were made, so that another one is told from it."""
+"""`sweep.json` in a sweep's folder: its rows and how they were made, to detect a different sweep."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,65 +14,65 @@ _FILE = "sweep.json"
 
 
 def names(workdir: Path) -> Mapping[str, str]:
-    """The folders that runs have been given before, by what they hold; see `expansion.identity`."""
+    """Returns the names of existing run folders, by `expansion.identity`."""
     found: Mapping[str, str] = _read(workdir)["names"]
     return found
 
 
 def recorded(workdir: Path) -> Before:
-    """Returns the content and the config that a folder was started with, by row and stage; see `Recipe.content`."""
+    """Returns the digest and the config recorded in the folder, by row and stage; see `Recipe.digest`."""
     kept = _read(workdir)
     return {
-        (row, stage): (content, kept["configs"][content])
+        (row, stage): (digest, kept["configs"][digest])
         for row, of in kept["rows"].items()
-        for stage, content in of.items()
+        for stage, digest in of.items()
     }
 
 
 def first_seed(workdir: Path, seeds: Sequence[int]) -> int:
-    """The seed of stages of one seed: the first of these, or of those that the folder was begun with."""
+    """Returns the seed of stages with one seed: the recorded one, or else the first of `seeds`."""
     kept = _read(workdir)["first_seed"]
     return seeds[0] if kept is None else int(kept)
 
 
 def check(workdir: Path, recipes: Recipes) -> None:
-    """Compares with the sweep that a folder is of; rows, stages and seeds may join.
+    """Compares a sweep with the one recorded in its folder. New rows, stages and seeds are allowed.
 
     Raises:
-      UserError: rows or stages that the folder has and the sweep has not, or has with another config.
+      UserError: if a recorded row or stage is missing in the sweep, or has a different config.
     """
     before = _read(workdir)
     wrong = []
     for row, stages in before["rows"].items():
-        for stage, content in stages.items():
+        for stage, digest in stages.items():
             where, recipe = f"row {row!r}, stage {stage}", recipes.get((row, stage))
             if recipe is None:
-                wrong.append(f"{where}: there, not in this sweep")
-            elif recipe.content != content:
-                old = before["configs"][content]
-                parts = differences(old, recipe.config) or _apart(old, recipe.config)
-                wrong.append(f"{where}: " + ("; ".join(parts) or "it begins with another run"))
+                wrong.append(f"{where}: recorded, but not in this sweep")
+            elif recipe.digest != digest:
+                old = before["configs"][digest]
+                parts = differences(old, recipe.config) or _differences(old, recipe.config)
+                wrong.append(f"{where}: " + ("; ".join(parts) or "it starts from another run"))
     if wrong:
         raise UserError(
             f"--workdir={workdir}",
-            got="another sweep: " + " | ".join(wrong),
-            expected="an empty folder, or one of the same sweep, which rows, stages and seeds may be added to",
+            got="a different sweep: " + " | ".join(wrong),
+            expected="an empty folder, or the folder of the same sweep (rows, stages and seeds can be added)",
             fix="choose another --workdir",
         )
 
 
 def save(workdir: Path, spec: str, recipes: Recipes, runs: tuple[Run, ...], first_seed: int) -> None:
-    """Writes down what the folder is of."""
+    """Records the sweep in its folder."""
     rows: dict[str, dict[str, str]] = {}
     for (row, stage), recipe in recipes.items():
-        rows.setdefault(row, {})[stage] = recipe.content
+        rows.setdefault(row, {})[stage] = recipe.digest
     given = {identity(recipes[key.row, key.stage], key.seed): run.name for run in runs for key in run.keys}
     kept = {
         "sweep": spec,
         "first_seed": first_seed,
         "rows": rows,
         "names": {**names(workdir), **given},
-        "configs": {recipe.content: recipe.config for recipe in recipes.values()},
+        "configs": {recipe.digest: recipe.config for recipe in recipes.values()},
     }
     workdir.mkdir(parents=True, exist_ok=True)
     with completed(workdir / _FILE) as partial:
@@ -89,14 +89,14 @@ def _read(workdir: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             str(path),
-            got=f"a file that cannot be read ({error})",
-            expected="what a sweep has written down of itself",
+            got=f"an unreadable file ({error})",
+            expected="the record that a sweep writes",
             fix="delete it, and start the same sweep again",
         ) from error
 
 
-def _apart(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """How checkpoints are kept and chosen, and how long runs are: the figures depend on both."""
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Lists differing values of `checkpoint` and of the run's length in epochs, which affect the metrics."""
     one, two = (
         {key: each.get(key) for key in ("num_epochs", "warmup_fraction")}
         | {f"checkpoint.{key}": value for key, value in each.get("checkpoint", {}).items()}

@@ -1,4 +1,4 @@
-"""The files and datasets that a config names, looked for before anything starts."""
+"""Checks that the files and datasets named in a config exist, before a sweep starts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,28 +12,28 @@ from bertjax.errors import UserError
 _SOURCES = tuple(f"{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target"))
 _VOCABULARIES = ("vocab_file", "target_vocab_file")
 _BUILT_IN = ("", "documentation", "dates")
-_LATER = "{workdir}"  # a sweep's folder, in which an earlier run writes the file
+_LATER = "{workdir}"  # the sweep's folder: an earlier run writes the file
 
 
 def check_named_files(data: Mapping[str, Any]) -> None:
-    """Checks that sources and vocabularies are there, without reading them.
+    """Checks that sources and vocabularies exist, without reading them.
 
     Args:
-      data: the subtree of that name of any task's config.
+      data: the subtree `data` of a config.
     Raises:
-      UserError: a file, a glob's files, a vocabulary or a TFDS dataset that does not exist.
+      UserError: if a file, a vocabulary or a TFDS dataset does not exist, or a glob matches no file.
     """
     for key in _SOURCES:
         source = data.get(key) or ""
         if source.startswith("tfds:"):
-            # Imported here, so that only those who read TFDS wait for it.
+            # Imported here, because the import is slow and only TFDS needs it.
             from bertjax.data.readers.records import RowRecords
 
             RowRecords(*split_name(source, f"data.{key}"), f"data.{key}")
         elif source not in _BUILT_IN and _LATER not in source:
-            is_of_articles = "article_field" in data  # which may be in folders
+            is_of_articles = "article_field" in data  # articles can be in folders
             find = article_formats.find_files if is_of_articles else tables.find_files
-            is_of_pairs = "target" in data  # whose files are found one by one, and may come twice
+            is_of_pairs = "target" in data  # each side lists its files, which may repeat
             for name in source.split(",") if is_of_pairs else [source]:
                 find(name.strip(), f"data.{key}")
     for key in _VOCABULARIES:

@@ -1,4 +1,4 @@
-"""Runs in processes of their own: on this machine, the cores and devices divided, or as jobs of a cluster."""
+"""Runs in separate processes: workers on this machine, which share its cores and devices, or cluster jobs."""
 
 import contextlib
 import logging
@@ -13,31 +13,31 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from bertjax.errors import UserError
 from bertjax.sweeps.expansion import Run
-from bertjax.sweeps.running import Ended, StoppedError, is_finished, is_trained, needs_failed
+from bertjax.sweeps.running import Ended, StoppedError, dependency_failed, is_finished, is_trained
 from bertjax.training.preemption import Preemption
 
 _log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-_MINUTES = 24 * 60  # of a job of SLURM, unless the user says; what is cut off goes on by the same command
+_MINUTES = 24 * 60  # the default time limit of a SLURM job; repeating the command resumes runs that it stopped
 
 
 @runtime_checkable
 class Job(Protocol):
-    """A run that has been started."""
+    """A run that has been started in another process."""
 
     def is_over(self) -> bool:
-        """Whether its process has ended."""
+        """Returns whether its process has ended."""
 
     def stop(self) -> None:
-        """Asks it to save and leave."""
+        """Asks it to save a checkpoint and exit."""
 
-    def complaint(self) -> str:
-        """What it said last, if it did not go well; "" otherwise."""
+    def error(self) -> str:
+        """Returns its last error message; "" if it succeeded."""
 
 
 class Share(NamedTuple):
-    """What a worker may use; empty for all that there is."""
+    """The cores and devices that a worker may use; empty for no restriction."""
 
     cores: frozenset[int]
     devices: tuple[str, ...]
@@ -47,14 +47,14 @@ Start = Callable[[Run, int], Job]
 
 
 def in_jobs(runs: Sequence[Run], start: Start, slots: int) -> Generator[Ended]:
-    """Keeps so many jobs going until all runs are over.
+    """Runs at most `slots` jobs at a time until all runs have ended.
 
     Args:
-      runs: what to run; those that are finished are not started.
-      start: makes a job of a run in a slot.
-      slots: how many jobs there may be at a time.
+      runs: the runs. Finished runs are not started.
+      start: starts a run in a slot.
+      slots: the maximum number of jobs at a time.
     Raises:
-      StoppedError: SIGTERM came; the jobs have been told, and have ended.
+      StoppedError: after SIGTERM, when all jobs have been stopped and have ended.
     """
     waiting, going = list(runs), dict[int, tuple[Run, Job]]()
     done, failed, finished = set[Path](), set[Path](), {run.folder for run in runs if is_finished(run)}
@@ -81,26 +81,26 @@ def in_jobs(runs: Sequence[Run], start: Start, slots: int) -> Generator[Ended]:
 
 
 def _over(going: dict[int, tuple[Run, Job]]) -> Iterator[Ended]:
-    """Those that have just ended, which leave their slots."""
+    """Yields the jobs that have just ended, and frees their slots."""
     for slot, (run, job) in list(going.items()):
         if job.is_over():
             del going[slot]
-            yield Ended(run, job.complaint() or ("" if is_trained(run.folder) else "it ended before its last step"))
+            yield Ended(run, job.error() or ("" if is_trained(run.folder) else "it ended before its last step"))
 
 
 def _settled(waiting: list[Run], failed: set[Path], finished: set[Path]) -> Iterator[Ended]:
-    """Those that need not or cannot begin, which wait no longer."""
+    """Yields the waiting runs that are already finished or cannot start, and removes them from `waiting`."""
     for run in list(waiting):
         if run.needs in failed or run.folder in finished:
             waiting.remove(run)
-            yield Ended(run, needs_failed(run) if run.needs in failed else "")
+            yield Ended(run, dependency_failed(run) if run.needs in failed else "")
 
 
 class Workers:
-    """Child processes of this one, each with its share of the machine."""
+    """Child processes, each with its share of the machine."""
 
     def __init__(self, count: int, program: Path, logs: Path) -> None:
-        """Args: how many at a time; `launch.py`; a folder for what they say."""
+        """Initializes with the number of workers, the path of `launch.py`, and the folder for logs."""
         self._program, self._logs = program, logs
         self._shares = shares(count, _cores(), _devices(os.environ))
 
@@ -112,7 +112,7 @@ class Workers:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{run.name}.txt"
         with log.open("a") as output:
-            said_before = output.tell()
+            log_start = output.tell()
             process = subprocess.Popen(
                 [sys.executable, str(self._program), "--distributed=off", *run.command],
                 env=environment,
@@ -122,15 +122,15 @@ class Workers:
             )
         if share.cores:
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, share.cores)  # before it has any threads
-        return _Child(process, log, said_before)
+                os.sched_setaffinity(process.pid, share.cores)  # before it starts threads
+        return _Child(process, log, log_start)
 
 
 class _Child:
-    """See `Job`."""
+    """Implements `Job`."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, said_before: int) -> None:
-        self._process, self._log, self._said_before = process, log, said_before
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, log_start: int) -> None:
+        self._process, self._log, self._log_start = process, log, log_start
 
     def is_over(self) -> bool:
         return self._process.poll() is not None
@@ -138,22 +138,22 @@ class _Child:
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
-    def complaint(self) -> str:
+    def error(self) -> str:
         if not self._process.returncode:
             return ""
-        said = self._log.read_bytes()[self._said_before :].decode(errors="replace")
-        return last_words(said) or f"exit status {self._process.returncode}"
+        said = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        return last_error(said) or f"exit status {self._process.returncode}"
 
 
-def last_words(text: str) -> str:
-    """What `launch.py` said of a failure: its error, or else the last line."""
+def last_error(text: str) -> str:
+    """Returns the last error in the output of `launch.py`, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (told or lines or [""])[-1]
 
 
 def shares(count: int, cores: Sequence[int], devices: Sequence[str]) -> list[Share]:
-    """Divides a machine among workers: each core and device to one, and to all where there are too few.
+    """Divides cores and devices among workers. If there are fewer than workers, every worker gets all of them.
 
     >>> shares(2, [0, 1, 2], ["4", "5"])
     [Share(cores=frozenset({0, 2}), devices=('4',)), Share(cores=frozenset({1}), devices=('5',))]
@@ -172,7 +172,7 @@ def _cores() -> list[int]:
 
 
 def _devices(environment: Mapping[str, str]) -> list[str]:
-    """NVIDIA's devices that this process may use; asking the driver would take some of their memory."""
+    """Returns the NVIDIA devices that this process may use. A query to the driver would allocate device memory."""
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name for name in named.split(",") if name]
@@ -180,13 +180,18 @@ def _devices(environment: Mapping[str, str]) -> list[str]:
 
 
 class Cluster:
-    """Jobs by way of submitit, each the command of a run."""
+    """Jobs that submitit starts, each with the command of a run."""
 
     def __init__(self, cluster: str, parameters: Mapping[str, Any], program: Path, folder: Path) -> None:
-        """Args: "slurm" or "local"; submitit's parameters; `launch.py`; a folder for scripts and logs.
+        """Initializes submitit.
 
+        Args:
+          cluster: "slurm" or "local".
+          parameters: parameters of submitit.
+          program: the path of `launch.py`.
+          folder: the folder for scripts and logs.
         Raises:
-          UserError: no submitit, no SLURM, or a parameter that does not exist.
+          UserError: if submitit or SLURM is missing, or a parameter does not exist.
         """
         backend = "--backend=slurm" if cluster == "slurm" else f"--backend=submitit_{cluster}"
         try:
@@ -200,7 +205,7 @@ class Cluster:
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)
             self._executor.update_parameters(**{"timeout_min": _MINUTES, **parameters})
-        except Exception as error:  # submitit has types of its own for what it does not take
+        except Exception as error:  # submitit has several error types for invalid parameters
             raise UserError(
                 backend,
                 got=f"{type(error).__name__}: {error}",
@@ -209,7 +214,7 @@ class Cluster:
             ) from error
 
     def __call__(self, run: Run, slot: int) -> Job:
-        """Submits a run, unless its job of before is still there."""
+        """Submits a run, unless its earlier job still exists."""
         kept = self._folder / f"{run.name}.id"
         if self._cluster == "slurm" and kept.exists():
             before = self._submitit.SlurmJob(self._folder / "%j", kept.read_text())
@@ -223,7 +228,7 @@ class Cluster:
 
 
 class _Submitted:
-    """See `Job`."""
+    """Implements `Job`."""
 
     def __init__(self, job: Any) -> None:
         self._job = job
@@ -234,7 +239,7 @@ class _Submitted:
     def stop(self) -> None:
         self._job.cancel(check=False)
 
-    def complaint(self) -> str:
+    def error(self) -> str:
         error = self._job.exception()
         said = f"{self._job.stderr() or ''}\n{self._job.stdout() or ''}"
-        return "" if error is None else last_words(said) or str(error)
+        return "" if error is None else last_error(said) or str(error)

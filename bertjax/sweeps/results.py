@@ -1,4 +1,4 @@
-"""What the runs of a sweep say: the figures of each row, beside those of the base row and of the paper."""
+"""Reads the metrics of a sweep's runs, and compares each row with the base row and the paper."""
 
 import contextlib
 import dataclasses
@@ -15,41 +15,42 @@ from bertjax.runs import checkpoints
 from bertjax.runs.run_folder import load_config
 from bertjax.scoring.paired import Difference, difference
 from bertjax.sweeps.definition import Metric, Sweep
+from bertjax.sweeps.evaluations import Statistics, evaluation, statistics
 from bertjax.sweeps.expansion import Run, run_of
-from bertjax.sweeps.figures import Figure, evaluation, figure_of
 
 _FORMS: dict[str, Callable[[float], float]] = {
     "plain": lambda value: value,
     "percent": lambda value: 100 * value,
-    "exponential": lambda value: math.inf if value >= 700 else math.exp(value),  # and of NaN, NaN
+    "exponential": lambda value: math.inf if value >= 700 else math.exp(value),  # NaN stays NaN
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A figure of a row.
+    """The score of a row in a column.
 
     Attributes:
-      figure: over the seeds; None if no run has it.
-      apart: from the base row, over the seeds that both have; None for the base row, and where there are none.
-      paper: the published figure, if there is one.
+      score: the statistics over the seeds; None if no run has the metric.
+      difference: the difference to the base row, over the seeds that both have; None for the base row or without such
+        seeds.
+      paper: the published score, or None.
       is_best: whether no row has a better mean.
     """
 
-    figure: Figure | None
-    apart: Difference | None
+    score: Statistics | None
+    difference: Difference | None
     paper: float | None
     is_best: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a row took, on average over its seeds; None where its runs do not tell.
+    """The cost of a row, on average over its seeds; None if its runs do not record it.
 
     Attributes:
-      minutes: of training, all stages together, evaluation and saving aside.
-      tokens: that it was trained on, padding aside; of an encoder-decoder, the target's.
-      parameters: of the model of the last stage.
+      minutes: training time of all stages, without evaluation and saving.
+      tokens: the number of training tokens without padding; for an encoder-decoder those of the target.
+      parameters: the number of parameters of the last stage's model.
     """
 
     minutes: float | None
@@ -62,18 +63,18 @@ class Line:
     """A row of the table."""
 
     name: str
-    seeds: int  # how many have a figure
+    seeds: int  # the number of seeds that have a score
     cells: tuple[Cell, ...]  # in the order of the sweep's metrics
     cost: Cost
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The table, and what is missing in it.
+    """The table, and the missing entries.
 
     Attributes:
-      lines: its rows.
-      problems: runs that cannot be read, and figures that they do not have, in words.
+      lines: the rows of the table.
+      problems: messages about unreadable runs and missing metrics.
     """
 
     lines: tuple[Line, ...]
@@ -81,13 +82,13 @@ class Results:
 
 
 def collect(sweep: Sweep, runs: Sequence[Run], seeds: Sequence[int], failed: frozenset[Path]) -> Results:
-    """Reads the runs of a sweep.
+    """Reads the metrics of a sweep's runs.
 
     Args:
-      sweep: whose rows and metrics.
-      runs: those of it.
-      seeds: of these.
-      failed: the folders of runs that there is nothing to read of.
+      sweep: the sweep.
+      runs: its runs.
+      seeds: their seeds.
+      failed: the folders of failed runs, which are not read.
     """
     read: dict[Path, Finished] = {}
     problems = []
@@ -114,21 +115,21 @@ def collect(sweep: Sweep, runs: Sequence[Run], seeds: Sequence[int], failed: fro
 
 
 def _read(folder: Path) -> Finished:
-    load_config(folder)  # tells of a file that cannot be read
+    load_config(folder)  # raises UserError for an unreadable file
     return read_run(folder)
 
 
 def _value(metric: Metric, run: Finished) -> float:
-    """A run's figure, as the table has it."""
-    figures = evaluation(run).figures if metric.figure.startswith("valid/") else _tested(run)
-    if metric.figure not in figures:
+    """Returns a run's score in the form that the table shows."""
+    metrics = evaluation(run).metrics if metric.figure.startswith("valid/") else _tested(run)
+    if metric.figure not in metrics:
         raise UserError(
             f"metric {metric.name!r}",
             got=f"no {metric.figure} in {run.folder / 'metrics.jsonl'}",
-            expected="one of " + ", ".join(sorted(figures)) if figures else "figures of that kind",
-            fix="correct the sweep's metrics, or go on with the run",
+            expected="one of " + ", ".join(sorted(metrics)) if metrics else "such metrics",
+            fix="correct the sweep's metrics, or resume the run",
         )
-    return _FORMS[metric.form](figures[metric.figure])
+    return _FORMS[metric.form](metrics[metric.figure])
 
 
 def _tested(run: Finished) -> Mapping[str, float]:
@@ -138,31 +139,31 @@ def _tested(run: Finished) -> Mapping[str, float]:
 def _lines(
     sweep: Sweep, values: Mapping[tuple[str, str], Mapping[int, float]], costs: Mapping[str, Cost]
 ) -> Iterator[Line]:
-    figures = {key: figure_of(of_key) for key, of_key in values.items() if of_key}
-    best = {metric.name: _best(metric, sweep, figures) for metric in sweep.metrics}
+    metrics = {key: statistics(of_key) for key, of_key in values.items() if of_key}
+    best = {metric.name: _best(metric, sweep, metrics) for metric in sweep.metrics}
     for row in sweep.rows:
         cells = []
         for metric in sweep.metrics:
-            figure = figures.get((row.name, metric.name))
+            score = metrics.get((row.name, metric.name))
             base = values[sweep.base, metric.name] if row.name != sweep.base else {}
-            is_best = figure is not None and figure.mean == best[metric.name]
-            cells.append(Cell(figure, _apart(figure, base), row.paper.get(metric.name), is_best))
-        seeds = max((len(cell.figure.seeds) for cell in cells if cell.figure), default=0)
+            is_best = score is not None and score.mean == best[metric.name]
+            cells.append(Cell(score, _difference(score, base), row.paper.get(metric.name), is_best))
+        seeds = max((len(cell.score.seeds) for cell in cells if cell.score), default=0)
         yield Line(row.name, seeds, tuple(cells), costs[row.name])
 
 
-def _best(metric: Metric, sweep: Sweep, figures: Mapping[tuple[str, str], Figure]) -> float | None:
-    found = [figures[row.name, metric.name].mean for row in sweep.rows if (row.name, metric.name) in figures]
+def _best(metric: Metric, sweep: Sweep, metrics: Mapping[tuple[str, str], Statistics]) -> float | None:
+    found = [metrics[row.name, metric.name].mean for row in sweep.rows if (row.name, metric.name) in metrics]
     known = [mean for mean in found if not math.isnan(mean)]
     return (max if metric.direction == "max" else min)(known) if known else None
 
 
-def _apart(figure: Figure | None, base: Mapping[int, float]) -> Difference | None:
-    """How far a figure is from the base row's, over the seeds that both have."""
-    both = [seed for seed in figure.seeds if seed in base] if figure else []
-    if not figure or not both:
+def _difference(score: Statistics | None, base: Mapping[int, float]) -> Difference | None:
+    """Returns the difference to the base row, over the seeds that both rows have."""
+    both = [seed for seed in score.seeds if seed in base] if score else []
+    if not score or not both:
         return None
-    return difference(np.array([figure.seeds[seed] for seed in both]), np.array([base[seed] for seed in both]))
+    return difference(np.array([score.seeds[seed] for seed in both]), np.array([base[seed] for seed in both]))
 
 
 def _cost(sweep: Sweep, runs: Sequence[Run], row: str, seeds: Sequence[int], read: Mapping[Path, Finished]) -> Cost:
@@ -174,7 +175,7 @@ def _cost(sweep: Sweep, runs: Sequence[Run], row: str, seeds: Sequence[int], rea
             continue
         minutes.append(sum(run.seconds_trained()[-1][1] for run in found) / 60)
         tokens.append(sum(run.tokens_seen()[-1][1] for run in found))
-        with contextlib.suppress(UserError):  # checkpoints may have been deleted since
+        with contextlib.suppress(UserError):  # checkpoints may have been deleted
             parameters = checkpoints.num_parameters(folders[-1]) if parameters is None else parameters
     if not minutes:
         return Cost(None, None, None)

@@ -1,4 +1,4 @@
-"""Runs of a list, each when the one that it begins with is there; one that fails stops only those that need it."""
+"""Runs a list of runs in order. After a failure, only the runs that start from the failed run are skipped."""
 
 import dataclasses
 import hashlib
@@ -18,34 +18,34 @@ _log = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
-    """A run that is over."""
+    """A run that has ended."""
 
     run: Run
-    error: str  # what went wrong; "" for nothing
+    error: str  # "" for success
 
 
 class StoppedError(Exception):
-    """SIGTERM came; the same command goes on."""
+    """SIGTERM stopped the sweep; repeating the command resumes it."""
 
 
-def tell_failures(ended: Sequence[Ended]) -> bool:
-    """Lists the runs that have failed; whether there are any."""
+def log_failures(ended: Sequence[Ended]) -> bool:
+    """Logs the runs that failed. Returns whether there are any."""
     failed = [one for one in ended if one.error]
     for one in failed:
         _log.error("failed: %s: %s", one.run.name, one.error)
     if failed:
-        _log.error("%d of %d runs failed; the same command tries them again", len(failed), len(ended))
+        _log.error("%d of %d runs failed; repeat the command to retry them", len(failed), len(ended))
     return bool(failed)
 
 
-def tell_problems(problems: Sequence[str]) -> None:
-    """Lists what the table lacks although its run has not failed."""
+def log_problems(problems: Sequence[str]) -> None:
+    """Logs what is missing in the table of runs that did not fail."""
     for problem in problems:
         _log.error("not in the table: %s", problem)
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a run has its last checkpoint and what that scored."""
+    """Returns whether a run has its last checkpoint and its last validation metrics."""
     try:
         num_steps = json.loads((folder / "config.json").read_text())["num_steps"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -55,11 +55,11 @@ def is_trained(folder: Path) -> bool:
 
 
 def is_finished(run: Run) -> bool:
-    """Whether a run is trained and has all figures that the table shows, so that nothing is left to do."""
-    if run.figures is None:
+    """Returns whether a run is trained and has all metrics that the table shows."""
+    if run.metrics is None:
         return False
     names = {name for record in _records(run.folder) for name in record}
-    return names.issuperset(run.figures) and is_trained(run.folder)
+    return names.issuperset(run.metrics) and is_trained(run.folder)
 
 
 def _records(folder: Path) -> Iterator[dict[str, object]]:
@@ -73,14 +73,14 @@ def _is_scored(record: dict[str, object]) -> bool:
 def in_this_process(
     runs: Sequence[Run], request: modes.Request, find: Callable[[str], modes.Experiment]
 ) -> Generator[Ended]:
-    """Trains one after another; all processes of a cluster together.
+    """Trains the runs one after another in this process; on a cluster, in all processes together.
 
     Args:
-      runs: each after what it needs.
-      request: of a training.
-      find: the experiment of a name.
+      runs: the runs, each after the one that it starts from.
+      request: the request, in mode train.
+      find: returns the experiment of a name.
     Raises:
-      StoppedError: SIGTERM came.
+      StoppedError: after SIGTERM.
     """
     finished = [run.name for run in runs if is_finished(run)]
     distributed.agree(hashlib.sha256(json.dumps(finished).encode()).hexdigest(), "the runs that are finished")
@@ -88,7 +88,7 @@ def in_this_process(
     for number, run in enumerate(runs, start=1):
         error = ""
         if run.needs in failed:
-            error = needs_failed(run)
+            error = dependency_failed(run)
         elif run.name not in finished:
             _log.info("run %d of %d: %s", number, len(runs), run.folder)
             error = _trained(run, request, find)
@@ -97,20 +97,20 @@ def in_this_process(
         yield Ended(run, error)
 
 
-def needs_failed(run: Run) -> str:
-    """What to say of a run that cannot begin."""
+def dependency_failed(run: Run) -> str:
+    """Returns the error of a run that cannot start because the run that it starts from failed."""
     assert run.needs
-    return f"not begun, as {run.needs.name} has failed"
+    return f"not started, because {run.needs.name} failed"
 
 
 def _trained(run: Run, request: modes.Request, find: Callable[[str], modes.Experiment]) -> str:
-    """Trains; returns what went wrong, or ""."""
+    """Trains a run. Returns its error, or ""."""
     try:
-        # Each says how it is started alone, where it could be.
+        # Each run records a command that starts it alone, if such a command exists.
         started = {"command": modes.command(request.program, run.command)} if run.arguments else request.started
         own = dataclasses.replace(request, workdir=str(run.folder), started=started)
         outcome = modes.run(own, dict(run.config), find)
-    except Exception as error:  # the other runs go on
+    except Exception as error:  # the other runs continue
         told = as_user_error(error, str(run.folder))
         if told is None:
             _log.exception("%s", run.name)

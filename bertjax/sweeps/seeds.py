@@ -1,4 +1,4 @@
-"""One config with several seeds, and what their figures have in common."""
+"""Trains one config with several seeds, and summarizes the metrics."""
 
 import dataclasses
 import json
@@ -15,19 +15,19 @@ from bertjax.modes.report import write_page
 from bertjax.progress import track
 from bertjax.reporting.runs import read_run
 from bertjax.sweeps import running
+from bertjax.sweeps.evaluations import Evaluation, Statistics, evaluation, summarize
 from bertjax.sweeps.expansion import Key, Run, with_shared_rows
-from bertjax.sweeps.figures import Evaluation, Figure, evaluation, summarize
 
 
 def parse_seeds(given: str) -> tuple[int, ...]:
-    """The seeds in a list such as "0,1,2". Raises UserError unless each is a number of its own, 0 to 2**32 - 1."""
+    """Parses a list such as "0,1,2". Raises UserError unless the seeds are different integers from 0 to 2**32 - 1."""
     parts = [part.strip() for part in given.split(",")]
     seeds = tuple(int(part) for part in parts if part.isascii() and part.isdecimal())
     if len(seeds) < len(parts) or len(set(seeds)) < len(seeds) or max(seeds) >= 2**32:
         raise UserError(
             "--seeds",
             got=repr(given),
-            expected="different whole numbers, 0 to 2**32 - 1, separated by commas",
+            expected="different integers from 0 to 2**32 - 1, separated by commas",
             fix="write for example --seeds=0,1,2",
         )
     return seeds
@@ -40,21 +40,20 @@ def train_seeds(
     seeds: str,
     overridden: Sequence[str],
 ) -> modes.Outcome:
-    """Trains a config once for each seed, one after another, in `seed0`, ... inside the folder; then sums up.
+    """Trains a config once per seed, one after another, in the folders `seed0`, ...; then summarizes the metrics.
 
-    Each is a run as any other. One that is finished is left as it is, one that was interrupted goes on, one that fails
-    is named at the end. The summary of those that are done is written to `seeds.json` in the folder, and to the output
-    as a table.
+    Each run is an ordinary run. Finished runs are skipped, interrupted runs are resumed, and failed runs are listed at
+    the end. The summary of the other runs is written to `seeds.json` in the folder, and as a table to the output.
 
     Args:
-      request: what for; its folder is that of all.
+      request: the request; its folder contains the folders of all seeds.
       given: the config.
-      find: the experiment of a name.
-      seeds: the list.
-      overridden: the keys of the config that the command line sets.
+      find: returns the experiment of a name.
+      seeds: the list of seeds.
+      overridden: the config keys that the command line sets.
     Raises:
-      UserError: a bad list, another mode than train, a seed in the config too, or a folder that holds a run of
-        another config, all before anything is trained.
+      UserError: before training starts, for an invalid list, a mode other than train, a seed that is also set in the
+        config, or a folder with a run of a different config.
     """
     numbers = parse_seeds(seeds)
     _check_alone(request.mode, overridden)
@@ -83,16 +82,16 @@ def train_seeds(
         distributed.on_first_process(lambda: _sum_up(request, done))
         if request.report:
             write_page(Path(request.workdir), request.report)
-    return modes.Outcome.FAILED if running.tell_failures(ended) else modes.Outcome.DONE
+    return modes.Outcome.FAILED if running.log_failures(ended) else modes.Outcome.DONE
 
 
 def _check_alone(mode: str, overridden: Sequence[str]) -> None:
     if mode != "train":
-        fix = "leave it out, and name the folder of one seed as --workdir"
-        raise UserError("--seeds", got=f"--mode={mode} beside it", expected="--mode=train", fix=fix)
+        fix = "leave it out, and set --workdir to the folder of one seed"
+        raise UserError("--seeds", got=f"--mode={mode} in addition", expected="--mode=train", fix=fix)
     if "seed" in overridden:
-        fix = "leave out one of the two"
-        raise UserError("--seeds", got="--config.seed beside it", expected="one of the two", fix=fix)
+        fix = "leave out one of them"
+        raise UserError("--seeds", got="--config.seed in addition", expected="only one of them", fix=fix)
 
 
 def _sum_up(request: modes.Request, folders: Mapping[int, Path]) -> None:
@@ -104,16 +103,16 @@ def _sum_up(request: modes.Request, folders: Mapping[int, Path]) -> None:
         output.write(table(evaluations, summary))
 
 
-def as_json(evaluations: Mapping[int, Evaluation], summary: Mapping[str, Figure]) -> dict[str, Any]:
-    """What `seeds.json` holds; null stands for a number that is not finite."""
+def as_json(evaluations: Mapping[int, Evaluation], summary: Mapping[str, Statistics]) -> dict[str, Any]:
+    """Returns the contents of `seeds.json`; null stands for NaN and infinity."""
     metrics = {
         name: {
-            "seeds": {str(seed): _finite(value) for seed, value in figure.seeds.items()},
-            "mean": _finite(figure.mean),
-            "std": _finite(figure.std),
-            "n": len(figure.seeds),
+            "seeds": {str(seed): _finite(value) for seed, value in each.seeds.items()},
+            "mean": _finite(each.mean),
+            "std": _finite(each.std),
+            "n": len(each.seeds),
         }
-        for name, figure in summary.items()
+        for name, each in summary.items()
     }
     return {"steps": {str(seed): one.step for seed, one in evaluations.items()}, "metrics": metrics}
 
@@ -122,14 +121,14 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def table(evaluations: Mapping[int, Evaluation], summary: Mapping[str, Figure]) -> str:
-    """A line for each seed, then mean, standard deviation and count; a column for each figure."""
+def table(evaluations: Mapping[int, Evaluation], summary: Mapping[str, Statistics]) -> str:
+    """Returns a table with a line per seed, then mean, standard deviation and count, and a column per metric."""
     rows = [["seed", "step", *summary]]
     for seed, one in evaluations.items():
-        rows.append([str(seed), str(one.step), *(_digits(figure.seeds.get(seed)) for figure in summary.values())])
-    rows.append(["mean", "", *(_digits(figure.mean) for figure in summary.values())])
-    rows.append(["std", "", *(_digits(figure.std) for figure in summary.values())])
-    rows.append(["n", "", *(str(len(figure.seeds)) for figure in summary.values())])
+        rows.append([str(seed), str(one.step), *(_digits(each.seeds.get(seed)) for each in summary.values())])
+    rows.append(["mean", "", *(_digits(each.mean) for each in summary.values())])
+    rows.append(["std", "", *(_digits(each.std) for each in summary.values())])
+    rows.append(["n", "", *(str(len(each.seeds)) for each in summary.values())])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(lines) + "\n"

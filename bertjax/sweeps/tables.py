@@ -1,4 +1,4 @@
-"""The table of a sweep as text, Markdown, CSV and LaTeX."""
+"""Formats the table of a sweep as text, Markdown, CSV, LaTeX and JSON."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from bertjax.scoring.paired import CONFIDENCE, Difference
 from bertjax.sweeps.definition import Metric, Sweep
 from bertjax.sweeps.results import Cell, Line, Results
 
-_NOTHING = "-"
+_MISSING = "-"
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -30,16 +30,16 @@ _LATEX = {
 class _Entry(NamedTuple):
     text: str
     is_best: bool = False
-    value: float | None = None  # what rows are sorted by, where that is not the text
+    value: float | None = None  # the sort key of the row, if it is not the text
 
 
 class Table(NamedTuple):
-    """What all forms show.
+    """The contents of a table in all formats.
 
     Attributes:
-      header: of the columns.
-      rows: entries of each.
-      notes: sentences below.
+      header: the headings of the columns.
+      rows: the entries of each row.
+      notes: sentences below the table.
     """
 
     header: Sequence[str]
@@ -48,9 +48,9 @@ class Table(NamedTuple):
 
 
 def make(sweep: Sweep, results: Results) -> Table:
-    """Lays out the results: for each metric mean ± deviation, the difference to the base row, the paper's figure.
+    """Lays out the results. A metric has mean ± deviation, the difference to the base row, and the published score.
 
-    Columns that no row has anything for are left out.
+    Empty columns are left out.
     """
     header, columns = (
         ["row", "seeds"],
@@ -72,9 +72,9 @@ def make(sweep: Sweep, results: Results) -> Table:
 
 def _of_metric(metric: Metric, cells: Sequence[Cell], against: str) -> Iterator[tuple[str, list[_Entry]]]:
     digits = metric.digits
-    yield metric.name, [_figure(cell, digits) for cell in cells]
-    if any(cell.apart for cell in cells):
-        yield against, [_apart(cell.apart, digits) for cell in cells]
+    yield metric.name, [_score(cell, digits) for cell in cells]
+    if any(cell.difference for cell in cells):
+        yield against, [_difference(cell.difference, digits) for cell in cells]
     if any(cell.paper is not None for cell in cells):
         yield "paper", [_number(cell.paper, lambda paper: f"{paper:g}") for cell in cells]
 
@@ -86,25 +86,27 @@ def _of_costs(lines: Sequence[Line]) -> Iterator[tuple[str, list[_Entry]]]:
         yield "parameters", [_number(line.cost.parameters, _count) for line in lines]
 
 
-def _figure(cell: Cell, digits: int) -> _Entry:
-    figure = cell.figure
-    if figure is None:
-        return _Entry(_NOTHING)
-    text = f"{figure.mean:.{digits}f}" + ("" if figure.std is None else f" ± {figure.std:.{digits}f}")
-    return _Entry(text, cell.is_best, figure.mean)
+def _score(cell: Cell, digits: int) -> _Entry:
+    score = cell.score
+    if score is None:
+        return _Entry(_MISSING)
+    text = f"{score.mean:.{digits}f}" + ("" if score.std is None else f" ± {score.std:.{digits}f}")
+    return _Entry(text, cell.is_best, score.mean)
 
 
-def _apart(apart: Difference | None, digits: int) -> _Entry:
-    if apart is None:
-        return _Entry(_NOTHING)
-    text = f"{apart.mean:+.{digits}f}"
-    if not math.isnan(apart.low):
-        text += f" [{apart.low:+.{digits}f}, {apart.high:+.{digits}f}]" + (" ≈" if apart.covers_zero else "")
-    return _Entry(text, value=apart.mean)
+def _difference(difference: Difference | None, digits: int) -> _Entry:
+    if difference is None:
+        return _Entry(_MISSING)
+    text = f"{difference.mean:+.{digits}f}"
+    if not math.isnan(difference.low):
+        text += f" [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]" + (
+            " ≈" if difference.covers_zero else ""
+        )
+    return _Entry(text, value=difference.mean)
 
 
 def _number(number: float | int | None, written: Callable[[float | int], str]) -> _Entry:
-    return _Entry(_NOTHING) if number is None else _Entry(written(number), value=number)
+    return _Entry(_MISSING) if number is None else _Entry(written(number), value=number)
 
 
 def _count(number: float | int) -> str:
@@ -124,16 +126,16 @@ def _notes(sweep: Sweep) -> Iterator[str]:
     if fixed:
         yield f"Run with the first seed only: {fixed}."
     yield (
-        "Minutes of training and tokens (padding aside; of an encoder-decoder, the target's) are those of all stages, "
-        f"shared ones counted in each row; parameters those of {sweep.stages[-1].name}."
+        "Training minutes and tokens (without padding; for an encoder-decoder those of the target) cover all stages; "
+        f"shared stages count in each row. Parameters are those of {sweep.stages[-1].name}."
     )
     yield f"Paper: {' '.join(sweep.source.split())}"
 
 
 def as_text(table: Table) -> str:
-    """Columns side by side, the best figures with a star, the notes below."""
+    """Formats columns side by side, with a star at the best scores and the notes below."""
     rows = [list(table.header), *([e.text + (" *" if e.is_best else "") for e in row] for row in table.rows)]
-    # A star does not push its figure out of line.
+    # Aligns the numbers of starred and unstarred entries.
     starred = [any(row[i].is_best for row in table.rows) for i in range(len(table.header))]
     for row in rows:
         row[:] = [
@@ -151,7 +153,7 @@ def as_text(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """A table of GitHub's Markdown, the best figures bold."""
+    """Formats GitHub's Markdown, with the best scores in bold."""
     rows = _marked(table, lambda text: text.replace("|", r"\|").replace("*", r"\*"), "**{}**")
     lines = [" | ".join(table.header), " | ".join(["---", *["---:"] * (len(table.header) - 1)])]
     lines += [" | ".join(row) for row in rows]
@@ -159,24 +161,24 @@ def as_markdown(table: Table) -> str:
 
 
 def as_json(table: Table) -> str:
-    """What the page of the sweep shows: `header`, `notes`, and of each entry text, `best`, and what it is sorted by."""
+    """Formats JSON for the sweep's page: `header`, `notes`, and for each entry its text, `best`, and its sort key."""
     rows = [[{"text": e.text, "best": e.is_best, "value": _finite(e.value)} for e in row] for row in table.rows]
     content = {"header": list(table.header), "rows": rows, "notes": list(table.notes)}
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _finite(value: float | int | None) -> float | int | None:
-    """The value, or None, which is JSON, in place of a NaN or an infinity, which are not."""
+    """Returns the value, or None for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def as_latex(table: Table) -> str:
-    """A tabular, which needs no package, the best figures bold, the notes as comments."""
+    """Formats a LaTeX tabular, which needs no package, with the best scores in bold and the notes as comments."""
     rows = _marked(table, _for_latex, r"\textbf{{{}}}")
     lines = [f"% {note}" for note in table.notes]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\hline"]
     lines += [" & ".join(map(_for_latex, table.header)) + r" \\", r"\hline"]
-    # An empty group, as \\ would take a [ or a * that begins the next row for its own.
+    # The empty group stops \\ from parsing a [ or a * at the beginning of the next row as its argument.
     lines += [("{}" if row[0].startswith(("[", "*")) else "") + " & ".join(row) + r" \\" for row in rows]
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
@@ -190,7 +192,7 @@ def _for_latex(text: str) -> str:
 
 
 def as_csv(sweep: Sweep, results: Results) -> str:
-    """All numbers in full, a line for each row; empty where there is none."""
+    """Formats all numbers in full precision, with a line per row; missing numbers are empty."""
     parts = ("mean", "std", "seeds", "difference", "low", "high", "p", "paper")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -204,7 +206,7 @@ def as_csv(sweep: Sweep, results: Results) -> str:
 
 
 def _numbers(cell: Cell) -> list[float | int | None]:
-    figure, apart = cell.figure, cell.apart
-    of_figure: list[float | int | None] = [figure.mean, figure.std, len(figure.seeds)] if figure else [None, None, 0]
-    of_difference = [None if math.isnan(number) else number for number in apart] if apart else [None] * 4
-    return [*of_figure, *of_difference, cell.paper]
+    score, difference = cell.score, cell.difference
+    of_score: list[float | int | None] = [score.mean, score.std, len(score.seeds)] if score else [None, None, 0]
+    of_difference = [None if math.isnan(number) else number for number in difference] if difference else [None] * 4
+    return [*of_score, *of_difference, cell.paper]

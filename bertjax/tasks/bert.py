@@ -162,9 +162,9 @@ class BertPredicts(Predicts, Generic[C]):
         if not self._config.init_from:
             return params
         folder = Path(self._config.init_from)
-        return pretrained.warm_start(params, folder, self.modules_afresh(folder))
+        return pretrained.warm_start(params, folder, self.reinitialized_modules(folder))
 
-    def modules_afresh(self, folder: Path) -> Sequence[str]:
+    def reinitialized_modules(self, folder: Path) -> Sequence[str]:
         """Names of modules that keep their random initialization even if the folder has weights for them."""
         return ()
 

@@ -1,4 +1,4 @@
-"""Base classes of fine-tuning: config, facts and data; and lengths in epochs."""
+"""Base classes of fine-tuning: config, facts and data; lengths of runs in epochs."""
 
 import abc
 import dataclasses
@@ -32,7 +32,7 @@ class WarmStartConfig(Constrained):
 
     Attributes:
       experiment: the name of its file.
-      init_from: a Hugging Face folder, a checkpoint of Google's or a run of ours to start from; or "".
+      init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run to start from; or "".
       seed: seed of all random numbers: parameters, row order, dropout and others.
       batch_size: rows of an update, over all devices and micro-batches.
       model: fields of `BertConfig` and of the head.
@@ -138,7 +138,7 @@ def stand_in_facts(config: FineTuningConfig) -> FineTuningFacts:
 
 
 C = TypeVar("C", bound=FineTuningConfig)
-R = TypeVar("R", bound=tuple[Any, ...])
+R = TypeVar("R")
 
 
 class FineTuningData(Data, Generic[C, R]):
@@ -178,7 +178,7 @@ class FineTuningData(Data, Generic[C, R]):
 
     @functools.cached_property
     def tokenizer(self) -> WordPiece:
-        """The given vocabulary, from the folder's copy if there is one. Without training rows, that in the folder."""
+        """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
         folder = self._given.folder
         if not self._trains and (folder / "vocab.txt").exists():
             return read_tokenizer(self._config, folder)

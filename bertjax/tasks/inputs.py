@@ -1,4 +1,4 @@
-"""Inputs of `--mode=predict`: an example for each line, row or record, so that outputs keep their order and number."""
+"""Inputs of `--mode=predict`: each line, row or record becomes one example, so outputs keep their order and number."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -9,30 +9,30 @@ from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.readers.tables import Row
 
 T = TypeVar("T")
-# Makes an example of texts, given where they stand. Raises RowError for bad ones.
+# Makes an example from texts and their location, such as "input line 3". Raises RowError for bad texts.
 Make = Callable[[Sequence[str], str], Example]
 
 
 def examples(rows: Iterator[T], make: Callable[[T], Example], bad_rows: BadRows) -> Iterator[Example]:
-    """Makes an example of each row and, with `data.on_bad_row=skip`, a `BadInput` of each bad one.
+    """Makes an example from each row and, with `data.on_bad_row=skip`, a `BadInput` from each bad row.
 
     Args:
-      rows: if they can be bad before `make` sees them, read with `bad_rows`.
-      make: raises RowError for a bad row.
-      bad_rows: what to do with bad rows.
+      rows: the rows. If the reader itself can find bad rows, it must use `bad_rows`.
+      make: makes an example from a row; raises RowError for a bad row.
+      bad_rows: the policy for bad rows.
     Raises:
-      UserError: a bad row that is not to be skipped, or something wrong with the whole input.
+      UserError: for a bad row that is not skipped, or an error that concerns the whole input.
     """
     for made in bad_rows.marked(bad_rows.sift(map(make, rows))):
         yield Example([], BadInput(made.reason)) if isinstance(made, RowError) else made
 
 
 def of_lines(lines: Iterable[str], make: Make, on_bad_row: str) -> Iterator[Example]:
-    """Makes an example of each line, which is one text; see `examples`.
+    """Makes an example from each line, which is one text; see `examples`.
 
     Args:
-      lines: as `Predicts.examples` takes them. One that is not UTF-8 or has a NUL character is bad.
-      make: see there.
+      lines: as in `Predicts.examples`. Lines with invalid UTF-8 or a NUL character are bad.
+      make: see `Make`.
       on_bad_row: see `BadRows`.
     """
 
@@ -48,11 +48,11 @@ def of_lines(lines: Iterable[str], make: Make, on_bad_row: str) -> Iterator[Exam
 def of_table(
     path: str, key: str, columns: Sequence[str], make: Make, on_bad_row: str, header: bool = True
 ) -> Iterator[Example] | None:
-    """Makes an example of each row of a table, with a text for each column; returns None for a file that is no table.
+    """Makes an example from each row of a table, with a text per column. Returns None for a file that is not a table.
 
     Args:
       path, key, columns, header: see `tables.read_input`.
-      make: see there.
+      make: see `Make`.
       on_bad_row: see `BadRows`.
     """
     bad_rows = BadRows(on_bad_row)

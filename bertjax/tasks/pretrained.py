@@ -1,6 +1,4 @@
-"""What `init_from` names, told by what is there: a run of ours, a Hugging Face folder, a checkpoint of Google's or of
-PreSumm's.
-"""
+"""Reads what `init_from` names: a bertjax run, a Hugging Face folder, or a checkpoint of google-research or PreSumm."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,7 +22,7 @@ from bertjax.tasks.folders import not_found
 
 _log = logging.getLogger(__name__)
 
-# What a folder determines: a different value in the config is a contradiction.
+# Fields that a folder determines. A different value in the config is an error.
 _MODEL_KEYS = (
     "vocab_size",
     "num_layers",
@@ -38,59 +36,59 @@ _MODEL_KEYS = (
     "norm",
     "direction",
 )
-# The same of BertSum's scorers and of its decoder; an experiment without has no use for them.
+# The same for BertSum's scorers and decoder. Experiments without these ignore them.
 _DECODER_KEYS = ("decoder_layers", "decoder_heads", "decoder_intermediate")
 _SCORER_KEYS: dict[str, tuple[str, ...]] = {
     "classifier": (),
     "transformer": ("scorer_layers", "scorer_heads", "scorer_intermediate"),
     "rnn": ("rnn_compat",),
 }
-# What rows of articles are like, which no error keeps from being otherwise than a model has seen them.
+# Properties of article rows. A mismatch with the pretrained model raises no error elsewhere.
 _ROWS = ("words", "interval_segments")
-# The vocabulary that PreSumm's and BertSum's models are made for, bert-base-uncased's, has so many tokens.
+# Vocabulary size of bert-base-uncased, the base of the published PreSumm and BertSum models.
 _UNCASED_SIZE = 30522
 
 
 class Pretrained(NamedTuple):
-    """What a folder says of its model."""
+    """The properties of a model that a folder records."""
 
     model: Mapping[str, Any]  # sizes and options: fields of `BertConfig`, and of `BertSumConfig` or `BertSumAbsConfig`
-    lowercase: bool | None  # the vocabulary's casing; None if nothing tells it
-    labels: tuple[str, ...]  # of a classifier's classes; none if it has no names for them
-    config: Mapping[str, Any]  # of a run of ours, else empty
-    rows: Mapping[str, Any]  # what rows of articles it has learned from, as far as that is known: keys of `data`
-    num_classes: int = 0  # of a classifier, also without names; 0 if it is none
-    task: str = ""  # "classification" of texts or "tagging" of words, whose classifiers look alike; "" if nothing says
-    tells_several: bool = False  # whether a classifier tells several classes or numbers of a text, as none of ours does
+    lowercase: bool | None  # the casing of the vocabulary; None if unknown
+    labels: tuple[str, ...]  # the names of a classifier's classes; empty if they have none
+    config: Mapping[str, Any]  # the config of a bertjax run, else empty
+    rows: Mapping[str, Any]  # keys of `data` that describe its training rows, if these were articles
+    num_classes: int = 0  # the classes of a classifier, also without names; 0 if there is no classifier
+    task: str = ""  # "classification" of texts or "tagging" of words, whose weights look alike; "" if unknown
+    is_multi_label: bool = False  # whether a text can have several classes or numbers, which bertjax does not support
 
 
 def describe(folder: Path) -> Pretrained:
-    """Reads what a folder, or a file of PreSumm's, says of its model. Raises UserError if it holds none."""
+    """Reads the properties of the model in a folder or a PreSumm file. Raises UserError if there is no model."""
     if presumm.is_checkpoint(folder):
         model = presumm.describe(folder)
         lowercase = True if model["vocab_size"] == _UNCASED_SIZE else None
-        return Pretrained(_chosen(model), lowercase, (), {}, presumm.describe_rows(folder))
+        return Pretrained(_known_fields(model), lowercase, (), {}, presumm.describe_rows(folder))
     if checkpoints.has_checkpoint(folder):
         run = json_files.read_json(folder / "config.json", dict)
         if "vocab_size" not in run.get("model", {}):
-            got, expected = f"a run of {run.get('experiment')}", "one of a task with a BERT"
+            got, expected = f"a run of {run.get('experiment')}", "a run of a task with a BERT"
             raise UserError(f"config key init_from={folder}", got=got, expected=expected, fix="name another folder")
         tokenizer = WordPiece.load(folder)
         model = {**run["model"], "vocab_size": run["model"]["vocab_size"] or tokenizer.vocab_size}
         labels = tuple(run["data"].get("labels", ()))
         rows = {key: run["data"][key] for key in _ROWS if key in run["data"]}
-        return Pretrained(_chosen(model), tokenizer.lowercase, labels, run, rows, len(labels), run["experiment"])
+        return Pretrained(_known_fields(model), tokenizer.lowercase, labels, run, rows, len(labels), run["experiment"])
     inside = huggingface.model_folder(folder)
     if (inside / huggingface.CONFIG_FILE).exists():
-        labels, tells_several = huggingface.read_labels(folder) or (), huggingface.tells_several(folder)
+        labels, is_multi_label = huggingface.read_labels(folder) or (), huggingface.is_multi_label(folder)
         model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
-        told = len(labels), huggingface.read_task(folder), tells_several
+        told = len(labels), huggingface.read_task(folder), is_multi_label
         lowercase = WordPiece.load(inside).lowercase if states_casing(inside) else None
         rows = presumm.describe_rows(folder)
-        return Pretrained(_chosen(model), lowercase, labels, {}, rows, *told)
+        return Pretrained(_known_fields(model), lowercase, labels, {}, rows, *told)
     if google.find(folder):
         model, num_classes = google.read_config(folder), google.count_classes(folder)
-        return Pretrained(_chosen(model), google.lowercase(folder), (), {}, {}, num_classes)
+        return Pretrained(_known_fields(model), google.lowercase(folder), (), {}, {}, num_classes)
     raise not_found(folder)
 
 
@@ -99,17 +97,17 @@ def resolve(
     *,
     seq_len: int | None = None,
     extends_positions: bool = False,
-    otherwise: Mapping[str, Any] = MappingProxyType({}),
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Fills in the sizes, the casing and the vocabulary that `init_from` determines.
 
     Args:
-      config: the whole of it.
-      seq_len: the default of `data.seq_len` for models with that many positions or more; None for all positions.
-      otherwise: what keys become, such as "model.scorer", that neither the config nor the folder gives a value.
-      extends_positions: whether `model.max_positions` may be above what the folder has; see `extend_positions`.
+      config: the whole config.
+      seq_len: the default of `data.seq_len` for models with at least that many positions; None for all positions.
+      extends_positions: whether `model.max_positions` may be larger than in the folder; see `extend_positions`.
+      defaults: defaults of keys, such as "model.scorer", that neither the config nor the folder sets.
     Raises:
-      UserError: no size is given at all, or one that contradicts the folder; no vocabulary for a file of PreSumm's.
+      UserError: if a size is missing or contradicts the folder, or a PreSumm file has no vocabulary.
     """
     model, data = dict(config["model"]), dict(config["data"])
     if config["init_from"]:
@@ -132,11 +130,11 @@ def resolve(
                     f"config key {name}",
                     got=given,
                     expected=f"{value}, as in init_from={config['init_from']}",
-                    fix="leave it out, and name no size after the config file",
+                    fix="leave it out, and name no size in --config",
                 )
             subtree[key] = value
-        _take_rows(data, found.rows, config["init_from"])
-    for name, value in otherwise.items():
+        _set_row_keys(data, found.rows, config["init_from"])
+    for name, value in defaults.items():
         subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
@@ -147,78 +145,78 @@ def resolve(
 
 
 def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-    """Raises UserError if neither the config nor `init_from` gives a size of the model, or the casing."""
+    """Raises UserError if neither the config nor `init_from` determines a size of the model, or the casing."""
     missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
     if missing:
         raise UserError(
             "--config",
             got=f"neither a size nor init_from (model.{missing[0]} is not set)",
-            expected="a size, or a folder to take it from",
+            expected="a size, or a folder that determines it",
             fix=f"append a size, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER",
         )
     if data.get("lowercase") is None:
         raise UserError(
             "config key data.lowercase",
-            got="no value, and nothing in init_from that tells the casing",
+            got="no value, and init_from does not determine the casing",
             expected="True for an uncased vocabulary, False for a cased one",
             fix="set --config.data.lowercase=True or False",
         )
 
 
-def _take_rows(data: dict[str, Any], rows: Mapping[str, Any], init_from: str) -> None:
-    """Puts into `data` what rows a model has seen, where it says nothing; warns where it says something else."""
+def _set_row_keys(data: dict[str, Any], rows: Mapping[str, Any], init_from: str) -> None:
+    """Sets keys of `data` that are None to those of the model's training rows; warns about keys that differ."""
     for key in data.keys() & rows.keys():
         if data[key] is None:
             data[key] = rows[key]
         elif data[key] != rows[key]:
-            _log.warning("data.%s=%s: %s has learned from rows with %s", key, data[key], init_from, rows[key])
+            _log.warning("data.%s=%s, but %s was trained on rows with %s", key, data[key], init_from, rows[key])
 
 
 def class_names(init_from: str) -> tuple[str, ...]:
-    """The names of the classes of the classifier that `init_from` names; none if it has none, or tells several."""
+    """Returns the class names of the classifier in `init_from`; empty for no classifier, and for a multi-label one."""
     found = describe(Path(init_from)) if init_from else None
-    return found.labels if found and not found.tells_several else ()
+    return found.labels if found and not found.is_multi_label else ()
 
 
 def has_classes(folder: Path, labels: Sequence[str]) -> bool:
-    """Whether a folder's classifier of texts can be one of these classes, or of a number if there are none of these.
+    """Returns whether the classifier of texts in a folder can predict these classes, or a number if there are none.
 
-    It has their names in their order, or as many classes without names.
+    It must have the same names in the same order, or the same number of classes without names.
     """
     found = describe(folder)
-    if found.tells_several or found.task not in ("", "classification"):
+    if found.is_multi_label or found.task not in ("", "classification"):
         return False
-    if not labels:  # what predicts a number has no name for it, or one that means nothing
+    if not labels:  # a regression model has no class name, or a meaningless one
         return found.num_classes < 2
     if found.labels or found.num_classes != len(labels):
         return found.labels == tuple(labels)
-    _log.warning("%s has no names for its classes, which are taken to be %s", folder, ", ".join(labels))
+    _log.warning("%s has no class names; assuming %s", folder, ", ".join(labels))
     return True
 
 
-def warm_start(params: Params, folder: Path, afresh: Sequence[str] = (), positions: str = "") -> Params:
-    """Puts a folder's weights in place of parameters, and says which modules it has none for.
+def warm_start(params: Params, folder: Path, reinitialized: Sequence[str] = (), positions: str = "") -> Params:
+    """Replaces parameters by a folder's weights, and logs the modules that the folder has no weights for.
 
     Args:
-      params: the fresh parameters of a model that has BERT as `bert`.
-      folder: as `describe` takes it.
-      afresh: modules that start afresh even if the folder has weights of that name.
-      positions: how to fill a position table that is longer than the folder's, see `extend_positions`; "" for an error
-        if it is.
+      params: the random parameters of a model with a BERT named `bert`.
+      folder: see `describe`.
+      reinitialized: modules that keep their random initialization even if the folder has weights of that name.
+      positions: how to fill a position table that is longer than the folder's, see `extend_positions`; "" if that is an
+        error.
     Raises:
-      UserError: weights that are missing, damaged, or of other shapes.
+      UserError: if weights are missing, damaged, or have other shapes.
     """
-    wanted = {name: tree for name, tree in params.items() if name not in afresh}
+    wanted = {name: tree for name, tree in params.items() if name not in reinitialized}
     if positions:
         learned = min(describe(folder).model["max_positions"], len(_positions(params)))
         wanted = _with_positions(wanted, _rows(_positions(wanted), jnp.arange(learned)))
-        started = {**params, **_load(wanted, folder, afresh)}
+        started = {**params, **_load(wanted, folder, reinitialized)}
         return extend_positions(started, learned, len(_positions(params)), positions)
-    return {**params, **_load(wanted, folder, afresh)}
+    return {**params, **_load(wanted, folder, reinitialized)}
 
 
-def _load(wanted: Params, folder: Path, afresh: Sequence[str]) -> Params:
-    """The parameters that a folder has in place of those that are wanted."""
+def _load(wanted: Params, folder: Path, reinitialized: Sequence[str]) -> Params:
+    """Returns the wanted parameters, with the folder's weights where it has them."""
     if checkpoints.has_checkpoint(folder):
         found, paths = checkpoints.restore_shared(folder, wanted)
         missing = tuple(dict.fromkeys(path.rsplit("/", 1)[0] for path in paths))
@@ -231,31 +229,31 @@ def _load(wanted: Params, folder: Path, afresh: Sequence[str]) -> Params:
             loaded, report = bert_tensors.assemble(google.read_tensors(folder), wanted, str(folder))
         leaves = traverse_util.flatten_dict(wanted) | traverse_util.flatten_dict(loaded)
         found, missing = traverse_util.unflatten_dict(leaves), report.missing
-    for name in (*missing, *afresh):
-        _log.warning("%s has no weights of %s for this task, which starts afresh", folder, name)
+    for name in (*missing, *reinitialized):
+        _log.warning("%s has no weights of %s for this task; it keeps its random initialization", folder, name)
     return dict(found)
 
 
 def extend_positions(params: Params, learned: int, max_positions: int, how: str) -> Params:
-    """Returns parameters of a model that has BERT as `bert`, whose later positions are copies of those learned.
+    """Extends the position table of a model with a BERT named `bert` by copies of its first rows.
 
     Args:
-      params: those with a table of positions.
-      learned: how many rows of it, from the first on, are kept.
-      max_positions: how many there are to be.
-      how: "repeat_last", as PreSumm does: all new rows are copies of the last. "tile": they are copies of the old ones,
-        again and again, so that attention to near-by tokens works at any position from the start (as Longformer
-        begins: Beltagy et al. 2020, section 5).
+      params: the parameters of the model.
+      learned: the number of rows, from the first on, to keep.
+      max_positions: the number of rows after the extension.
+      how: "repeat_last": all new rows are copies of the last one, as in PreSumm. "tile": the new rows repeat all kept
+        rows, so that attention to nearby tokens works at any position from the start (as Longformer begins: Beltagy et
+        al. 2020, section 5).
     Raises:
-      UserError: another way, or fewer positions than are kept.
+      UserError: for an unknown `how`, or fewer positions than are kept.
     """
     choice(how, ("repeat_last", "tile"), "positions")
     if learned > max_positions:
         raise UserError(
             "config key model.max_positions",
             got=max_positions,
-            expected=f"at least the {learned} that there are",
-            fix="raise it; a model may be used for shorter rows as it is",
+            expected=f"at least {learned}, the positions of the pretrained model",
+            fix="raise it; a model with more positions can also process shorter rows",
         )
     rows = jnp.arange(max_positions)
     rows = jnp.minimum(rows, learned - 1) if how == "repeat_last" else rows % learned
@@ -272,7 +270,7 @@ def _with_positions(params: Params, table: Any) -> Params:
 
 
 def _rows(table: Any, rows: jax.Array) -> jax.Array:
-    # Compiled, so that a table which is spread over processes can be indexed.
+    # Compiled, so that indexing also works for a table that is sharded over processes.
     return jax.jit(lambda table: table[rows])(table)
 
 
@@ -281,13 +279,13 @@ def _check_vocabulary(init_from: str, vocab_file: str | None) -> None:
         raise UserError(
             "config key data.vocab_file",
             got=f"no value, and no vocabulary in {init_from}",
-            expected="the vocabulary of bert-base-uncased, which PreSumm's models are made for",
+            expected="the vocabulary of bert-base-uncased, which PreSumm's models use",
             fix="set --config.data.vocab_file=vocab.txt",
         )
 
 
-def _chosen(model: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a model's fields has to be the same; where some are not known, those that are."""
+def _known_fields(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a model that the config must agree with, as far as they are known."""
     scorer = model.get("scorer")
     of_scorer = () if scorer is None else ("scorer", "sentence_pooling", *_SCORER_KEYS[scorer])
     return {key: model[key] for key in (*_MODEL_KEYS, *of_scorer, *_DECODER_KEYS) if key in model}

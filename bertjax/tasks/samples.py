@@ -1,4 +1,4 @@
-"""What a task shows of itself on a run's page: what its BERT looks at, and what it knows of places.
+"""Records for a run's page: attention of BERT, position embeddings, and attention masks.
 
 Shapes: L layers, N heads, S tokens of a row, P positions, H hidden size.
 """
@@ -18,13 +18,13 @@ from bertjax.models.attention import make_mask
 from bertjax.models.bert import Bert, BertConfig, BertInputs
 
 ATTENDED = 3  # examples whose attention is shown
-_TOKENS = 64  # of the longest of them: what fits a screen, and 10 of them a page
+_TOKENS = 64  # the maximum length of an example that fits the page
 _POSITIONS = 128
 _SPECIAL = ("[CLS]", "[SEP]", "[PAD]")
 
 
 def is_shown(number: int, example: Example) -> bool:
-    """Whether the attention of an example is: one of the first, of a single short row, in a single process."""
+    """Returns whether to show an example's attention: only the first ones with one short row, in a single process."""
     is_short = len(example.rows) == 1 and len(example.rows[0]["input_ids"]) <= _TOKENS
     return number < ATTENDED and is_short and jax.process_count() == 1
 
@@ -32,14 +32,14 @@ def is_shown(number: int, example: Example) -> bool:
 def attention(
     number: int, example: Example, params: Params, config: BertConfig, vocab: Sequence[str]
 ) -> dict[str, dict[str, Attended]]:
-    """What the tokens of an example look at, as a part of its record; nothing if that `is_shown` says no.
+    """Returns the attention weights of an example as a part of its record; nothing unless `is_shown`.
 
     Args:
-      number: which example it is, from 0.
-      example: with BERT's inputs.
-      params: of a model with a `bert`.
-      config: of that.
-      vocab: its tokens.
+      number: the number of the example, from 0.
+      example: an example with BERT's inputs.
+      params: the parameters of a model with a BERT named `bert`.
+      config: the configuration of that BERT.
+      vocab: its vocabulary.
     """
     if not is_shown(number, example):
         return {}
@@ -66,7 +66,7 @@ def _weights(config: BertConfig, params: Params, inputs: BertInputs) -> Float[Ar
 
 
 def positions(table: Float[Array, "P H"] | Float[np.ndarray, "P H"]) -> Iterator[dict[str, Any]]:
-    """Two pictures: the first positions' embeddings, and how alike they are; none where processes share the table."""
+    """Yields two images, the embeddings of the first positions and their similarity. With several processes, none."""
     if jax.process_count() > 1:
         return
     values = np.asarray(table, np.float32)[:_POSITIONS]
@@ -77,24 +77,24 @@ def positions(table: Float[Array, "P H"] | Float[np.ndarray, "P H"]) -> Iterator
 
 
 def bert_positions(params: Params) -> Iterator[dict[str, Any]]:
-    """Those of a model with a `bert`."""
+    """Yields the images of `positions` for a model with a BERT named `bert`."""
     return positions(params["bert"]["embeddings"]["position_embeddings"])
 
 
 def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:
-    """A picture of which token may look at which; see `make_mask`."""
+    """Returns an image of which token may attend to which; see `make_mask`."""
     allowed = make_mask(jnp.asarray(segments)[None], direction).allowed
     caption = "Rows attend to the dark columns. Pale columns are other instances, padding or later tokens."
     return matrix("Attention mask of a row", caption, np.asarray(allowed)[0, 0])
 
 
 def matrix(title: str, caption: str, values: np.ndarray) -> dict[str, Any]:
-    """A record of a picture of numbers."""
+    """Returns the record of a matrix that the page draws as an image."""
     return {"kind": "matrix", "title": title, "caption": caption, "values": values}
 
 
 def texts(row: Mapping[str, np.ndarray], vocab: Sequence[str]) -> list[str]:
-    """The one or two texts of a row, read back from their pieces."""
+    """Returns the one or two texts of a row, decoded from its word pieces."""
     found = []
     for segment in range(int(row["token_type_ids"].max(initial=0)) + 1):
         ids = row["input_ids"][row["token_type_ids"] == segment].tolist()

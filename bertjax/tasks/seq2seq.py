@@ -1,4 +1,4 @@
-"""What all models of a target given a source have in common: their inputs, their loss, and how they write.
+"""Shared code of all encoder-decoder models: inputs, loss, generation and scoring of given targets.
 
 Shapes: B batch, S source length, T target length, V target vocabulary, n hypotheses.
 """
@@ -27,22 +27,22 @@ from bertjax.models.decoder import Beams
 from bertjax.models.encoder_decoder import Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
 
-# What `loss` says of targets that are given.
-FIGURES = ("nll", "perplexity", "token_accuracy")
+# Metrics of `loss` for given targets.
+METRICS = ("nll", "perplexity", "token_accuracy")
 
 
 class TargetIds(NamedTuple):
     """Special tokens of the target's vocabulary."""
 
-    start: int  # what the decoder is fed first
+    start: int  # the decoder's first input
     end: int
     pad: int
-    unk: int | None = None  # None where every text can be written
+    unk: int | None = None  # None if every text can be encoded
 
 
 @dataclasses.dataclass(frozen=True)
 class SmoothingConfig(Constrained):
-    """How labels are smoothed; see `losses.smoothed_cross_entropy`.
+    """The settings of label smoothing; see `losses.smoothed_cross_entropy`.
 
     Attributes:
       label_smoothing: the probability taken from the label and given to other words; 0 for no smoothing.
@@ -55,12 +55,12 @@ class SmoothingConfig(Constrained):
 
 
 def count(flags: Bool[Array, "*n"]) -> Float[Array, ""]:
-    """How many are true, as a float."""
+    """Returns the number of true flags as a float."""
     return jnp.sum(flags, dtype=jnp.float32)
 
 
 def decoder_inputs(labels: Int[Array, "B T"], segments: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
-    """What the decoder is fed to predict `labels`: a start token, then each label but the last, pair by pair."""
+    """Returns the decoder's inputs to predict `labels`: in each segment a start token, then all labels but the last."""
     before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)))
     is_first = segments != jnp.pad(segments[:, :-1], ((0, 0), (1, 0)))
     return jnp.where(is_first, start_id, before)
@@ -69,15 +69,15 @@ def decoder_inputs(labels: Int[Array, "B T"], segments: Int[Array, "B T"], start
 def apply(
     model: nn.Module, params: Params, batch: Batch, start_id: int, rng: Array | None, return_attention: bool
 ) -> Seq2SeqOutput:
-    """The outcome for targets that are given; without `rng`, dropout is off.
+    """Returns the model's output for given targets. Dropout is off if `rng` is None.
 
     Args:
-      model: whose methods are those of `EncoderDecoder`.
+      model: a model with the methods of `EncoderDecoder`.
       params: its parameters.
-      batch: the fields of `Seq2SeqInputs` except `target_ids`, which follow from its `labels` [B, T].
-      start_id: what the decoder is fed first.
-      rng: for dropout.
-      return_attention: whether to return the weights.
+      batch: the fields of `Seq2SeqInputs` except `target_ids`, which follow from `labels` [B, T] in the batch.
+      start_id: the decoder's first input.
+      rng: for dropout, or None.
+      return_attention: whether the output includes the attention weights.
     """
     target_ids = decoder_inputs(batch["labels"], batch["target_segment_ids"], start_id)
     output: Any = model.apply(
@@ -94,8 +94,10 @@ def apply(
 def loss(
     logits: Float[Array, "B T V"], batch: Batch, config: SmoothingConfig, pad_id: int
 ) -> tuple[Float[Array, ""], Metrics]:
-    """The sum of the labels' losses, and metrics: "tokens", those of the targets, and `FIGURES`: "nll" is without
-    smoothing; of "perplexity" see `metric_log.means`.
+    """Returns the sum of the labels' losses, and metrics.
+
+    The metrics are "tokens", the number of target tokens, and `METRICS`: "nll" is the loss without smoothing; for
+    "perplexity" see `metric_log.means`.
     """
     labels, is_token = batch["labels"], batch["target_segment_ids"] != 0
     each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
@@ -109,7 +111,7 @@ def loss(
     return jnp.sum(each * is_token), metrics
 
 
-def write(
+def generate(
     model: nn.Module,
     params: Params,
     batch: Batch,
@@ -118,19 +120,19 @@ def write(
     seed: int,
     continues: Bool[Array, " V"] | None = None,
 ) -> Mapping[str, Array]:
-    """The `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n]; T follows from S.
+    """Generates the `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n]; T follows from S.
 
     Args:
-      model, params: as for `apply`.
-      batch: the source's fields of `Seq2SeqInputs`, one source in each row; `numbers` [B] of `numbered`.
-      config: how they are searched for, or drawn.
+      model, params: as in `apply`.
+      batch: the source fields of `Seq2SeqInputs`, one source per row; `numbers` [B] if `numbered` added them.
+      config: the settings of the search or the sampling.
       ids: special tokens.
-      seed: of what is drawn, which depends on it, on the source and on its number alone: neither on the batch nor on
-        the machines.
-      continues: which ids continue the word before them; see `beam_search`. Samples do not look at it.
+      seed: seed of sampling. Samples depend only on the seed, the source and its number, not on the batch or the
+        devices.
+      continues: which ids continue the previous word; see `beam_search`. Sampling ignores it.
     """
     variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
-    # Caches need not be longer than what the longest row may get.
+    # The cache need not be longer than the limit of the longest source.
     most = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
@@ -156,18 +158,18 @@ def write(
 
 
 def width(config: DecodingConfig) -> int:
-    """How many hypotheses of each source are followed at once."""
+    """Returns the number of beams or samples per source that decoding processes at once."""
     return {"sampling": config.n_best, "beam_search": config.num_beams, "forced": 1}[config.method]
 
 
 def score_given(
     model: nn.Module, params: Params, batch: Batch, config: DecodingConfig, ids: TargetIds
 ) -> Mapping[str, Array]:
-    """The targets that are given, as `write` returns those it finds: ids [B, 1, T], lengths and scores [B, 1].
+    """Scores given targets. Returns the fields that `generate` returns: ids [B, 1, T], lengths and scores [B, 1].
 
     Args:
-      model, params, batch: as for `apply`.
-      config: what scores are.
+      model, params, batch: as in `apply`.
+      config: the settings that determine scores.
       ids: special tokens.
     """
     logits = apply(model, params, batch, ids.start, None, return_attention=False).logits
@@ -175,11 +177,11 @@ def score_given(
     return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
 
 
-def check_finds(config: DecodingConfig) -> None:
-    """Raises UserError if targets are given, where some are to be found."""
+def check_generates(config: DecodingConfig) -> None:
+    """Raises UserError if the decoding method only scores given targets."""
     if config.method == "forced":
-        fix = "leave it as it is here, and set it with --mode=predict"
-        expected = "beam_search or sampling, as targets are to be found"
+        fix = "set forced only with --mode=predict"
+        expected = "beam_search or sampling, because targets have to be generated"
         raise UserError("config key decoding.method", got=config.method, expected=expected, fix=fix)
 
 
@@ -188,7 +190,7 @@ def _found(found: Hypotheses) -> Mapping[str, Array]:
 
 
 def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Example]:
-    """Yields the examples, their rows with their numbers among all rows if samples are drawn by these."""
+    """Yields the examples. If sampling depends on the line, adds to each row its number among all rows."""
     if config.method != "sampling" or not config.sample_by_line:
         yield from examples
         return
@@ -198,7 +200,7 @@ def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Ex
 
 
 def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
-    """A key for each row, by its tokens and its number: whichever rows it is among, and however far it is padded."""
+    """Returns a key per row that depends only on its tokens and its number, not on the batch or the padding."""
     sources, segments = batch["input_ids"], batch["segment_ids"]
     odd = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
     digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)

@@ -1,4 +1,4 @@
-"""Base classes of summarization: config, articles, vocabulary and tasks; and metrics of summaries."""
+"""Base classes of summarization: config, articles, vocabulary and tasks. Metrics of summaries."""
 
 import abc
 import dataclasses
@@ -77,16 +77,16 @@ class SummarizationConfig(WarmStartConfig):
 C = TypeVar("C", bound=SummarizationConfig)
 
 
-def resolve(config: Mapping[str, Any], otherwise: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in what `init_from` determines, and the defaults of `data`.
 
     Args:
       config: the whole config.
-      otherwise: see `pretrained.resolve`.
+      defaults: see `pretrained.resolve`.
     Raises:
       UserError: for contradictions, and for keys of `data` that are missing or invalid.
     """
-    config = pretrained.resolve(config, seq_len=_SEQ_LEN, extends_positions=True, otherwise={**_ROWS, **otherwise})
+    config = pretrained.resolve(config, seq_len=_SEQ_LEN, extends_positions=True, defaults={**_ROWS, **defaults})
     data = config["data"]
     if data.get("window_overlap", 0) is None and isinstance(length := data.get("seq_len"), int):
         data["window_overlap"] = _OVERLAP if length > _OVERLAP else length // 4
@@ -190,7 +190,7 @@ class SummarizationData(Data, Generic[C]):
 
     @functools.cached_property
     def tokenizer(self) -> WordPiece:
-        """The folder's vocabulary if it is prepared or there are no training articles; otherwise the given one."""
+        """The folder's vocabulary if it is prepared or there are no training articles; defaults the given one."""
         is_kept = not self._trains or self._text.is_finished()
         return read_tokenizer(self._config, self._folder) if is_kept else article_text.given(self._parts.vocabulary)
 
@@ -379,19 +379,19 @@ def oracle(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
     return summary(article, selection.oracle_scores(labels, len(article.numbers)), selection.plain(rules))
 
 
-def figure_names(config: RougeConfig) -> tuple[str, ...]:
-    """The names of the metrics of `figures`."""
+def metric_names(config: RougeConfig) -> tuple[str, ...]:
+    """Returns the names of the metrics of `metrics`."""
     return (*_rouge_names(config), *_OVER_LEAD)
 
 
 def _rouge_names(config: RougeConfig) -> tuple[str, ...]:
-    """The names of F1, of recall if words are limited, and of their intervals."""
+    """Returns the names of F1, of recall if `words` limits the length, and of their interval ends."""
     parts = ("",) if config.words is None else ("", "_recall")
     return tuple(f"{name}{part}{end}" for part in parts for name in METRICS for end in _ENDS)
 
 
 def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, config: RougeConfig) -> dict[str, float]:
-    """Metrics of `lead` and `oracle` on each split, such as "SPLIT/lead_rouge1", with 95 % intervals."""
+    """Returns metrics of `lead` and `oracle` on each split, such as "SPLIT/lead_rouge1", with 95 % intervals."""
     found: dict[str, float] = {}
     for split, members in scored.items():
         _check_letters(members, config)
@@ -402,7 +402,7 @@ def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, conf
     return found
 
 
-def figures(
+def metrics(
     summaries: Sequence[Sequence[str]], found: Sequence[LimitedArticle], rules: Rules, config: RougeConfig
 ) -> dict[str, float]:
     """Returns the metrics of summaries: ROUGE with 95 % intervals, and "over_lead".
@@ -422,15 +422,13 @@ def figures(
     theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
     values = rouge.summarize(ours, confidence=True)
     values |= dict(zip(_OVER_LEAD, bootstrap.compare(ours["rougeLsum"], theirs["rougeLsum"]), strict=True))
-    return {name: values[name] for name in figure_names(config)}
+    return {name: values[name] for name in metric_names(config)}
 
 
 def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None:
     """Warns if ROUGE ignores most letters of the summaries."""
     if config.flavor != "unicode" and (share := ascii_share(each.article for each in found)) < 0.5:
-        told = (
-            f"ROUGE sees {share:.0%} of the letters of the summaries, because it reads ASCII only; for the others set"
-        )
+        told = f"ROUGE sees {share:.0%} of the letters of the summaries, because it reads ASCII only; for others, set"
         log_once(f"{told} {OF_OTHER_LETTERS}", logging.WARNING)
 
 

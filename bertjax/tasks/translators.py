@@ -1,4 +1,4 @@
-"""Vocabularies of a translation model, and its start from `init_from`: a run or a MarianMTModel."""
+"""Vocabularies of a translation model, and its initialization from a bertjax run or a MarianMTModel."""
 
 import contextlib
 import dataclasses
@@ -28,13 +28,13 @@ from bertjax.tasks.seq2seq import TargetIds
 
 _log = logging.getLogger(__name__)
 
-_DIGEST = "vocabulary.sha256"  # of the files that vocabularies are in, beside them
-# Whatever a vocabulary may be in.
+_DIGEST = "vocabulary.sha256"  # the digest of the vocabulary files
+# All file names that a vocabulary can have.
 _FILES = (
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "spm.model"),
     *("vocab.txt", "tokenizer.json", "tokenizer_config.json"),
 )
-# Of the model, what the user may choose beside published weights.
+# Keys of `model` that the user may set for published weights.
 _FREE = (
     "attention_backend",
     "dtype",
@@ -51,35 +51,35 @@ _PREFIXES = ("source_prefix", "target_prefix")
 
 
 def open_vocabularies(folder: Path) -> Vocabularies:
-    """The vocabularies in a run's folder, or in that of a MarianMTModel.
+    """Opens the vocabularies in the folder of a run or of a MarianMTModel.
 
     Raises:
-      UserError: there are none, or they are not those that were saved there.
+      UserError: if there are none, or they were changed after they were saved.
     """
     _check_unchanged(folder)
-    is_own = (folder / "source").is_dir() or (folder / "spm.model").exists()  # with files for transformers, perhaps
+    is_own = (folder / "source").is_dir() or (folder / "spm.model").exists()  # maybe also files for transformers
     if is_own or not (folder / "source.spm").exists():
         return Vocabularies.load(folder)
     is_published = (folder / "config.json").exists() and not checkpoints.has_checkpoint(folder)
-    # A run's own config.json says nothing that the vocabularies could be compared with.
+    # A run's config.json has no token ids to compare the vocabularies with.
     return Vocabularies(*(marian.open_subwords(folder) if is_published else read_subwords(folder)))
 
 
 def save_vocabularies(vocabularies: Vocabularies, folder: Path, *, for_transformers: bool = False) -> None:
-    """Writes them for `open_vocabularies`, in place of any that are there.
+    """Writes vocabularies for `open_vocabularies`, and replaces existing ones.
 
     Args:
-      vocabularies: of both sides.
-      folder: made if needed.
-      for_transformers: whether `AutoTokenizer.from_pretrained(folder)` opens them too. It decodes translations only if
-        the sides have one vocabulary, or are SentencePiece models or Marian's. Otherwise it has the vocabulary of the
-        source, and the folder `target` that of the target.
+      vocabularies: the vocabularies of both sides.
+      folder: the folder; created if needed.
+      for_transformers: whether `AutoTokenizer.from_pretrained(folder)` must open them too. It decodes translations only
+        if the sides share a vocabulary, or are SentencePiece models or Marian's. Otherwise the folder has the source's
+        vocabulary, and its subfolder `target` the target's.
     """
     (folder / _DIGEST).unlink(missing_ok=True)
     for path in _files(folder):
         path.unlink()
     for place in (folder / "source", folder / "target"):
-        with contextlib.suppress(OSError):  # one that is not there, or has something else in it
+        with contextlib.suppress(OSError):  # the folder is missing or has other files
             place.rmdir()
     if isinstance(vocabularies.source, MarianSubwords):
         vocabularies.source.save(folder)
@@ -93,7 +93,7 @@ def save_vocabularies(vocabularies: Vocabularies, folder: Path, *, for_transform
 
 
 def _save_for_transformers(vocabularies: Vocabularies, folder: Path) -> None:
-    """Writes what `save` of vocabularies that are not Marian's leaves out."""
+    """Writes the files for `AutoTokenizer` that `Vocabularies.save` does not write."""
     source, target = vocabularies
     are_alike = (source.eos_id, source.unk_id) == (target.eos_id, target.unk_id)
     if isinstance(source, SentencePieceSubwords) and isinstance(target, SentencePieceSubwords) and are_alike:
@@ -104,35 +104,35 @@ def _save_for_transformers(vocabularies: Vocabularies, folder: Path) -> None:
         if isinstance(side, SentencePieceSubwords):
             save_sentencepiece(side, side, place)
     if source is not target:
-        told = "AutoTokenizer of transformers encodes sources by %s, and decodes translations by %s/target"
-        _log.warning("the sides have vocabularies of their own: " + told, folder, folder)
+        told = "open %s with AutoTokenizer to encode sources, and %s/target to decode translations"
+        _log.warning("source and target have different vocabularies: " + told, folder, folder)
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those of the vocabularies in a folder, in a fixed order."""
+    """Returns the vocabulary files in a folder, in a fixed order."""
     places = (folder / "source", folder / "target", folder)
     return [place / name for place in places for name in _FILES if (place / name).exists()]
 
 
 def _digest(folder: Path) -> str:
-    """The sha256 of all of these files and their names."""
+    """Returns the sha256 of the names and contents of all vocabulary files."""
     files = _files(folder)
     digests = [(str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
 def _check_unchanged(folder: Path) -> None:
-    """Raises UserError for other vocabularies than were saved: ids would mean other words, and nobody would notice.
+    """Raises UserError if the vocabulary files were changed after they were saved: ids would mean other words.
 
-    Where no digest was saved, in older runs and published folders, nothing can be told.
+    Older runs and published folders have no digest, so they are not checked.
     """
     path = folder / _DIGEST
     if path.exists() and (saved := path.read_text().strip()) != (found := _digest(folder)):
         raise UserError(
             f"the vocabulary in {folder}",
             got=f"files of sha256 {found[:16]}...",
-            expected=f"{saved[:16]}..., those that the model learned with",
-            fix="restore them; another vocabulary takes another run, with data.vocab_file",
+            expected=f"{saved[:16]}..., the files of training",
+            fix="restore them; to use another vocabulary, train a new run with data.vocab_file",
         )
 
 
@@ -163,10 +163,10 @@ def stand_in_facts() -> TranslationFacts:
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in what `init_from` determines of the architecture, the model and the texts.
+    """Fills in the architecture, the model and the text settings that `init_from` determines.
 
     Raises:
-      UserError: no model is named at all, or one that contradicts the folder.
+      UserError: if the model is missing, or a key contradicts the folder.
     """
     model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
     data, decoding = config["data"], dict(config["decoding"])
@@ -174,33 +174,33 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
         known, found, prefixes = _describe(Path(config["init_from"]))
         wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
         of_model = {f"model.{key}": value for key, value in found.items()}
-        for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes tell the most
+        for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes help most
             if wanted.get(key) not in (None, value):
                 raise UserError(
                     f"config key {key}",
                     got=wanted[key],
                     expected=f"{value}, as in init_from={config['init_from']}",
-                    fix="leave it out, and name no model after the config file",
+                    fix="leave it out, and name no model in --config",
                 )
-        whole, model, data = known, {**model, **found}, _read_alike(config, prefixes)
+        whole, model, data = known, {**model, **found}, _read_data(config, prefixes)
         most = found.get("max_positions", decoding["max_length"])
         decoding["max_length"] = min(decoding["max_length"], most)
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",
-            got="True, and data.joint=False",
-            expected="one table for one vocabulary, or two for two",
+            got="True with data.joint=False",
+            expected="shared embeddings only with a joint vocabulary",
             fix="set --config.model.share_embeddings=False, or --config.data.joint=True",
         )
     architecture = whole["architecture"]
-    if architecture == "recurrent" and config["init_from"]:  # without a model named, the Transformer's values are there
+    if architecture == "recurrent" and config["init_from"]:  # the config may have the Transformer's keys
         own, others = ({f.name for f in dataclasses.fields(cls)} for cls in (RecurrentConfig, EncoderDecoderConfig))
         model = {key: value for key, value in model.items() if key not in others - own}
     if data.get("packing") is True and (architecture == "recurrent" or data.get("source") == DATES):
         raise UserError(
             "config key data.packing",
             got=True,
-            expected="False for dates, which come without end, and for a recurrent model",
+            expected="False for generated dates and for a recurrent model",
             fix="set --config.data.packing=False",
         )
     missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
@@ -208,21 +208,21 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             "--config",
             got=f"neither a model nor init_from (model.{missing[0]} is not set)",
-            expected="a model, or a folder to take it from",
-            fix="append one, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
+            expected="a model, or a folder that determines it",
+            fix="append a model, --config=configs/translation.py:tiny, or set --config.init_from=FOLDER",
         )
     if data.get("seq_len", 0) is None:
         data = {**data, "seq_len": default_seq_len(_SEQ_LEN, model.get("max_positions"))}
     return {**config, **whole, "model": model, "data": data, "decoding": decoding}
 
 
-def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[str, Any]:
-    """The `data` of a config with `init_from`, whose texts get the prefixes that the folder's had.
+def _read_data(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `config.data`; with `init_from`, texts get the prefixes of the folder unless the config sets prefixes.
 
-    They get their own where there are any: other languages, or one pair of several. Dates that are read have none.
+    Generated dates have no prefixes.
 
     Raises:
-      UserError: a vocabulary beside that of the folder.
+      UserError: if a vocabulary is set in addition to the folder's.
     """
     data = dict(config["data"])
     for key in ("vocab_file", "target_vocab_file", "lowercase"):
@@ -230,7 +230,7 @@ def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[
             raise UserError(
                 f"config key data.{key}",
                 got=data[key],
-                expected=f"none, as the vocabularies are those of init_from={config['init_from']}",
+                expected=f"no value, because init_from={config['init_from']} has the vocabularies",
                 fix="leave it out",
             )
     if any(data.get(key) for key in _PREFIXES) or data.get("source") == DATES:
@@ -239,12 +239,12 @@ def _read_alike(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[
 
 
 def _describe(folder: Path) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-    """What a folder determines: architecture and first token, the fields of the model, and the texts' prefixes."""
+    """Returns what a folder determines: architecture and start token, the model's fields, and the texts' prefixes."""
     if checkpoints.has_checkpoint(folder):
         run = json_files.read_json(folder / "config.json", dict)
         if run["experiment"] != "translation":
-            got, fix = f"a run of {run['experiment']}", "name a folder of one"
-            raise UserError(f"config key init_from={folder}", got=got, expected="one of translation", fix=fix)
+            got, fix = f"a run of {run['experiment']}", "name the folder of a translation run"
+            raise UserError(f"config key init_from={folder}", got=got, expected="a translation run", fix=fix)
         model, whole = run["model"], {key: run[key] for key in ("architecture", "start_token")}
         prefixes = {key: run["data"][key] for key in _PREFIXES}
     else:
@@ -255,21 +255,21 @@ def _describe(folder: Path) -> tuple[dict[str, str], dict[str, Any], dict[str, A
 
 
 def warm_start(params: Params, folder: Path) -> Params:
-    """A folder's weights in place of parameters; says which it has none for.
+    """Replaces parameters by a folder's weights, and logs the parameters that the folder has no weights for.
 
     Raises:
-      UserError: weights that are missing, damaged, or of other shapes.
+      UserError: if weights are missing, damaged, or have other shapes.
     """
     if not checkpoints.has_checkpoint(folder):
         return marian.load(folder, params)
     found, missing = checkpoints.restore_shared(folder, params)
     for name in missing:
-        _log.warning("%s has no weights of %s, which start afresh", folder, name)
+        _log.warning("%s has no weights of %s; they keep their random initialization", folder, name)
     return found
 
 
 def pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
-    """Each token as text."""
+    """Returns each token as text."""
     return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
 
 

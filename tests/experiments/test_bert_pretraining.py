@@ -1,4 +1,4 @@
-"""Pretraining as a task: what its predictions mean."""
+"""Pretraining as a task: the meaning of its predictions."""
 
 import jax
 import numpy as np
@@ -8,7 +8,7 @@ from tests import tiny
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_the_next_sentence_has_the_probability_of_its_label(tmp_path, label):
+def test_is_next_probability_is_that_of_label_0(tmp_path, label):
     """Label 0 means that the second segment follows the first, as in google-research/bert."""
     task, data, *_ = tiny.pretraining(tiny.config(tiny.write_text(tmp_path / "text.txt")))
     params = jax.device_get(jax.jit(task.init)(jax.random.key(0)))

@@ -52,14 +52,14 @@ SMALL = {
     "model.decoder_heads": 2,
     "model.decoder_intermediate": 32,
     "model.decoder_dropout": 0.0,
-    "model.initializer_range": 0.2,  # at this width, what 0.02 is at 768 and more
+    "model.initializer_range": 0.2,  # at this width, equivalent to 0.02 at 768
     "model.dropout": 0.0,
     "model.attention_dropout": 0.0,
 }
 
 
 def write_articles(path, count):
-    """Who travels where is in the second sentence, and all that the summary has."""
+    """Writes articles whose second sentence says who travels where; the summary says the same."""
     rng = random.Random(str(path.name))
     rows = []
     for _ in range(count):
@@ -93,7 +93,7 @@ def ready(folder, **overrides):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that has learned to write the summaries."""
+    """A run that has learned to generate the summaries."""
     folder = tmp_path_factory.mktemp("abstractive")
     outcome = tiny.run_on_one(
         "--config=configs/bertsum_abs.py:tiny", f"--workdir={folder / 'run'}", *flags(values_of(folder))
@@ -103,7 +103,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_learns_to_write(run):
+def test_a_run_learns_to_summarize(run):
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     figures = {name: value for line in metrics for name, value in line.items()}
     assert figures["valid/nll"] < 0.2
@@ -129,7 +129,7 @@ def test_predictions(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_exported_and_begun_from(run, tmp_path):
+def test_a_run_starts_from_an_export(run, tmp_path):
     folder = tmp_path / "exported"
     assert tiny.run_on_one("--mode=export", f"--workdir={run}", f"--output={folder}").status is None
     values = {key: value for key, value in values_of(tmp_path).items() if not key.startswith("model.")}
@@ -139,8 +139,8 @@ def test_it_is_exported_and_begun_from(run, tmp_path):
     assert json.loads(outcome.stdout)["valid/nll"] < 0.2
 
 
-def test_a_lower_max_length_bounds_the_summary_alone(tmp_path, caplog):
-    """Articles have as many tokens as rows; those that are truncated are counted."""
+def test_a_lower_max_length_limits_only_the_summary(tmp_path, caplog):
+    """Articles can have as many tokens as rows. Truncated ones are counted."""
     task = ready(tmp_path, decoding__max_length=3, data__layout="line").task
     log_once.cache_clear()
     with caplog.at_level("INFO"):
@@ -149,12 +149,12 @@ def test_a_lower_max_length_bounds_the_summary_alone(tmp_path, caplog):
     assert "truncated 1 of 2 articles to data.seq_len=24 tokens" in caplog.text
 
 
-def test_what_is_scored_takes_no_articles_to_train_on(tmp_path, monkeypatch):
+def test_evaluation_needs_no_training_articles(tmp_path, monkeypatch):
     ready(tmp_path).data.facts.save(tmp_path / "kept")
     tree = tree_of(tmp_path, data__source="", num_scored=5)
     data = Resolved(bertsum_abs, bertsum_abs.resolve(tree)).data(tmp_path / "kept")
     assert next(data.batches("valid", 0, np.arange(4)))["labels"].shape == (4, 16)
-    # Held-out figures and what they are compared with are of the same articles.
+    # Validation metrics and baselines use the same articles.
     assert len(list(data.held_out())) == 5
     monkeypatch.setattr(
         summarization, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
@@ -180,12 +180,12 @@ def test_each_variant_makes_a_task(variant):
 
 
 @pytest.mark.parametrize("dataset", ["cnndm", "xsum"])
-def test_the_encoder_and_the_rest_warm_up_each_on_its_own(dataset):
+def test_encoder_and_decoder_have_separate_warm_ups(dataset):
     tree = json.loads(config_file.get_config(dataset).to_json_best_effort())
     config = build(OptimizerConfig, tree["optimizer"], "optimizer")
     params = {"bert": {"embeddings": jnp.zeros(())}, "decoder": {"bert": jnp.zeros(())}, "output": jnp.zeros(())}
     optimizer = make_optimizer(config, params, tree["num_steps"])
-    ones = jax.tree.map(jnp.ones_like, params)  # of a gradient that stays the same Adam makes 1
+    ones = jax.tree.map(jnp.ones_like, params)  # Adam's update for a constant gradient is 1
 
     def update(state, _):
         updates, state = optimizer.update(ones, state, params)
@@ -212,19 +212,19 @@ def test_the_encoder_and_the_rest_warm_up_each_on_its_own(dataset):
         ({"model__decoder_heads": 3}, "model.decoder_heads: got 3; expected a divisor"),
     ],
 )
-def test_what_does_not_fit_is_told(tmp_path, overrides, told):
+def test_contradictory_settings_are_reported(tmp_path, overrides, told):
     with pytest.raises(UserError, match=told):
         jax.eval_shape(ready(tmp_path, **overrides).task.init, jax.random.key(0))
 
 
-def test_a_vocabulary_without_marks_is_refused(tmp_path):
+def test_a_vocabulary_without_sentence_tokens_is_refused(tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     with pytest.raises(UserError, match="take BERT's published vocabulary"):
         ready(tmp_path, data__vocab_file=str(Path(vocabulary)))
 
 
-def test_summaries_are_shown_beside_their_references(tmp_path):
+def test_samples_show_summaries_and_references(tmp_path):
     task, data, *_ = ready(tmp_path)
     for example in shown(task, data, tmp_path / "shown").examples:
         assert example["article"][0] == "It rains." and example["reference"][1] == "All is well."

@@ -39,7 +39,7 @@ SIZES = {
     "model.scorer_heads": 2,
     "model.scorer_intermediate": 16,
 }
-# Two sentences a row.
+# Each row has two sentences.
 ROWS = {"data.seq_len": 24, "data.window_overlap": 0}
 SMALL = {
     **SIZES,
@@ -61,7 +61,7 @@ SMALL = {
 }
 FIGURES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 CONFIG = "--config=configs/bertsum_ext.py"
-# Those that a model that has learned takes: 1 and 4, though each repeats three words of the other.
+# A trained model selects 1 and 4, although each repeats three words of the other.
 SENTENCES = [
     "The dog sees the big red tree.",
     "A cat sings and the old dog runs.",
@@ -94,7 +94,7 @@ def predict(*command, stdin=""):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that has learned to choose sentences in which someone sings."""
+    """A run that has learned to select sentences in which someone sings."""
     folder = tmp_path_factory.mktemp("bertsum_ext")
     values = {**SMALL, **tiny.write_articles(folder, count=120)}
     command = [f"{CONFIG}:tiny", f"--workdir={folder / 'run'}", *flags(values)]
@@ -114,7 +114,7 @@ def resolved(variant="tiny", **overrides):
 
 
 def ready(folder, variant="tiny", **overrides):
-    """What training starts with, with its articles."""
+    """The task and the prepared articles at the start of training."""
     articles = {} if "data.source" in overrides else tiny.write_articles(folder)
     if overrides.get("init_from"):
         articles.pop("data.vocab_file", None)
@@ -128,20 +128,20 @@ def write_rows(folder, *rows, name="rows.jsonl"):
 
 
 def results_of(data, logit):
-    """Each held-out example with outputs in which a sentence's logit is a function of its label."""
+    """Returns each validation example with outputs in which a sentence's logit is a function of its label."""
     results = []
     for example in data.held_out():
         article, rows = example.source
         outputs = []
         for row in rows:
-            logits = np.full(40, 99.0, np.float32)  # what stands after the sentences means nothing
+            logits = np.full(40, 99.0, np.float32)  # values after the sentences have no meaning
             logits[: len(row.shows)] = [logit(article.labels[i]) for i in row.shows]
             outputs.append({"logits": logits})
         results.append((example, outputs))
     return results
 
 
-# Training, and what is scored.
+# Training and scoring.
 
 
 def test_a_run_learns_and_beats_the_first_sentences(run):
@@ -166,7 +166,7 @@ def test_a_run_learns_and_beats_the_first_sentences(run):
         assert last[f"valid/{name}_low"] <= last[f"valid/{name}"] <= last[f"valid/{name}_high"]
 
 
-def test_scores_come_back_and_others_need_no_run_of_their_own(run):
+def test_evaluation_repeats_the_scores_and_accepts_other_selections(run):
     workdir, command = run
     metrics = lines_of(workdir / "metrics.jsonl")
     again = json.loads(done("--mode=evaluate", f"--workdir={workdir}").stdout)
@@ -180,7 +180,7 @@ def test_scores_come_back_and_others_need_no_run_of_their_own(run):
     assert one["valid/loss"] == pytest.approx(again["valid/loss"])
 
 
-def test_means_over_checkpoints_have_no_intervals(run):
+def test_the_mean_of_checkpoints_has_no_intervals(run):
     workdir, _ = run
     command = ["--mode=evaluate", f"--workdir={workdir}"]
     each = json.loads(done(*command, "--checkpoint=each:last:2").stdout)
@@ -189,7 +189,7 @@ def test_means_over_checkpoints_have_no_intervals(run):
     assert each["valid/over_lead"] == pytest.approx((one["valid/over_lead"] + other["valid/over_lead"]) / 2)
 
 
-def test_what_is_scored_needs_no_articles_to_train_on(run, tmp_path):
+def test_evaluation_needs_no_training_articles(run, tmp_path):
     workdir, _ = run
     values = {**ROWS, "init_from": workdir, "data.valid_source": tiny.write_articles(tmp_path, 9)["data.source"]}
     values["data.test_source"] = values["data.valid_source"]
@@ -199,7 +199,7 @@ def test_what_is_scored_needs_no_articles_to_train_on(run, tmp_path):
     assert scores["test/lead_rouge1"] == scores["valid/lead_rouge1"]
 
 
-def test_a_finished_run_stays_and_one_that_was_stopped_goes_on(run, tmp_path):
+def test_a_finished_run_is_kept_and_a_stopped_one_resumes(run, tmp_path):
     workdir, command = run
     copy = shutil.copytree(workdir, tmp_path / "run")
     command = [flag if not flag.startswith("--workdir") else f"--workdir={copy}" for flag in command]
@@ -212,7 +212,7 @@ def test_a_finished_run_stays_and_one_that_was_stopped_goes_on(run, tmp_path):
     assert again == pytest.approx(last, rel=1e-4)
 
 
-def test_figures_of_right_and_wrong_choices(tmp_path):
+def test_metrics_of_right_and_wrong_selections(tmp_path):
     task, data, *_ = ready(tmp_path)
     right = task.score(results_of(data, lambda label: 30 if label else -30))
     assert set(right) == set(task.score_names())
@@ -224,11 +224,11 @@ def test_figures_of_right_and_wrong_choices(tmp_path):
         task.score(results_of(data, lambda label: np.nan))
 
 
-def test_recall_is_told_where_words_are_limited(tmp_path):
+def test_recall_is_reported_if_words_are_limited(tmp_path):
     task, data, *_ = ready(tmp_path, **{"rouge.words": "reference", "selection.num_sentences": 1})
     scores = task.score(results_of(data, lambda label: 30 if label else -30))
     assert set(scores) == set(task.score_names())
-    for name in FIGURES:  # half of the reference
+    for name in FIGURES:  # recall is half of the reference
         assert scores[f"{name}_recall"] < scores[name] < 100
         assert scores[f"{name}_recall_low"] <= scores[f"{name}_recall"] <= scores[f"{name}_recall_high"]
     assert data.baselines()["valid/oracle_rouge1_recall"] == scores["rouge1_recall"]
@@ -245,8 +245,8 @@ def test_recall_is_told_where_words_are_limited(tmp_path):
         ({"selection.num_sentences": 0, "selection.threshold": 0.5}, 14),
     ],
 )
-def test_lengths_of_what_is_scored(tmp_path, overrides, words):
-    """The oracle's are never longer than it has sentences, and the first sentences are three where nothing says."""
+def test_lengths_of_scored_summaries(tmp_path, overrides, words):
+    """The oracle has at most as many sentences as it selects. The baseline has three sentences by default."""
     task, data, *_ = ready(tmp_path, **{"selection.block_ngrams": 0, **overrides})
     article = next(data.held_out()).source.article
     scores = np.where(article.labels, 0.9, 0.4)
@@ -262,8 +262,8 @@ def test_lengths_of_what_is_scored(tmp_path, overrides, words):
     assert length(summarization.oracle(article, rules)) == min(words, 14)
 
 
-def test_every_sentence_is_learned_once(tmp_path):
-    """Whatever windows share, and none of what fills up a batch."""
+def test_every_sentence_counts_once_in_the_loss(tmp_path):
+    """Overlaps of windows count once, and padding rows do not count."""
     task, data, *_ = ready(tmp_path, **{"model.max_positions": 40, "data.seq_len": 40, "data.window_overlap": 20})
     articles = 60 - len(list(data.held_out()))
     epoch = data.batches("train", 0, np.arange(8))
@@ -279,13 +279,13 @@ def test_every_sentence_is_learned_once(tmp_path):
     source["model.max_positions"] = 40
     epochs = ready(tmp_path, **source, num_steps=None, num_epochs=3.0).config
     assert epochs["num_steps"] == 3 * len(batches)
-    # Once an epoch, too, where updates are counted but not what is done every so many of them.
+    # Once an epoch also if updates are counted, but not the interval.
     updates = ready(tmp_path, **source, num_steps=100, evaluate_every=None, **{"checkpoint.save_every": None}).config
     assert updates["evaluate_every"] == updates["checkpoint"]["save_every"] == len(batches) < 100
 
 
 @pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])
-def test_what_is_once_an_epoch_of_rows_whose_vocabulary_is_trained(tmp_path, key):
+def test_epochs_of_rows_with_a_trained_vocabulary(tmp_path, key):
     articles = tiny.write_articles(tmp_path) | {"data.vocab_file": "", "data.vocab_size": 60, "num_epochs": 1.0}
     found = Resolved(bertsum_ext, resolved(**articles, **{"evaluate_every": None, key: None}))
     data = found.data(tmp_path / "data")
@@ -311,7 +311,7 @@ def test_articles_are_prepared_once_for_runs_with_other_seeds(tmp_path, monkeypa
     assert articles[0] == articles[1]
     assert other.baselines() == first.baselines() and other.report() == first.report()
     batches = [next(data.batches("train", 0, np.arange(8))) for data in (first, other)]
-    assert not np.array_equal(batches[0]["input_ids"], batches[1]["input_ids"])  # another order
+    assert not np.array_equal(batches[0]["input_ids"], batches[1]["input_ids"])  # different orders
 
 
 @pytest.mark.parametrize("scorer", ["classifier", "transformer", pytest.param("rnn", marks=pytest.mark.slow)])
@@ -346,7 +346,7 @@ def test_other_scorers_learn(tmp_path, scorer):
 # Prediction.
 
 
-def test_what_is_told_of_an_article(run):
+def test_the_record_of_an_article(run):
     workdir, _ = run
     (record,) = predict(
         f"--workdir={workdir}", stdin=" ".join(SENTENCES[:3]) + "\n\n" + "  ".join(SENTENCES[3:]) + "\n"
@@ -354,7 +354,7 @@ def test_what_is_told_of_an_article(run):
     assert record.keys() == {"id", "summary", "positions", "sentences", "scores", "refused"}
     assert record["sentences"] == SENTENCES
     assert record["summary"] == [record["sentences"][i] for i in record["positions"]]
-    # The best first; the other one repeats "sings and the".
+    # The best sentence comes first; the other one repeats "sings and the".
     best, second = sorted((1, 4), key=lambda i: -record["scores"][i])
     assert record["scores"][best] >= record["scores"][second] > 0.9
     assert record["positions"] == sorted([best, record["positions"][0] + record["positions"][1] - best])
@@ -363,7 +363,7 @@ def test_what_is_told_of_an_article(run):
     assert None not in record["scores"]
 
 
-def test_short_sentences_can_be_chosen_unless_the_selection_says_otherwise(tmp_path):
+def test_short_sentences_are_selected_unless_min_words_is_set(tmp_path):
     def numbers(**overrides):
         (example,) = ready(tmp_path, **overrides).task.examples(iter(SENTENCES))
         return example.source.article.numbers
@@ -372,7 +372,7 @@ def test_short_sentences_can_be_chosen_unless_the_selection_says_otherwise(tmp_p
     assert numbers(**{"selection.min_words": 5}) == (0, 1, 3, 4, 5)
 
 
-def test_a_budget_below_every_sentence_is_warned_of(tmp_path, caplog):
+def test_a_word_budget_below_every_sentence_is_warned_about(tmp_path, caplog):
     task, data, *_ = ready(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
     article = next(data.held_out()).source.article
     for budget in (7, 6):
@@ -438,7 +438,7 @@ def test_files_of_all_kinds(run, tmp_path):
 
 
 def test_scores_do_not_depend_on_the_batch_or_on_padding(run, tmp_path):
-    """Of articles of one row or many, together and each alone."""
+    """Articles of one row or of many have the same scores together and alone."""
     workdir, _ = run
     rng = np.random.default_rng(0)
     articles = [[SENTENCES[i] for i in rng.choice((0, 1, 3, 4, 5), count)] for count in (1, 2, 3, 9, 30, 4, 1)]
@@ -452,7 +452,7 @@ def test_scores_do_not_depend_on_the_batch_or_on_padding(run, tmp_path):
     assert all(score is not None for record in together for score in record["scores"])
 
 
-def test_articles_that_are_cut_have_no_scores_after_that(run):
+def test_sentences_after_truncation_have_no_scores(run):
     workdir, _ = run
     published = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS)]
     (cut,) = predict(*published, "--config.data.long_articles=cut", stdin="\n".join(SENTENCES))
@@ -461,7 +461,7 @@ def test_articles_that_are_cut_have_no_scores_after_that(run):
 
 
 def test_short_articles(run, tmp_path):
-    """Of one sentence, of short ones alone, without an end, of numbers but for a letter, of what is no word."""
+    """Articles of one sentence, of short sentences only, without a full stop, of numbers, and without words."""
     workdir, _ = run
     texts = ["A cat sings.", "Yes. No.\nIt is.", "no end of a sentence at all", "3 4 a\n", "a\u200b \u200b"]
     for number, text in enumerate(texts):
@@ -475,7 +475,7 @@ def test_short_articles(run, tmp_path):
 
 @pytest.mark.parametrize("end", [".", ""])
 def test_an_article_of_a_megabyte(run, tmp_path, end):
-    """With sentences, and without an end of any, which is broken up all the same."""
+    """Articles with sentences, and without full stops, which are split nevertheless."""
     workdir, _ = run
     path = tmp_path / "long.txt"
     text = " ".join(["The small old river and the big red house of a dog" + end] * 20_000)
@@ -483,7 +483,7 @@ def test_an_article_of_a_megabyte(run, tmp_path, end):
     (record,) = predict(f"--workdir={workdir}", f"--input={path}")
     assert " ".join(record["sentences"]) == text and len(text) > 1e6
     assert sum(score is not None for score in record["scores"]) == min(len(record["sentences"]), 1000)
-    assert len(record["positions"]) == 1  # the others repeat it
+    assert len(record["positions"]) == 1  # the other sentences repeat it
 
 
 @pytest.mark.parametrize(
@@ -494,13 +494,13 @@ def test_an_article_of_a_megabyte(run, tmp_path, end):
         ("12 | 3\n", "", "without a letter"),
     ],
 )
-def test_what_is_no_article(run, text, what, got):
+def test_invalid_articles(run, text, what, got):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=text.encode())
     tiny.check_told(outcome.error, what=what, got=got, expected="a text with letters", fix="complete or delete")
 
 
-def test_inputs_that_cannot_be_read(run, tmp_path):
+def test_unreadable_inputs(run, tmp_path):
     workdir, _ = run
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "model.pt").write_bytes(b"PK")
@@ -517,7 +517,7 @@ def test_inputs_that_cannot_be_read(run, tmp_path):
     tiny.check_told(outcome.error, what="--plot", got="without pictures", expected="translation", fix="leave it out")
 
 
-# What `init_from` names.
+# Models in `init_from`.
 
 
 def test_an_export_predicts_the_same(run, tmp_path):
@@ -535,10 +535,10 @@ def test_an_export_predicts_the_same(run, tmp_path):
     bare = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS), "--config.data.interval_segments=False"]
     outcome = done("--mode=predict", "--format=jsonl", *bare, stdin=text)
     assert json.loads(outcome.stdout)["scores"] != records[0]["scores"]
-    assert f"data.interval_segments=False: {workdir} has learned from rows with True" in outcome.stderr
+    assert f"data.interval_segments=False, but {workdir} was trained on rows with True" in outcome.stderr
 
 
-def test_rows_are_as_those_that_init_from_has_seen(golden_vocabulary, tmp_path):
+def test_row_settings_come_from_init_from(golden_vocabulary, tmp_path):
     small = {"data.vocab_file": str(golden_vocabulary), "data.lowercase": True, "model.num_heads": 3}
     for scorer, words in (("transformer", "spaces"), ("rnn", "bert")):
         values = {**ROWS, **small, **dict.fromkeys(SIZES), "init_from": str(GOLDEN / f"{scorer}.pt")} | small
@@ -555,7 +555,7 @@ def test_rows_are_as_those_that_init_from_has_seen(golden_vocabulary, tmp_path):
     assert (data["words"], data["interval_segments"]) == ("bert", True)
 
 
-def test_the_scorer_of_another_kind_is_a_contradiction(run):
+def test_a_mismatch_of_scorers_is_a_contradiction(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"{CONFIG}:rnn", f"--config.init_from={workdir}", *flags(ROWS))
     tiny.check_told(
@@ -563,7 +563,7 @@ def test_the_scorer_of_another_kind_is_a_contradiction(run):
     )
 
 
-def test_sentences_are_what_the_encoder_was_trained_to_give(minilm, tmp_path):
+def test_sentence_pooling_follows_the_encoder(minilm, tmp_path):
     encoder = tmp_path / "encoder"
     shutil.copytree(minilm, encoder)
     values = {"init_from": str(encoder), **ROWS, **dict.fromkeys(SIZES)}
@@ -577,7 +577,7 @@ def test_sentences_are_what_the_encoder_was_trained_to_give(minilm, tmp_path):
     assert resolved("tiny")["model"]["sentence_pooling"] == "cls"
 
 
-def test_a_run_that_knows_no_pooling_reads_the_first_token(run, tmp_path):
+def test_a_run_without_pooling_reads_the_first_token(run, tmp_path):
     workdir, _ = run
     shutil.copytree(workdir, tmp_path / "older")
     config = json.loads((workdir / "config.json").read_text())
@@ -587,8 +587,8 @@ def test_a_run_that_knows_no_pooling_reads_the_first_token(run, tmp_path):
     assert predict(f"--workdir={tmp_path / 'older'}", stdin=text) == predict(f"--workdir={workdir}", stdin=text)
 
 
-def test_weights_without_a_scorer_begin_with_a_classifier(run, tmp_path, caplog):
-    """Those that a plain BERT leaves open."""
+def test_weights_without_a_scorer_start_with_a_classifier(run, tmp_path, caplog):
+    """Unset keys of the scorer get their defaults."""
     workdir, _ = run
     done("--mode=export", f"--workdir={workdir}", f"--output={tmp_path / 'exported'}")
     config = json.loads((tmp_path / "exported" / "config.json").read_text())
@@ -603,7 +603,7 @@ def test_weights_without_a_scorer_begin_with_a_classifier(run, tmp_path, caplog)
 @pytest.mark.parametrize(
     ("how", "expected"), [("tile", lambda i: i % 24), ("repeat_last", lambda i: np.minimum(i, 23))]
 )
-def test_positions_beyond_those_of_the_weights(run, tmp_path, how, expected):
+def test_additional_positions(run, tmp_path, how, expected):
     workdir, _ = run
     values = {"init_from": str(workdir), "positions": how, "model.max_positions": 1024, "data.seq_len": 1024}
     task = ready(tmp_path, "", **values).task
@@ -621,7 +621,7 @@ def test_positions_beyond_those_of_the_weights(run, tmp_path, how, expected):
 
 @pytest.fixture(scope="module")
 def golden_vocabulary(tmp_path_factory):
-    """A vocabulary as large as that of the checkpoints made by PreSumm's code."""
+    """A vocabulary of the size of the PreSumm checkpoints."""
     path = tmp_path_factory.mktemp("golden") / "vocab.txt"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny._WORDS, *map(str, range(11))]))
     assert len(path.read_text().split()) == 37
@@ -630,9 +630,9 @@ def golden_vocabulary(tmp_path_factory):
 
 @functools.cache
 def predict_golden(scorer, vocabulary):
-    """What a checkpoint made by PreSumm's code makes of the first four sentences."""
+    """Predictions of a PreSumm checkpoint for the first four sentences."""
     values = {"init_from": GOLDEN / f"{scorer}.pt", "data.vocab_file": vocabulary, "data.lowercase": True}
-    values |= {"model.num_heads": 3, "data.seq_len": 40, "data.window_overlap": 10}  # which stand in no file
+    values |= {"model.num_heads": 3, "data.seq_len": 40, "data.window_overlap": 10}  # no file has these keys
     (record,) = predict(f"{CONFIG}:presumm", *flags(values), stdin="\n".join(SENTENCES[:4]))
     return record
 
@@ -641,19 +641,19 @@ def predict_golden(scorer, vocabulary):
     "scorer",
     ["transformer", pytest.param("classifier", marks=pytest.mark.slow), pytest.param("rnn", marks=pytest.mark.slow)],
 )
-def test_checkpoints_of_presumm_summarize(golden_vocabulary, scorer):
+def test_presumm_checkpoints_summarize(golden_vocabulary, scorer):
     record = predict_golden(scorer, golden_vocabulary)
     found = np.array([score for score in record["scores"] if score is not None])
     assert len(found) == 3 and (found > 0).all() and (found < 1).all() and np.ptp(found) > 1e-4
-    assert record["positions"][0] == record["scores"].index(found.max())  # in the order of scores
+    assert record["positions"][0] == record["scores"].index(found.max())  # sorted by score
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scorer", ["classifier", "transformer"])  # the LSTM's scores depend on the padding
-def test_checkpoints_of_presumm_score_as_the_model_does(golden_vocabulary, scorer):
+@pytest.mark.parametrize("scorer", ["classifier", "transformer"])  # the LSTM's scores depend on padding
+def test_scores_of_presumm_checkpoints_equal_those_of_the_model(golden_vocabulary, scorer):
     found = [score for score in predict_golden(scorer, golden_vocabulary)["scores"] if score is not None]
     model, params = read_golden(GOLDEN / f"{scorer}.pt")
-    words = [SENTENCES[i].lower().split() for i in (0, 1, 3)]  # between spaces: what ends in a full stop is unknown
+    words = [SENTENCES[i].lower().split() for i in (0, 1, 3)]  # split at spaces: words with a full stop are unknown
     vocabulary = golden_vocabulary.read_text().split()
     ids = [[2, *(vocabulary.index(word) if word in vocabulary else 1 for word in each), 3] for each in words]
     starts = np.cumsum([0, *map(len, ids[:-1])])
@@ -693,7 +693,7 @@ def test_a_checkpoint_of_presumm_needs_its_vocabulary(golden_vocabulary):
     tiny.check_told(outcome.error, what="data.lowercase", got="no value", expected="uncased", fix="True or False")
 
 
-def test_a_checkpoint_with_code_in_it_runs_nothing(golden_vocabulary, tmp_path):
+def test_code_in_a_checkpoint_is_not_executed(golden_vocabulary, tmp_path):
     torch = pytest.importorskip("torch")
 
     class Evil:
@@ -706,7 +706,7 @@ def test_a_checkpoint_with_code_in_it_runs_nothing(golden_vocabulary, tmp_path):
     assert "evil.pt" in outcome.error and not (tmp_path / "ran").exists()
 
 
-# What is learned from.
+# Training data.
 
 
 def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch):
@@ -723,7 +723,7 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
     assert task._tokenizer.vocab_size == 90 and "\ncat\n" in vocabulary
     assert data.train.rows.lengths.max() <= 24
     again = ready(tmp_path, **{"data.source": "documentation", "data.vocab_size": 80}).task
-    assert again._tokenizer.vocab_size == 80  # not that of another config, left by a run that did not begin
+    assert again._tokenizer.vocab_size == 80  # not the vocabulary of another config from a run that failed to start
 
 
 @pytest.mark.parametrize(
@@ -762,7 +762,7 @@ def test_wrong_configs(tmp_path, overrides, message):
         ("a.txt", "A b c d e f.\n", r"data\.source=.*got plain text, which has no summaries"),
     ],
 )
-def test_articles_that_nothing_can_be_learned_from(tmp_path, name, content, message):
+def test_articles_without_training_signal(tmp_path, name, content, message):
     (tmp_path / name).write_text(content + "\n")
     values = {**tiny.write_articles(tmp_path), "data.source": str(tmp_path / name)}
     with pytest.raises(UserError, match=message):
@@ -784,14 +784,14 @@ def test_articles_in_another_language(tmp_path, caplog):
     article = next(data.held_out()).source.article
     assert (article.article.sentences, article.labels) == (tuple(sentences), (0, 1, 0, 0))
     assert data.baselines()["valid/oracle_rouge2"] == 100
-    # Few summaries that have nothing to do with their articles pass, many are told.
+    # A few summaries that do not match their articles are accepted, many are reported.
     rows = [{**row, "summary": "雪" if i < 8 else row["summary"]} for i, row in enumerate(rows)]
     values |= {"data.source": write_rows(tmp_path, *rows, name="few.jsonl"), "data.limits.min_summary_words": 0}
     assert ready(tmp_path / "few", **values).data.train.steps_per_epoch
     assert [message for message in caplog.messages if message.startswith("2 of 10 articles")]
 
 
-def test_summaries_that_are_not_word_for_word(tmp_path):
+def test_the_verbatim_oracle_refuses_other_summaries(tmp_path):
     rows = [{"article": SENTENCES, "summary": " ".join(SENTENCES[:2])} for _ in range(10)]
     values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
     values["data.valid_source"] = values["data.source"]
@@ -799,7 +799,7 @@ def test_summaries_that_are_not_word_for_word(tmp_path):
         ready(tmp_path, **values, **{"data.oracle.method": "verbatim"}).data.train  # noqa: B018
 
 
-def test_numbers_do_not_pass_for_words(tmp_path, caplog):
+def test_numbers_do_not_count_as_letters(tmp_path, caplog):
     sentences = [f"{i}今天有{i}只猫坐在红色的垫子上。" for i in range(4)]
     rows = [{"article": sentences, "summary": sentences[1]} for _ in range(10)]
     values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
@@ -821,7 +821,7 @@ def test_numbers_do_not_pass_for_words(tmp_path, caplog):
     assert data.train.steps_per_epoch and data.baselines() and not caplog.messages
 
 
-def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):
+def test_given_sentences_are_the_labels(tmp_path, caplog):
     rows = [{"article": SENTENCES, "summary": SENTENCES[1], "chosen": [0, 2, 5]} for _ in range(30)]
     source = write_rows(tmp_path, *({**row, "article": [*SENTENCES, f"Number {i}."]} for i, row in enumerate(rows)))
     values = {**tiny.write_articles(tmp_path), "data.source": source, "data.gold_field": "chosen"}
@@ -832,7 +832,7 @@ def test_sentences_that_the_source_names_are_learned(tmp_path, caplog):
     assert ready(tmp_path, **{**values, "data.gold_field": ""}).data.scored["valid"][0].labels == (0, 1, 0, 0, 0)
 
 
-def test_articles_are_shown_with_the_oracle(tmp_path):
+def test_samples_show_articles_and_the_oracle(tmp_path):
     task, data, *_ = ready(tmp_path)
     for example, article in zip(shown(task, data, tmp_path / "shown").examples, data.held_out(), strict=False):
         sentences = article.source.article.article.sentences
@@ -840,8 +840,8 @@ def test_articles_are_shown_with_the_oracle(tmp_path):
         assert example["html"].count('class="sentence') == len(sentences)
 
 
-def test_a_run_is_scored_on_other_articles(run, tmp_path):
-    """By its own selection of two sentences, or by the one that the command line gives."""
+def test_a_run_is_evaluated_on_other_articles(run, tmp_path):
+    """Uses the run's selection of two sentences, or the one on the command line."""
     source = tiny.write_articles(tmp_path, count=20)["data.source"]
     record = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source)
     assert record["test/rougeLsum"] > 95

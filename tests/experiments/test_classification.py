@@ -46,7 +46,7 @@ def lines_of(path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that has learned to tell whether there is a cat."""
+    """A run that has learned to detect whether there is a cat."""
     folder = tmp_path_factory.mktemp("classification")
     values = {**SMALL, **tiny.write_table(folder, rows=400)}
     command = ["--config=configs/classification.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
@@ -88,7 +88,7 @@ def test_a_run_learns_and_keeps_its_labels(run):
     assert (workdir / "vocab.txt").exists()
 
 
-def test_scores_come_back_on_several_devices(run):
+def test_evaluation_on_several_devices_repeats_the_scores(run):
     workdir, _ = run
     last = [line for line in lines_of(workdir / "metrics.jsonl") if "valid/accuracy" in line][-1]
     outcome = tiny.run("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
@@ -99,13 +99,13 @@ def test_scores_come_back_on_several_devices(run):
 
 
 def published(run, mode, **values):
-    """Evaluates, or predicts, by the run as `init_from` names it, with no more of its config."""
+    """Evaluates or predicts with the run in `init_from`, and without the rest of its config."""
     flags_ = flags({"init_from": run, "data.seq_len": 16, **values})
     return tiny.run_on_one(f"--mode={mode}", "--config=configs/classification.py", *flags_, stdin=b"the cat\n")
 
 
-def test_held_out_rows_are_scored_without_training_rows(run, tmp_path):
-    """Whose classes come in the run's order, not in that of the rows."""
+def test_validation_rows_are_scored_without_training_rows(run, tmp_path):
+    """The classes have the order of the run, not that of the rows."""
     source = tiny.write_table(tmp_path, rows=40)["data.source"]
     outcome = published(run[0], "evaluate", **{"data.valid_source": source})
     assert outcome.status is None, outcome.status
@@ -122,8 +122,8 @@ def test_held_out_rows_are_scored_without_training_rows(run, tmp_path):
         assert json.loads(other.stdout)["valid/accuracy"] == pytest.approx(1 - alone["valid/accuracy"])
 
 
-def test_a_run_is_scored_on_other_rows(run, tmp_path):
-    """Under the names of their splits, by its own settings but those that the command line gives."""
+def test_a_run_is_evaluated_on_other_rows(run, tmp_path):
+    """Metrics have the names of their splits. The command line can override the run's settings."""
     source = tiny.write_table(tmp_path, rows=40)["data.source"]
     one = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source, data__valid_source=source)
     assert one["test/accuracy"] == one["valid/accuracy"] > 0.9
@@ -135,7 +135,7 @@ def test_a_run_is_scored_on_other_rows(run, tmp_path):
     assert set(json.loads(two.stdout)) == {"test/macro_f1", "test/loss", "test/majority_accuracy"}
 
 
-def test_held_out_rows_of_other_classes(run, tmp_path):
+def test_validation_rows_with_other_classes(run, tmp_path):
     source = Path(tiny.write_table(tmp_path)["data.source"])
     source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
     outcome = published(run[0], "evaluate", **{"data.valid_source": source})
@@ -148,7 +148,7 @@ def test_held_out_rows_of_other_classes(run, tmp_path):
     )
 
 
-def test_no_row_is_read_to_predict(run):
+def test_prediction_reads_no_rows(run):
     values = {"data.source": "gone.tsv", "data.valid_source": "gone.tsv"}
     outcome = published(run[0], "predict", **values)
     assert outcome.status is None, outcome.status
@@ -159,8 +159,8 @@ def test_no_row_is_read_to_predict(run):
     tiny.check_told(published(run[0], "evaluate", **values).error, what="data.valid_source=gone.tsv", **told)
 
 
-def test_a_classifier_of_google_s_is_given_its_names(tmp_path):
-    """run_classifier.py keeps none."""
+def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):
+    """run_classifier.py does not record names of classes."""
     folder = shutil.copytree(published_models.GOOGLE, tmp_path / "uncased")
     before = Checkpoint(folder / "bert_model.ckpt")
     head = {"output_weights": np.zeros((3, 8), np.float32), "output_bias": np.array([0, 5, 0], np.float32)}
@@ -174,15 +174,15 @@ def test_a_classifier_of_google_s_is_given_its_names(tmp_path):
     outcome = published(folder, "predict", **{"data.labels": "('a','b','c')", "data.seq_len": 10})
     assert outcome.status is None, outcome.status
     assert json.loads(outcome.stdout)["label"] == "b"
-    assert "has no names for its classes, which are taken to be a, b, c" in outcome.stderr
+    assert "has no class names; assuming a, b, c" in outcome.stderr
     told = {"what": "init_from", "got": "no weights of classifier", "expected": "has learned", "fix": "name one"}
     two = published(folder, "predict", **{"data.labels": "('a','b')", "data.seq_len": 10})
     tiny.check_told(two.error, **told)
     none = published(folder, "predict", **{"data.seq_len": 10})
-    tiny.check_told(none.error, what="data.source", got="no classes from", expected="rows", fix="data.labels$")
+    tiny.check_told(none.error, what="data.source", got="no classes in", expected="rows", fix="data.labels")
 
 
-def test_a_classifier_of_several_classes_at_once_is_only_trained_on(tmp_path):
+def test_a_multi_label_classifier_is_only_an_encoder_for_training(tmp_path):
     folder = published_models.write_huggingface(tmp_path / "published")
     values = json.loads((folder / "config.json").read_text())
     values |= {"id2label": {"0": "no", "1": "yes"}, "problem_type": "multi_label_classification"}
@@ -199,7 +199,7 @@ def test_a_classifier_of_several_classes_at_once_is_only_trained_on(tmp_path):
         classification.resolve(config)
 
 
-def test_a_model_of_one_number_has_no_classes(tmp_path):
+def test_a_regression_model_has_no_classes(tmp_path):
     numbers = {"objective": "regression", "metrics": ("pearson",), "checkpoint.best_metric": "valid/pearson"}
     rows = tiny.write_table(tmp_path)
     Path(rows["data.source"]).write_text("sentence\tlabel\n" + "a cat .\t1\na dog .\t2\n" * 9)
@@ -209,7 +209,7 @@ def test_a_model_of_one_number_has_no_classes(tmp_path):
     tiny.check_told(told, what="init_from=", got="one output", expected="a classifier", fix="objective=regression")
 
 
-def test_training_without_rows_is_told(run, tmp_path):
+def test_training_without_rows_is_refused(run, tmp_path):
     values = {"init_from": run[0], "data.valid_source": tiny.write_table(tmp_path)["data.source"], "data.seq_len": 16}
     command = ["--config=configs/classification.py", f"--workdir={tmp_path / 'run'}", *flags(values)]
     tiny.check_told(
@@ -267,7 +267,7 @@ def test_files_to_predict_on(run, tmp_path, name, content):
     assert [json.loads(line)["label"] for line in outcome.stdout.splitlines()] == ["yes", "no"]
 
 
-def test_a_column_that_an_input_does_not_have(run, tmp_path):
+def test_a_missing_column_of_an_input(run, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n')
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / 'in.jsonl'}")
     got = "without column 'sentence'; its columns: 'text'"
@@ -276,21 +276,21 @@ def test_a_column_that_an_input_does_not_have(run, tmp_path):
     )
 
 
-def test_a_pair_task_asks_for_pairs(run):
+def test_a_pair_task_needs_pairs(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
     fix = "put a space for the tab, set --config.data.text_columns"
     tiny.check_told(outcome.error, what="input line 1", got="2 separated by tabs", expected="one text", fix=fix)
 
 
-def test_a_finished_run_stays_as_it_is(run):
+def test_a_finished_run_is_not_changed(run):
     workdir, command = run
     before = (workdir / "metrics.jsonl").read_text()
     assert tiny.run_on_one(*command).status is None
     assert (workdir / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_that_is_older_than_a_key_goes_on_and_is_used(run, tmp_path):
+def test_a_run_without_a_new_key_resumes_and_predicts(run, tmp_path):
     workdir, command = run
     older = shutil.copytree(workdir, tmp_path / "older")
     config = json.loads((older / "config.json").read_text())
@@ -319,7 +319,7 @@ def test_a_packed_run_learns(tmp_path):
     assert json.loads(outcome.stdout)["label"] == "yes"
 
 
-def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, caplog):
+def test_a_classifier_with_other_classes_is_reinitialized(run, tmp_path, caplog):
     workdir = str(run[0])
     source = Path(tiny.write_table(tmp_path / "others")["data.source"])
     source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
@@ -327,11 +327,11 @@ def test_weights_of_a_classifier_of_other_classes_are_not_taken(run, tmp_path, c
     fresh = jax.device_put(random_params(task.init))
     params = task.warm_start(fresh)
     assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
-    assert "has no weights of classifier for this task, which starts afresh" in caplog.text
+    assert "has no weights of classifier for this task; it keeps its random initialization" in caplog.text
     assert task.labels == ("cat", "none")
 
 
-def test_nothing_is_predicted_by_a_head_that_was_drawn(run):
+def test_a_random_head_cannot_predict(run):
     command = ["--mode=predict", "--config=configs/classification.py", f"--config.init_from={run[0]}"]
     outcome = tiny.run_on_one(
         *command, "--config.data.seq_len=16", "--config.data.labels=('cat','none')", stdin=b"the cat"
@@ -342,8 +342,8 @@ def test_nothing_is_predicted_by_a_head_that_was_drawn(run):
 
 
 @pytest.mark.slow
-def test_numbers(tmp_path):
-    """How many of the words are cats, from 0 to 5: attention's mean over them can tell."""
+def test_regression(tmp_path):
+    """The label is the number of cats among the words, from 0 to 5. Mean attention over them suffices to predict it."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(240):
@@ -383,7 +383,7 @@ def test_numbers(tmp_path):
     assert again.stdout == outcome.stdout
 
 
-def test_every_held_out_row_is_scored_once(tmp_path):
+def test_every_validation_row_is_scored_once(tmp_path):
     task, data, settings, _ = ready(tmp_path)
     assert len(data.fields()["labels"]) + len(list(data.held_out())) == 60
     results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in data.held_out()]
@@ -394,7 +394,7 @@ def test_every_held_out_row_is_scored_once(tmp_path):
     assert settings.checkpoint.best_metric == "valid/accuracy"
 
 
-def test_class_weights_count_in_sums_and_denominators(tmp_path):
+def test_class_weights_apply_to_sums_and_denominators(tmp_path):
     plain, data, *_ = ready(tmp_path)
     weighted, *_ = ready(tmp_path, class_weights=(1.0, 3.0))
     batch = next(data.batches("train", 0, np.arange(8)))
@@ -409,7 +409,7 @@ def test_class_weights_count_in_sums_and_denominators(tmp_path):
     np.testing.assert_allclose(plain.denominators(batch)["classification"], batch["weights"].sum())
 
 
-def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
+def test_padding_rows_do_not_count(tmp_path):
     task, data, *_ = ready(tmp_path)
     batch = next(data.batches("train", 0, np.arange(8)))
     weights = np.array([1, 1, 1, 0, 0, 0, 0, 0], np.float32)
@@ -420,7 +420,7 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     np.testing.assert_allclose(filled[0]["classification"], alone[0]["classification"], rtol=1e-5)
 
 
-def test_rows_are_shown_beside_their_labels(tmp_path):
+def test_samples_show_rows_and_labels(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, row in zip(found.examples, data.held_out(), strict=False):
@@ -431,7 +431,7 @@ def test_rows_are_shown_beside_their_labels(tmp_path):
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_numbered_rows_are_scored_by_a_classifier_whose_classes_have_no_names(tmp_path, trains):
+def test_a_classifier_without_class_names_scores_numbered_rows(tmp_path, trains):
     folder = published_models.write_huggingface(tmp_path / "published")
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(values | {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}))

@@ -1,4 +1,4 @@
-"""Vectors of pieces, words and texts, from lines to files, against the model's own layers."""
+"""Vectors of pieces, words and texts, from lines to files, compared with the model's own layers."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ def tree_of(folder, variant, **overrides):
 
 
 def make(tree):
-    """The task, and its settings."""
+    """Returns the task and its settings."""
     check_unresolved((InferenceConfig, features.Config), tree)
     _, settings, task = Resolved(features, features.resolve(tree)).of_folder(Path(tree["init_from"]))
     return task, settings
@@ -49,7 +49,7 @@ def make(tree):
 @functools.cache
 def runner(folder, variant, overrides):
     task, settings = make(tree_of(folder, variant, **dict(overrides)))
-    fresh = random_params(task.init)  # the folder's weights take their place
+    fresh = random_params(task.init)  # replaced by the folder's weights
     with tiny.few_devices(1), mock.patch.object(features.Features, "init", lambda *_: fresh):
         return task, Inference(task, settings, None, "final")
 
@@ -66,7 +66,7 @@ def model():
 
 
 def layers_of(first, second=None):
-    """What each layer makes of a row: [L + 1, S, H]."""
+    """Returns the outputs of all layers for a row: [L + 1, S, H]."""
     tokenizer = published.TOKENIZER
     ids = [tokenizer.cls_id, *first, tokenizer.sep_id]
     types = [0] * len(ids)
@@ -126,7 +126,7 @@ def test_pairs(folder):
 
 
 @pytest.mark.parametrize(("pooling", "line"), [("word", LONG), ("piece", LONG), ("word", f"{LONG}\t{LONG[::-1]}")])
-def test_no_word_of_a_long_text_is_left_out(folder, pooling, line):
+def test_every_word_of_a_long_text_has_a_vector(folder, pooling, line):
     texts = line.split("\t")
     units, kinds = [], []
     for kind, text in enumerate(texts):
@@ -137,15 +137,15 @@ def test_no_word_of_a_long_text_is_left_out(folder, pooling, line):
     (record,) = extract(folder, [line], pooling, **options)
     assert record["units"] == units
     embedded, last = np.split(record["features"], 2, axis=1)
-    assert len({row.tobytes() for row in last}) == len(units)  # no place comes twice
-    # The embeddings tell piece, place and text.
+    assert len({row.tobytes() for row in last}) == len(units)  # no position occurs twice
+    # The embeddings determine piece, position and text.
     for unit, kind, vector in zip(units, kinds, embedded, strict=True):
         first_piece = encode(unit)[:1] if pooling == "word" else [published.TOKENIZER.vocab.index(unit)]
         rows = layers_of([], first_piece * 9) if kind else layers_of(first_piece * 10)
         assert np.abs(rows[0] - vector).max(axis=1).min() < 1e-5, unit
 
 
-def test_long_and_short_texts_together_are_what_they_are_alone(folder):
+def test_vectors_do_not_depend_on_the_batch(folder):
     lines = ["the", LONG]
     options = {"data.seq_len": 12, "model.layers": (0, -1)}
     together = extract(folder, lines, "word", **options)
@@ -168,12 +168,12 @@ def test_a_text_without_pieces_has_no_vectors(folder):
     ("name", "pooling", "normalize"),
     [("cls_token", "cls", False), ("mean_tokens", "mean", True), ("max_tokens", "max", False)],
 )
-def test_sentences_as_sentence_transformers_says(tmp_path, caplog, name, pooling, normalize):
+def test_sentence_vectors_follow_the_sentence_transformers_folder(tmp_path, caplog, name, pooling, normalize):
     folder = published.write_sentence_transformers(tmp_path, name, normalize, max_seq_length=9)
     with caplog.at_level(logging.WARNING):
         records = extract(folder, ["the cats sees .", LONG, LONG], "sentence")
-    assert [message for message in caplog.messages if "cut" in message] == [
-        "2 of 3 texts were cut to data.seq_len=9 tokens"
+    assert [message for message in caplog.messages if "truncated" in message] == [
+        "2 of 3 texts were truncated to data.seq_len=9 tokens"
     ]
     pools = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
     for record, text in zip(records, ("the cats sees .", LONG, LONG), strict=True):
@@ -184,17 +184,17 @@ def test_sentences_as_sentence_transformers_says(tmp_path, caplog, name, pooling
     assert (config["normalize"], config["data"]["seq_len"]) == (False, 32)
 
 
-def test_what_is_set_goes_before_what_the_folder_says(tmp_path):
+def test_the_config_overrides_the_folder(tmp_path):
     folder = published.write_sentence_transformers(tmp_path, "lasttoken", normalize=True, max_seq_length=9)
     overrides = {"sentence_pooling": "max", "normalize": False, "data.seq_len": 12, "model.layers": (0,)}
     config = features.resolve(tree_of(folder, "sentence", **overrides))
     assert (config["sentence_pooling"], config["normalize"], config["data"]["seq_len"]) == ("max", False, 12)
     assert config["model"]["layers"] == [0]
-    with pytest.raises(UserError, match="expected one way to pool"):
+    with pytest.raises(UserError, match="expected one pooling"):
         features.resolve(tree_of(folder, "sentence"))
 
 
-def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
+def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):
     lines = ["the cats\tdogs", LONG, "a\tb\tc", "sees"]
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     flags = ["--mode=predict", "--config=configs/features.py", f"--config.init_from={folder}"]
@@ -215,13 +215,13 @@ def test_a_folder_of_shards_has_what_the_lines_have(folder, tmp_path):
         assert (text.units, text.second, text.error) == (record["units"], record.get("second"), None)
         assert text.features.dtype == np.float16
         np.testing.assert_allclose(text.features, record["features"], rtol=1e-3, atol=1e-3)
-    outcome = tiny.run_on_one(*flags, f"--output={output}")  # no slash, but it is there
+    outcome = tiny.run_on_one(*flags, f"--output={output}")  # without a slash, but the folder exists
     tiny.check_told(
         outcome.error, what="--output=.*out", got="not empty", expected="new or empty", fix="choose another"
     )
 
 
-def test_a_line_has_six_decimals_and_no_numbers_that_json_has_not():
+def test_lines_have_six_decimals_and_valid_json():
     record = {"units": ["a"], "features": np.array([[1 / 3, 2.0]], np.float16)}
     assert streams.json_line(record) == '{"units": ["a"], "features": [[0.333252, 2.0]]}\n'
     with pytest.raises(UserError, match="numbers that are not finite"):
@@ -229,7 +229,7 @@ def test_a_line_has_six_decimals_and_no_numbers_that_json_has_not():
 
 
 @pytest.mark.parametrize("mode", ["train", "evaluate", "export", "check", "prepare"])
-def test_there_is_nothing_to_train(folder, tmp_path, mode):
+def test_features_cannot_be_trained(folder, tmp_path, mode):
     flags = [f"--mode={mode}", "--config=configs/features.py", f"--config.init_from={folder}"]
     flags += [f"--output={tmp_path}"] if mode == "export" else []
     flags += [f"--workdir={tmp_path / 'run'}"] if mode in ("train", "check", "prepare") else []
@@ -289,13 +289,13 @@ def leaves(tree, prefix=()):
 
 
 def changed(tree, path, value):
-    """The tree with another value in one place; without it, if that is None."""
+    """Returns the tree with another value at a path; without the key if the value is None."""
     key, *rest = path
     inner = changed(tree.get(key, {}), rest, value) if rest else value
     return {name: each for name, each in {**tree, key: inner}.items() if each is not None or name != key}
 
 
-def test_every_key_is_read_and_needed_and_has_a_type(folder):
+def test_every_key_is_required_and_typed(folder):
     resolved = features.resolve(tree_of(folder, "word"))
 
     def build(tree):
@@ -307,7 +307,7 @@ def test_every_key_is_read_and_needed_and_has_a_type(folder):
     of_training = {*features._NOT_TRAINED, "activation_dropout", "initializer", "initializer_range", "remat"}
     assert {field.name for field in fields} - resolved["model"].keys() == {*of_training, "next_sentence"}
     optional = {f"model.{field.name}" for field in fields if field.default is not dataclasses.MISSING}
-    optional.add("model.vocab_size")  # follows from the vocabulary
+    optional.add("model.vocab_size")  # depends on the vocabulary
     for path in leaves(resolved):
         name = ".".join(path)
         value = resolved
@@ -334,7 +334,7 @@ def test_variants():
 
 
 @pytest.mark.slow
-def test_layers_are_those_of_transformers(folder):
+def test_layers_equal_those_of_transformers(folder):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     model = transformers.BertModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -349,7 +349,7 @@ def test_layers_are_those_of_transformers(folder):
             records = extract(folder, lines, "piece", **{"model.layers": (layer,)})
             for record, vectors, real in zip(records, state.numpy(), mask, strict=True):
                 close(record["features"], vectors[real][1:-1])
-    # As sentence-transformers computes it.
+    # As computed by sentence-transformers.
     weights = encoded["attention_mask"].unsqueeze(-1).expand(states[-1].size()).float()
     mean = torch.sum(states[-1] * weights, 1) / torch.clamp(weights.sum(1), min=1e-9)
     found = np.concatenate([record["features"] for record in extract(folder, lines, "sentence")])

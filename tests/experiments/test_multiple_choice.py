@@ -1,4 +1,4 @@
-"""Multiple choice, from rows of SWAG's and ARC's forms to the choices of new questions."""
+"""Multiple choice, from rows in the formats of SWAG and ARC to the choices of new questions."""
 
 import csv
 import json
@@ -54,7 +54,7 @@ def questions_config(variant):
 
 
 @pytest.mark.slow
-def test_a_run_learns_predicts_and_goes_to_transformers_and_back(tmp_path):
+def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     values = {**SMALL, **tiny.write_choices(tmp_path, 2000), "num_epochs": 6.0}
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     workdir = tmp_path / "run"
@@ -106,7 +106,7 @@ def test_a_run_learns_predicts_and_goes_to_transformers_and_back(tmp_path):
         ("arc", {"question": {"stem": "q", "choices": [{"text": f"s {t}", "label": t} for t in "abcd"]}}),
     ],
 )
-def test_questions_of_both_forms(variant, values):
+def test_questions_in_both_formats(variant, values):
     label = {"swag": {"label": "2"}, "arc": {"answerKey": "c"}}[variant]
     found = questions.read_labeled(Row({**values, **label}, "x:1"), questions_config(variant))
     assert found.context == "q"
@@ -114,7 +114,7 @@ def test_questions_of_both_forms(variant, values):
     assert list(found.choices).index(found.label) == 2
 
 
-def test_choices_may_be_lists():
+def test_choices_can_be_lists():
     config = questions_config("arc")
     for choices in (["x", "y"], {"text": ["x", "y"], "label": ["0", "1"]}):
         row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": 1}, "x:1")
@@ -144,7 +144,7 @@ def test_choices_may_be_lists():
         (None, "0", "two or more choices"),
     ],
 )
-def test_bad_questions_are_told(choices, answer, told):
+def test_bad_questions_are_reported(choices, answer, told):
     row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": answer}, "x:1")
     with pytest.raises(RowError, match=told):
         questions.read_labeled(row, questions_config("arc"))
@@ -160,12 +160,12 @@ def test_bad_questions_are_told(choices, answer, told):
         ("q", "str for column 'question.choices'; expected an object with key 'choices'"),
     ],
 )
-def test_a_missing_key_is_told(question, told):
+def test_a_missing_key_is_reported(question, told):
     with pytest.raises(RowError, match=told):
         questions.read_question(Row({"question": question}, "x:1"), questions_config("arc"))
 
 
-def test_a_start_has_to_be_text():
+def test_a_start_must_be_text():
     row = {"sent1": "q", "sent2": None, "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d"}
     with pytest.raises(RowError, match=r"'q', None, .*a start, and two"):
         questions.read_question(Row(row, "x:1"), questions_config("swag"))
@@ -173,16 +173,16 @@ def test_a_start_has_to_be_text():
     assert start.choices["0"] == "a"
 
 
-def test_a_table_without_the_start_is_told(tmp_path):
-    """Even where bad rows are skipped, since all would be bad."""
+def test_a_table_without_the_start_column_is_reported(tmp_path):
+    """The error is also raised if bad rows are skipped, because all rows would be bad."""
     task, *_ = ready(tmp_path, **{"data.on_bad_row": "skip"})
     (tmp_path / "in.csv").write_text("sent1,ending0,ending1,ending2,ending3\nq,a,b,c,d\n")
     with pytest.raises(UserError, match=r"without column 'sent2'.*set --config\.data\..*start_column"):
         list(task.examples_of(str(tmp_path / "in.csv")))
 
 
-def test_choices_that_a_question_lacks_count_nothing(tmp_path):
-    """Nor do questions that fill up a batch."""
+def test_missing_choices_do_not_count(tmp_path):
+    """Questions that pad a batch do not count either."""
     task, data, *_ = ready(tmp_path)
     params, rows = random_params(task.init, scale=0.3), data._rows
     more = ChoiceRows(data.fields(), 6)
@@ -200,7 +200,7 @@ def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_rows_are_those_of_each_choice(tmp_path):
+def test_each_choice_has_a_row(tmp_path):
     lines = [
         {"question": {"stem": stem, "choices": [{"text": text, "label": label} for label, text in choices.items()]},
          "answerKey": right}
@@ -249,14 +249,14 @@ def test_two_workers_prepare_the_same_files(tmp_path, monkeypatch):
     assert files_of(one) == files_of(two) and len(files_of(one)) > 6
 
 
-def test_batches_are_as_announced(tmp_path):
+def test_batches_have_the_announced_shapes(tmp_path):
     task, data, *_ = ready(tmp_path)
     batch = next(data.batches("train", 0, np.arange(16)))
     shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
     assert shapes in [{name: (each.shape, each.dtype) for name, each in spec.items()} for spec in task.batch_specs()]
 
 
-def test_questions_are_shown_beside_their_answers(tmp_path):
+def test_samples_show_questions_and_answers(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, question in zip(found.examples, data.held_out(), strict=False):
@@ -265,7 +265,7 @@ def test_questions_are_shown_beside_their_answers(tmp_path):
 
 
 @pytest.mark.slow
-def test_outputs_and_gradients_are_those_of_transformers(tmp_path):
+def test_outputs_and_gradients_equal_those_of_transformers(tmp_path):
     import torch
     from transformers import BertForMultipleChoice
 
@@ -296,7 +296,7 @@ def test_outputs_and_gradients_are_those_of_transformers(tmp_path):
     a, b = (np.concatenate([each[name].ravel() for name in sorted(each)]) for each in (ours, theirs))
     assert distance(a, b) <= 1e-5
 
-    model.save_pretrained(tmp_path / "theirs")  # and back
+    model.save_pretrained(tmp_path / "theirs")  # and back again
     found, report = huggingface.load(tmp_path / "theirs", params)
     assert not report.missing
     jax.tree.map(np.testing.assert_array_equal, found, jax.device_get(params))
@@ -304,8 +304,8 @@ def test_outputs_and_gradients_are_those_of_transformers(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seq_len", [9, 15, 23])
-def test_rows_are_those_of_transformers(tmp_path, seq_len):
-    """Where the room is odd and the second text is not the shorter one, Google's code gives the first a token more."""
+def test_rows_equal_those_of_transformers(tmp_path, seq_len):
+    """If the room is odd and the second text is not shorter, Google's code gives the first text one token more."""
     from transformers import BertTokenizerFast
 
     tiny.write_choices(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""Question answering, from SQuAD files to answers in the characters of the text."""
+"""Question answering, from SQuAD files to answers as characters of the text."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ SMALL = {
     "data.valid_fraction": 0.2,
     "optimizer.learning_rate": 4e-3,
 }
-# What predictions without a run's config need.
+# Values that predictions need without a run's config.
 LENGTHS = [f"--config.{key}={value}" for key, value in SMALL.items() if key.startswith("data.")]
 LONG = "The cat Sees a bird. " * 6
 TEXTS = [
@@ -70,13 +70,13 @@ def train(folder, variant, **questions):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that has learned to tell colors and times, in texts of several windows."""
+    """A run that has learned to answer with colors and times, in texts of several windows."""
     return train(tmp_path_factory.mktemp("answering"), "squad", contexts=100, words=30)
 
 
 @pytest.fixture(scope="module")
 def null_run(tmp_path_factory):
-    """A run that has learned to tell them, or that there are none."""
+    """A run that has learned to answer these, and to detect that there is no answer."""
     return train(tmp_path_factory.mktemp("answering"), "squad2", contexts=250, answerable=0.6)
 
 
@@ -100,12 +100,12 @@ def test_a_run_learns(run):
     assert [line["train/accuracy"] for line in metrics if "train/accuracy" in line][-1] > 0.5
     config = json.loads((run / "config.json").read_text())
     windows = config["num_steps"] / config["num_epochs"] * config["batch_size"]
-    assert windows > 1.5 * 2 * 80  # of two questions to each of 80 texts
+    assert windows > 1.5 * 2 * 80  # two questions for each of 80 texts
     assert config["optimizer"]["warmup_steps"] == round(0.1 * config["num_steps"])
     assert (run / "vocab.txt").exists()
 
 
-def test_a_run_learns_where_there_is_no_answer(null_run):
+def test_a_run_learns_to_detect_unanswerable_questions(null_run):
     metrics = lines_of(null_run / "metrics.jsonl")
     last = metrics[-1]
     assert last["valid/HasAns_total"] + last["valid/NoAns_total"] == last["valid/total"]
@@ -117,7 +117,7 @@ def test_a_run_learns_where_there_is_no_answer(null_run):
     assert json.loads((null_run / "config.json").read_text())["checkpoint"]["best_metric"] == "valid/best_f1"
 
 
-def test_scores_come_back(null_run):
+def test_evaluation_repeats_the_scores(null_run):
     last = lines_of(null_run / "metrics.jsonl")[-1]
     outcome = tiny.run_on_one("--mode=evaluate", f"--workdir={null_run}", "--checkpoint=latest")
     assert outcome.status is None, outcome.status
@@ -128,7 +128,7 @@ def test_scores_come_back(null_run):
         assert record[name] == pytest.approx(last[name], rel=1e-4, abs=1e-4)
 
 
-def test_predictions_are_parts_of_the_text(run):
+def test_predictions_are_spans_of_the_text(run):
     records = predict(f"--workdir={run}")
     found = [(record["id"], record["answer"]) for record in records]
     assert found == [("a", "DARK\n gray"), ("7", "late  Súnday"), ("b", "Pale green")]
@@ -138,7 +138,7 @@ def test_predictions_are_parts_of_the_text(run):
         assert context[record["start"] : record["end"]] == record["answer"]
 
 
-def test_predictions_of_no_answer(null_run):
+def test_predictions_without_an_answer(null_run):
     texts = [{"context": "The Cat sees PALE Green.", "qas": TEXTS[0]["qas"]}]
     color, time = predict(f"--workdir={null_run}", questions=texts)
     assert (color["answer"], color["start"], color["end"]) == ("PALE Green", 13, 23)
@@ -157,7 +157,7 @@ def test_a_text_without_words_has_no_answer(run):
     assert record == {"id": "b", "answer": "", **nothing}
 
 
-def test_held_out_questions_are_scored_without_training_questions(run, tmp_path):
+def test_validation_questions_are_scored_without_training_questions(run, tmp_path):
     source = tiny.write_questions(tmp_path, contexts=20)["data.source"]
     command = ["--config=configs/question_answering.py", f"--config.init_from={run}", *LENGTHS]
     outcome = tiny.run_on_one("--mode=evaluate", *command, f"--config.data.valid_source={source}")
@@ -209,7 +209,7 @@ def test_bad_input(run, text, what, got, expected, fix):
     tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
 
 
-def test_input_that_is_no_gzip(run, tmp_path):
+def test_an_input_that_is_not_gzip(run, tmp_path):
     path = tmp_path / "dev.json.gz"
     packed = gzip.compress(json.dumps(squad(*TEXTS)).encode())
     for content in (b"{}", packed[:-9], packed[:20] + b"damage" + packed[26:]):
@@ -247,7 +247,7 @@ def test_bad_questions(tmp_path, spoil, got, expected, fix):
     tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
 
 
-def test_a_vocabulary_is_asked_for_before_anything_is_written(tmp_path):
+def test_a_missing_vocabulary_is_reported_before_anything_is_written(tmp_path):
     values = tiny.write_questions(tmp_path) | {"data.vocab_file": ""}
     command = ["--config=configs/question_answering.py:tiny", f"--workdir={tmp_path / 'run'}"]
     outcome = tiny.run_on_one(*command, *flags(SMALL | values))
@@ -264,13 +264,13 @@ def test_the_recipes_of_the_paper():
 
 
 def right_logits(example, length=24):
-    """Outputs that point to the first answer, each row's padded to another length; to [CLS] where there is none."""
+    """Returns outputs that point to the first answer, or to [CLS] without one. Padding lengths vary by row."""
     question, windows = example.source
     for number, window in enumerate(windows):
         start, end = spans.target(window, question.answers[0] if question.answers else None)
         logits = np.zeros((2, length + number), np.float32)
         logits[0, start] = logits[1, end] = 5 if start else 1
-        logits[:, len(window.inputs["input_ids"]) :] = 100  # padding must not be looked at
+        logits[:, len(window.inputs["input_ids"]) :] = 100  # padding must be ignored
         yield dict(zip(("start", "end"), logits, strict=True))
 
 
@@ -297,7 +297,7 @@ def test_right_logits_score_100(tmp_path, variant, answerable, expected):
         assert record["answer"] == "".join(answer.text for answer in example.source[0].answers)
 
 
-def test_held_out_questions_share_no_text_with_training(tmp_path):
+def test_validation_questions_share_no_text_with_training(tmp_path):
     data = ready(tmp_path).data
     train, valid = (
         [question for split, question in data.recipe.read() if split == name] for name in ("train", "valid")
@@ -312,7 +312,7 @@ def files_of(folder):
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_rows_are_those_of_each_question(tmp_path, packing):
+def test_each_question_has_its_rows(tmp_path, packing):
     data = ready(tmp_path, "squad2", 0.6, **{"data.packing": packing}).data
     encode, sizes = data.tokenizer.encode_with_offsets, []
     rows = [question for split, question in data.recipe.read() if split == "train"]
@@ -344,7 +344,7 @@ def test_rows_are_those_of_each_question(tmp_path, packing):
     assert (report["windows"], report["answers_in_no_window"]) == (sum(sizes), 0)
 
 
-def test_answers_in_no_window_are_counted(tmp_path):
+def test_answers_outside_all_windows_are_counted(tmp_path):
     first = ready(tmp_path, **{"data.doc_stride": 18}).data
     counts = [
         len(spans.windows(question, first.tokenizer, first._spans))
@@ -376,7 +376,7 @@ def test_two_workers_prepare_the_same_files(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
     one, two = (ready(tmp_path / f"{n}", **{"data.workers": n}).data.prepared.folder for n in (1, 2))
     files = files_of(one)
-    # Places of questions name the file, which has another folder here.
+    # Locations of questions contain the file name, whose folder differs here.
     for name, content in files_of(two).items():
         assert content.replace(str(tmp_path / "2").encode(), str(tmp_path / "1").encode()) == files[name]
     assert len(files) > 6
@@ -397,7 +397,7 @@ def test_training_rows_point_to_their_answers(tmp_path):
         assert (start, end) == (0, 0) or " ".join(words[start : end + 1]) in phrases[words[2]]
 
 
-def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
+def test_padding_rows_do_not_count(tmp_path):
     task, data, *_ = ready(tmp_path)
     few = {name: array[:3] for name, array in next(data.batches("train", 0, np.arange(16))).items()}
     filled = {name: np.concatenate([array, np.zeros_like(array)]) for name, array in few.items()}
@@ -413,7 +413,7 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     assert alone[0][1][1] == 3
 
 
-def test_padding_takes_no_part_in_the_loss(tmp_path):
+def test_the_loss_excludes_padding(tmp_path):
     task, data, *_ = ready(tmp_path)
     batch = next(data.batches("train", 0, np.arange(16)))
     short = {name: array * (np.arange(24) < 16) if array.ndim == 2 else array for name, array in batch.items()}
@@ -424,7 +424,7 @@ def test_padding_takes_no_part_in_the_loss(tmp_path):
     np.testing.assert_allclose(one, two, rtol=1e-5)
 
 
-def test_questions_are_shown_in_their_contexts(tmp_path):
+def test_samples_show_questions_and_contexts(tmp_path):
     task, data, *_ = ready(tmp_path)
     for example, asked in zip(shown(task, data, tmp_path / "shown").examples, data.held_out(), strict=False):
         question, _ = asked.source
@@ -432,7 +432,7 @@ def test_questions_are_shown_in_their_contexts(tmp_path):
         assert [part["text"] for part in example["parts"] if part["right"]] == [question.answers[0].text]
 
 
-def test_a_run_is_scored_on_other_questions(run, tmp_path):
+def test_a_run_is_evaluated_on_other_questions(run, tmp_path):
     source = tiny.write_questions(tmp_path, contexts=10, words=20)["data.source"]
     record = tiny.evaluate_elsewhere(run, tmp_path, data__test_source=source, data__max_answer_length=20)
     assert set(record) == {"test/exact_match", "test/f1", "test/whole_text_f1"}

@@ -1,4 +1,4 @@
-"""Tagging, from words in a file of columns to tags for new text."""
+"""Tagging, from words in a file of columns to tags of new text."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ SMALL = {
     "model.classifier_dropout": 0.0,
     "optimizer.learning_rate": 5e-3,
 }
-# Far longer than a row, and each old place and each person in it is to be found.
+# Much longer than a row. Each old place and each person in it must be found.
 LONG = " ".join(["old tree likes Kimmy Bell sees"] * 8)
 
 
@@ -53,7 +53,7 @@ def lines_of(path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that has learned to tell people and old places."""
+    """A run that has learned to tag people and old places."""
     folder = tmp_path_factory.mktemp("tagging")
     values = {**SMALL, **tiny.write_sentences(folder, count=600)}
     command = ["--config=configs/tagging.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
@@ -69,14 +69,14 @@ def resolved(**overrides):
 
 
 def ready(folder, **overrides):
-    """A new run after the checks that need no sentences."""
+    """Returns a new run after the checks that need no sentences."""
     begun = resolved(**{**tiny.write_sentences(folder), **overrides})
     begun.rehearsed()
     return tiny.ready(begun.config, folder / "kept")
 
 
 def columns(folder, *sentences):
-    """A file of sentences such as "Ann/B-PER sees/O"."""
+    """Writes a file of sentences such as "Ann/B-PER sees/O"."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{len(list(folder.iterdir()))}.conll"
     path.write_text("".join("\n".join(sentence.split()).replace("/", " ") + "\n\n" for sentence in sentences))
@@ -96,7 +96,7 @@ def test_a_run_learns_and_keeps_its_tags(run):
     assert config["checkpoint"]["best_metric"] == "valid/f1"
 
 
-def test_scores_come_back(run):
+def test_evaluation_repeats_the_scores(run):
     workdir, _ = run
     last = lines_of(workdir / "metrics.jsonl")[-1]
     outcome = tiny.run_on_one("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
@@ -139,26 +139,26 @@ def test_predictions_and_export(run, tmp_path):
 
 
 def published(run, mode, **values):
-    """Evaluates, or predicts, by the run as `init_from` names it, with no more of its config."""
+    """Evaluates or predicts with the run in `init_from`, and without the rest of its config."""
     flags_ = flags({"init_from": run[0], "data.seq_len": 16, **values})
     return tiny.run_on_one(f"--mode={mode}", "--config=configs/tagging.py", *flags_, stdin=b"Ann\n")
 
 
-def test_held_out_sentences_are_scored_without_training_sentences(run, tmp_path):
-    """Also in another scheme than that of the run."""
+def test_validation_sentences_are_scored_without_training_sentences(run, tmp_path):
+    """The sentences may also have another scheme than the run."""
     source = tiny.write_sentences(tmp_path, scheme="IO")["data.source"]
     outcome = published(run, "evaluate", **{"data.valid_source": source})
     assert outcome.status is None, outcome.status
     assert json.loads(outcome.stdout)["valid/f1"] > 0.95
 
 
-def test_held_out_sentences_of_other_tags(run, tmp_path):
+def test_validation_sentences_with_other_tags(run, tmp_path):
     outcome = published(run, "evaluate", **{"data.valid_source": columns(tmp_path, "Ann/NOUN sees/VERB")})
     expected = "tags that the model has: O, B-LOC, I-LOC, B-PER, I-PER"
     tiny.check_told(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check that")
 
 
-def test_no_sentence_is_read_to_predict(run):
+def test_prediction_reads_no_sentences(run):
     values = {"data.source": "gone.conll", "data.valid_source": "gone.conll"}
     outcome = published(run, "predict", **values)
     assert json.loads(outcome.stdout)["tags"] == ["B-PER"]
@@ -175,27 +175,27 @@ def test_the_order_of_a_published_tagger_is_kept(run, tmp_path):
     assert ready(tmp_path, **values).config["data"]["labels"] == ("I-PER", "B-PER", "I-LOC", "B-LOC", "O")
 
 
-def test_an_empty_line_is_told(run):
+def test_an_empty_line_is_reported(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
     tiny.check_told(outcome.error, what="input line 2", got="an empty line", expected="words", fix="delete")
 
 
-def test_a_file_of_columns_is_not_predicted_as_text(run):
+def test_a_file_of_columns_is_refused_as_text(run):
     workdir, _ = run
     row = "\t".join(["1", "Ann", "Ann", "PROPN", *"______"])
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=f"# id = 1\n{row}\n\n".encode())
     tiny.check_told(outcome.error, what="input line 2", got="CoNLL-U", expected="a sentence in each line", fix="write")
 
 
-def test_a_finished_run_stays_as_it_is(run):
+def test_a_finished_run_is_not_changed(run):
     workdir, command = run
     before = (workdir / "metrics.jsonl").read_text()
     assert tiny.run_on_one(*command).status is None
     assert (workdir / "metrics.jsonl").read_text() == before
 
 
-def test_weights_of_a_tagger_of_other_tags_are_not_taken(run, tmp_path, caplog):
+def test_a_tagger_with_other_tags_is_reinitialized(run, tmp_path, caplog):
     workdir, _ = run
     source = columns(tmp_path / "text", *["Ann/NOUN sees/VERB"] * 30)
     values = {"init_from": str(workdir), "data.vocab_file": str(workdir), "data.source": source}
@@ -203,12 +203,12 @@ def test_weights_of_a_tagger_of_other_tags_are_not_taken(run, tmp_path, caplog):
     fresh = jax.device_put(random_params(task.init))
     params = task.warm_start(fresh)
     assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
-    assert "has no weights of classifier for this task, which starts afresh" in caplog.text
+    assert "has no weights of classifier for this task; it keeps its random initialization" in caplog.text
 
 
 @pytest.mark.slow
-def test_plain_tags_have_accuracy_alone_and_a_run_goes_on_where_it_stopped(tmp_path):
-    """Columns as in CoNLL-U; the last half again, from the checkpoint in the middle: the same figures."""
+def test_plain_tags_have_only_accuracy_and_a_run_resumes(tmp_path):
+    """Columns as in CoNLL-U. Repeating the second half from the middle checkpoint gives the same metrics."""
     values = tiny.write_sentences(tmp_path, count=150)
     kinds = {"B-PER": "PROPN", "I-PER": "PROPN", "B-LOC": "ADJ", "I-LOC": "NOUN", "O": "X"}
     groups = [
@@ -254,8 +254,8 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     assert (found["scheme"], found["labels"]) == ("BIOES", ("O", "B-PER", "I-PER"))
 
 
-def test_a_held_out_sentence_counts_for_the_scheme_of_its_file(tmp_path):
-    """The only B that divides, wherever it is: not taken for one that files in IO do not have."""
+def test_a_validation_sentence_counts_for_the_scheme_of_its_file(tmp_path):
+    """The only dividing B determines the scheme of its file, in any sentence, so the file is not read as IO."""
     for place in range(12):
         sentences = ["Ann/I-PER sees/O"] * 12
         sentences[place] = "Ann/I-PER Bob/B-PER"
@@ -265,7 +265,7 @@ def test_a_held_out_sentence_counts_for_the_scheme_of_its_file(tmp_path):
 
 
 def score(task, data, predicted):
-    """The scores of predictions that are a function of the right tags."""
+    """Returns the scores of predictions that are a function of the right tags."""
     results = []
     for example in data.held_out():
         tags, outputs = iter(example.source.tags), []
@@ -294,8 +294,8 @@ def test_every_word_is_scored_once(tmp_path):
     assert none["f1"] == 0
 
 
-def test_every_word_is_learned_once(tmp_path):
-    """Also those of sentences longer than a row, and none of what fills up a batch."""
+def test_every_word_counts_once_in_the_loss(tmp_path):
+    """This includes sentences longer than a row, but no padding."""
     source = columns(tmp_path, *["Ann/B-PER Bell/I-PER sees/O " * 15] * 10, *["Kimmy/B-PER sees/O Bob/B-PER"] * 10)
     task, data, settings, _ = ready(tmp_path, **{"data.source": source})
     held_out = sum(len(example.source.tags) for example in data.held_out())
@@ -314,20 +314,20 @@ def test_every_word_is_learned_once(tmp_path):
 
 
 def field(data, name):
-    """The values of each training row."""
+    """Returns the values of each training row."""
     values, lengths = data.fields()[name]
     return [row.tolist() for row in np.split(np.asarray(values), np.cumsum(lengths)[:-1])]
 
 
 def training_sentences(data, source):
-    """The words and tags of the training sentences: those that are not held out."""
+    """Returns the words and tags of the training sentences, without the validation sentences."""
     every = read_sentences(source, "data.source", tagged_words.Columns(0, -1), BadRows("stop"))
     held_out = [example.source.words for example in data.held_out()]
     return [(each.words, each.tags) for each in every if not (held_out[:1] == [each.words] and held_out.pop(0))]
 
 
 @pytest.mark.parametrize("labels", [(), ("I-PER", "B-LOC", "B-PER", "I-LOC", "O")])
-def test_the_prepared_rows_are_those_of_the_sentences(tmp_path, labels):
+def test_prepared_rows_contain_all_sentences(tmp_path, labels):
     values = tiny.write_sentences(tmp_path / "text", scheme="IO")
     _, data, _, config = ready(tmp_path, **values, **{"data.labels": labels})
     order = config["data"]["labels"]
@@ -335,7 +335,7 @@ def test_the_prepared_rows_are_those_of_the_sentences(tmp_path, labels):
     ids, tags, weights = [], [], []
     sentences = training_sentences(data, values["data.source"])
     for words, of_words in sentences:
-        # No two entities of a type touch, so one begins wherever the tag changes.
+        # No two entities of a type are adjacent, so an entity begins wherever the tag changes.
         before = ["O", *of_words]
         bio = [f"B{tag[1:]}" if tag not in ("O", before[i]) else tag for i, tag in enumerate(of_words)]
         left = iter(bio)
@@ -355,22 +355,8 @@ def test_the_prepared_rows_are_those_of_the_sentences(tmp_path, labels):
     assert report["long_sentences"] > 0 and sum(report["lengths"].values()) == len(ids) > len(sentences)
 
 
-def test_sentences_of_entity_tags_among_plain_tags_stay_as_written(tmp_path):
-    values = tiny.write_sentences(tmp_path / "text", scheme="IO")
-    path = Path(str(values["data.source"]))
-    path.write_text(path.read_text() + "\nold\tx\tADJ\n")
-    _, data, _, config = ready(tmp_path, **values, **{"data.scheme": "plain"})
-    assert set(config["data"]["labels"]) >= {"I-LOC", "I-PER", "O"}
-    assert data.prepared.facts["scheme"] == "plain" and "as_written" not in data.prepared.train
-    order = config["data"]["labels"]
-    rows = zip(field(data, "labels"), field(data, "label_weights"), strict=True)
-    found = [order[tag] for tags, weights in rows for tag, weight in zip(tags, weights, strict=True) if weight]
-    sentences = training_sentences(data, values["data.source"])
-    assert found == [tag for _, tags in sentences for tag in tags]
-
-
 def test_rows_are_prepared_once_for_all_runs(tmp_path, monkeypatch):
-    """Also for the config of the run itself, which has the scheme and the tags; and for tags that are called plain."""
+    """This includes the run's own config, which has the scheme and the tags, and tags with the scheme "plain"."""
     values = tiny.write_sentences(tmp_path, scheme="IO") | {"data.prepared_dir": str(tmp_path / "prepared")}
     first = ready(tmp_path / "first", **values)
     assert (first.config["data"]["scheme"], len(first.config["data"]["labels"])) == ("IO", 5)
@@ -416,7 +402,7 @@ def test_the_loss_is_a_sum_over_words(tmp_path):
     np.testing.assert_allclose(sums["tagging"], sum(part["tagging"] for part, _ in parts), rtol=1e-5)
     assert metrics["accuracy"][1] == every.sum() == task.denominators(batch)["tagging"]
     assert metrics["tokens"][0] == (batch["segment_ids"] != 0).sum()
-    assert 1.2 < sums["tagging"] / every.sum() < 2.2  # about the logarithm of 5 tags
+    assert 1.2 < sums["tagging"] / every.sum() < 2.2  # about log(5) for 5 tags
 
 
 def test_a_bilstm_on_top(tmp_path):
@@ -425,7 +411,7 @@ def test_a_bilstm_on_top(tmp_path):
     assert shapes["classifier"]["kernel"].shape == (16, 5)
 
 
-def test_a_bert_that_gives_features_is_frozen_whatever_the_groups_are():
+def test_a_bert_for_features_is_frozen_with_any_groups():
     frozen, other = ("^bert/", {"frozen": True}), ("kernel", {"learning_rate": 1e-3})
     for groups in ((), (other,), (other, frozen), (frozen, other)):
         found = resolved(**{"model.feature_layers": (-1,), "optimizer.groups": groups}).config["optimizer"]["groups"]
@@ -434,7 +420,7 @@ def test_a_bert_that_gives_features_is_frozen_whatever_the_groups_are():
 
 
 @pytest.mark.slow
-def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
+def test_a_tagger_on_the_features_of_a_frozen_bert(run, tmp_path):
     before, _ = run
     values = {**SMALL, **tiny.write_sentences(tmp_path, count=300), "data.vocab_file": str(before)}
     for key in [key for key in values if key.startswith(("model.num", "model.hidden", "model.inter", "model.max"))]:
@@ -451,7 +437,7 @@ def test_a_tagger_on_the_features_of_a_bert_that_stays_as_it_is(run, tmp_path):
     tiny.check_told(outcome.error, what="--mode=export", got="on the features", expected="transformers", fix="predict")
 
 
-def test_held_out_tags_that_are_not_learned_are_told_of(tmp_path, caplog):
+def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
     valid = columns(tmp_path / "text", "Ann/B-PER old/B-ORG river/I-ORG", "old/B-ORG")
     with caplog.at_level(logging.WARNING, "bertjax"):
         task, data, *_ = ready(tmp_path, **{"data.valid_source": valid})
@@ -494,7 +480,7 @@ def test_wrong_configs(tmp_path, overrides, message):
         ready(tmp_path, **values)
 
 
-def test_tags_of_entities_of_an_unknown_kind_are_not_taken_for_plain(tmp_path):
+def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path):
     source = columns(tmp_path / "text", *["Ann/B-PER Bell/L-PER sees/O"] * 30)
     with pytest.raises(UserError, match=r"data\.scheme=auto: got tags of entities, and among them L-PER; .*=plain"):
         ready(tmp_path, **{"data.source": source})
@@ -502,7 +488,7 @@ def test_tags_of_entities_of_an_unknown_kind_are_not_taken_for_plain(tmp_path):
     assert task.score_names() == ("accuracy", "loss")
 
 
-def test_sentences_are_shown_beside_their_tags(tmp_path):
+def test_samples_show_sentences_and_tags(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, sentence in zip(found.examples, data.held_out(), strict=False):
@@ -511,7 +497,7 @@ def test_sentences_are_shown_beside_their_tags(tmp_path):
         assert set(tags) == {"O"}
 
 
-def test_a_run_is_scored_on_other_sentences(run, tmp_path):
+def test_a_run_is_evaluated_on_other_sentences(run, tmp_path):
     source = tiny.write_sentences(tmp_path, count=30, scheme="IOB1")["data.source"]
     record = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source, data__scheme="IOB1")
     assert record["test/f1"] > 0.9

@@ -1,4 +1,4 @@
-"""Translation, from pairs in files, or dates, to lines of text."""
+"""Translation, from pairs in files, or generated dates, to lines of text."""
 
 import json
 import math
@@ -55,7 +55,7 @@ SMALL = {
     "model.dropout": 0.0,
 }
 TRANSFORMER = {
-    "model.norm": "pre",  # which learns the sooner here
+    "model.norm": "pre",  # which learns faster here
     "model.num_layers": 1,
     "model.num_decoder_layers": 1,
     "model.hidden_size": 32,
@@ -77,7 +77,7 @@ RECURRENT = {"model.embedding_size": 16, "model.hidden_size": 32}
 
 
 def write_pairs(folder, count=2000, name="train"):
-    """Sentences and their words' translations, in two files; returns the two names."""
+    """Writes sentences and their word-by-word translations into two files. Returns the two names."""
     rng = random.Random(name)
     sentences = [rng.choices(list(WORDS), k=rng.randint(1, 3)) for _ in range(count)]
     for side, lines in (
@@ -117,7 +117,7 @@ def task_of(folder, **overrides):
 
 
 def ready_from(folder, variant, values):
-    """The task and its data, prepared."""
+    """Returns the task and its prepared data."""
     tree = config_file.get_config(variant)
     tree.update_from_flattened_dict(values)
     return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "data")
@@ -134,7 +134,7 @@ def run(tmp_path_factory):
     return folder / "run", command
 
 
-def test_a_run_learns_and_is_tested_once(run):
+def test_a_run_learns_and_is_scored_on_the_test_split_once(run):
     workdir, command = run
     metrics = lines_of(workdir / "metrics.jsonl")
     scores = [line for line in metrics if "valid/bleu" in line]
@@ -150,8 +150,8 @@ def test_a_run_learns_and_is_tested_once(run):
     assert evaluated["test/exact_match"] == metrics[-1]["test/exact_match"]
 
 
-def test_a_run_is_scored_on_all_rows_of_other_text(run, tmp_path):
-    """More than `num_scored`; with decoding that the command line chooses."""
+def test_a_run_is_evaluated_on_all_rows_of_other_text(run, tmp_path):
+    """All rows are scored, not only `num_scored`, with the decoding of the command line."""
     source, target = write_pairs(tmp_path, 30, "other")
     values = {"data__test_source": source, "data__test_target": target, "decoding__num_beams": 1}
     with mock.patch.object(translation.scoring, "score", wraps=translation.scoring.score) as score:
@@ -162,7 +162,7 @@ def test_a_run_is_scored_on_all_rows_of_other_text(run, tmp_path):
     assert not [name for name in record if name.startswith("valid/")]
 
 
-def test_lines_come_out_as_they_went_in(run):
+def test_outputs_keep_the_order_and_number_of_lines(run):
     workdir, _ = run
     text = b"a cat sees.\n\n  \nold bird.\n"
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=text)
@@ -170,7 +170,7 @@ def test_lines_come_out_as_they_went_in(run):
 
 
 def predicted(workdir, text, folder, **decoding):
-    """The records of lines, by a run's weights and another way of decoding."""
+    """Returns the records of lines for a run's weights and other decoding settings."""
     folder.mkdir()
     (folder / "in.txt").write_text(text)
     values = {"init_from": workdir, "decoding.max_length": 16, "data.seq_len": 16}
@@ -181,8 +181,8 @@ def predicted(workdir, text, folder, **decoding):
     return lines_of(folder / "out.jsonl")
 
 
-def test_translations_are_drawn(run, tmp_path):
-    """What is drawn goes by the seed and the text, wherever it stands and whatever stands beside it."""
+def test_translations_are_sampled(run, tmp_path):
+    """Samples depend only on the seed and the text, not on its position or its batch."""
     workdir, _ = run
     options = {"method": "sampling", "n_best": 6}
     many = predicted(workdir, "a cat sees.\n\nold bird likes.\ndog.\n", tmp_path / "many", **options, temperature=3.0)
@@ -195,7 +195,7 @@ def test_translations_are_drawn(run, tmp_path):
     assert {each["translation"] for each in likely[0]["n_best"]} == {"alter Vogel mag."}
 
 
-def test_equal_lines_draw_different_samples_if_asked(run, tmp_path):
+def test_equal_lines_get_different_samples_if_configured(run, tmp_path):
     options = {"method": "sampling", "n_best": 6, "temperature": 3.0}
     text = "old bird likes.\ndog.\nold bird likes.\n"
     one, _, same = predicted(run[0], text, tmp_path / "same", **options)
@@ -206,8 +206,8 @@ def test_equal_lines_draw_different_samples_if_asked(run, tmp_path):
     assert [each["translation"] for each in again["n_best"]] == [each["translation"] for each in first["n_best"]]
 
 
-def test_records_have_scores_and_given_translations_the_same(run, tmp_path):
-    """Of forced decoding; a pair that cannot be scored has an empty line if bad rows are skipped."""
+def test_forced_decoding_gives_the_same_scores(run, tmp_path):
+    """With skipped bad rows, a pair that cannot be scored has an empty line."""
     workdir, _ = run
     *found, empty = predicted(workdir, "a cat sees.\nold bird.\n\n", tmp_path / "found")
     assert (found[0]["source"], found[0]["translation"]) == ("a cat sees.", "ein Katze sieht.")
@@ -234,14 +234,14 @@ def test_records_have_scores_and_given_translations_the_same(run, tmp_path):
         (["a cat.\t" + "Katze " * 40], "tokens; expected at most 23. Fix: divide both"),
     ],
 )
-def test_pairs_that_cannot_be_scored(run, lines, told):
+def test_invalid_pairs_to_score(run, lines, told):
     task = predictor(run[0], {"decoding.method": "forced"})
     with pytest.raises(UserError, match=re.escape(told)):
         list(task.examples(iter(lines)))
 
 
 def used(workdir, values):
-    """The config of a model that is used by `init_from`."""
+    """Returns the config of a model that is used through `init_from`."""
     tree = config_file.get_config()
     lengths = {"data.seq_len": 16, "decoding.max_length": 16}
     tree.update_from_flattened_dict({"init_from": str(workdir), **lengths, **values})
@@ -249,12 +249,12 @@ def used(workdir, values):
 
 
 def predictor(workdir, values):
-    """The task of such a model that only predicts."""
+    """Returns the task of such a model, only for prediction."""
     return Resolved(translation, used(workdir, {"data.source": "", **values})).of_folder(workdir).task
 
 
-def test_the_best_of_the_beams_come_in_order(run):
-    """By other values than the run's, whose positions are 24: the config's lengths without a model are 128 and 512."""
+def test_n_best_translations_are_in_order(run):
+    """The run has 24 positions; the config's lengths without a model are 128 and 512."""
     values = {"init_from": run[0], "decoding.num_beams": 4, "decoding.n_best": 3}
     command = ["--mode=predict", "--format=jsonl", "--config=configs/translation.py", *flags(values)]
     outcome = tiny.run_on_one(*command, stdin=b"a cat sees.\nold bird.\n")
@@ -267,7 +267,7 @@ def test_the_best_of_the_beams_come_in_order(run):
         assert record["n_best"][0] == {key: record[key] for key in ("translation", "score")}
 
 
-def test_a_line_of_two_thousand_words_is_translated_part_by_part(run, tmp_path):
+def test_a_line_of_two_thousand_words_is_translated_in_parts(run, tmp_path):
     text = " ".join(["old bird."] * 1000)
     task = predictor(run[0], {})
     (example,) = task.examples(iter([text]))
@@ -288,7 +288,7 @@ def test_a_word_of_ten_thousand_characters_is_refused_if_lines_are_not_split(run
     tiny.check_told(outcome.error, **told)
 
 
-def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
+def test_an_interrupted_prediction_resumes(run, tmp_path, monkeypatch):
     workdir, _ = run
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("".join(f"{word}.\n" for word in WORDS))
@@ -308,11 +308,11 @@ def test_a_prediction_that_was_interrupted_goes_on(run, tmp_path, monkeypatch):
         assert tiny.run_on_one(*command).status == 130
     (partial,) = tmp_path.glob("*.partial")
     assert partial.read_text() == "".join(whole[:3]) and not target.exists()
-    partial.write_text("".join(whole[:2]) + "kept as it is\n" + whole[3][:2])  # the last line half written
+    partial.write_text("".join(whole[:2]) + "kept as it is\n" + whole[3][:2])  # the last line is incomplete
     assert tiny.run_on_one(*command).status is None
     assert target.read_text() == "".join([*whole[:2], "kept as it is\n", *whole[3:]])
     assert not list(tmp_path.glob("*.partial"))
-    # Other input begins anew.
+    # Other input starts from the beginning.
     partial.write_text("".join(whole[:3]))
     source.write_text("dog.\n")
     assert tiny.run_on_one(*command).status is None
@@ -341,8 +341,8 @@ def test_checkpoints_are_averaged(run):
 
 
 @pytest.mark.slow
-def test_published_weights_are_scored_without_text_to_train_on(run, tmp_path):
-    """Those of a run are the ones that it is used with, here the mean of two checkpoints."""
+def test_published_weights_are_evaluated_without_training_text(run, tmp_path):
+    """The weights of a run are those for predictions, here the mean of two checkpoints."""
     workdir, _ = run
     pairs = dict(zip(("data.valid_source", "data.valid_target"), write_pairs(tmp_path, 20, "valid"), strict=True))
     pairs |= {"data.source": "", "decoding.max_length": 16, "data.seq_len": 16, "metrics": ("exact_match",)}
@@ -354,13 +354,13 @@ def test_published_weights_are_scored_without_text_to_train_on(run, tmp_path):
     assert json.loads(outcome.stdout)["valid/exact_match"] > 70
 
 
-def test_a_checkpoint_is_chosen_of_a_run_alone(run):
+def test_only_a_run_has_a_checkpoint_to_choose(run):
     command = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={run[0]}", "--checkpoint=200"]
     outcome = tiny.run_on_one(*command, "--config.data.seq_len=16", "--config.decoding.max_length=16", stdin=b"a cat")
     tiny.check_told(outcome.error, what="--checkpoint", got="'200', and no --workdir", expected="a run", fix="leave")
 
 
-def test_the_first_token_is_that_of_the_run(run, tmp_path):
+def test_the_start_token_comes_from_the_run(run, tmp_path):
     config = json.loads((run[0] / "config.json").read_text())
     (tmp_path / "checkpoints" / "300").mkdir(parents=True)
     (tmp_path / "config.json").write_text(json.dumps({**config, "start_token": "end"}))
@@ -372,8 +372,8 @@ def test_the_first_token_is_that_of_the_run(run, tmp_path):
         translation.resolve(json.loads(tree.to_json_best_effort()))
 
 
-def test_texts_have_the_prefixes_of_the_run(run, tmp_path):
-    """A model that goes on, or is used, without the run's config reads the texts that it knows."""
+def test_prefixes_come_from_the_run(run, tmp_path):
+    """A model in `init_from` reads texts with the run's prefixes, for training and for predictions."""
     workdir = Path(shutil.copytree(run[0], tmp_path / "run"))
     config = json.loads((workdir / "config.json").read_text())
     config["data"] |= {"source_prefix": ["bird "], "target_prefix": ["ein "]}
@@ -386,7 +386,7 @@ def test_texts_have_the_prefixes_of_the_run(run, tmp_path):
     pairs = dict(zip(("source", "target"), write_pairs(tmp_path), strict=True))
     both = ["bird "], ["ein "]
     assert prefixes(**pairs) == both
-    # What somebody says counts, and need not say anything of the other side.
+    # Prefixes in the config replace them, also if only one side is set.
     assert prefixes(**pairs, source_prefix=("dog ",)) == (["dog "], [])
     assert prefixes(**pairs, target_prefix=("",)) == ([], [""])
     assert prefixes() == ([], []), "of dates, which have none"
@@ -395,7 +395,7 @@ def test_texts_have_the_prefixes_of_the_run(run, tmp_path):
     assert prefixes(source="") == both and decoded(task, example) == ["bird a cat."]
 
 
-def test_vocabularies_of_an_earlier_start_are_not_taken(tmp_path):
+def test_vocabularies_of_an_earlier_start_are_replaced(tmp_path):
     apart = {"data__joint": False, "model__share_embeddings": False}
     kinds = ({"data__subwords": "wordpiece"}, apart, {})
     for values in (*kinds, *reversed(kinds)):
@@ -407,7 +407,7 @@ def test_vocabularies_of_an_earlier_start_are_not_taken(tmp_path):
             assert is_word_piece == ("data__subwords" in values)
 
 
-def test_packed_pairs_have_the_losses_and_gradients_of_separate_ones(tmp_path):
+def test_packed_pairs_have_the_losses_and_gradients_of_separate_pairs(tmp_path):
     plain = ready_of(tmp_path / "plain", data__seq_len=24)
     packed = ready_of(tmp_path / "packed", data__seq_len=24, data__packing=True)
     params = random_params(plain.task.init)
@@ -441,7 +441,7 @@ def test_shapes_of_batches_are_announced(tmp_path):
     announced = [{name: spec.shape for name, spec in specs.items()} for specs in task.batch_specs()]
     for _, batch in zip(range(30), data.batches("train", 0, np.arange(32)), strict=False):
         assert {name: array.shape for name, array in batch.items()} in announced
-    held_out = list(data.batches("valid", 0, np.arange(32)))  # none of them is too long
+    held_out = list(data.batches("valid", 0, np.arange(32)))  # none is too long
     assert all({name: array.shape for name, array in batch.items()} in announced for batch in held_out)
     assert sum(batch["weights"].sum() for batch in held_out) == len(list(data._text.pairs("valid")))
 
@@ -456,7 +456,7 @@ def test_long_lines_are_split_or_refused(tmp_path, caplog):
     log_once.cache_clear()
     with caplog.at_level("INFO"):
         example, _ = task.examples(iter([line, "cat."]))
-    assert "split 1 of 2 texts, of more than 23 tokens" in caplog.text
+    assert "split 1 of 2 texts with more than 23 tokens" in caplog.text
     assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 24 for row in example.rows)
     whole = np.concatenate([row["input_ids"][:-1] for row in example.rows])
     assert task._facts.vocabularies[0].decode(whole) == line
@@ -469,8 +469,8 @@ def test_long_lines_are_split_or_refused(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("variant", "limit"), [("tiny", 24), ("rnn", 16)])
-def test_a_lower_max_length_bounds_the_translation_alone(tmp_path, variant, limit):
-    """Sources have as many tokens as the model has positions, or a recurrent model has trained on."""
+def test_a_lower_max_length_limits_only_the_translation(tmp_path, variant, limit):
+    """Sources can have as many tokens as the model has positions, or as a recurrent model was trained on."""
     values = values_of(tmp_path, decoding__max_length=2, data__on_long_line="refuse")
     if variant == "rnn":
         values = {key: value for key, value in values.items() if key not in TRANSFORMER} | RECURRENT
@@ -484,7 +484,7 @@ def test_a_lower_max_length_bounds_the_translation_alone(tmp_path, variant, limi
     assert all(len(example.rows) == 1 for example in data.held_out())
 
 
-def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_translate(tmp_path):
+def test_long_validation_lines_are_always_split(tmp_path):
     values = values_of(tmp_path, data__on_long_line="refuse")
     for key in ("data.source", "data.target"):
         names = [str(tmp_path / f"valid{Path(values[key]).suffix}")]
@@ -506,11 +506,11 @@ def test_long_lines_that_are_held_out_are_split_whatever_becomes_of_those_to_tra
         ([], ""),
     ],
 )
-def test_translations_of_parts_are_joined_as_their_script_is_written(parts, expected):
+def test_joining_of_translated_parts_depends_on_the_script(parts, expected):
     assert joined(parts) == expected
 
 
-def test_all_of_a_long_word_is_read(tmp_path):
+def test_a_long_word_is_split_completely(tmp_path):
     task = task_of(tmp_path)
     text = "catsees" * 1428 + "bird"
     assert len(text) == 10_000
@@ -519,7 +519,7 @@ def test_all_of_a_long_word_is_read(tmp_path):
     assert max(len(row["input_ids"]) for row in example.rows) <= 24
 
 
-def test_a_pair_of_ten_thousand_words_is_left_out_and_told(tmp_path, caplog):
+def test_a_pair_of_ten_thousand_words_is_left_out_and_reported(tmp_path, caplog):
     values = values_of(tmp_path)
     for key, word in (("data.source", "bird"), ("data.target", "Vogel")):
         with Path(values[key]).open("a") as file:
@@ -540,7 +540,7 @@ def test_a_pair_of_ten_thousand_words_is_left_out_and_told(tmp_path, caplog):
         ("Ein Hund.", {}, None),
     ],
 )
-def test_perfect_translations_score_100_whatever_the_vocabulary_normalizes(tmp_path, caplog, target, options, stated):
+def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog, target, options, stated):
     files = {"data__source": tmp_path / "all.en", "data__target": tmp_path / "all.de"}
     for path, line in zip(files.values(), ("a dog {}.", target + " {}"), strict=True):
         path.write_text("".join(f"{line.format(number)}\n" for number in range(40)))
@@ -560,21 +560,21 @@ def test_perfect_translations_score_100_whatever_the_vocabulary_normalizes(tmp_p
     assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
 
 
-def test_a_limit_below_one_token_is_one(tmp_path):
+def test_limits_are_at_least_one_token(tmp_path):
     task = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
     row = jax.ShapeDtypeStruct((1, 8), np.int32)
     batch = {"input_ids": row, "segment_ids": row}
     assert jax.eval_shape(task.infer, random_params(task.init), batch)["ids"].shape[2] == 1
 
 
-def test_a_line_gets_the_prefix_that_all_texts_had(tmp_path):
+def test_a_line_gets_the_only_prefix(tmp_path):
     task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
     assert [decoded(task, example) for example in both] == [["to German: a cat."]] * 2 and not empty.rows
     assert both[0].source == ("a cat.", None)
     (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
     assert all(part.startswith("to German: cat") for part in decoded(task, long))
-    # No translation is scored with its prefix.
+    # Translations are scored without their prefix.
     held_out = next(data.held_out())
     source, target = held_out.source
     assert source.startswith("to German: ") and not target.startswith("<de>")
@@ -584,7 +584,7 @@ def test_a_line_gets_the_prefix_that_all_texts_had(tmp_path):
     assert task.record(held_out, outputs)["translation"] == target
 
 
-def test_of_several_prefixes_a_line_brings_its_own(tmp_path):
+def test_a_line_must_have_one_of_several_prefixes(tmp_path):
     write_pairs(tmp_path, name="other")
     sources, targets = (f"{tmp_path}/train.{side},{tmp_path}/other.{side}" for side in ("en", "de"))
     files = {"data__source": sources, "data__target": targets, "data__test_source": sources}
@@ -595,12 +595,12 @@ def test_of_several_prefixes_a_line_brings_its_own(tmp_path):
         list(task.examples(iter(["a cat."])))
 
 
-def test_nothing_after_a_prefix_stays_nothing(tmp_path):
+def test_an_empty_text_after_a_prefix_stays_empty(tmp_path):
     task = task_of(tmp_path, data__source_prefix=("to German: ",))
     assert not any(example.rows for example in task.examples(iter(["to German: ", "to German:", " "])))
 
 
-def test_a_run_from_scratch_is_exported(tmp_path):
+def test_a_run_with_random_initialization_is_exported(tmp_path):
     task = task_of(tmp_path, model__norm="post", decoding__alpha=0.5)
     params = random_params(task.init)
     task.export(params, tmp_path / "exported")
@@ -613,8 +613,8 @@ def test_a_run_from_scratch_is_exported(tmp_path):
     assert json.loads((tmp_path / "exported" / "config.json").read_text())["forced_eos_token_id"] is None
 
 
-def test_a_published_folder_states_how_it_decodes(tmp_path):
-    """Its generation_config.json gives the defaults; the command line overrides them, and the log says so."""
+def test_a_published_folder_sets_decoding_defaults(tmp_path):
+    """Its generation_config.json sets defaults. The command line overrides them, and the log reports this."""
     options = {"num_beams": 3, "block_ngrams": 2, "max_length": 9, "forbid_unk": True, "force_eos": True}
     task = task_of(tmp_path, model__norm="post", **{f"decoding__{key}": value for key, value in options.items()})
     task.export(random_params(task.init), tmp_path / "exported")
@@ -634,7 +634,7 @@ def test_a_published_folder_states_how_it_decodes(tmp_path):
         assert told in outcome.stderr
 
 
-def test_settings_of_a_folder_that_have_no_counterpart_are_named(tmp_path, caplog):
+def test_unsupported_settings_of_a_folder_are_listed(tmp_path, caplog):
     (tmp_path / "generation_config.json").write_text('{"num_beams": 5, "repetition_penalty": 1.5}')
     assert translation.published_settings(tmp_path)["decoding"]["num_beams"] == 5
     assert "generation_config.json has repetition_penalty=1.5" in caplog.text
@@ -658,7 +658,7 @@ def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
         assert np.ndim(c) == 0 or not np.array_equal(a, c)
 
 
-def test_many_samples_go_in_smaller_batches(tmp_path):
+def test_many_samples_use_smaller_batches(tmp_path):
     widths = [task_of(tmp_path, **changes).width() for changes in ({}, {"decoding__method": "sampling"})]
     assert widths == [2, 1]
     task, _, settings, _ = ready_of(tmp_path, decoding__method="sampling", decoding__n_best=64)
@@ -683,7 +683,7 @@ def test_dates_never_end(tmp_path):
 
 @pytest.fixture
 def compiled_attention(monkeypatch):
-    """Compiles what tells attention as one program; operation by operation takes longer."""
+    """Compiles the computation of attention as one program, which is faster than single operations."""
     apply = translation.seq2seq.apply
 
     def compiled(model, params, batch, *rest, **options):
@@ -693,7 +693,7 @@ def compiled_attention(monkeypatch):
 
 
 def attended_by(workdir, text, folder, monkeypatch):
-    """What was looked at while a text was translated, and the words of the picture that was drawn of it."""
+    """Returns the attention for the translation of a text, and the words in its drawing."""
     kept, told = [], translation.Translation.attention
     monkeypatch.setattr(translation.Translation, "attention", lambda *a: kept.append(told(*a)) or kept[-1])
     command = ["--mode=predict", f"--workdir={workdir}", f"--plot={folder / 'a.svg'}", "--format=jsonl"]
@@ -708,7 +708,7 @@ def words_of(picture):
 
 
 def check_attended(kinds, words, num_heads, num_layers=1):
-    """Weights of all words, each looking at some that are there, and all words in the picture."""
+    """Checks that all words have weights on existing words, and are in the drawing."""
     for attended in kinds.values():
         shape = (num_layers, num_heads, len(attended.queries), len(attended.keys))
         assert attended.weights.shape == shape
@@ -717,7 +717,7 @@ def check_attended(kinds, words, num_heads, num_layers=1):
     assert {f"{name}, layer 0" for name in kinds} <= words
 
 
-def test_a_translation_is_drawn_with_what_its_words_looked_at(run, tmp_path, monkeypatch, compiled_attention):
+def test_the_drawing_shows_the_attention_of_a_translation(run, tmp_path, monkeypatch, compiled_attention):
     kinds, words, record = attended_by(run[0], "a cat sees.\n", tmp_path, monkeypatch)
     check_attended(kinds, words, num_heads=2)
     assert list(kinds) == ["encoder", "decoder", "cross"]
@@ -742,7 +742,7 @@ def test_without_attention_nothing_is_drawn(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_recurrent_model_learns_too(tmp_path):
+def test_the_recurrent_model_learns(tmp_path):
     values = {**values_of(tmp_path, num_steps=240, evaluate_every=120, checkpoint__save_every=120), **RECURRENT}
     values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
     command = ["--config=configs/translation.py:rnn", f"--workdir={tmp_path / 'run'}", *flags(values)]
@@ -751,7 +751,7 @@ def test_the_recurrent_model_learns_too(tmp_path):
     metrics = lines_of(tmp_path / "run" / "metrics.jsonl")
     losses = [line["valid/nll"] for line in metrics if "valid/nll" in line]
     assert losses[-1] < 0.5
-    # Another run goes on from it, by no other model's name.
+    # Another run starts from it, without the name of a model.
     own = {**values, "init_from": str(tmp_path / "run"), "num_steps": 1, "checkpoint.final": "latest"}
     own = {key: value for key, value in own.items() if key not in RECURRENT and not key.startswith("data.vocab")}
     outcome = tiny.run_on_one("--config=configs/translation.py", f"--workdir={tmp_path / 'further'}", *flags(own))
@@ -763,7 +763,7 @@ def test_the_recurrent_model_learns_too(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "num_layers", "num_heads"), [("dates", 2, 4), ("rnn,dates", 1, 1)])
 def test_dates_are_translated_and_drawn(variant, num_layers, num_heads, tmp_path, monkeypatch, compiled_attention):
-    """The commands of `make demo-translation`, with few updates; the picture has what the words looked at."""
+    """Runs the commands of `make demo-translation` with few updates. The drawing shows the attention."""
     workdir = tmp_path / "run"
     few = {**TWO_UPDATES, "data.num_valid": 8, "data.num_test": 4}
     outcome = tiny.run_on_one(f"--config=configs/translation.py:{variant}", f"--workdir={workdir}", *flags(few))
@@ -800,7 +800,10 @@ def test_each_variant_makes_a_task(variant):
         ({"data__target": ""}, "got .* and ''"),
         ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
         ({"num_scored": -1}, "num_scored: got -1"),
-        ({"data__joint": False}, "model.share_embeddings: got True, and data.joint=False; expected one table for one"),
+        (
+            {"data__joint": False},
+            "model.share_embeddings: got True with data.joint=False; expected shared embeddings only with",
+        ),
         ({"model__source_vocab_size": 50}, "model.source_vocab_size: got 50; expected at least [0-9]+, the tokens"),
         (
             {"data__source": "dates", "data__source_prefix": ("A: ",)},
@@ -811,17 +814,17 @@ def test_each_variant_makes_a_task(variant):
         ({"data__source": "dates", "data__source_locale": "English"}, "data.source_locale: got 'English'"),
     ],
 )
-def test_what_does_not_fit_is_told(tmp_path, overrides, told):
+def test_contradictory_settings_are_reported(tmp_path, overrides, told):
     with pytest.raises(UserError, match=told):
         task_of(tmp_path, **overrides)
 
 
-def test_a_vocabulary_of_another_run(run, tmp_path):
-    """It is refused beside weights, and found out when it has taken the place of a run's own."""
+def test_a_vocabulary_of_another_run_is_refused(run, tmp_path):
+    """It is refused in addition to weights, and detected if it replaces a run's own vocabulary."""
     workdir, _ = run
     given = ["--config=configs/translation.py", f"--config.init_from={workdir}", f"--workdir={tmp_path / 'new'}"]
     outcome = tiny.run_on_one(*given, f"--config.data.vocab_file={workdir}")
-    assert "data.vocab_file" in outcome.error and "expected none, as the vocabularies are those of" in outcome.error
+    assert "data.vocab_file" in outcome.error and "expected no value, because init_from=" in outcome.error
     other = ready_of(tmp_path / "other", data__vocab_size=60).data
     stolen = tmp_path / "stolen"
     shutil.copytree(workdir, stolen)
@@ -832,15 +835,15 @@ def test_a_vocabulary_of_another_run(run, tmp_path):
     assert "expected arrays with the names and shapes of this run's model" in outcome.error
 
 
-def test_a_vocabulary_of_the_same_size_in_place_of_a_runs_own(run, tmp_path):
-    """Its ids would do for the weights, and mean other words."""
+def test_a_replaced_vocabulary_of_the_same_size_is_detected(run, tmp_path):
+    """Its ids fit the weights, but mean other words."""
     workdir, command = run
     stolen = Path(shutil.copytree(workdir, tmp_path / "stolen"))
     again = [f"--workdir={stolen}" if flag.startswith("--workdir") else flag for flag in command]
     tokenizer = json.loads((workdir / "tokenizer.json").read_text())
     ids = tokenizer["model"]["vocab"]
     ids["a"], ids["o"] = ids["o"], ids["a"]
-    told = {"what": "the vocabulary in ", "got": "sha256", "expected": "the model learned with", "fix": "restore"}
+    told = {"what": "the vocabulary in ", "got": "sha256", "expected": "the files of training", "fix": "restore"}
     beside = [f"--config.init_from={stolen}", "--config.data.seq_len=16", "--config.decoding.max_length=16"]
     (stolen / "tokenizer.json").write_text(json.dumps(tokenizer))
     for flags_ in (
@@ -849,26 +852,26 @@ def test_a_vocabulary_of_the_same_size_in_place_of_a_runs_own(run, tmp_path):
         ["--mode=export", f"--workdir={stolen}", f"--output={tmp_path / 'exported'}"],
     ):
         tiny.check_told(tiny.run_on_one(*flags_, stdin=b"a cat.\n").error, **told)
-    # Evaluation and training have one of their own, with the text.
+    # Evaluation and training read the vocabulary of the prepared text.
     shutil.copy(workdir / "tokenizer.json", stolen)
     (stolen / "data" / "tokenizer.json").write_text(json.dumps(tokenizer))
     for flags_ in (["--mode=evaluate", f"--workdir={stolen}"], again):
         tiny.check_told(tiny.run_on_one(*flags_).error, **told)
-    # Folders that are older than the digest are opened as they are.
+    # Folders from before the digest are opened without a check.
     for folder in (stolen, stolen / "data"):
         (folder / "vocabulary.sha256").unlink()
     assert tiny.run_on_one("--mode=predict", f"--workdir={stolen}", stdin=b"old bird.\n").stdout == "alter Vogel.\n"
 
 
 @pytest.mark.parametrize("key", ["num_layers", "dropuot"])
-def test_a_key_that_a_recurrent_model_does_not_have_is_told(key):
+def test_a_key_that_a_recurrent_model_lacks_is_reported(key):
     tree = json.loads(config_file.get_config("rnn").to_json_best_effort())
     tree["model"][key] = 1
     with pytest.raises(UserError, match=rf"model\.{key}"):
         Resolved(translation, translation.resolve(tree)).rehearsed()
 
 
-def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):
+def test_unsuitable_runs_in_init_from(run, tmp_path):
     workdir = Path(shutil.copytree(run[0], tmp_path / "run"))
     given = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={workdir}"]
     assert "data.lowercase: got True; expected none" in tiny.run_on_one(*given, "--config.data.lowercase=True").error
@@ -876,7 +879,7 @@ def test_a_run_to_begin_with_that_does_not_serve(run, tmp_path):
     assert "config.json: got" in (told := tiny.run_on_one(*given).error) and "expected a readable JSON file" in told
 
 
-def test_attention_is_told_where_flash_attention_was_trained_with(tmp_path, compiled_attention):
+def test_attention_is_drawn_after_training_with_flash_attention(tmp_path, compiled_attention):
     task, data, *_ = ready_of(tmp_path, model__dtype="bfloat16")
     flash = task_of(tmp_path, model__dtype="bfloat16", model__attention_backend="cudnn")
     example = next(data.held_out())
@@ -889,7 +892,7 @@ def test_attention_is_told_where_flash_attention_was_trained_with(tmp_path, comp
         np.testing.assert_array_equal(attended.weights, expected[kind].weights)
 
 
-def test_files_that_do_not_fit_are_told(tmp_path):
+def test_contradictory_files_are_reported(tmp_path):
     values = values_of(tmp_path)
     english = Path(values["data.source"])
     whole = english.read_text()
@@ -906,7 +909,7 @@ def test_files_that_do_not_fit_are_told(tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_and_vocabularies_come_from_a_marian_folder_and_go_back(tmp_path):
+def test_a_marian_folder_is_imported_and_exported(tmp_path):
     published, exported, run_dir = tmp_path / "published", tmp_path / "exported", tmp_path / "run"
     published.mkdir()
     test_marian.write_vocabularies(published)
@@ -937,7 +940,7 @@ def test_weights_and_vocabularies_come_from_a_marian_folder_and_go_back(tmp_path
     assert "model.hidden_size: got 128; expected 8, as in init_from" in told.error
 
 
-def test_translations_are_shown_beside_their_references(tmp_path):
+def test_samples_show_translations_and_references(tmp_path):
     task, data, *_ = ready_of(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, pair in zip(found.examples, data.held_out(), strict=False):
@@ -951,7 +954,7 @@ def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):
     log_once.cache_clear()
     with caplog.at_level("INFO"):
         list(task.examples(iter(["a cat жж sees.", "old 東 ж bird.", "dog."])))
-    told = "2 of 3 texts have 4 characters that the vocabulary does not know: 'ж' (3), '東' (1)"
+    told = "2 of 3 texts have 4 unknown characters: 'ж' (3), '東' (1)"
     assert told in caplog.text
     caplog.clear()
     list(task.examples(iter(["dog."])))

@@ -1,4 +1,4 @@
-"""Sweeps and runs' folders that nobody trained."""
+"""Makes sweeps, and run folders without training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from bertjax.config import build
 from bertjax.configs.sweeps import parts
 from bertjax.sweeps.definition import Sweep
 
-# The files that the rows' configs stand for, in the place of `launch.py`'s loader.
+# The configs of the rows' config files, which replace the loader of `launch.py`.
 BASE = {
     "seed": 0,
     "init_from": "",
@@ -20,7 +20,7 @@ BASE = {
 
 
 def values(**changed: Any) -> dict[str, Any]:
-    """What a file with two stages and three rows says, of which the last two have the first stage in common."""
+    """Returns the values of a sweep file with two stages and three rows; the last two rows share the first stage."""
     return {
         "stages": [
             parts.stage("pretrain", "pretrain.py"),
@@ -45,7 +45,7 @@ def sweep(**changed: Any) -> Sweep:
 
 
 def load(arguments: Sequence[str]) -> dict[str, Any]:
-    """A config of `BASE` with the values of flags, which are numbers or texts."""
+    """Returns a config of `BASE` with the values of flags, which are numbers or texts."""
     config = json.loads(json.dumps(BASE))
     config["file"] = arguments[0].removeprefix("--config=")
     for argument in arguments[1:]:
@@ -59,14 +59,14 @@ def load(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def write_run(
-    folder: Path, figures: Mapping[str, float], num_steps: int = 4, step_seconds: float = 30.0, saved: bool = True
+    folder: Path, metrics: Mapping[str, float], num_steps: int = 4, step_seconds: float = 30.0, saved: bool = True
 ) -> Path:
-    """A finished run's folder."""
+    """Writes the folder of a finished run."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"num_steps": num_steps, "checkpoint": {"best_metric": "", "best_mode": "max", "final": "latest"}}
     (folder / "config.json").write_text(json.dumps(config))
     train = {"step": num_steps, "train/step_seconds": step_seconds, "train/tokens_per_second": 10.0}
-    lines = [train, {"step": num_steps, **figures}]
+    lines = [train, {"step": num_steps, **metrics}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if saved:
         (folder / "checkpoints" / str(num_steps)).mkdir(parents=True, exist_ok=True)

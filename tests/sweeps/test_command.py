@@ -1,4 +1,4 @@
-"""`launch.py --sweep` from end to end: a small ablation, trained; and what is refused before anything runs."""
+"""`launch.py --sweep` from end to end: a small ablation is trained, and errors are reported before anything runs."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from tests import tiny
 from tests.tiny import check_told as check
 from tests.tiny import run_on_one
 
-# Two rows with a pretraining in common, one of them with another rate of fine-tuning.
+# Two rows that share a pretraining; one of them has another learning rate of fine-tuning.
 SWEEP = """
 from bertjax.configs.sweeps import parts
 
@@ -64,7 +64,7 @@ NAMES = ["fast-task-seed0", "fast-task-seed1", "slow-task-seed0", "slow-task-see
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
-    """The command without its folder."""
+    """The command without the folder."""
     home = tmp_path_factory.mktemp("files")
     (home / "sweep.py").write_text(SWEEP)
     rows = tiny.write_table(home)["data.source"]
@@ -82,7 +82,7 @@ def scores(folder: Path) -> dict[str, dict[str, float]]:
 
 @pytest.fixture(scope="module")
 def done(flags, tmp_path_factory):
-    """A sweep that went through: its folder, and the table."""
+    """A finished sweep: its folder, and the table."""
     folder = tmp_path_factory.mktemp("sweep")
     outcome = run_on_one(*flags, f"--workdir={folder}")
     assert outcome.status is None, outcome.status
@@ -90,7 +90,7 @@ def done(flags, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_folders_of_runs_and_a_table(done):
+def test_a_sweep_writes_run_folders_and_a_table(done):
     folder, table = done
     names = {path.name for path in folder.iterdir()}
     assert names == {"prepared", "runs", "sweep.json", "table.csv", "table.json", "table.md", "table.tex"}
@@ -113,7 +113,7 @@ def test_a_sweep_is_folders_of_runs_and_a_table(done):
 
 
 @pytest.mark.slow
-def test_a_run_is_what_its_command_makes(flags, done, tmp_path):
+def test_a_run_equals_the_run_of_its_command(flags, done, tmp_path):
     printed = run_on_one(*flags, f"--workdir={done[0]}", "--print_commands", "--seeds=1").stdout
     command = next(line for line in printed.splitlines() if "slow-task-seed1" in line).split()[2:]
     by_hand = tmp_path / "run"
@@ -128,7 +128,7 @@ def test_a_run_is_what_its_command_makes(flags, done, tmp_path):
 
 
 @pytest.mark.slow
-def test_finished_runs_are_left_and_a_folder_that_is_gone_is_made_again(flags, done, tmp_path):
+def test_finished_runs_are_skipped_and_deleted_ones_are_repeated(flags, done, tmp_path):
     folder = done[0]
     shutil.rmtree(folder / "runs" / "fast-task-seed1")
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.jsonl")}
@@ -142,7 +142,7 @@ def test_finished_runs_are_left_and_a_folder_that_is_gone_is_made_again(flags, d
 
 
 @pytest.mark.slow
-def test_what_is_killed_in_the_middle_goes_on_to_the_same_scores(flags, done, tmp_path, monkeypatch):
+def test_a_killed_sweep_resumes_to_the_same_scores(flags, done, tmp_path, monkeypatch):
     folder, calls, settle = tmp_path / "sweep", [], loop.Trainer.settle
 
     def killed(self, state):
@@ -167,20 +167,20 @@ def test_what_is_killed_in_the_middle_goes_on_to_the_same_scores(flags, done, tm
 
 
 @pytest.mark.slow
-def test_workers_come_to_the_same_figures(flags, done, tmp_path):
+def test_workers_get_the_same_metrics(flags, done, tmp_path):
     count = min(2, len(os.sched_getaffinity(0)))
     flags = [*flags, f"--workdir={tmp_path}", "--seeds=0", "--backend=workers", f"--workers={count}"]
     outcome = tiny.run(*flags)
     assert outcome.status is None, outcome.stderr
     ours, theirs = scores(tmp_path), scores(done[0])
     for name, expected in theirs.items():
-        assert ours[name] == pytest.approx(expected, rel=1e-3, abs=1e-3)  # on fewer cores sums are rounded otherwise
+        assert ours[name] == pytest.approx(expected, rel=1e-3, abs=1e-3)  # sums are rounded differently on fewer cores
     assert [line.split()[:2] for line in outcome.stdout.splitlines()[1:3]] == [["slow", "1"], ["fast", "1"]]
     assert (tmp_path / "logs" / "fast-task-seed0.txt").exists()
 
 
 @pytest.mark.slow
-def test_a_row_that_fails_is_listed_and_the_rest_is_there(flags, done, tmp_path, monkeypatch):
+def test_a_failed_row_is_listed_and_the_others_finish(flags, done, tmp_path, monkeypatch):
     def train(*_):
         raise MemoryError("no room")
 
@@ -197,7 +197,7 @@ def test_a_row_that_fails_is_listed_and_the_rest_is_there(flags, done, tmp_path,
     assert [line[:2] for line in lines] == [["slow", "2"], ["fast", "1"]]
 
 
-# What can be wrong is told before anything runs.
+# Errors are reported before anything runs.
 
 
 @pytest.mark.parametrize(
@@ -223,18 +223,18 @@ def test_a_row_that_fails_is_listed_and_the_rest_is_there(flags, done, tmp_path,
         (["--set=*.log_every=0"], "row 'slow', stage pretrain: config key log_every", "0", "change"),
         (["--seeds=1,1"], "--seeds", "'1,1'", "--seeds=0,1,2"),
         (["--mode=evaluate"], "--sweep", "--mode=evaluate", "leave it out"),
-        (["--config=configs/classification.py:tiny"], "--sweep", "--config beside it", "leave it out"),
+        (["--config=configs/classification.py:tiny"], "--sweep", "--config in addition", "leave it out"),
         (["--backend=ray"], "--backend", "'ray'", "choose"),
-        (["--backend=submitit_local", "--workers=0"], "--workers", "0", "as many as there are devices"),
+        (["--backend=submitit_local", "--workers=0"], "--workers", "0", "the number of devices"),
     ],
 )
-def test_a_mistake_names_the_row(flags, tmp_path, arguments, what, got, fix):
+def test_errors_name_flag_and_cause(flags, tmp_path, arguments, what, got, fix):
     message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", *arguments).error
     check(message, what=what, got=got, expected=".", fix=fix)
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_mistake_in_a_row_names_it(flags, tmp_path):
+def test_an_error_in_a_row_names_the_row(flags, tmp_path):
     sweep, *others = flags
     message = tiny.run(f"{sweep}:wrong", *others, f"--workdir={tmp_path / 'sweep'}").error
     check(message, what="row 'fast', stage task: flags", got="learning_rate=fast", expected="types", fix="correct")
@@ -249,7 +249,7 @@ def test_a_parameter_of_slurm_without_a_value(flags, tmp_path):
     check(message, what="--slurm=gpu", got="no value", expected="NAME=VALUE", fix="slurm_partition")
 
 
-def test_a_dry_run_leaves_nothing(flags, tmp_path):
+def test_a_dry_run_writes_nothing(flags, tmp_path):
     outcome = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", "--dry_run", "--seeds=5")
     assert outcome.status is None, outcome.status
     assert outcome.stdout.splitlines()[-1] == "3 runs of 2 rows"

@@ -1,4 +1,4 @@
-"""Files of sweeps: what may be wrong with one is told before anything else is done."""
+"""Sweep files: reading and checks."""
 
 import pytest
 
@@ -23,12 +23,12 @@ def test_a_file_becomes_a_sweep(tmp_path):
     assert sweep.stage("task").init_from == "pretrain"
 
 
-def test_the_packages_sweeps_are_found_from_any_folder(tmp_path, monkeypatch):
+def test_the_sweeps_of_the_package_are_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert definition.load("configs/sweeps/bertsum.py:tiny").base
 
 
-def test_a_variant_is_handed_on(tmp_path):
+def test_the_variant_is_passed_to_get_sweep(tmp_path):
     (tmp_path / "sweep.py").write_text("def get_sweep(variant=''):\n    raise ValueError(f'no {variant} here')\n")
     with pytest.raises(UserError, match=r"--sweep=.*sweep.py:big: got ValueError: no big here"):
         definition.load(f"{tmp_path}/sweep.py:big")
@@ -38,7 +38,7 @@ def test_a_variant_is_handed_on(tmp_path):
     ("source", "got"),
     [(None, "FileNotFoundError"), ("def get_sweep(", "SyntaxError"), ("x = 1", "AttributeError"), ("1 / 0", "ZeroDiv")],
 )
-def test_a_file_that_is_none(tmp_path, source, got):
+def test_invalid_sweep_files(tmp_path, source, got):
     path = tmp_path / "sweep.py"
     if source is not None:
         path.write_text(source)
@@ -72,7 +72,7 @@ ROWS = made.values()["rows"]
         ({"metrics": [parts.metric("m", "task", "valid/f1", direction="up")]}, "metrics.direction", "'up'"),
     ],
 )
-def test_what_makes_no_sense(tmp_path, changed, what, got):
+def test_contradictory_values(tmp_path, changed, what, got):
     with pytest.raises(UserError) as error:
         definition.load(write(tmp_path, made.values(**changed)))
     check(f"error: {error.value}", what=what, got=got, expected=".", fix=".")
@@ -88,11 +88,11 @@ def test_what_makes_no_sense(tmp_path, changed, what, got):
         ("한국어, 가", "한국어-가"),
     ],
 )
-def test_names_of_folders(name, slug):
+def test_folder_names_of_rows(name, slug):
     assert build(Row, parts.row(name), "row").slug == slug
 
 
-def test_every_value_is_asked_for():
+def test_every_key_is_required():
     without = made.values()
     del without["source"]
     with pytest.raises(UserError, match=r"config key sweep.source: got no value"):

@@ -1,4 +1,4 @@
-"""A sweep as a list of runs."""
+"""The list of a sweep's runs."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def expand(tmp_path, sets=(), seeds=(0, 1), names=None, **changed):
 
 
 def named(runs):
-    """By name, in which a digest is HASH."""
+    """Returns the runs by name, in which a digest is replaced by HASH."""
     return {re.sub(r"pretrain-[0-9a-f]{8}", "pretrain-HASH", run.name): run for run in runs}
 
 
@@ -43,8 +43,8 @@ def test_equal_stages_are_run_once(tmp_path):
     for row in ("no-a", "no-a-b"):
         assert runs[f"{row}-task-seed1"].needs == runs["pretrain-HASH-seed1"].folder
     assert runs["base-task-seed0"].needs == tmp_path / "runs" / "base-pretrain-seed0"
-    assert runs["base-task-seed0"].figures == ("valid/f1",)
-    assert runs["base-pretrain-seed0"].figures == ()
+    assert runs["base-task-seed0"].metrics == ("valid/f1",)
+    assert runs["base-pretrain-seed0"].metrics == ()
 
 
 def test_the_command_makes_the_config(tmp_path):
@@ -67,12 +67,12 @@ def test_a_row_may_have_another_config(tmp_path):
     assert [run.arguments[0] for run in runs] == ["--config=pretrain.py", "--config=task.py", "--config=other.py:big"]
 
 
-def test_rows_that_are_the_same_share_all(tmp_path):
+def test_equal_rows_share_all_runs(tmp_path):
     runs = expand(tmp_path, rows=[parts.row("base"), parts.row("again", {"pretrain.size": 1})], seeds=(0,))
     assert [run.keys[-1].row for run in runs] == ["again", "again"]
 
 
-def test_one_seed_serves_all(tmp_path):
+def test_a_stage_with_one_seed_is_shared_by_all_seeds(tmp_path):
     stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
     runs = named(expand(tmp_path, stages=stages, seeds=(3, 1), rows=[parts.row("base")]))
     assert list(runs) == ["base-pretrain-seed3", "base-task-seed3", "base-task-seed1"]
@@ -80,7 +80,7 @@ def test_one_seed_serves_all(tmp_path):
     assert expansion.run_of(tuple(runs.values()), "base", "pretrain", 1).name == "base-pretrain-seed3"
 
 
-def test_folders_keep_their_names_when_rows_join(tmp_path):
+def test_folders_keep_their_names_when_rows_are_added(tmp_path):
     rows = made.values()["rows"]
     sweep, more = made.sweep(rows=rows[:2]), made.sweep()
     recipes, others = (expansion.recipes(each, (), made.load) for each in (sweep, more))
@@ -92,7 +92,7 @@ def test_folders_keep_their_names_when_rows_join(tmp_path):
     assert [run.name for run in again if run.keys[0] == Key("No A", "pretrain", 0)] == ["no-a-pretrain-seed0"]
 
 
-def test_a_key_that_came_later_is_off_in_a_sweep_from_before(tmp_path):
+def test_a_sweep_resumes_after_a_new_key_that_is_off(tmp_path):
     sweep = made.sweep()
     recipes = expansion.recipes(sweep, (), made.load)
     folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
@@ -104,7 +104,7 @@ def test_a_key_that_came_later_is_off_in_a_sweep_from_before(tmp_path):
         )
 
 
-def test_the_seed_that_serves_all_stays_when_others_follow(tmp_path):
+def test_the_shared_seed_stays_when_seeds_are_added(tmp_path):
     stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
     sweep = made.sweep(stages=stages, rows=[parts.row("base")])
     recipes = expansion.recipes(sweep, (), made.load)
@@ -117,7 +117,7 @@ def test_the_seed_that_serves_all_stays_when_others_follow(tmp_path):
 
 
 @pytest.mark.parametrize("sets", [("task.size=7",), ("pretrain.data.source=other",)])
-def test_another_sweep_in_the_folder_is_refused(tmp_path, sets):
+def test_a_folder_of_a_different_sweep_is_refused(tmp_path, sets):
     sweep = made.sweep(rows=made.values()["rows"][:1])
     recipes = expansion.recipes(sweep, (), made.load)
     folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
@@ -129,33 +129,33 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path, sets):
     )
 
 
-def test_rows_that_are_gone_and_checkpoints_that_are_chosen_otherwise_are_refused(tmp_path):
+def test_missing_rows_and_changed_checkpoint_settings_are_refused(tmp_path):
     sweep = made.sweep()
     recipes = expansion.recipes(sweep, (), made.load)
     folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
     fewer = made.sweep(rows=made.values()["rows"][:2])
-    with pytest.raises(UserError, match=r"row 'No A & B', stage pretrain: there, not in this sweep"):
+    with pytest.raises(UserError, match=r"row 'No A & B', stage pretrain: recorded, but not in this sweep"):
         folder.check(tmp_path, expansion.recipes(fewer, (), made.load))
-    with pytest.raises(UserError, match=r"checkpoint.final: 'latest' there, 'best' now .* it begins with another run"):
+    with pytest.raises(UserError, match=r"checkpoint.final: 'latest' there, 'best' now .* it starts from another run"):
         folder.check(tmp_path, expansion.recipes(sweep, ["pretrain.checkpoint.final=best"], made.load))
 
 
-def test_a_broken_note_of_the_folder(tmp_path):
+def test_an_unreadable_record_of_the_sweep(tmp_path):
     (tmp_path / "sweep.json").write_text('{"rows": ')
-    with pytest.raises(UserError, match=r"sweep.json: got a file that cannot be read .*Fix: delete it"):
+    with pytest.raises(UserError, match=r"sweep.json: got an unreadable file .*Fix: delete it"):
         folder.names(tmp_path)
 
 
 @pytest.mark.parametrize("log_every", [1, 2])
-def test_what_may_change_in_a_run_makes_no_other_sweep(tmp_path, log_every):
+def test_keys_that_may_change_keep_the_digest(tmp_path, log_every):
     def load(arguments):
         return {**made.load(arguments), "log_every": log_every, "mesh": {"data": log_every}}
 
-    found = expansion.recipes(made.sweep(), (), load)["base", "task"].content
-    assert found == expansion.recipes(made.sweep(), (), made.load)["base", "task"].content
+    found = expansion.recipes(made.sweep(), (), load)["base", "task"].digest
+    assert found == expansion.recipes(made.sweep(), (), made.load)["base", "task"].digest
 
 
-def test_a_sweep_resumes_after_a_key_lost_its_value_in_the_config_file(tmp_path):
+def test_a_sweep_resumes_after_a_config_file_unsets_a_key(tmp_path):
     def begin(seq_len):
         def load(arguments):
             config = made.load(arguments)
@@ -164,7 +164,7 @@ def test_a_sweep_resumes_after_a_key_lost_its_value_in_the_config_file(tmp_path)
         recipes = expansion.recipes(made.sweep(), (), load, folder.recorded(tmp_path))
         folder.check(tmp_path, recipes)
         folder.save(tmp_path, "sweep.py", recipes, (), 0)
-        return {key: recipe.content for key, recipe in recipes.items()}
+        return {key: recipe.digest for key, recipe in recipes.items()}
 
     before = begin(128)
     assert begin(None) == begin(None) == before
@@ -173,33 +173,33 @@ def test_a_sweep_resumes_after_a_key_lost_its_value_in_the_config_file(tmp_path)
 
 
 def of_epochs(num_epochs, num_steps=None):
-    """Loads configs whose number of updates rows determine unless it is set."""
+    """Returns a loader of configs whose number of updates depends on rows unless it is set."""
     lengths = {"num_steps": num_steps, "num_epochs": num_epochs, "optimizer": {"warmup_steps": 0}}
     return lambda arguments: {**lengths, **made.load(arguments)}
 
 
-def test_rows_that_differ_in_epochs_are_trained_apart(tmp_path):
+def test_rows_with_different_epochs_have_separate_runs(tmp_path):
     rows = [parts.row("base"), parts.row("longer", {"task.num_epochs": 9})]
     sweep = made.sweep(rows=rows)
-    for num_steps, count in ((None, 3), (4, 2)):  # with a number of updates the epochs change nothing
+    for num_steps, count in ((None, 3), (4, 2)):  # epochs have no effect if the number of updates is set
         recipes = expansion.recipes(sweep, (), of_epochs(3, num_steps))
         assert len(expansion.runs(sweep, recipes, (0,), 0, tmp_path, {})) == count
 
 
-def test_a_sweep_of_other_epochs_is_another_sweep(tmp_path):
+def test_a_sweep_with_other_epochs_is_refused(tmp_path):
     recipes = expansion.recipes(made.sweep(), (), of_epochs(3))
     folder.save(tmp_path, "sweep.py", recipes, (), 0)
     with pytest.raises(UserError, match=r"row 'base', stage task: num_epochs: 3 there, 4 now"):
         folder.check(tmp_path, expansion.recipes(made.sweep(), (), of_epochs(4), folder.recorded(tmp_path)))
 
 
-def test_a_sweep_from_before_epochs_counted_resumes(tmp_path, monkeypatch):
+def test_a_sweep_with_digests_without_epochs_resumes(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(expansion, "_lengths", lambda config: {})
         old = expansion.recipes(made.sweep(), (), of_epochs(3))
     folder.save(tmp_path, "sweep.py", old, expansion.runs(made.sweep(), old, (0,), 0, tmp_path, {}), 0)
     now = expansion.recipes(made.sweep(), (), of_epochs(3), folder.recorded(tmp_path))
-    assert {key: recipe.content for key, recipe in now.items()} == {key: each.content for key, each in old.items()}
+    assert {key: recipe.digest for key, recipe in now.items()} == {key: each.digest for key, each in old.items()}
     with pytest.raises(UserError, match="num_epochs: 3 there, 4 now"):
         folder.check(tmp_path, expansion.recipes(made.sweep(), (), of_epochs(4), folder.recorded(tmp_path)))
 
@@ -211,7 +211,7 @@ def test_a_sweep_from_before_epochs_counted_resumes(tmp_path, monkeypatch):
         (["size=3"], "--set=size=3", "this"),
         (["tusk.size=3"], "--set=tusk.size=3", "'tusk'"),
         (["none/task.size=3"], "--set=none/task.size=3", "'none'"),
-        (["task.size=4"], "--set=task.size", "beside that of row 'No A & B'"),
+        (["task.size=4"], "--set=task.size", "and one in row 'No A & B'"),
         (["task.seed=4"], "row 'base'", "the key seed of stage task"),
         (["task.init_from=x"], "row 'base'", "the key init_from of stage task"),
     ],
@@ -226,16 +226,16 @@ def test_values_that_cannot_be_set(tmp_path, sets, what, got):
     ("overrides", "message"),
     [
         ({"tusk.size": 1}, r"row 'wrong': tusk.size: got 'tusk'; expected one of pretrain, task"),
-        ({"task.size": None}, r"row 'wrong': task.size: got None; expected a value that a flag can have"),
+        ({"task.size": None}, r"row 'wrong': task.size: got None; expected a value that can be written as a flag"),
         ({"task.seed": 1}, r"row 'wrong': got the key seed of stage task"),
     ],
 )
-def test_a_row_that_sets_what_it_cannot(tmp_path, overrides, message):
+def test_invalid_overrides_of_a_row(tmp_path, overrides, message):
     with pytest.raises(UserError, match=message):
         expand(tmp_path, rows=[parts.row("base"), parts.row("wrong", overrides)])
 
 
-def test_a_row_may_be_given_its_own_value(tmp_path):
+def test_the_command_line_can_set_a_value_for_one_row(tmp_path):
     runs = named(expand(tmp_path, sets=["pretrain.data.source=a", "no-a/*.size=9", "*.data.valid=b"]))
     sizes = {name: run.config["size"] for name, run in runs.items() if "task" in name and "seed0" in name}
     assert sizes == {"base-task-seed0": 1, "no-a-task-seed0": 9, "no-a-b-task-seed0": 3}
@@ -243,7 +243,7 @@ def test_a_row_may_be_given_its_own_value(tmp_path):
     assert runs["base-pretrain-seed0"].config["data"] == {"source": "a", "valid": "b"}
 
 
-def test_data_that_nobody_named(tmp_path):
+def test_missing_data_is_listed(tmp_path):
     stages = [parts.stage("task", "task.py")]
     rows = [parts.row("base"), parts.row("own", {"task.data.valid": ""})]
     some = {"stages": stages, "rows": rows, "needs": {"task.data.valid": "held-out rows"}}
@@ -259,7 +259,7 @@ def test_data_that_nobody_named(tmp_path):
     assert [run.config["data"]["valid"] for run in runs] == ["x", "x", "y", "y"]
 
 
-def test_a_config_that_cannot_be_made_names_its_row(tmp_path):
+def test_an_error_in_a_config_names_the_row(tmp_path):
     def load(arguments):
         raise UserError("flags", got="that", expected="this", fix="do so")
 
@@ -267,7 +267,7 @@ def test_a_config_that_cannot_be_made_names_its_row(tmp_path):
         expansion.recipes(made.sweep(), (), load)
 
 
-def test_what_is_kept_reads_back(tmp_path):
+def test_the_record_of_a_sweep_is_read_back(tmp_path):
     sweep = made.sweep()
     recipes = expansion.recipes(sweep, (), made.load)
     folder.save(tmp_path, "sweep.py:tiny", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)

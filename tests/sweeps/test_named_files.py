@@ -1,4 +1,4 @@
-"""Files that a config names are looked for before anything starts."""
+"""Files that a config names are checked before a sweep starts."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from bertjax.sweeps.named_files import check_named_files
         ({"source": "here.txt", "vocab_file": "gone"}, r"data\.vocab_file: got gone, which does not exist"),
     ],
 )
-def test_what_is_not_there_is_reported(tmp_path, monkeypatch, data, message):
+def test_missing_files_are_reported(tmp_path, monkeypatch, data, message):
     (tmp_path / "here.txt").touch()
     (tmp_path / "some").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -32,13 +32,13 @@ def test_what_is_not_there_is_reported(tmp_path, monkeypatch, data, message):
         {"source": "dates", "target": ""},
         {"source": "*.txt", "valid_source": "{workdir}/made.txt", "vocab_file": "some"},
         {"source": "some", "article_field": "article", "test_source": ""},
-        {"source": "here.txt,here.txt", "target": "here.txt,here.txt"},  # of translation, each with its own prefix
+        {"source": "here.txt,here.txt", "target": "here.txt,here.txt"},  # each file with its own prefix
         {"source": "hf:some,hf:some", "target": ""},
         {"vocab_file": "bert_model.ckpt"},
         {},
     ],
 )
-def test_what_is_there_passes(tmp_path, monkeypatch, data):
+def test_existing_files_pass(tmp_path, monkeypatch, data):
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "state.json").write_text('{"_data_files": [{"filename": "state.json"}]}')
     (tmp_path / "here.txt").touch()

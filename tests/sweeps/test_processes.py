@@ -1,4 +1,4 @@
-"""Runs in processes of their own: in which order, with what of the machine, and what becomes of those that fail."""
+"""Runs in separate processes: their order, their shares of the machine, and failures."""
 
 import doctest
 import json
@@ -18,7 +18,7 @@ from bertjax.sweeps.running import StoppedError
 from tests.sweeps import made
 from tests.tiny import check_told as check
 
-# Stands for launch.py: leaves a finished run, with what it was given, or does what its stage is called.
+# Replaces launch.py: writes a finished run with its arguments, or acts as the name of its stage says.
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
 flags = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
@@ -60,12 +60,12 @@ def run_of(workdir: Path, name: str, needs: str = "") -> Run:
 
 
 def chain(workdir, *names):
-    """Runs of which "b<a" needs "a"."""
+    """Runs in which "b<a" means that "b" needs "a"."""
     return [run_of(workdir, *name.split("<")) for name in names]
 
 
 class Job:
-    """Over when it has been looked at so often."""
+    """A job that is over after a number of checks."""
 
     going = 0
 
@@ -86,11 +86,11 @@ class Job:
         self._left = min(self._left, 2)
         self._log.append((self._run.name, "stopped"))
 
-    def complaint(self):
+    def error(self):
         return self._error
 
 
-def test_stages_wait_for_what_they_begin_with(tmp_path):
+def test_stages_wait_for_the_runs_they_start_from(tmp_path):
     log = []
     runs = chain(tmp_path, "a", "b", "c<a", "d<b", "e<c")
     ended = list(processes.in_jobs(runs, lambda run, slot: Job(run, log), 2))
@@ -100,29 +100,29 @@ def test_stages_wait_for_what_they_begin_with(tmp_path):
     assert not any(one.error for one in ended)
 
 
-def test_a_failure_stops_only_what_needs_it(tmp_path):
+def test_a_failure_stops_only_dependent_runs(tmp_path):
     log = []
     runs = chain(tmp_path, "a", "b<a", "c<b", "d")
     ended = processes.in_jobs(runs, lambda run, slot: Job(run, log, "bad" if run.name == "a" else ""), 1)
     assert {one.run.name: one.error for one in ended} == {
         "a": "bad",
-        "b": "not begun, as a has failed",
-        "c": "not begun, as b has failed",
+        "b": "not started, because a failed",
+        "c": "not started, because b failed",
         "d": "",
     }
     assert [name for name, _ in log] == ["a", "d"]
 
 
-def test_what_is_finished_is_not_started(tmp_path):
+def test_finished_runs_are_not_started(tmp_path):
     log = []
     made.write_run(tmp_path / "runs" / "a", {"valid/f1": 0.5})
-    made.write_run(tmp_path / "runs" / "b", {"valid/loss": 0.5})  # lacks a figure
+    made.write_run(tmp_path / "runs" / "b", {"valid/loss": 0.5})  # lacks a metric
     ended = list(processes.in_jobs(chain(tmp_path, "a", "b", "c<a"), lambda run, slot: Job(run, log), 1))
     assert [name for name, _ in log] == ["b", "c"]
     assert sorted(one.run.name for one in ended) == ["a", "b", "c"]
 
 
-def test_an_error_of_ours_stops_the_jobs(tmp_path):
+def test_an_unexpected_error_stops_the_jobs(tmp_path):
     log = []
 
     def start(run, slot):
@@ -135,7 +135,7 @@ def test_an_error_of_ours_stops_the_jobs(tmp_path):
     assert log[-1] == ("a", "stopped")
 
 
-def test_workers_have_their_shares(tmp_path, program, monkeypatch):
+def test_workers_use_their_shares(tmp_path, program, monkeypatch):
     cores = sorted(os.sched_getaffinity(0))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     workers = processes.Workers(2, program, tmp_path / "logs")
@@ -149,18 +149,18 @@ def test_workers_have_their_shares(tmp_path, program, monkeypatch):
     assert Path(given[0]["workdir"]) == runs[0].folder
 
 
-def test_what_a_worker_says_last_is_told(tmp_path, program):
+def test_the_last_error_of_a_worker_is_reported(tmp_path, program):
     workers = processes.Workers(1, program, tmp_path / "logs")
     ended = {one.run.name: one.error for one in processes.in_jobs(chain(tmp_path, "fail", "idle", "a"), workers, 1)}
     assert ended == {"fail": "this: got that", "idle": "it ended before its last step", "a": ""}
     assert (tmp_path / "logs" / "fail.txt").read_text() == "error: this: got that\nsome more\n"
 
 
-def test_what_it_said_the_time_before_is_not_told_again(tmp_path, program):
+def test_errors_of_an_earlier_start_are_not_reported(tmp_path, program):
     workers = processes.Workers(1, program, tmp_path / "logs")
     first, again = ([one.error for one in processes.in_jobs(chain(tmp_path, "fail"), workers, 1)] for _ in range(2))
     assert first == ["this: got that"]
-    assert again[0].startswith("FileExistsError")  # as the folder is there now
+    assert again[0].startswith("FileExistsError")  # because the folder exists now
 
 
 def test_sigterm_is_passed_on(tmp_path, program, monkeypatch):
@@ -190,7 +190,7 @@ def test_sigterm_is_passed_on(tmp_path, program, monkeypatch):
         (2, [], ["0", "1", "2"], [(set(), ("0", "2")), (set(), ("1",))]),
     ],
 )
-def test_a_machine_divided(count, cores, devices, expected):
+def test_shares_of_a_machine(count, cores, devices, expected):
     assert [(set(share.cores), share.devices) for share in processes.shares(count, cores, devices)] == expected
 
 
@@ -203,24 +203,24 @@ def test_a_machine_divided(count, cores, devices, expected):
         ("Traceback\nValueError: x", "ValueError: x"),
     ],
 )
-def test_last_words(text, last):
-    assert processes.last_words(text) == last
+def test_last_error(text, last):
+    assert processes.last_error(text) == last
 
 
-def test_the_docstring_holds():
+def test_docstring_examples():
     assert doctest.testmod(processes).failed == 0
 
 
-# Jobs by way of submitit.
+# Jobs of submitit.
 
 
 @pytest.mark.slow
-def test_jobs_of_submitit_on_this_machine(tmp_path, program):
+def test_local_jobs_of_submitit(tmp_path, program):
     pytest.importorskip("submitit")
     cluster = processes.Cluster("local", {"timeout_min": 2}, program, tmp_path / "jobs")
     ended = processes.in_jobs(chain(tmp_path, "a", "b<a", "fail", "c<fail"), cluster, 2)
     errors = {one.run.name: one.error for one in ended}
-    assert (errors["a"], errors["b"], errors["c"]) == ("", "", "not begun, as fail has failed")
+    assert (errors["a"], errors["b"], errors["c"]) == ("", "", "not started, because fail failed")
     assert errors["fail"] == "this: got that"
     given = [json.loads((tmp_path / "runs" / name / "given.json").read_text()) for name in "ab"]
     assert given[1]["began"] > given[0]["began"]
@@ -242,7 +242,7 @@ class _Executor:
 
 @pytest.fixture
 def slurm(monkeypatch):
-    """A submitit that does nothing."""
+    """A submitit without jobs."""
     module = types.ModuleType("submitit")
     module.AutoExecutor, module.jobs = _Executor, {}
     module.helpers = types.SimpleNamespace(CommandFunction=lambda command, cwd: command)
@@ -260,7 +260,7 @@ def test_jobs_of_slurm_are_commands(tmp_path, program, slurm):
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_a_job_that_is_still_there_is_not_submitted_again(tmp_path, program, slurm, is_over):
+def test_an_active_job_is_not_submitted_again(tmp_path, program, slurm, is_over):
     cluster = processes.Cluster("slurm", {}, program, tmp_path / "jobs")
     cluster(run_of(tmp_path, "a"), 0)
     slurm.jobs["77"] = types.SimpleNamespace(done=lambda force_check=False: is_over)
@@ -270,7 +270,7 @@ def test_a_job_that_is_still_there_is_not_submitted_again(tmp_path, program, slu
     assert is_over or not job.is_over()
 
 
-def test_a_parameter_that_submitit_does_not_have(tmp_path, program, slurm):
+def test_an_unknown_parameter_of_submitit(tmp_path, program, slurm):
     with pytest.raises(UserError) as error:
         processes.Cluster("slurm", {"nonsense": 1}, program, tmp_path / "jobs")
     check(f"error: {error.value}", what="--backend=slurm", got="NameError", expected="parameters", fix="--slurm=NAME")

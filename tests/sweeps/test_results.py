@@ -1,4 +1,4 @@
-"""What runs' folders say, and the tables of it."""
+"""Results of run folders, and their tables."""
 
 import csv
 import dataclasses
@@ -16,7 +16,7 @@ from bertjax.configs.sweeps import parts
 from bertjax.sweeps import expansion, results, tables
 from tests.sweeps import made
 
-# Of row and seed; of "No A & B" one seed is missing.
+# By row and seed; one seed of "No A & B" is missing.
 F1 = {
     ("base", 0): 0.5,
     ("base", 1): 0.6,
@@ -36,7 +36,7 @@ def runs_of(sweep, workdir):
 
 @pytest.fixture
 def collected(tmp_path):
-    """A sweep, its runs' folders, what they say."""
+    """A sweep, its run folders, and their results."""
     sweep = made.sweep()
     runs = runs_of(sweep, tmp_path)
     for run in runs:
@@ -54,21 +54,21 @@ def test_means_and_deviations(collected):
     _, _, found = collected
     assert found.problems == ()
     for line in found.lines:
-        figure = line.cells[0].figure
-        assert figure.mean == pytest.approx(of(line.name).mean())
-        assert figure.std == pytest.approx(np.std(of(line.name), ddof=1))
+        score = line.cells[0].score
+        assert score.mean == pytest.approx(of(line.name).mean())
+        assert score.std == pytest.approx(np.std(of(line.name), ddof=1))
     assert [line.seeds for line in found.lines] == [3, 3, 2]
     assert [line.cells[0].is_best for line in found.lines] == [False, True, False]
     assert [line.cells[0].paper for line in found.lines] == [50.0, None, 45.0]
 
 
 def test_differences_are_paired_by_seed(collected):
-    base, better, worse = (line.cells[0].apart for line in collected[2].lines)
+    base, better, worse = (line.cells[0].difference for line in collected[2].lines)
     assert base is None
     expected = stats.ttest_rel(of("No A"), of("base"))
     interval = expected.confidence_interval()
     assert better == pytest.approx((np.mean(of("No A") - of("base")), interval.low, interval.high, expected.pvalue))
-    assert worse.mean == pytest.approx(np.mean([30 - 50, 36 - 55]))  # of the two seeds that both have
+    assert worse.mean == pytest.approx(np.mean([30 - 50, 36 - 55]))  # the two seeds that both rows have
 
 
 def test_costs_are_those_of_all_stages(collected):
@@ -76,27 +76,27 @@ def test_costs_are_those_of_all_stages(collected):
     assert dataclasses.astuple(collected[2].lines[0].cost) == (pytest.approx(4.0), pytest.approx(2 * 4 * 300.0), None)
 
 
-def test_what_is_best_may_be_the_least(tmp_path):
+def test_lower_is_better_with_direction_min(tmp_path):
     metric = parts.metric("ppl", "task", "valid/loss", "exponential", "min")
     sweep = made.sweep(metrics=[metric], rows=[parts.row("base"), parts.row("b", {"task.size": 2})])
     runs = runs_of(sweep, tmp_path)
     for run in runs:
         made.write_run(run.folder, {"valid/loss": 1.0 if "b-task" in run.name else 2.0})
     found = results.collect(sweep, runs, SEEDS, frozenset())
-    assert [line.cells[0].figure.mean for line in found.lines] == pytest.approx([math.exp(2), math.e])
+    assert [line.cells[0].score.mean for line in found.lines] == pytest.approx([math.exp(2), math.e])
     assert [line.cells[0].is_best for line in found.lines] == [False, True]
 
 
-def test_figures_of_the_test_split(tmp_path):
+def test_metrics_of_the_test_split(tmp_path):
     sweep = made.sweep(metrics=[parts.metric("BLEU", "task", "test/bleu")], rows=[parts.row("base")], seeds=(0,))
     runs = runs_of(sweep, tmp_path)
     for run in runs:
         made.write_run(run.folder, {"valid/bleu": 1.0, "test/bleu": 27.0 + run.keys[0].seed})
     (line,) = results.collect(sweep, runs, SEEDS, frozenset()).lines
-    assert line.cells[0].figure.mean == 28.0
+    assert line.cells[0].score.mean == 28.0
 
 
-# What can be wrong with a run's folder is told, and the rest of the table is there.
+# Problems of a run's folder are reported, and the rest of the table is complete.
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,10 @@ def test_figures_of_the_test_split(tmp_path):
         (lambda folder: (folder / "metrics.jsonl").write_text(""), "no figures yet"),
         (lambda folder: (folder / "metrics.jsonl").write_text('x\n{"step": 1}\n'), "line 1: got 'x'"),
         (lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/f'), "no figures yet"),
-        (lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "train/loss": 1}\n'), "no held-out figures"),
+        (
+            lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "train/loss": 1}\n'),
+            "no validation metrics",
+        ),
         (
             lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/loss": 1.0}\n'),
             r"metric 'score': got no valid/f1 in .*; expected one of valid/loss",
@@ -120,7 +123,7 @@ def test_figures_of_the_test_split(tmp_path):
         ),
     ],
 )
-def test_a_folder_that_cannot_be_read(collected, damage, problem):
+def test_an_unreadable_folder(collected, damage, problem):
     sweep, runs, _ = collected
     damage(next(run.folder for run in runs if run.name == "no-a-task-seed1"))
     found = results.collect(sweep, runs, SEEDS, frozenset())
@@ -129,7 +132,7 @@ def test_a_folder_that_cannot_be_read(collected, damage, problem):
     assert [line.seeds for line in found.lines] == [3, 2, 3]
 
 
-def test_a_figure_that_no_run_wrote(collected):
+def test_a_metric_that_no_run_has(collected):
     sweep, runs, _ = collected
     wrong = dataclasses.replace(sweep, metrics=(dataclasses.replace(sweep.metrics[0], figure="valid/f2"),))
     found = results.collect(wrong, runs, SEEDS, frozenset())
@@ -149,7 +152,7 @@ def test_a_figure_that_no_run_wrote(collected):
 # Tables.
 
 
-def test_a_worked_table(collected):
+def test_a_table_computed_by_hand(collected):
     sweep, _, found = collected
     text = tables.as_text(tables.make(sweep, found))
     assert text.splitlines()[:5] == [
@@ -171,12 +174,12 @@ def test_markdown(collected):
     assert lines[1] == "| --- |" + " ---: |" * 7
 
 
-def test_json_is_the_table_with_what_it_is_sorted_by(collected):
+def test_json_has_the_table_and_its_sort_keys(collected):
     sweep, _, found = collected
     table = json.loads(tables.as_json(tables.make(sweep, found)))
     assert table["header"] == ["row", "seeds", "score", "vs base", "paper", "minutes", "tokens", "parameters"]
-    assert table["rows"][1][2] == {"text": "58.7 ± 6.1", "best": True, "value": found.lines[1].cells[0].figure.mean}
-    assert table["rows"][1][3]["value"] == found.lines[1].cells[0].apart.mean
+    assert table["rows"][1][2] == {"text": "58.7 ± 6.1", "best": True, "value": found.lines[1].cells[0].score.mean}
+    assert table["rows"][1][3]["value"] == found.lines[1].cells[0].difference.mean
     assert [cell["text"] for cell in table["rows"][2][4:]] == ["45", "4.0", "2.4k", "-"]
     assert table["notes"][-1] == "Paper: nowhere"
 
@@ -187,12 +190,12 @@ def test_csv_reads_back(collected):
     assert [row["row"] for row in rows] == ["base", "No A", "No A & B"]
     for row, line in zip(rows, found.lines, strict=True):
         cell = line.cells[0]
-        assert float(row["score mean"]) == cell.figure.mean
-        assert float(row["score std"]) == cell.figure.std
+        assert float(row["score mean"]) == cell.score.mean
+        assert float(row["score std"]) == cell.score.std
         assert int(row["score seeds"]) == line.seeds
-        if cell.apart:
+        if cell.difference:
             numbers = [float(row[f"score {part}"]) for part in ("difference", "low", "high", "p")]
-            assert numbers == list(cell.apart)
+            assert numbers == list(cell.difference)
         assert float(row["minutes"]) == pytest.approx(4.0)
     assert (rows[0]["score difference"], rows[1]["score paper"], rows[0]["parameters"]) == ("", "", "")
 
@@ -201,7 +204,7 @@ NAME = r"a & b_c % $x$ # {y} ~ ^ \ < > | ± ≈ é · −"
 
 
 def compiled(latex, folder):
-    """Whether LaTeX takes a table, if there is a LaTeX."""
+    """Whether LaTeX accepts a table, if LaTeX is installed."""
     source = "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\begin{document}\n%s\\end{document}\n"
     (folder / "table.tex").write_text(source % latex)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
@@ -226,18 +229,18 @@ def test_latex_is_well_formed(tmp_path, first):
         assert len(re.findall(r"(?<!\\)\$", row)) % 2 == 0
         assert len(re.findall(r"(?<!\\)\{", row)) == len(re.findall(r"(?<!\\)\}", row))
         assert not re.search(r"(?<!\\)[#%_]", row)
-        assert not row.startswith(("[", "*"))  # which would be an option of the row before
+        assert not row.startswith(("[", "*"))  # LaTeX would parse it as an option of the previous row
     if shutil.which("pdflatex"):
         assert compiled(latex, tmp_path)
 
 
-def test_notes_say_what_has_one_seed():
+def test_notes_list_stages_with_one_seed():
     stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
     sweep = made.sweep(stages=stages)
     assert "Run with the first seed only: pretrain." in tables.make(sweep, results.Results((), ())).notes
 
 
-def test_a_figure_that_is_not_finite_is_seen_and_is_not_best(tmp_path):
+def test_a_nonfinite_score_is_shown_and_is_not_best(tmp_path):
     sweep = made.sweep(rows=[parts.row("base"), parts.row("b", {"task.size": 2})])
     runs = runs_of(sweep, tmp_path)
     for run in runs:
@@ -248,7 +251,7 @@ def test_a_figure_that_is_not_finite_is_seen_and_is_not_best(tmp_path):
     assert "nan ± nan" in tables.as_text(tables.make(sweep, found))
 
 
-def test_json_has_no_numbers_that_json_lacks(tmp_path):
+def test_json_has_null_for_nonfinite_numbers(tmp_path):
     metrics = [parts.metric("perplexity", "task", "valid/f1", "exponential", digits=1)]
     sweep = made.sweep(rows=[parts.row("base"), parts.row("b", {"task.size": 2})], metrics=metrics)
     runs = runs_of(sweep, tmp_path)
@@ -260,6 +263,6 @@ def test_json_has_no_numbers_that_json_lacks(tmp_path):
     assert [row[2]["value"] for row in content["rows"]] == [None, None]
 
 
-def test_a_source_of_two_lines_is_one_comment():
+def test_a_source_of_two_lines_becomes_one_comment():
     latex = tables.as_latex(tables.make(made.sweep(source="a paper,\nand another"), results.Results((), ())))
     assert "% Paper: a paper, and another\n" in latex

@@ -1,4 +1,4 @@
-"""Several seeds in one command: a run for each, and their figures together."""
+"""Several seeds in one command: a run per seed, and the summary of their metrics."""
 
 import doctest
 import json
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.reporting.runs import Run
-from bertjax.sweeps import figures
-from bertjax.sweeps.figures import Evaluation, evaluation, summarize
+from bertjax.sweeps import evaluations
+from bertjax.sweeps.evaluations import Evaluation, evaluation, summarize
 from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from bertjax.training import loop
 from tests import tiny
@@ -42,7 +42,7 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
-    """The command without folder and seeds."""
+    """The command without the folder and the seeds."""
     values = {**VALUES, **tiny.write_table(tmp_path_factory.mktemp("rows"))}
     return ["--config=configs/classification.py:tiny", *(f"--config.{key}={value}" for key, value in values.items())]
 
@@ -61,7 +61,7 @@ def evaluations_of(run: Path) -> dict[int, dict]:
     return {line["step"]: line for line in lines if "valid/loss" in line}
 
 
-def test_each_seed_is_a_run_of_its_own(sweep):
+def test_each_seed_has_its_own_run(sweep):
     folder, _ = sweep
     assert {path.name for path in folder.iterdir()} == {"prepared", "seed0", "seed3", "seeds.json"}
     configs = [json.loads((folder / name / "config.json").read_text()) for name in ("seed0", "seed3")]
@@ -70,7 +70,7 @@ def test_each_seed_is_a_run_of_its_own(sweep):
     assert evaluations_of(folder / "seed0")[4]["valid/loss"] != evaluations_of(folder / "seed3")[4]["valid/loss"]
 
 
-def test_the_summary_is_of_the_best_checkpoints(sweep):
+def test_the_summary_uses_the_best_checkpoints(sweep):
     folder, _ = sweep
     summary = json.loads((folder / "seeds.json").read_text())
     scored = {seed: evaluations_of(folder / f"seed{seed}") for seed in (3, 0)}
@@ -87,7 +87,7 @@ def test_the_summary_is_of_the_best_checkpoints(sweep):
         }
 
 
-def test_the_table_on_the_screen(sweep):
+def test_the_printed_table(sweep):
     folder, stdout = sweep
     rows = [line.split() for line in stdout.splitlines()]
     assert rows[0] == ["seed", "step", "valid/accuracy", "valid/loss"]
@@ -97,7 +97,7 @@ def test_the_table_on_the_screen(sweep):
 
 
 @pytest.mark.slow
-def test_finished_seeds_are_left_as_they_are_and_more_can_join(flags, sweep, tmp_path):
+def test_finished_seeds_are_skipped_and_seeds_can_be_added(flags, sweep, tmp_path):
     folder = shutil.copytree(sweep[0], tmp_path / "sweep")
     kept = [folder / f"seed{seed}" / "metrics.jsonl" for seed in (3, 0)]
     before = [path.read_bytes() for path in kept]
@@ -112,9 +112,9 @@ def test_finished_seeds_are_left_as_they_are_and_more_can_join(flags, sweep, tmp
 
 
 @pytest.mark.slow
-def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, monkeypatch):
+def test_sigterm_stops_all_seeds_and_the_command_resumes(flags, sweep, tmp_path, monkeypatch):
     def stopped(name):
-        """The command, with SIGTERM when `name` of the trainer is called for the second time."""
+        """Runs the command, with SIGTERM at the second call of the trainer's method `name`."""
         calls, original = [], getattr(loop.Trainer, name)
 
         def method(self, *arguments):
@@ -132,14 +132,14 @@ def test_sigterm_ends_all_and_the_same_command_goes_on(flags, sweep, tmp_path, m
     command = [*flags, f"--workdir={tmp_path}", "--seeds=3,0"]
     stopped("settle")
     assert [path.name for path in (tmp_path / "seed3" / "checkpoints").iterdir()] == ["2"]
-    stopped("evaluate")  # that of step 2, which was due, goes first
+    stopped("evaluate")  # the evaluation of step 2, which is due, finishes first
     assert (tmp_path / "seed3" / "checkpoints" / "4").exists()
     assert run_on_one(*command).stdout == sweep[1]
     assert json.loads((tmp_path / "seeds.json").read_text()) == json.loads((sweep[0] / "seeds.json").read_text())
 
 
 @pytest.mark.parametrize("bad", [{"0"}, {"0", "3"}])
-def test_the_seeds_that_did_not_fail_are_summarized(flags, sweep, tmp_path, monkeypatch, bad):
+def test_the_summary_excludes_failed_seeds(flags, sweep, tmp_path, monkeypatch, bad):
     folder = shutil.copytree(sweep[0], tmp_path / "sweep")
     (folder / "seeds.json").unlink()
     failed = {f"seed{seed}" for seed in bad}
@@ -156,19 +156,19 @@ def test_the_seeds_that_did_not_fail_are_summarized(flags, sweep, tmp_path, monk
     assert json.loads((folder / "seeds.json").read_text())["steps"].keys() == {"3"}
 
 
-# What can be wrong is told before anything is trained.
+# Errors are reported before training.
 
 
 @pytest.mark.parametrize("seeds", ["1,x", "", "1,,2", "0,1,0", "1,01", "-1", "1.5", "0 1", "²", "0,4294967296"])
-def test_a_bad_list(flags, tmp_path, seeds):
+def test_an_invalid_list_of_seeds(flags, tmp_path, seeds):
     message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", f"--seeds={seeds}").error
-    check(message, what="--seeds", got=f"'{seeds}'", expected="different whole numbers", fix="--seeds=0,1,2")
+    check(message, what="--seeds", got=f"'{seeds}'", expected="different integers", fix="--seeds=0,1,2")
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_seed_in_the_config_too(flags, tmp_path):
+def test_a_seed_that_the_config_also_sets(flags, tmp_path):
     message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", "--seeds=0,1", "--config.seed=0").error
-    check(message, what="--seeds", got="--config.seed beside it", expected="one of the two", fix="leave out")
+    check(message, what="--seeds", got="--config.seed in addition", expected="only one of them", fix="leave out")
     assert not (tmp_path / "sweep").exists()
 
 
@@ -190,7 +190,7 @@ def test_no_folder_and_no_config(flags, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_runs_of_another_config(flags, sweep, tmp_path):
+def test_a_folder_with_runs_of_a_different_config(flags, sweep, tmp_path):
     (tmp_path / "seed5").symlink_to(sweep[0] / "seed3")
     message = tiny.run(*flags, f"--workdir={tmp_path}", "--seeds=0,5").error
     what = f"--workdir={tmp_path / 'seed5'}"
@@ -198,11 +198,11 @@ def test_a_folder_with_runs_of_another_config(flags, sweep, tmp_path):
     assert not (tmp_path / "seed0").exists()
 
 
-# The arithmetic.
+# Summaries.
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, unique=True))
-def test_lists_come_back_as_numbers(seeds):
+def test_lists_of_seeds_are_parsed(seeds):
     assert parse_seeds(", ".join(map(str, seeds))) == tuple(seeds)
 
 
@@ -231,14 +231,14 @@ def test_the_evaluation_of_the_best_checkpoint_or_the_last(tmp_path, best_metric
     assert evaluation(run_of(tmp_path, best_metric, saved)) == Evaluation(step, pytest.approx(figures))
 
 
-def test_a_run_that_was_not_evaluated(tmp_path):
+def test_a_run_without_evaluation(tmp_path):
     run = run_of(tmp_path, "valid/f1", ())
     with pytest.raises(UserError) as error:
         evaluation(Run(tmp_path, run.config, run.records[:2]))
-    check(f"error: {error.value}", what="run ", got="no held-out", expected="an evaluation", fix="go on")
+    check(f"error: {error.value}", what="run ", got="no validation", expected="an evaluation", fix="resume")
 
 
-def test_a_worked_summary():
+def test_a_summary_computed_by_hand():
     evaluations = {seed: Evaluation(8, {"valid/f1": value}) for seed, value in ((0, 0.25), (1, 0.5), (7, 0.75))}
     figure = summarize(evaluations)["valid/f1"]
     assert (figure.mean, figure.std) == (0.5, 0.25)
@@ -262,7 +262,7 @@ def test_one_seed_has_no_deviation():
     assert table(evaluations, summary).splitlines()[-2].split() == ["std", "-"]
 
 
-def test_a_number_that_is_not_finite_spoils_the_mean_and_is_seen():
+def test_a_nonfinite_number_makes_the_mean_nonfinite():
     evaluations = {0: Evaluation(8, {"valid/loss": math.nan}), 1: Evaluation(8, {"valid/loss": 1.0})}
     summary = summarize(evaluations)
     figure = as_json(evaluations, summary)["metrics"]["valid/loss"]
@@ -270,5 +270,5 @@ def test_a_number_that_is_not_finite_spoils_the_mean_and_is_seen():
     assert "nan" in table(evaluations, summary)
 
 
-def test_the_docstring_holds():
-    assert doctest.testmod(figures) == doctest.TestResults(failed=0, attempted=1)
+def test_docstring_examples():
+    assert doctest.testmod(evaluations) == doctest.TestResults(failed=0, attempted=1)

@@ -1,4 +1,4 @@
-"""Every file of configs/sweeps: at both scales it expands, and each of its configs passes what a run checks first."""
+"""Every file of configs/sweeps expands at both scales, and each of its configs passes the checks of a run."""
 
 import importlib
 import json
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*.py")) if path.stem != "parts"]
 FILES = [f"{name}{variant}" for name in NAMES for variant in ("", ":tiny")]
 FILES += ["transformer:tiny,text", "recurrent_attention:tiny,text"]
-# Columns that the tables of GLUE have.
+# The columns of GLUE tables.
 COLUMNS = {
     "mnli": ("sentence1", "sentence2", "gold_label"),
     "qnli": ("question", "sentence", "label"),
@@ -35,7 +35,7 @@ def sweep_of(spec):
 
 
 def file_for(need: str, folder: Path) -> Path:
-    """What a user might name for a need such as "mnli.data.source"."""
+    """Makes a file for a need such as "mnli.data.source"."""
     stage, key = need.split("/")[-1].split(".", 1)
     if key == "init_from":
         return tiny_bert(folder, large="large" in need)
@@ -63,7 +63,7 @@ def file_for(need: str, folder: Path) -> Path:
 
 
 def tiny_bert(folder: Path, large: bool) -> Path:
-    """The folder of a run as `init_from` is described, with BERT's sizes and no weights."""
+    """Makes a run folder that `init_from` can describe, with BERT's sizes and no weights."""
     home = folder / ("large" if large else "base")
     if not home.exists():
         tiny.write_table(home)
@@ -79,7 +79,7 @@ def tiny_bert(folder: Path, large: bool) -> Path:
 
 @pytest.fixture
 def no_fingerprint(monkeypatch):
-    """Spares reading all of the embedded text."""
+    """Skips reading of the whole embedded text."""
     monkeypatch.setattr("bertjax.data.readers.documentation.fingerprint", lambda: {})
 
 
@@ -95,7 +95,7 @@ def test_the_files_are_found():
 
 
 @pytest.mark.parametrize("spec", FILES)
-def test_a_sweep_says_what_it_needs_and_what_it_shows(spec):
+def test_needs_and_metrics_of_a_sweep(spec):
     sweep = sweep_of(spec)
     module = importlib.import_module(f"bertjax.configs.sweeps.{spec.partition(':')[0]}")
     assert f"python launch.py --sweep=configs/sweeps/{spec.partition(':')[0]}.py" in module.__doc__
@@ -103,8 +103,8 @@ def test_a_sweep_says_what_it_needs_and_what_it_shows(spec):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_paper_has_figures_for_the_base_row(name):
-    if name in ("bert_steps", "recurrent_attention"):  # of which nothing is published in numbers
+def test_the_base_row_has_published_scores(name):
+    if name in ("bert_steps", "recurrent_attention"):  # their papers publish no numbers
         return
     sweep = sweep_of(name)
     (base,) = (row for row in sweep.rows if row.name == sweep.base)
@@ -112,7 +112,7 @@ def test_the_paper_has_figures_for_the_base_row(name):
     assert set(base.paper) <= {metric.name for metric in sweep.metrics}
 
 
-def test_figures_of_the_papers():
+def test_published_scores():
     tasks = {row.name: row.paper for row in sweep_of("bert_pretraining_tasks").rows}
     assert tasks["no NSP"] == {"MNLI-m": 83.9, "QNLI": 84.9, "MRPC": 86.5, "SST-2": 92.6, "SQuAD F1": 87.9}
     sizes = {row.name: row.paper for row in sweep_of("bert_model_size").rows}
@@ -121,7 +121,7 @@ def test_figures_of_the_papers():
     assert {row.name: row.paper for row in sweep_of("bertsum").rows}["LSTM"] == {"R1": 43.22, "R2": 20.17, "RL": 39.59}
 
 
-def test_what_table_5_shares():
+def test_rows_of_table_5_share_pretraining():
     sweep = sweep_of("bert_pretraining_tasks")
     recipes = expansion.recipes(sweep, [f"{need}=x" for need in sweep.needs], launch._load)
     runs = expansion.runs(sweep, recipes, (0, 1, 2), 0, Path("w"), {})
@@ -134,7 +134,7 @@ def test_what_table_5_shares():
 @pytest.mark.parametrize(
     "spec", [pytest.param(spec, marks=() if ":tiny" in spec else pytest.mark.slow) for spec in FILES]
 )
-def test_every_config_passes_what_a_run_checks_first(spec, tmp_path, no_fingerprint):
+def test_every_config_passes_the_checks_of_a_run(spec, tmp_path, no_fingerprint):
     name, _, variant = spec.partition(":")
     file = f"--sweep=configs/sweeps/{name}.py" + (f":{variant}" if variant else "")
     workdir = tmp_path / "sweep"
@@ -148,7 +148,7 @@ def test_every_config_passes_what_a_run_checks_first(spec, tmp_path, no_fingerpr
 
 
 @pytest.mark.parametrize("spec", ["recurrent_attention:tiny"])
-def test_commands_are_those_of_launch(spec, tmp_path, no_fingerprint):
+def test_the_launcher_accepts_the_commands(spec, tmp_path, no_fingerprint):
     name = spec.partition(":")[0]
     arguments = [f"--sweep=configs/sweeps/{name}.py:tiny", f"--workdir={tmp_path}", "--seeds=1", "--print_commands"]
     outcome = tiny.run(*arguments)
@@ -162,7 +162,7 @@ def test_commands_are_those_of_launch(spec, tmp_path, no_fingerprint):
 
 
 @pytest.mark.parametrize("spec", NAMES)
-def test_all_that_is_missing_is_named_at_once(spec, tmp_path):
+def test_one_error_lists_all_missing_values(spec, tmp_path):
     outcome = tiny.run(f"--sweep=configs/sweeps/{spec}.py", f"--workdir={tmp_path}", "--dry_run")
     assert outcome.error.startswith("error: the sweep's data: got no ")
     missing = re.findall(r"--set=(\S+)=PATH", outcome.error)

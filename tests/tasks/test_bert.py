@@ -33,10 +33,10 @@ def test_the_encoder_and_the_head():
     bert, head = models(99, classifier_dropout=0.25)
     assert (bert.vocab_size, bert.hidden_size, bert.next_sentence) == (99, 128, False)
     assert head == Head(0.25, 0)
-    assert models(99, vocab_size=120)[0].vocab_size == 120  # of published weights, rounded up
+    assert models(99, vocab_size=120)[0].vocab_size == 120  # published weights, whose size is rounded up
 
 
-def test_a_vocabulary_that_leaves_many_embeddings_without_a_token_is_told(caplog):
+def test_a_much_smaller_vocabulary_is_warned_about(caplog):
     models(1000, vocab_size=1100)
     assert not caplog.messages
     models(1000, vocab_size=1200)
@@ -45,12 +45,12 @@ def test_a_vocabulary_that_leaves_many_embeddings_without_a_token_is_told(caplog
     ]
 
 
-def test_nothing_is_told_of_a_vocabulary_that_is_not_there_yet(caplog):
+def test_a_placeholder_vocabulary_is_not_warned_about(caplog):
     assert model_configs(settings(vocab_size=30522), Head, SPECIALS)[0].vocab_size == 30522
     assert not caplog.messages
 
 
-def test_a_vocabulary_larger_than_the_models():
+def test_a_vocabulary_larger_than_the_embeddings():
     with pytest.raises(UserError) as error:
         models(121, vocab_size=120)
     check_told(
@@ -62,19 +62,19 @@ def test_a_vocabulary_larger_than_the_models():
     )
 
 
-def test_a_key_that_neither_knows():
+def test_an_unknown_key():
     with pytest.raises(UserError, match=r"config key model\.pooling: got an unknown key; .*classifier_dropout"):
         models(99, pooling="mean")
 
 
-def test_two_texts_take_two_token_types():
+def test_two_segments_need_two_token_types():
     bert, _ = models(99)
     check_two_segments(bert)
     with pytest.raises(UserError, match=r"model\.type_vocab_size: got 1; expected at least 2, a token type for each"):
         check_two_segments(dataclasses.replace(bert, type_vocab_size=1))
 
 
-def test_the_shapes_of_batches():
+def test_shapes_of_batches():
     specs = batch_specs(shapes(8, 30), {"tags": np.int32}, {"labels": np.float32})
     assert [spec["input_ids"].shape for spec in specs] == [(8, n) for n in (8, 12, 16, 24, 30)]
     for spec in specs:

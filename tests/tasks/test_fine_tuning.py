@@ -1,4 +1,4 @@
-"""Lengths of fine-tuning in epochs, and what can be packed."""
+"""Lengths of fine-tuning in epochs, and the check of packing."""
 
 import json
 import math
@@ -14,14 +14,14 @@ from tests.tiny import check_told
 
 
 def config(**changes):
-    """What all fine-tuning begins with, as `launch.py` gives it."""
+    """The config keys of all fine-tuning, as `launch.py` passes them."""
     tree = parts.fine_tuning("classification", "tiny")
     tree.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
     return json.loads(tree.to_json())
 
 
 def lengths(num_rows, **changes):
-    """Steps, warm-up, and steps between evaluations and between checkpoints."""
+    """Steps, warm-up, and the intervals of evaluation and saving."""
     resolved = resolve_lengths(config(**changes), lambda: num_rows)
     steps, warmup = resolved["num_steps"], resolved["optimizer"]["warmup_steps"]
     return steps, warmup, resolved["evaluate_every"], resolved["checkpoint"]["save_every"]
@@ -30,11 +30,11 @@ def lengths(num_rows, **changes):
 @pytest.mark.parametrize(
     ("num_rows", "changes", "expected"),
     [
-        (3668, {}, (345, 34, 115, 115)),  # MRPC: 115 batches of 32, the last of 20
+        (3668, {}, (345, 34, 115, 115)),  # MRPC: 115 batches; the last has 20 rows
         (64, {}, (6, 1, 2, 2)),
         (65, {}, (9, 1, 3, 3)),
         (1, {}, (3, 0, 1, 1)),
-        (320, {"num_epochs": 0.5}, (5, 0, 5, 5)),  # half an epoch is evaluated at its end
+        (320, {"num_epochs": 0.5}, (5, 0, 5, 5)),  # half an epoch, evaluated at its end
         (320, {"num_epochs": 0.01}, (1, 0, 1, 1)),
         (320, {"num_epochs": 2.5, "warmup_fraction": 1.0}, (25, 25, 10, 10)),
         (320, {"warmup_fraction": 0.0}, (30, 0, 10, 10)),
@@ -58,16 +58,16 @@ def test_lengths_follow_from_the_rows(num_rows, changes, expected):
         ({"evaluate_every": 4, "checkpoint__save_every": 8}, (30, 3, 4, 8)),
     ],
 )
-def test_what_the_config_sets_stays(changes, expected):
+def test_values_of_the_config_are_kept(changes, expected):
     assert lengths(320, **changes) == expected
 
 
-def test_nothing_else_changes_and_the_config_given_stays():
+def test_other_keys_and_the_argument_are_not_changed():
     given = config()
     before = json.dumps(given)
     resolved = resolve_lengths(given, lambda: 320)
     assert json.dumps(given) == before
-    assert resolve_lengths(resolved, lambda: 99_999) == resolved  # a run's own config
+    assert resolve_lengths(resolved, lambda: 99_999) == resolved  # the config of a run
     for tree in (resolved, given):
         for key in ("num_steps", "evaluate_every"):
             del tree[key]
@@ -94,7 +94,7 @@ def test_lengths_out_of_range(key, value, expected):
 
 
 @pytest.mark.parametrize("key", [{"lstm_size": 8}, {"feature_layers": (-1,)}])
-def test_what_reads_on_from_one_example_into_the_next_is_not_packed(key):
+def test_packing_is_refused_for_models_that_mix_examples(key):
     model = {"lstm_size": 0, "feature_layers": (), **key}
     check_packing(False, model)
     check_packing(True, {"lstm_size": 0})

@@ -1,4 +1,4 @@
-"""Inputs of all tasks that predict: lines, tables, and what is bad in them, up to the rows that a model gets."""
+"""Inputs of all tasks that predict: lines, tables and bad rows, up to the rows of the model."""
 
 import csv
 import gzip
@@ -18,7 +18,7 @@ from bertjax.modes.overrides import without_sources
 from bertjax.modes.resolved import Resolved
 from tests import published
 
-NOT_UTF8 = "a cat \udcff ."  # as `streams.read_lines` decodes the byte 0xff
+NOT_UTF8 = "a cat \udcff ."  # the byte 0xff as decoded by `streams.read_lines`
 SIZES = {
     "model.num_layers": 1,
     "model.hidden_size": 16,
@@ -28,7 +28,7 @@ SIZES = {
     "data.seq_len": 32,
 }
 ARTICLES = {"data.layout": "line", "data.window_overlap": 8}
-# For each task: the values of its config, two good lines, a bad one, and what is wrong with that.
+# For each task: config values, two good lines, a bad line, and the error of the bad line.
 TASKS = {
     "masks": ("bert_pretraining", {}, ["a [MASK] .", "the [MASK]\tdog ."], "a cat .", "0 [MASK]"),
     "classes": ("classification", {}, ["a cat .", "the dog ."], "", "an empty text"),
@@ -40,7 +40,7 @@ TASKS = {
     "translations": ("translation", {"data.on_long_line": "refuse"}, ["cat", "dog"], "cat " * 40, "tokens"),
     "scores": ("translation", {"decoding.method": "forced"}, ["cat\tKatze", "dog\tHund"], "cat", "cat"),
 }
-# How tables of these tasks name their columns.
+# Config values of these tasks that name the columns of tables.
 COLUMNS = {
     "masks": {"data.text_field": "a"},
     "classes": {"data.text_columns": ("a",)},
@@ -56,7 +56,7 @@ COLUMNS = {
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A vocabulary for texts, a translator's vocabularies, and a published BERT."""
+    """A folder with a vocabulary for texts, a translator's vocabularies, and a published BERT."""
     home = tmp_path_factory.mktemp("inputs")
     words = ["a", "the", "cat", "dog", ".", "[unused0]", "[unused1]", "[unused2]"]
     WordPiece([*SPECIALS, *words], lowercase=True).save(home / "vocabulary")
@@ -105,7 +105,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_bad_line_is_an_example_that_says_what_is_wrong(home, name):
+def test_a_skipped_bad_line_is_an_example_with_the_reason(home, name):
     _, _, (first, last), bad, got = TASKS[name]
     task = make(home, name, **{"data.on_bad_row": "skip"})
     found = list(task.examples(iter([first, bad, NOT_UTF8, last, bad])))
@@ -118,7 +118,7 @@ def test_a_bad_line_is_an_example_that_says_what_is_wrong(home, name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_bad_line_stops_unless_it_is_to_be_skipped(home, name):
+def test_a_bad_line_stops_unless_bad_rows_are_skipped(home, name):
     _, _, (first, _), bad, _ = TASKS[name]
     with pytest.raises(UserError, match=r"^input line 2: got .*or set --config\.data\.on_bad_row=skip"):
         list(make(home, name).examples(iter([first, bad])))
@@ -155,7 +155,7 @@ PARAGRAPH = {"context": "the dog .", "qas": [QUESTION]}
         ([PARAGRAPH, PARAGRAPH, {**PARAGRAPH, "qas": [{**QUESTION, "id": "s"}]}], "the id of .* again"),
     ],
 )
-def test_a_bad_question_is_an_example_that_says_what_is_wrong(home, monkeypatch, paragraphs, got):
+def test_a_skipped_bad_question_is_an_example_with_the_reason(home, monkeypatch, paragraphs, got):
     monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
     lines = json.dumps({"data": [{"paragraphs": paragraphs}]}, indent=1).splitlines()
     found = list(make(home, "questions", **{"data.on_bad_row": "skip"}).examples(iter(lines)))
@@ -218,7 +218,7 @@ def test_a_table_is_read_by_its_columns(home, tmp_path, name, file):
 
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("file", ["in.jsonl", "in.csv"])
-def test_a_table_without_the_column_is_refused_by_the_name_of_the_key(home, tmp_path, name, file):
+def test_a_missing_column_is_reported_with_the_config_key(home, tmp_path, name, file):
     key, value = next(iter((COLUMNS[name] or {"data.text_columns": ("a", "b")}).items()))
     other = ("x", "b") if name == "pairs" else ("x",) if isinstance(value, tuple) else "x"
     task = make(home, name, **{**COLUMNS[name], key: other})
@@ -234,7 +234,7 @@ def test_a_table_without_the_column_is_refused_by_the_name_of_the_key(home, tmp_
 
 
 @pytest.mark.parametrize(("name", "key"), [("tags", "data.text_field"), ("translations", "data.source_column")])
-def test_a_table_whose_column_the_config_leaves_open_is_refused(home, tmp_path, name, key):
+def test_a_table_is_refused_if_the_config_names_no_column(home, tmp_path, name, key):
     path = write_table(tmp_path / "in.jsonl", [["a cat"]])
     with pytest.raises(
         UserError, match=rf"its columns: 'id', 'a'; expected what config\.{key} names\. Fix: set --conf"
@@ -243,7 +243,7 @@ def test_a_table_whose_column_the_config_leaves_open_is_refused(home, tmp_path, 
 
 
 @pytest.mark.parametrize("name", sorted({*TASKS} - {"extracts", "summaries"}))
-def test_other_files_have_lines(home, tmp_path, name):
+def test_other_files_are_read_by_line(home, tmp_path, name):
     (tmp_path / "in.tsv").write_text("\n".join(TASKS[name][2]) + "\n")
     task = make(home, name, **COLUMNS[name])
     assert task.examples_of(str(tmp_path / "in.tsv")) is None
@@ -251,8 +251,8 @@ def test_other_files_have_lines(home, tmp_path, name):
 
 
 @pytest.mark.parametrize("file", ["in.csv", "in.tsv"])
-def test_a_header_that_cannot_be_read_is_not_skipped(home, tmp_path, file):
-    """Or the first row would be taken for it, or a TSV file for lines of text."""
+def test_an_unreadable_header_is_not_skipped(home, tmp_path, file):
+    """Otherwise the first row would be taken for the header, or a TSV file for lines of text."""
     separator = b"," if file == "in.csv" else b"\t"
     (tmp_path / file).write_bytes(separator.join([b"sentence", b"l\xff\na cat .", b"x\nthe dog .", b"y\n"]))
     with pytest.raises(UserError, match=r"in\..sv:1: got byte 0xff.*Fix: correct the first line"):
@@ -290,7 +290,7 @@ def test_all_articles_are_bad(home, tmp_path, caplog):
         list(task.examples_of(str(tmp_path / "none")))
 
 
-def test_of_several_prefixes_each_line_needs_one(home):
+def test_each_line_needs_one_of_several_prefixes(home):
     values = {"data.source_prefix": ("A: ", "B: "), "data.on_bad_row": "skip"}
     task = make(home, "translations", **values)
     good, bad, empty = task.examples(iter(["B: cat", "cat", ""]))

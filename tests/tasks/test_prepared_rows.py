@@ -1,4 +1,4 @@
-"""Every task's rows are prepared to the same files by this process, by workers, and by Beam, and then found again."""
+"""Each task prepares its rows to the same files in this process, with workers and with Beam, and finds them again."""
 
 import importlib
 import json
@@ -28,7 +28,7 @@ TASKS = {
 
 @pytest.fixture
 def data_of(tmp_path):
-    """Makes the data of a task in a folder, from the same rows each time."""
+    """A function that makes the data of a task in a folder, with the same rows at each call."""
 
     def make(name, folder, **values):
         size, write, own = TASKS[name]
@@ -49,7 +49,7 @@ def pairs(folder):
 
 
 def files_of(folder):
-    """The prepared files; a folder of locks, vocabularies and one set of rows."""
+    """The prepared files. The folder has locks, vocabularies and one set of rows."""
     (manifest,) = folder.glob("*/manifest.json")
     return {str(path.relative_to(folder)): path.read_bytes() for path in manifest.parent.rglob("*") if path.is_file()}
 

@@ -1,4 +1,4 @@
-"""Each kind of folder that `init_from` may name: what it says of its model, and what a model gets from it."""
+"""Each kind of folder in `init_from`: the description of its model, and its weights."""
 
 import dataclasses
 import functools
@@ -43,18 +43,18 @@ def huggingface_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Trains a classifier a step, from a checkpoint of Google's in a folder whose name says nothing of its casing."""
+    """A command that trains a classifier for a step from a google-research checkpoint whose casing is unknown."""
     folder = tmp_path_factory.mktemp("runs")
     values = {**tiny.write_table(folder / "rows"), "data.seq_len": 10, "num_steps": 1, "batch_size": 8}
     values |= {"init_from": shutil.copytree(published.GOOGLE, folder / "mine") / "bert_model.ckpt"}
-    del values["data.vocab_file"]  # the folder has its own
+    del values["data.vocab_file"]  # the folder has a vocabulary
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     return ["--config=configs/classification.py", f"--workdir={folder / 'run'}", *flags]
 
 
 @pytest.fixture(scope="module")
 def trained(command):
-    """The outcome of that, with the casing."""
+    """The outcome of `command` with the casing set."""
     return tiny.run_on_one(*command, "--config.data.lowercase=True")
 
 
@@ -66,14 +66,14 @@ def run(command, trained):
 
 
 def config(folder, model=None, **data):
-    """What `resolve` looks at, with nothing set but what is given."""
+    """A config for `resolve` that sets only the arguments."""
     sizes = {**dict.fromkeys((*SIZES, "vocab_size")), **(model or {})}
     data = {"vocab_file": "", "lowercase": None, **data}
     return {"experiment": "classification", "init_from": str(folder), "model": sizes, "data": data}
 
 
 def init(model, *arguments, **options):
-    """Fresh parameters of a model; its arguments are BERT's inputs and those given."""
+    """Random parameters of a model; its arguments are BERT's inputs and `arguments`."""
     inputs, options = BertInputs(IDS, IDS, IDS), {"deterministic": True, **options}
     params = random_params(functools.partial(model.init, **options), inputs, *arguments, seed=1)["params"]
     return jax.device_put(params)
@@ -85,7 +85,7 @@ def classifier():
 
 
 def classifier_of(run, lstm_size=0):
-    """Fresh parameters of a classifier of that run's sizes."""
+    """Random parameters of a classifier with a run's sizes."""
     sizes = dataclasses.replace(published.CONFIG, **pretrained.describe(run).model)
     return init(BertForSequenceClassification(sizes, 2, 0.0, lstm_size))
 
@@ -116,11 +116,11 @@ def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
         assert pretrained.has_classes(folder, ("no", "yes")) == is_of_texts
     values["problem_type"] = "multi_label_classification"
     (folder / "config.json").write_text(json.dumps(values))
-    assert pretrained.describe(folder).tells_several and not pretrained.has_classes(folder, ("no", "yes"))
+    assert pretrained.describe(folder).is_multi_label and not pretrained.has_classes(folder, ("no", "yes"))
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
-def test_a_folder_of_google_s(name):
+def test_a_google_research_folder(name):
     found = pretrained.describe(published.GOOGLE / name)
     assert found.model == {key: google.read_config(published.GOOGLE)[key] for key in (*SIZES, "vocab_size")}
     assert found[1:] == (True, (), {}, {}, 0, "", False)
@@ -129,7 +129,7 @@ def test_a_folder_of_google_s(name):
 def test_a_folder_of_sentence_transformers(tmp_path):
     folder = published.write_sentence_transformers(tmp_path, "mean_tokens", normalize=True, max_seq_length=9)
     assert pretrained.describe(folder).model["hidden_size"] == 16
-    inside = tmp_path / "0_Transformer"  # as older versions have it
+    inside = tmp_path / "0_Transformer"  # as in older versions
     inside.mkdir()
     for path in folder.glob("*"):
         if path.is_file() and path.name != "modules.json":
@@ -139,7 +139,7 @@ def test_a_folder_of_sentence_transformers(tmp_path):
     equal(pretrained.warm_start(classifier(), folder, ("classifier",))["bert"], published.params())
 
 
-def test_a_run_of_ours(run):
+def test_a_bertjax_run(run):
     found = pretrained.describe(run)
     assert (found.lowercase, found.labels) == (True, ("no", "yes"))
     assert (found.model["hidden_size"], found.model["vocab_size"]) == (8, 30)
@@ -161,32 +161,32 @@ def test_a_run_of_ours(run):
         ({}, {"vocab_file": "other.txt"}, r"data\.vocab_file: got other\.txt; expected .*, as in init_from"),
     ],
 )
-def test_contradictions_are_told(huggingface_folder, model, data, message):
+def test_contradictions_are_reported(huggingface_folder, model, data, message):
     with pytest.raises(UserError, match=message):
         pretrained.resolve(config(huggingface_folder, model, **data))
 
 
-def test_what_agrees_is_no_contradiction(huggingface_folder):
+def test_equal_values_are_no_contradiction(huggingface_folder):
     given = config(huggingface_folder, {"num_layers": 4}, lowercase=True, vocab_file=str(huggingface_folder))
     assert pretrained.resolve(given) == pretrained.resolve(config(huggingface_folder))
 
 
-def test_a_size_must_come_from_somewhere():
+def test_a_missing_size():
     with pytest.raises(UserError, match=r"neither a size nor init_from \(model\.num_layers is not set\).* Fix: append"):
         pretrained.resolve(config(""))
     sizes = pretrained.resolve({**config("", SIZES, lowercase=True)})
-    assert sizes["model"] == {**SIZES, "vocab_size": None}  # follows from the vocabulary
+    assert sizes["model"] == {**SIZES, "vocab_size": None}  # depends on the vocabulary
 
 
-def test_a_casing_that_nothing_tells(command):
-    told = {"what": "data.lowercase", "got": "nothing in init_from that tells the casing"}
+def test_an_unknown_casing(command):
+    told = {"what": "data.lowercase", "got": "init_from does not determine the casing"}
     tiny.check_told(
         tiny.run_on_one(*command).error, **told, expected="True for an uncased", fix="lowercase=True or False"
     )
 
 
 @pytest.mark.parametrize(("is_there", "got"), [(False, "no such folder"), (True, "no checkpoint, config.json or")])
-def test_folders_that_hold_nothing(tmp_path, is_there, got):
+def test_folders_without_a_model(tmp_path, is_there, got):
     folder = tmp_path if is_there else tmp_path / "none"
     with pytest.raises(
         UserError, match=rf"init_from={folder}: got {got}.*; expected a run, a folder.* Fix: correct the path"
@@ -199,18 +199,20 @@ def test_weights_of_hugging_face(huggingface_folder, caplog):
         params = pretrained.warm_start(classifier(), huggingface_folder)
     equal(params["bert"], published.params())
     equal(params["classifier"], classifier()["classifier"])
-    assert caplog.messages == [f"{huggingface_folder} has no weights of classifier for this task, which starts afresh"]
+    assert caplog.messages == [
+        f"{huggingface_folder} has no weights of classifier for this task; it keeps its random initialization"
+    ]
 
 
-def test_weights_that_fit_no_model(huggingface_folder):
+def test_weights_of_other_shapes(huggingface_folder):
     params = {**classifier(), "bert": jax.tree.map(lambda x: x[..., :1], classifier()["bert"])}
     with pytest.raises(UserError, match=r"expected .*shape"):
         pretrained.warm_start(params, huggingface_folder)
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
-def test_weights_of_google_s(caplog, name):
-    """As `google.read_tensors` has them, kernels transposed back."""
+def test_google_research_weights(caplog, name):
+    """Weights equal those of `google.read_tensors` with kernels transposed back."""
     tensors = google.read_tensors(published.GOOGLE)
     sizes = {**pretrained.describe(published.GOOGLE).model, "next_sentence": True}
     whole = BertForPreTraining(dataclasses.replace(published.CONFIG, **sizes))
@@ -222,7 +224,7 @@ def test_weights_of_google_s(caplog, name):
     np.testing.assert_array_equal(words, tensors["bert.embeddings.word_embeddings.weight"])
     pooler = params["bert"]["pooler"]["kernel"]
     np.testing.assert_array_equal(pooler, tensors["bert.pooler.dense.weight"].T)
-    # What TensorFlow computed with them.
+    # The outputs of TensorFlow with these weights.
     expected = np.load(published.GOOGLE / "outputs.npz")
     ids, types = expected["ids"].astype(np.int32), expected["types"].astype(np.int32)
     places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
@@ -237,14 +239,14 @@ def test_weights_of_a_run(run, caplog):
     with caplog.at_level(logging.WARNING, "bertjax"):
         params = pretrained.warm_start(fresh, run, ("classifier",))
     told = [message.split("weights of ")[1] for message in caplog.messages if "weights of" in message]
-    assert told == [f"{name} for this task, which starts afresh" for name in ("lstm", "classifier")]
+    assert told == [f"{name} for this task; it keeps its random initialization" for name in ("lstm", "classifier")]
     for head in ("lstm", "classifier"):
         equal(params[head], fresh[head])
     equal(params["bert"], checkpoints.restore_shared(run, {"bert": fresh["bert"]})[0]["bert"])
 
 
-def test_a_classifier_learns_from_a_folder_of_google_s(trained, run):
-    assert "has no weights of classifier for this task, which starts afresh" in trained.stderr
+def test_a_classifier_is_trained_from_a_google_research_folder(trained, run):
+    assert "has no weights of classifier for this task; it keeps its random initialization" in trained.stderr
     resolved = json.loads((run / "config.json").read_text())
     assert (resolved["model"]["hidden_size"], resolved["data"]["lowercase"]) == (8, True)
     before = google.read_tensors(published.GOOGLE)["bert.embeddings.word_embeddings.weight"]
@@ -255,7 +257,7 @@ def test_a_classifier_learns_from_a_folder_of_google_s(trained, run):
     assert json.loads(outcome.stdout)["label"] in ("no", "yes")
 
 
-def test_the_config_tells_the_casing_where_the_folder_does_not(tmp_path):
+def test_the_config_sets_an_unknown_casing(tmp_path):
     folder = published.write_huggingface(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
