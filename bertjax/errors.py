@@ -86,7 +86,7 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
             "worker processes",
             got="a killed process, probably out of memory",
             expected="about 300 MB of memory per process",
-            fix="lower --config.data.workers and run the same command again: it resumes",
+            fix="lower --config.data.workers and run the same command again",
         )
     reason = next((words for words in _DISK_FULL if words in str(error)), None)
     if isinstance(error, OSError) and error.errno in _REFUSALS:

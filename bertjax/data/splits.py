@@ -55,8 +55,10 @@ def read_splits(
     """
     if config.valid_source:
         if config.source:
-            yield from (("train", row) for row in read(config.source, "data.source"))
-        yield from (("valid", row) for row in read(config.valid_source, "data.valid_source"))
+            for row in read(config.source, "data.source"):
+                yield "train", row
+        for row in read(config.valid_source, "data.valid_source"):
+            yield "valid", row
         return
     count = count_held_out = 0
     rows = read(config.source, "data.source")

@@ -138,7 +138,7 @@ def stand_in_facts(config: FineTuningConfig) -> FineTuningFacts:
 
 
 C = TypeVar("C", bound=FineTuningConfig)
-R = TypeVar("R")
+R = TypeVar("R", bound=tuple[Any, ...])
 
 
 class FineTuningData(Data, Generic[C, R]):

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,47 @@ def test_fields_are_written_and_memory_mapped(tmp_path):
     assert not fields["labels"].flags.writeable
     batch = Rows(fields).padded(np.array([1, -1]), 4)
     assert batch["input_ids"].tolist() == [[2, 3, 4, 0], [0] * 4] and batch["labels"].tolist() == [1, 0]
+
+
+def test_names_are_numbered_in_the_order_chosen_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "_AT_ONCE", 2)
+
+    def tags(*numbers: int) -> Ragged:
+        return Ragged(np.array(numbers, np.int32), np.array([len(numbers)], np.int32))
+
+    writer = stored.Writer(tmp_path / "rows")
+    classes = np.array([2, 1, 2], np.int32)
+    writer.add({"label": classes, "a": tags(1, 0), "b": tags(1, 2)}, {"label": ["x", "y"], "a": ["q"], "b": ["r", "s"]})
+    writer.add({"label": classes, "a": tags(0, 1), "b": tags(0, 1)}, {"label": ["z", "x"], "a": ["p"], "b": ["s"]})
+    writer.finish({"label": ("label", ["x", "y", "z"]), "a": ("b", ["t", "r", "s"])})
+    assert {path.name for path in (tmp_path / "rows").iterdir()} == {"dtypes.json", "label", "a", "a.lengths"}
+    fields = stored.load(tmp_path / "rows")
+    assert fields["label"].tolist() == [1, 0, 1, 0, 2, 0] and fields["label"].dtype == np.int32
+    assert fields["a"].values.tolist() == [1, 2, 0, 2] and fields["a"].lengths.tolist() == [2, 2]
+
+
+def test_rows_are_read_once(tmp_path, monkeypatch):
+    read, times = LabeledRows.read, []
+    monkeypatch.setattr(LabeledRows, "read", lambda self: times.append(1) or read(self))
+    prepare(recipe(write(tmp_path / "a.tsv")), tmp_path / "kept")
+    assert times == [1]
+
+
+def test_worker_processes_start_only_for_much_text(tmp_path, monkeypatch):
+    started = []
+
+    def map_blocks(encode, blocks, number):
+        started.append(number)
+        return map(encode, blocks)
+
+    monkeypatch.setattr(prepared.workers, "map_blocks", map_blocks)
+    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 2000)
+    path = write(tmp_path / "a.tsv")
+    here = prepare(recipe(path), tmp_path / "little", workers=3)
+    assert not started
+    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 5000)
+    assert files_of(prepare(recipe(path), tmp_path / "much", workers=3).folder) == files_of(here.folder)
+    assert started == [3]
 
 
 def test_rows_are_encoded_and_counted(tmp_path, caplog):
@@ -168,8 +210,8 @@ def test_two_workers_write_the_same_files(tmp_path, small_blocks):
 def _prepare_slowly(path: Path, home: Path) -> None:
     original = stored.Writer.add
 
-    def slow(self: stored.Writer, fields: stored.Fields) -> None:
-        original(self, fields)
+    def slow(self: stored.Writer, *block: Any) -> None:
+        original(self, *block)
         (home.parent / "began").touch()
         time.sleep(600)
 
@@ -214,7 +256,7 @@ def test_an_error_of_a_worker_of_beam_is_that_of_the_row(tmp_path):
     def encode(rows):
         raise UserError("a row", got=rows, expected="another", fix="correct it")
 
-    prepared._encode_file(str(tmp_path / "0"), encode, str)
+    prepared._encode_file(str(tmp_path / "0"), encode)
     with pytest.raises(UserError, match=r"a row: got \['a', 'b'\]; expected another"):
         prepared._load(str(tmp_path / "0"))
     with pytest.raises(UserError, match=r"got no .*1\.json; expected a folder that all workers of Beam see"):

@@ -78,5 +78,5 @@ def die(block):
 def test_a_worker_that_is_killed_is_told_with_what_to_do():
     with pytest.raises(BrokenProcessPool) as told:
         list(map_blocks(die, [[["a"]]] * 3, 2))
-    fix = "Fix: lower --config.data.workers and run the same command again: it resumes."
+    fix = "Fix: lower --config.data.workers and run the same command again."
     assert str(as_user_error(told.value, "")).endswith(fix)

@@ -355,6 +355,20 @@ def test_prepared_rows_contain_all_sentences(tmp_path, labels):
     assert report["long_sentences"] > 0 and sum(report["lengths"].values()) == len(ids) > len(sentences)
 
 
+def test_sentences_of_entity_tags_among_plain_tags_stay_as_written(tmp_path):
+    values = tiny.write_sentences(tmp_path / "text", scheme="IO")
+    path = Path(str(values["data.source"]))
+    path.write_text(path.read_text() + "\nold\tx\tADJ\n")
+    _, data, _, config = ready(tmp_path, **values, **{"data.scheme": "plain"})
+    assert set(config["data"]["labels"]) >= {"I-LOC", "I-PER", "O"}
+    assert data.prepared.facts["scheme"] == "plain" and "as_written" not in data.prepared.train
+    order = config["data"]["labels"]
+    rows = zip(field(data, "labels"), field(data, "label_weights"), strict=True)
+    found = [order[tag] for tags, weights in rows for tag, weight in zip(tags, weights, strict=True) if weight]
+    sentences = training_sentences(data, values["data.source"])
+    assert found == [tag for _, tags in sentences for tag in tags]
+
+
 def test_rows_are_prepared_once_for_all_runs(tmp_path, monkeypatch):
     """This includes the run's own config, which has the scheme and the tags, and tags with the scheme "plain"."""
     values = tiny.write_sentences(tmp_path, scheme="IO") | {"data.prepared_dir": str(tmp_path / "prepared")}

@@ -78,7 +78,7 @@ class ChoiceRecipe(Recipe[Question]):
         """See `Recipe.text`."""
         return "\t".join([row.context, *row.choices.values()])
 
-    def encode(self, rows: Sequence[Question], facts: Mapping[str, Any]) -> Encoded:
+    def encode(self, rows: Sequence[Question]) -> Encoded:
         """See `Recipe.encode`. "choice" is a choice's index in its question; "label" is the index of the right one."""
         pairs = [pair for row in rows for pair in _pairs(row, self.tokenizer)]
         seq_len = self.config.seq_len

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.data import splits
-from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe
+from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
+from bertjax.data.rows.stored import Numbering
 from bertjax.data.rows.text_rows import text_fields, text_row, truncate
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
@@ -68,7 +69,7 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Ite
       UserError: as `TableConfig.read`. Bad rows lack one of the columns, have an empty text or label, or have a label
         that is not a finite number if `numeric`.
     """
-    return config.read(source, key, partial(_labeled, config=config, numeric=numeric))
+    return config.read(source, key, partial(_labeled, config, numeric))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,34 +107,30 @@ class LabeledRows(Recipe[LabeledText]):
     def _read(self, source: str, key: str) -> Iterator[LabeledText]:
         return read(self.config, source, key, self.is_numeric)
 
-    def survey(self, rows: Iterator[tuple[str, LabeledText]]) -> dict[str, Any]:
-        """Returns the number of rows of each class in "train" and "valid", and where each class occurs first.
-
-        The classes are in order: as numbers if all of them are numbers, otherwise by code point.
-        """
-        counts = {split: Counter[str]() for split in (TRAIN, VALID)}
-        first: dict[str, dict[str, str]] = {split: {} for split in counts}
-        for split, row in rows:
-            if not self.is_numeric:
-                counts[split][str(row.label)] += 1
-                first[split].setdefault(str(row.label), row.where)
-        classes = {split: {name: of[name] for name in ordered(of)} for split, of in counts.items()}
-        return {"classes": classes, "first": first}
+    def survey(self) -> Survey[LabeledText]:
+        """See `Recipe.survey`. Numbers have no classes."""
+        return LabelSurvey(self.is_numeric)
 
     def text(self, row: LabeledText) -> str:
         """See `Recipe.text`."""
         return row.first if row.second is None else f"{row.first}\t{row.second}"
 
-    def encode(self, rows: Sequence[LabeledText], facts: Mapping[str, Any]) -> Encoded:
-        """See `Recipe.encode`. The "labels" are numbers to predict, or places in the training classes of `facts`."""
+    def encode(self, rows: Sequence[LabeledText]) -> Encoded:
+        """See `Recipe.encode`. The "labels" are numbers to predict, or names of classes."""
         segments = self._segments(rows)
         fields = text_fields((truncate(each, self.seq_len) for each in segments), self.tokenizer)
         room = self.seq_len - 1 - len(segments[0])
         truncated = sum(sum(map(len, each)) > room for each in segments)
-        number = {name: place for place, name in enumerate(facts["classes"][TRAIN])}
-        labels = [row.label if self.is_numeric else number[str(row.label)] for row in rows]
-        kind = np.float32 if self.is_numeric else np.int32
-        return Encoded({**fields, "labels": np.array(labels, kind)}, {"truncated": truncated})
+        counts, labels = {"truncated": truncated}, [row.label for row in rows]
+        if self.is_numeric:
+            return Encoded({**fields, "labels": np.array(labels, np.float32)}, counts)
+        number = Numbering()
+        numbers = np.array([number[str(label)] for label in labels], np.int32)
+        return Encoded({**fields, "labels": numbers}, counts, {"labels": list(number)})
+
+    def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
+        """See `Recipe.named`. The "labels" of classes become places in the training classes of `facts`."""
+        return {} if self.is_numeric else {"labels": ("labels", tuple(facts["classes"][TRAIN]))}
 
     def inputs(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
         """Yields the fields of each row, without its label."""
@@ -147,6 +144,32 @@ class LabeledRows(Recipe[LabeledText]):
     def restored(self, values: Any) -> LabeledText:
         """See `Recipe.restored`."""
         return LabeledText(*values)
+
+
+class LabelSurvey(Survey[LabeledText]):
+    """The number of rows of each class in "train" and "valid", and where each class occurs first."""
+
+    def __init__(self, is_numeric: bool) -> None:
+        """Initializes the survey; of no classes if labels are numbers."""
+        self._is_numeric = is_numeric
+        self._counts = {split: Counter[str]() for split in (TRAIN, VALID)}
+        self._first: dict[str, dict[str, str]] = {split: {} for split in self._counts}
+
+    def add(self, split: str, rows: Sequence[LabeledText]) -> None:
+        """See `Survey.add`."""
+        if self._is_numeric:
+            return
+        names = [str(row.label) for row in rows]
+        self._counts[split].update(names)
+        first = self._first[split]
+        for name, row in zip(names, rows, strict=True):
+            if name not in first:
+                first[name] = row.where
+
+    def facts(self) -> dict[str, Any]:
+        """See `Survey.facts`. The classes are in order: as numbers if all of them are, otherwise by code point."""
+        classes = {split: {name: of[name] for name in ordered(of)} for split, of in self._counts.items()}
+        return {"classes": classes, "first": self._first}
 
 
 def ordered(names: Collection[str]) -> list[str]:
@@ -165,7 +188,7 @@ def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ..
     """Returns the classes of training rows.
 
     Args:
-      facts: the facts of `LabeledRows.survey`.
+      facts: the facts of `LabelSurvey`.
       known: classes in the order that their source gives them, which is then kept; empty if it gives none.
     Raises:
       UserError: for fewer than two classes.
@@ -198,7 +221,7 @@ def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
     """Raises UserError if a row has a label that is not one of `labels`, the classes of the model.
 
     Args:
-      facts: the facts of `LabeledRows.survey`.
+      facts: the facts of `LabelSurvey`.
       labels: the classes.
     """
     for split, first in facts["first"].items():
@@ -255,7 +278,7 @@ def check_text_columns(columns: Sequence[str]) -> None:
         )
 
 
-def _labeled(row: Row, config: LabeledTextConfig, numeric: bool) -> LabeledText:
+def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:
     texts = [text_of(row, column, "data.text_columns") for column in config.text_columns]
     label = (_target if numeric else _class)(row, config.label_column) if config.label_column else None
     return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)

@@ -1,12 +1,12 @@
 """Questions as training rows: windows of their contexts, with the positions of the answers."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.data.fine_tuning.questions import Answer, Question, QuestionsConfig, read_splits
 from bertjax.data.fine_tuning.spans import SpanConfig, windows, with_positions
-from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe
+from bertjax.data.prepared import Encoded, Recipe, Survey
 from bertjax.data.readers.tables import key_of
 from bertjax.data.rows.stored import Row, fields_of
 from bertjax.data.text.tokenizers import WordPiece
@@ -28,7 +28,7 @@ class QuestionRows(Recipe[Question]):
     tokenizer: WordPiece
 
     def key(self) -> Any:
-        """See `Recipe.key`. `null_answers` is part of it because `survey` checks the questions by it."""
+        """See `Recipe.key`. `null_answers` is part of it because `survey` depends on it."""
         spans = self.spans
         of_spans = [spans.seq_len, spans.doc_stride, spans.max_query_length, spans.null_answers]
         return [key_of(self.config), of_spans, self.tokenizer.key]
@@ -37,27 +37,15 @@ class QuestionRows(Recipe[Question]):
         """See `Recipe.read`. Raises UserError as `questions.read_splits`."""
         return read_splits(self.config)
 
-    def survey(self, rows: Iterator[tuple[str, Question]]) -> dict[str, Any]:
-        """See `Recipe.survey`. Raises UserError for a question without an answer, unless `null_answers` is set."""
-        impossible: dict[str, Question] = {}
-        for split, question in rows:
-            if question.is_impossible:
-                impossible.setdefault(split, question)
-        if impossible and not self.spans.null_answers:
-            question = impossible.get(TRAIN) or impossible[VALID]
-            raise UserError(
-                f"{question.where} (id {question.id})",
-                got="a question without an answer",
-                expected="answers, as data.null_answers=False says (SQuAD 1.1)",
-                fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
-            )
-        return {}
+    def survey(self) -> Survey[Question]:
+        """See `Recipe.survey`; of no facts, but it refuses questions without an answer unless `null_answers` is set."""
+        return Survey() if self.spans.null_answers else _AnswerCheck()
 
     def text(self, row: Question) -> str:
         """See `Recipe.text`."""
         return f"{row.question}\t{row.context}"
 
-    def encode(self, rows: Sequence[Question], facts: Mapping[str, Any]) -> Encoded:
+    def encode(self, rows: Sequence[Question]) -> Encoded:
         """See `Recipe.encode`; with "start_positions" and "end_positions".
 
         The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. Counts "windows", and
@@ -76,3 +64,16 @@ class QuestionRows(Recipe[Question]):
         """See `Recipe.restored`."""
         question = Question(*values)
         return question._replace(answers=tuple(Answer(*answer) for answer in question.answers))
+
+
+class _AnswerCheck(Survey[Question]):
+    def add(self, split: str, rows: Sequence[Question]) -> None:
+        """Raises UserError for a question without an answer."""
+        for question in rows:
+            if question.is_impossible:
+                raise UserError(
+                    f"{question.where} (id {question.id})",
+                    got="a question without an answer",
+                    expected="answers, as data.null_answers=False says (SQuAD 1.1)",
+                    fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
+                )

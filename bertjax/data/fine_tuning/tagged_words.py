@@ -7,7 +7,7 @@ overlapping windows, so that every word gets a tag, and gets it where the most c
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,10 +17,10 @@ import numpy as np
 from bertjax.data import splits
 from bertjax.data.fine_tuning import tag_schemes
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
-from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe
+from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers import lines
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, find_files, read_lines
-from bertjax.data.rows.stored import Fields, Ragged, fields_of
+from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import WordPiece
@@ -74,6 +74,42 @@ class Sentence(NamedTuple):
     where: str  # "file:line" of the first word
 
 
+class TagSurvey(Survey[Sentence]):
+    """Facts about tags; see `facts`."""
+
+    def __init__(self, detected_from: Collection[str]) -> None:
+        """Initializes the survey.
+
+        Args:
+          detected_from: the splits that the scheme is detected from.
+        """
+        self._tables: dict[str, dict[str, dict[str, Any]]] = {kind: {TRAIN: {}, VALID: {}} for kind in (PLAIN, BIO)}
+        self._count, self._detector = {TRAIN: 0, VALID: 0}, tag_schemes.Detector()
+        self._detected_from = detected_from
+
+    def add(self, split: str, rows: Sequence[Sentence]) -> None:
+        """See `Survey.add`."""
+        self._count[split] += len(rows)
+        for sentence in rows:
+            if split in self._detected_from:
+                self._detector.add(sentence.tags)
+            for kind, table in self._tables.items():
+                for tag in in_scheme(sentence.tags, kind):
+                    table[split].setdefault(tag, [0, sentence.where])[0] += 1
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the facts about the tags.
+
+        - "plain" and "BIO": for each split, the number of words of each tag and the first sentence with it, in order of
+          occurrence; of the tags as written, and of the same in BIO.
+        - "sentences": the number of sentences of each split.
+        - "scheme": the scheme that is detected.
+        - "detected_from": the tags that count for it, sorted.
+        """
+        scheme, tags = self._detector.scheme, sorted(self._detector.tags)
+        return {**self._tables, "sentences": self._count, "scheme": scheme, "detected_from": tags}
+
+
 class _Format(NamedTuple):
     tabs: bool  # columns are separated by a tab each; else by runs of blanks
     conllu: bool
@@ -111,53 +147,44 @@ class TaggedRows(Recipe[Sentence]):
         """
         return splits.read_splits(self.config, partial(_read, self.config, self.columns), _SPLIT_SEED)
 
-    def survey(self, rows: Iterator[tuple[str, Sentence]]) -> dict[str, Any]:
-        """Returns the facts about the tags.
-
-        - "plain" and "BIO": for each split, the number of words of each tag and the first sentence with it, in order of
-          occurrence; of the tags as written, and of the same in BIO.
-        - "sentences": the number of sentences of each split.
-        - "scheme": the scheme that is detected. Validation sentences of their own source do not count, unless there are
-          no others.
-        - "detected_from": the tags that count for it, sorted.
-        """
-        tables: dict[str, dict[str, dict[str, Any]]] = {kind: {TRAIN: {}, VALID: {}} for kind in (PLAIN, BIO)}
-        count, detector = {TRAIN: 0, VALID: 0}, tag_schemes.Detector()
-        counts_all = not (self.config.source and self.config.valid_source)
-        for split, sentence in rows:
-            count[split] += 1
-            if counts_all or split == TRAIN:
-                detector.add(sentence.tags)
-            for kind, table in tables.items():
-                for tag in in_scheme(sentence.tags, kind):
-                    table[split].setdefault(tag, [0, sentence.where])[0] += 1
-        return {**tables, "sentences": count, "scheme": detector.scheme, "detected_from": sorted(detector.tags)}
+    def survey(self) -> Survey[Sentence]:
+        """See `Recipe.survey`. Validation sentences of their own source do not count for the scheme, unless alone."""
+        return TagSurvey((TRAIN,) if self.config.source and self.config.valid_source else (TRAIN, VALID))
 
     def text(self, row: Sentence) -> str:
         """See `Recipe.text`."""
         return " ".join(row.words)
 
-    def encode(self, rows: Sequence[Sentence], facts: Mapping[str, Any]) -> Encoded:
+    def encode(self, rows: Sequence[Sentence]) -> Encoded:
         """See `Recipe.encode`.
 
-        "labels" are places in `tag_names` at the first piece of each word that the row owns, else 0: of BIO for entity
-        tags, otherwise as written. Entity tags have "as_written" too, for a config that calls them plain. Both are [S]
-        int32. "label_weights" [S] float32 are 1 at these pieces, else 0.
+        "labels" and "as_written" [S] int32 are the tags in BIO and as written, at the first piece of each word that the
+        row owns, else no name. "label_weights" [S] float32 are 1 at these pieces, else 0.
         """
         windows = [sentence_rows(row.words, self.tokenizer, self.seq_len) for row in rows]
         fields = fields_of(row for of_sentence in windows for row in of_sentence)
         ids, starts = cast(Ragged, fields["input_ids"]), cast(Ragged, fields.pop("unit_starts"))
         del fields["unit_lengths"]
         positions = starts.values + np.repeat(np.cumsum(ids.lengths) - ids.lengths, starts.lengths)
-        for name, kind in _stored(facts).items():
-            number = {tag: place for place, tag in enumerate(tag_names(facts, kind))}
+        names = {name: Numbering() for name in ("labels", "as_written")}
+        for (name, number), scheme in zip(names.items(), (BIO, PLAIN), strict=True):
             labels = np.zeros(len(ids.values), np.int32)
-            labels[positions] = [number[tag] for row in rows for tag in in_scheme(row.tags, kind)]
+            labels[positions] = [number[tag] for row in rows for tag in in_scheme(row.tags, scheme)]
             fields[name] = Ragged(labels, ids.lengths)
         weights = np.zeros(len(ids.values), np.float32)
         weights[positions] = 1
         fields["label_weights"] = Ragged(weights, ids.lengths)
-        return Encoded(fields, {"long_sentences": sum(len(of_sentence) > 1 for of_sentence in windows)})
+        counts = {"long_sentences": sum(len(of_sentence) > 1 for of_sentence in windows)}
+        return Encoded(fields, counts, {name: list(number) for name, number in names.items()})
+
+    def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
+        """See `Recipe.named`.
+
+        The names become places in `tag_names`, and "labels" of plain tags are those as written. Entity tags have
+        "as_written" too, for a config that calls them plain.
+        """
+        sources = {BIO: "labels", PLAIN: "as_written"}
+        return {name: (sources[scheme], tag_names(facts, scheme)) for name, scheme in _stored(facts).items()}
 
     def restored(self, values: Any) -> Sentence:
         """See `Recipe.restored`."""
@@ -319,7 +346,7 @@ def tag_names(facts: Mapping[str, Any], target: str) -> list[str]:
     """Returns the tags of the training sentences, sorted; of BIO, both B and I of each type.
 
     Args:
-      facts: the facts of `TaggedRows.survey`.
+      facts: the facts of `TagSurvey`.
       target: `BIO`, or `PLAIN` for the tags as written.
     """
     names = sorted(facts[target][TRAIN])
@@ -350,8 +377,8 @@ def with_labels(fields: Fields, facts: Mapping[str, Any], target: str, labels: S
     """Returns prepared fields with "labels" as places in `labels`, which has all tags that occur.
 
     Args:
-      fields: the fields of `TaggedRows.encode`.
-      facts: the facts of `TaggedRows.survey`.
+      fields: the fields of `TaggedRows`.
+      facts: the facts of `TagSurvey`.
       target: whether tags are learned in `BIO` or as written, `PLAIN`.
       labels: the tags to learn, in order.
     """

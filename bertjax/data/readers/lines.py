@@ -66,16 +66,13 @@ class BadRows:
         assert not isinstance(rows, Generator), "a generator ends where it raises"
         while True:
             try:
-                row = next(rows)
-            except StopIteration:
+                yield from rows
                 return
             except RowError as error:
                 if self._stop:
                     raise
                 self.count += 1
                 self._errors.append(error)
-            else:
-                yield row
 
     def marked(self, rows: Iterator[T]) -> Iterator[T | RowError]:
         """Yields rows that come from `sift`, and the error of each skipped row in its place.
@@ -119,11 +116,12 @@ def read_lines(path: Path, limit: int) -> Iterator[Line]:
     with _open(path) as stream:
         offset = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
         stream.seek(offset)
+        prefix = f"{path}:"
         for number in itertools.count(1):
             content = stream.readline(limit + 1)
             if not content:
                 return
-            yield Line(f"{path}:{number}", offset, content.removesuffix(b"\n"), limit)
+            yield Line(f"{prefix}{number}", offset, content.removesuffix(b"\n"), limit)
             offset += len(content)
             while len(content) > limit and not content.endswith(b"\n"):
                 content = stream.readline(limit + 1)

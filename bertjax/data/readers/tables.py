@@ -69,9 +69,7 @@ class Row(NamedTuple):
     where: str  # such as "file:line", for messages
 
 
-class _Fields(NamedTuple):
-    where: str
-    fields: list[str]
+_Fields = tuple[str, list[str]]  # "file:line", and the fields; a plain tuple because there is one per row
 
 
 def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
@@ -155,9 +153,10 @@ def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iter
 
 def value_of(row: Row, column: str, key: str) -> object:
     """Returns the value of the column that config key `key` names. Raises RowError if the row lacks it."""
-    if column not in row.values:
-        raise _without(row, column, key)
-    return row.values[column]
+    try:
+        return row.values[column]
+    except KeyError:
+        raise _without(row, column, key) from None
 
 
 def text_of(row: Row, column: str, key: str) -> str:
@@ -273,10 +272,9 @@ def _object(line: Line) -> Row:
 
 
 def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
-    found = _CsvFields(path) if separator == "," else _split_lines(path, separator)
-    good = bad_rows.sift(found)
+    found: Iterator[_Fields] = _CsvFields(path) if separator == "," else _split_lines(path, separator)
     try:
-        first = next(found if header else good, None)
+        first = next(found if header else bad_rows.sift(found), None)
     except RowError as error:
         if not header:
             raise
@@ -289,53 +287,56 @@ def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterat
     if header:
         columns = _names(first)
     else:
-        columns = ["0", "1"] if takes_rest else [str(number) for number in range(len(first.fields))]
-        good = itertools.chain([first], good)
+        columns = ["0", "1"] if takes_rest else [str(number) for number in range(len(first[1]))]
+        found = itertools.chain([first], found)
     if takes_rest:
-        good = (_merged(row, len(columns), separator) for row in good)
-    yield from bad_rows.sift(map(partial(_named, columns=columns), good))
+        found = map(partial(_merged, len(columns), separator), found)
+    yield from bad_rows.sift(map(partial(_named, columns), found))
 
 
 def _split_lines(path: Path, separator: str) -> Iterator[_Fields]:
-    return map(partial(_split, separator=separator), _lines_with_fields(path))
+    return map(partial(_split, separator), _lines_with_fields(path))
 
 
 def _lines_with_fields(path: Path) -> Iterator[Line]:
     return (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content.strip(b"\r"))
 
 
-def _split(line: Line, separator: str) -> _Fields:
-    return _Fields(line.where, lines.decode(line).split(separator))
+def _split(separator: str, line: Line) -> _Fields:
+    return line.where, lines.decode(line).split(separator)
 
 
-def _merged(row: _Fields, number: int, separator: str) -> _Fields:
+def _merged(number: int, separator: str, row: _Fields) -> _Fields:
     """Returns the row with all fields from the last column on as one."""
-    head, rest = row.fields[: number - 1], row.fields[number - 1 :]
-    return _Fields(row.where, [*head, separator.join(rest)]) if rest else row
+    where, fields = row
+    head, rest = fields[: number - 1], fields[number - 1 :]
+    return (where, [*head, separator.join(rest)]) if rest else row
 
 
 def _names(header: _Fields) -> list[str]:
-    twice = [name for number, name in enumerate(header.fields) if name in header.fields[:number]]
+    where, names = header
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
         raise UserError(
-            header.where,
+            where,
             got=f"a header with {twice[0]!r} twice",
             expected="a name for each column",
             fix="correct the header, or set --config.data.header=False if the first line is a row",
         )
-    return header.fields
+    return names
 
 
-def _named(row: _Fields, columns: Sequence[str]) -> Row:
-    number = len(row.fields)
+def _named(columns: Sequence[str], row: _Fields) -> Row:
+    where, fields = row
+    number = len(fields)
     if number != len(columns):
         raise RowError(
-            row.where,
+            where,
             got="one field" if number == 1 else f"{number} fields",
             expected=f"{len(columns)}, the columns {', '.join(columns)}",
             fix="correct the row, or config.data.header or config.data.separator",
         )
-    return Row(dict(zip(columns, row.fields, strict=True)), row.where)
+    return Row(dict(zip(columns, fields, strict=True)), where)
 
 
 class _CsvFields:
@@ -361,7 +362,7 @@ class _CsvFields:
             except csv.Error as error:
                 got = f"a row that is not valid CSV ({error})"
                 raise RowError(self._where, got, "fields quoted as in RFC 4180, or not at all") from None
-        return _Fields(self._where, fields)
+        return self._where, fields
 
     def _text(self, line: Line) -> str:
         self._where = self._where or line.where  # a quoted field may go on over further lines

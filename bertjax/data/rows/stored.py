@@ -2,16 +2,18 @@
 
 import errno
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 Row = Mapping[str, np.ndarray]  # one-dimensional arrays and scalars
 _DTYPES, _LENGTHS = "dtypes.json", ".lengths"
+_NO_NAMES: Mapping[str, Any] = {}
+_AT_ONCE = 1 << 20
 
 
 class Ragged(NamedTuple):
@@ -27,6 +29,19 @@ class Ragged(NamedTuple):
 
 
 Fields = Mapping[str, Ragged | np.ndarray]  # by name, for all rows; an array has one scalar per row
+
+
+class Numbering(dict[str, int]):
+    """Numbers names from 1 in the order in which they are first looked up. 0 stands for no name.
+
+    >>> numbering = Numbering()
+    >>> [numbering[name] for name in ("b", "a", "b")], list(numbering)
+    ([1, 2, 1], ['b', 'a'])
+    """
+
+    def __missing__(self, name: str) -> int:
+        self[name] = number = len(self) + 1
+        return number
 
 
 def fields_of(rows: Iterable[Row]) -> dict[str, Ragged | np.ndarray]:
@@ -64,7 +79,10 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Ragged | np.ndarray]:
 
 
 class Writer:
-    """Writes the fields of rows to a folder, for `load`."""
+    """Writes the fields of rows to a folder, for `load`.
+
+    Names, such as those of classes, are written as numbers whose order is chosen at the end.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Initializes the writer.
@@ -75,22 +93,59 @@ class Writer:
         folder.mkdir()
         self._folder, self._dtypes = folder, dict[str, str]()
         self._files, self._sizes = dict[str, BinaryIO](), Counter[str]()
+        self._numberings = defaultdict[str, Numbering](Numbering)
 
-    def add(self, fields: Fields) -> None:
-        """Appends rows. All calls pass the same fields with the same dtypes."""
-        for name, array in flat(fields).items():
+    def add(self, fields: Fields, names: Mapping[str, Sequence[str]] = _NO_NAMES) -> None:
+        """Appends rows. All calls pass the same fields with the same dtypes.
+
+        Args:
+          fields: the fields.
+          names: for each int32 field of names, the names. Number n stands for name n - 1, and 0 for no name.
+        """
+        numbered = {name: self._numbered(name, fields[name], of_field) for name, of_field in names.items()}
+        for name, array in flat({**fields, **numbered}).items():
             assert self._dtypes.setdefault(name, array.dtype.str) == array.dtype.str, f"another dtype of {name!r}"
             if name not in self._files:
                 self._files[name] = (self._folder / name).open("xb")
             self._sizes[name] += self._files[name].write(array.tobytes())
 
-    def finish(self) -> None:
-        """Completes the folder. Raises OSError if another process has deleted or replaced its files."""
+    def _numbered(self, name: str, field: Ragged | np.ndarray, names: Sequence[str]) -> Ragged | np.ndarray:
+        """A field with the numbers that its names have in the files."""
+        numbers = np.array([0, *map(self._numberings[name].__getitem__, names)], np.int32)
+        return field._replace(values=numbers[field.values]) if isinstance(field, Ragged) else numbers[field]
+
+    def finish(self, named: Mapping[str, tuple[str, Sequence[str]]] = _NO_NAMES) -> None:
+        """Completes the folder.
+
+        Args:
+          named: the fields of names to keep, each with the field that has its names, and all names in order. A name
+            becomes its place in this order, and no name becomes 0.
+        Raises:
+          OSError: if another process has deleted or replaced the files.
+        """
         for name, file in self._files.items():
             file.close()
             if (self._folder / name).stat().st_size != self._sizes[name]:
                 raise OSError(errno.EIO, "written by another process too", str(self._folder / name))
+        made = {name: self._renumbered(name, source, order) for name, (source, order) in named.items()}
+        for name, path in made.items():
+            path.replace(self._folder / name)
+        for name in self._numberings.keys() - named.keys():
+            for part in self._dtypes.keys() & {name, name + _LENGTHS}:
+                (self._folder / part).unlink()
+                del self._dtypes[part]
         (self._folder / _DTYPES).write_text(json.dumps(self._dtypes) + "\n")
+
+    def _renumbered(self, name: str, source: str, order: Sequence[str]) -> Path:
+        """Writes the values of a field as places in `order` to another file, and returns its path."""
+        place = {each: number for number, each in enumerate(order)}
+        places = np.array([0, *(place[each] for each in self._numberings[source])], np.int32)
+        numbers = _mapped(self._folder / source, self._dtypes[source])
+        path = self._folder / f".{name}.partial"
+        with path.open("xb") as file:
+            for start in range(0, len(numbers), _AT_ONCE):
+                file.write(places[numbers[start : start + _AT_ONCE]].tobytes())
+        return path
 
 
 def load(folder: Path) -> dict[str, Ragged | np.ndarray]:

@@ -10,13 +10,13 @@ from importlib import metadata
 from typing import Any
 
 from bertjax import words
-from bertjax.data.prepared import TRAIN, Encoded, Recipe
+from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
 from bertjax.data.rows.stored import Fields, Row, fields_of
 from bertjax.data.summarization import article_rows, article_text, summary_rows
 from bertjax.data.summarization.article_rows import ArticleRow, ArticleRowsConfig
 from bertjax.data.summarization.article_text import LabelsConfig
 from bertjax.data.summarization.articles import Article, ArticlesConfig
-from bertjax.data.summarization.limits import LimitedArticle, limit
+from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
 from bertjax.data.summarization.oracle import oracle
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
@@ -59,21 +59,9 @@ class ArticleRecipe(Recipe[Article]):
             for article in article_text.of_split(self.articles, split).articles():
                 yield split, article
 
-    def survey(self, rows: Iterator[tuple[str, Article]]) -> dict[str, Any]:
-        """Returns the share of ASCII letters among those of training summaries, of articles that the oracle labels.
-
-        Warns of articles that lack `gold_field`.
-        """
-        without, seen = Counter[str](), list[Article]()
-        for split, article in rows:
-            if article.gold is None:
-                without[split] += 1
-                if split == TRAIN and len(seen) < _LOOKED_AT and limit(article, (), self.labels.limits, drops=True):
-                    seen.append(article)
-        if field := self.articles.gold_field:
-            for split, count in without.items():
-                _log.warning("%s: %d articles without field %r, where the oracle chooses", split, count, field)
-        return {"ascii_share": ascii_share(seen)}
+    def survey(self) -> Survey[Article]:
+        """See `Recipe.survey`."""
+        return ArticleSurvey(self.articles.gold_field, self.labels.limits)
 
     def text(self, row: Article) -> str:
         """See `Recipe.text`."""
@@ -95,7 +83,7 @@ class ArticleRecipe(Recipe[Article]):
         assert found is not None
         return found
 
-    def encode(self, rows: Sequence[Article], facts: Mapping[str, Any]) -> Encoded:
+    def encode(self, rows: Sequence[Article]) -> Encoded:
         """See `Recipe.encode`."""
         limited = (limit(row, self.targets(row), self.labels.limits, drops=True) for row in rows)
         found = [article for article in limited if article is not None]
@@ -200,6 +188,34 @@ class AbstractiveRows(ArticleRecipe):
         """See `ArticleRecipe.with_targets`; `labels` is int32 of the summary's length."""
         ids = summary_rows.target(article.summary or (), self.tokenizer, self.rows.words, self.target_len)
         return {**row.inputs, "labels": ids}
+
+
+class ArticleSurvey(Survey[Article]):
+    """The share of ASCII letters among those of training summaries, of articles that the oracle labels."""
+
+    def __init__(self, gold_field: str, limits: ArticleLimits) -> None:
+        """Initializes the survey.
+
+        Args:
+          gold_field: the field with the sentences to choose; "" for none.
+          limits: the limits of training articles.
+        """
+        self._gold_field, self._limits = gold_field, limits
+        self._without, self._seen = Counter[str](), list[Article]()
+
+    def add(self, split: str, rows: Sequence[Article]) -> None:
+        """See `Survey.add`."""
+        without = [article for article in rows if article.gold is None]
+        self._without[split] += len(without)
+        for article in without if split == TRAIN else ():
+            if len(self._seen) < _LOOKED_AT and limit(article, (), self._limits, drops=True):
+                self._seen.append(article)
+
+    def facts(self) -> dict[str, Any]:
+        """See `Survey.facts`. Warns of articles that lack the field."""
+        for split, count in (+self._without).items() if self._gold_field else ():
+            _log.warning("%s: %d articles without field %r, where the oracle chooses", split, count, self._gold_field)
+        return {"ascii_share": ascii_share(self._seen)}
 
 
 def ascii_share(articles: Iterable[Article]) -> float:

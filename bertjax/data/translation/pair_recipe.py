@@ -41,7 +41,7 @@ class PairRecipe(Recipe[Pair]):
         """See `Recipe.text`."""
         return f"{row.source}\t{row.target}"
 
-    def encode(self, rows: Sequence[Pair], facts: Mapping[str, Any]) -> Encoded:
+    def encode(self, rows: Sequence[Pair]) -> Encoded:
         """See `Recipe.encode`. Pairs that are too long are counted as `LEFT_OUT`."""
         fitting = list(filter(self.encoder.fits, self.encoder.encoded(rows)))
         return Encoded(fields_of(fitting) or _NO_ROWS, {LEFT_OUT: len(rows) - len(fitting)})

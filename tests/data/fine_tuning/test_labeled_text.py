@@ -67,8 +67,9 @@ def recipe(numeric: bool = False, seq_len: int = 8, **changes: object) -> Labele
 
 
 def facts_of(*labels: str, split: str = "train") -> dict[str, Any]:
-    rows = [(split, LabeledText("text", None, label, f"a.tsv:{number}")) for number, label in enumerate(labels, 1)]
-    return recipe().survey(iter(rows))
+    survey = recipe().survey()
+    survey.add(split, [LabeledText("text", None, label, f"a.tsv:{number}") for number, label in enumerate(labels, 1)])
+    return survey.facts()
 
 
 def test_single_texts():
@@ -245,19 +246,18 @@ def test_held_out_labels_are_known():
         check_labels(facts_of("a", "d"), ("a", "b", "c"))
 
 
-def test_texts_are_encoded_with_the_place_of_their_class():
+def test_texts_are_encoded_with_the_number_of_their_class():
     write("a.tsv", "one\ttwo\tlabel\na b\tc\t10\nb\ta b c a b c\t9\n")
     write("b.tsv", "one\ttwo\tlabel\nc\tb\t9\n")
     rows = recipe(text_columns=("one", "two"), valid_source="b.tsv")
-    facts = rows.survey(rows.read())
-    assert facts["classes"] == {"train": {"9": 1, "10": 1}, "valid": {"9": 1}}
-    fields, counts = rows.encode([row for split, row in rows.read() if split == "train"], facts)
+    fields, counts, names = rows.encode([row for split, row in rows.read() if split == "train"])
     cls, sep, a, b, c = (rows.tokenizer.vocab.index(token) for token in ("[CLS]", "[SEP]", "a", "b", "c"))
     expected = [cls, a, b, sep, c, sep], [cls, b, sep, a, b, c, a, sep]
     assert fields["input_ids"].values.tolist() == [*expected[0], *expected[1]]
     assert fields["input_ids"].lengths.tolist() == [6, 8]
     assert fields["token_type_ids"].values.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
-    assert fields["labels"].tolist() == [1, 0] and counts == {"truncated": 1}
+    assert fields["labels"].tolist() == [1, 2] and names == {"labels": ["10", "9"]} and counts == {"truncated": 1}
+    assert rows.named(facts_of("10", "9")) == {"labels": ("labels", ("9", "10"))}
     assert fields["labels"].dtype == fields["input_ids"].values.dtype == np.int32
 
 
@@ -373,8 +373,10 @@ def test_real_data(data, train, valid, keys, rows, classes):
     if classes is None:
         assert all(0 <= row.label <= 5 for split in found for row in split)
     else:
-        split_rows = [(name, row) for name, split in zip(("train", "valid"), found, strict=True) for row in split]
-        facts = recipe().survey(iter(split_rows))
+        survey = recipe().survey()
+        for name, of_split in zip(("train", "valid"), found, strict=True):
+            survey.add(name, of_split)
+        facts = survey.facts()
         names = label_names(facts, ())
         assert len(names) == classes
         check_labels(facts, names)
