@@ -104,7 +104,7 @@ def test_experiments_are_a_part_of_it(site, tmp_path):
     assert Path(printed.strip()) == site / "bertjax" / "experiments" / "classification.py"
 
 
-def test_the_console_command_trains_and_predicts(bertjax, tmp_path):
+def test_the_console_command_trains_and_predicts_as_the_library(site, bertjax, tmp_path):
     run = tmp_path / "run"
     bertjax(*tiny.arguments(tiny.write_text(tmp_path / "text.txt"), run, num_steps=2))
     environment = json.loads((run / "environment.json").read_text())
@@ -112,6 +112,9 @@ def test_the_console_command_trains_and_predicts(bertjax, tmp_path):
     assert (run / "report.html").exists()
     predicted = json.loads(bertjax("--mode=predict", f"--workdir={run}", stdin="the [MASK] sees a cat .\n"))
     assert len(predicted["masks"][0]["tokens"]) == 5
+    code = "import bertjax, json; print(json.dumps(bertjax.load('run').predict(['the [MASK] sees a cat .'])))"
+    (by_library,) = json.loads(execute(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)))
+    assert [mask["tokens"] for mask in by_library["masks"]] == [mask["tokens"] for mask in predicted["masks"]]
 
 
 def test_the_console_command_runs_sweeps_by_itself(bertjax, tmp_path):
