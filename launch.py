@@ -1,13 +1,15 @@
-"""The one entry point: absl flags to a mode. Nothing else knows flags.
+"""The command line of bertjax: trains, evaluates, predicts, exports and plans.
 
-python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [--config.KEY=VALUE ...]
-python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --seeds=0,1,2 [--config.KEY=VALUE ...]
-python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking [--set=STAGE.KEY=VALUE ...] [--dry_run]
-python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16 --output=plan.json
-python launch.py --mode=evaluate --workdir=runs/demo [--config.data.test_source=FILE] [--config.KEY=VALUE ...]
-python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
-python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
-python launch.py --mode=export --workdir=runs/demo --output=FOLDER
+  python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [--config.KEY=VALUE ...]
+  python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --seeds=0,1,2
+  python launch.py --mode=evaluate --workdir=runs/demo [--config.data.test_source=FILE]
+  python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
+  python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
+  python launch.py --mode=export --workdir=runs/demo --output=FOLDER
+  python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16
+  python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking [--set=STAGE.KEY=VALUE ...] [--dry_run]
+
+docs/reference/keys.md lists the config keys, docs/reference/inputs.md the formats of inputs.
 """
 
 import contextlib
@@ -31,57 +33,80 @@ from bertjax.progress import show_lines
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
 gc.set_threshold(50_000, 20, 20)
 
-# Imported in functions: worker processes import this file without using JAX, and no mode imports what only others use.
+# Imports are in functions: worker processes import this file without JAX, and a mode imports only what it needs.
 MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "plan")
-_OF_CONFIG = "config", None, "The experiment's config file, with a variant behind a colon; its docstring has them."
-# New attributes are told of by `build_all`, which knows the names that are right.
+FORMATS = ("", "text", "jsonl", "html")
+_OF_CONFIG = "config", None, "Config file, with a variant after a colon."
+# `build_all` reports unknown keys, because it knows the valid ones.
 _UNLOCKED = {"lock_config": False, "accept_new_attributes": True}
 _CONFIG = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED)
-_MODE = flags.DEFINE_string("mode", "train", "What to do: " + ", ".join(MODES) + ".")
-_WORKDIR = flags.DEFINE_string("workdir", "", "The run's folder, shared by all processes.")
-flags.DEFINE_string("input", "-", "What to predict on; - is standard input.")
-_OUTPUT = flags.DEFINE_string("output", "-", "A file (- is standard output), or a folder/ for exports and features.")
-_FORMAT = flags.DEFINE_string("format", "", "Of predictions; or by --output's ending.")
-flags.DEFINE_string("checkpoint", "final", "latest, best, a step, last:5, best:3, each:best:3; final: the config's.")
-_PLOT = flags.DEFINE_string("plot", "", "A picture (.svg, .png): what each word looked at, or a plan; needs [report].")
-_PLOT_LAYERS = flags.DEFINE_multi_integer("plot_layers", None, "A layer to draw, from 0, or from -1 backwards; or all.")
-_PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "A head to draw, from 0; or all.")
-_SEEDS = flags.DEFINE_string("seeds", None, "Train once for each of these seeds, 0,1,2 for example, and sum up.")
-_SWEEP = flags.DEFINE_string("sweep", None, "The file of an ablation in configs/sweeps, with a variant behind a colon.")
-_SET = flags.DEFINE_multi_string("set", [], "[ROW/]STAGE.KEY=VALUE of a sweep; row and stage may be patterns: *.")
-_BACKEND = flags.DEFINE_string("backend", "here", "What runs a sweep: here, workers, slurm or submitit_local.")
-flags.DEFINE_integer("workers", 1, "How many runs of a sweep at a time; --backend=here has one.")
-flags.DEFINE_multi_string("slurm", [], "NAME=VALUE for submitit, such as slurm_partition=gpu.")
-flags.DEFINE_bool("dry_run", False, "Check a sweep and list its runs, no more.")
-flags.DEFINE_bool("print_commands", False, "Check a sweep and print its commands, no more.")
-flags.DEFINE_string("topology", "", "With --mode=plan: the slice of TPUs, v5e:16x16 for example.")
-flags.DEFINE_bool("plan_search", False, "Plan with the mesh, micro-batches and remat that fit best.")
-_REPORT = flags.DEFINE_bool("report", True, "Write report.html at the end of a training or sweep; needs [report].")
-flags.DEFINE_string("profile", "", "The first and the last update to trace, into RUN/profile: 100:110.")
-_DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Whether to join other processes: auto, on or off.")
-_COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, where no cluster tells it.")
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "How many processes, with --coordinator_address.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Which of them this is, with --coordinator_address.")
-_RUN_CONFIG = flags.DEFINE_multi_string("run_config", [], "What --config.KEY=VALUE stands for without --config.")
+_RUN_CONFIG = flags.DEFINE_multi_string(
+    "run_config", [], "Internal: replaces --config.KEY=VALUE if no --config is set."
+)
+_MODE = flags.DEFINE_string("mode", "train", f"What to do: {', '.join(MODES)}. Default: train.")
+_WORKDIR = flags.DEFINE_string("workdir", "", "Folder of the run or the sweep.")
+_REPORT = flags.DEFINE_bool("report", True, "Write report.html after training or a sweep. Default: true.")
+flags.DEFINE_string("profile", "", "First and last update to trace into RUN/profile, such as 100:110.")
+_SEEDS = flags.DEFINE_string("seeds", None, "Train one run per seed, such as 0,1,2, and summarize their metrics.")
+flags.DEFINE_string("input", "-", "File or folder to predict on. Default: standard input.")
+_OUTPUT = flags.DEFINE_string(
+    "output", "-", "Output file, or FOLDER/ for exports and features. Default: standard output."
+)
+_FORMAT = flags.DEFINE_string(
+    "format", "", "Prediction format: text, jsonl or html. Default: by the suffix of --output."
+)
+_CHECKPOINTS = (
+    "Checkpoint: latest, best, a step, or a mean such as last:5 or best:3. each:best:3 evaluates each of them."
+)
+flags.DEFINE_string("checkpoint", "final", f"{_CHECKPOINTS} Default: final, which is the config key checkpoint.final.")
+_PLOT = flags.DEFINE_string("plot", "", "Draw the attention of predictions, or a plan, to a file: .svg or .png.")
+_PLOT_LAYERS = flags.DEFINE_multi_integer(
+    "plot_layers", None, "Layer to draw, from 0; negative from the last. Repeatable."
+)
+_PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "Head to draw, from 0. Repeatable.")
+_SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, with a variant after a colon.")
+_SET = flags.DEFINE_multi_string("set", [], "[ROW/]STAGE.KEY=VALUE: a config value. ROW and STAGE can be patterns (*).")
+_BACKEND = flags.DEFINE_string(
+    "backend", "here", "Where runs start: here, workers, slurm or submitit_local. Default: here."
+)
+flags.DEFINE_integer("workers", 1, "Number of simultaneous runs, except with --backend=here. Default: 1.")
+flags.DEFINE_multi_string("slurm", [], "NAME=VALUE: an option of submitit, such as slurm_partition=gpu. Repeatable.")
+flags.DEFINE_bool("dry_run", False, "Check the sweep and list its runs.")
+flags.DEFINE_bool("print_commands", False, "Check the sweep and print the command of each run.")
+flags.DEFINE_string("topology", "", "TPU slice to plan for, such as v5e:16x16.")
+flags.DEFINE_bool("plan_search", False, "Search the mesh, micro-batches and rematerialization that fit best.")
+_DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Join other processes: auto, on or off. Default: auto.")
+_COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, outside of known clusters.")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "Number of processes, with --coordinator_address.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Number of this process, with --coordinator_address.")
+_KEY = "config.KEY=VALUE"
+GROUPS = {
+    "Run": ("config", _KEY, "workdir", "mode", "seeds", "report", "profile"),
+    "Predict, evaluate and export": ("input", "output", "format", "checkpoint", "plot", "plot_layers", "plot_heads"),
+    "Sweeps": ("sweep", "set", "backend", "workers", "slurm", "dry_run", "print_commands"),
+    "Plan": ("topology", "plan_search"),
+    "Several processes": ("distributed", "coordinator_address", "num_processes", "process_id"),
+    "Help": ("help", "helpfull"),
+}
 _OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology", "plan_search", "profile")
 _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
 
 
 def main(argv: list[str]) -> None:
-    """Runs the mode. What the user can mend is told in one line, and the exit status is 1; see `modes.Outcome`."""
+    """Runs the mode. User errors print one line and exit with status 1; see `modes.Outcome` for the others."""
     show_lines(("bertjax",))
     try:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
-        choice(_FORMAT.value, ("", "text", "jsonl", "html"), "--format")
+        choice(_FORMAT.value, FORMATS, "--format")
         sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
     except KeyboardInterrupt:
-        sys.exit(130)  # as shells have it
+        sys.exit(130)  # the convention of shells
     except Exception as error:
-        told = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
-        if told is None:
+        user_error = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
+        if user_error is None:
             raise
-        sys.exit(f"error: {told}")
+        sys.exit(f"error: {user_error}")
 
 
 def _run(mode: str) -> int:
@@ -90,7 +115,7 @@ def _run(mode: str) -> int:
 
     platforms.leave_out_tpu()
     compilation.keep_programs()
-    if _SWEEP.value is None or _BACKEND.value == "here":  # or the processes that the sweep starts will join
+    if _SWEEP.value is None or _BACKEND.value == "here":  # otherwise the sweep's processes join
         distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
@@ -135,14 +160,31 @@ def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     return summaries.page(records)
 
 
-def _configs() -> list[str]:
-    """Returns the names of the config files."""
-    paths = sorted(Path(__file__).with_name("configs").glob("*.py"))
-    return [path.stem for path in paths if "\ndef get_config(" in path.read_text()]
+def _help() -> str:
+    """Returns the text of --help."""
+    from bertjax import usage
+    from bertjax.configs.sizes import SIZES
+
+    # absl appends to the help of a repeatable flag that it is one.
+    helps = {name: str(flags.FLAGS[name].help).partition(";\n")[0] for name in flags.FLAGS}
+    helps[_KEY] = "Config value. With --workdir of a trained run and no --config: a key that may differ after training."
+    helps |= {"help": "Print this help.", "helpfull": "Print all flags, those of libraries included."}
+    groups = {title: {name: helps[name] for name in names} for title, names in GROUPS.items()}
+    experiments = []
+    for name in _files("configs", "get_config"):
+        module = importlib.import_module(f"bertjax.configs.{name}")
+        experiments.append(usage.Experiment(name, str(module.__doc__).partition("\n")[0], module.VARIANTS))
+    return usage.text(str(__doc__), experiments, tuple(SIZES), _files("configs/sweeps", "get_sweep"), groups)
+
+
+def _files(folder: str, function: str) -> list[str]:
+    """Returns the names of the files in a folder beside this file that define a function."""
+    paths = sorted(Path(__file__).parent.glob(f"{folder}/*.py"))
+    return [path.stem for path in paths if f"\ndef {function}(" in path.read_text()]
 
 
 def _load(arguments: Sequence[str]) -> dict[str, Any]:
-    """The config that arguments of the command line make."""
+    """Returns the config of command-line arguments."""
     own, argv = flags.FlagValues(), _with_packaged_config(["", *arguments])
     config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=own, sys_argv=argv)
     with _flag_errors(argv):
@@ -151,7 +193,10 @@ def _load(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
-    """Parses flags and returns the other arguments. A wrong flag ends the process with one line."""
+    """Parses flags and returns the other arguments. Prints the help, or a user error in one line, and exits."""
+    if {"--help", "-help", "-h"} & set(argv):
+        print(_help())
+        sys.exit(0)
     if not any(re.match(r"--?config(=|$)", argument) for argument in argv):
         argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]
     try:
@@ -193,7 +238,7 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     if isinstance(error, OSError):
         got = str(error).rpartition("] ")[2]
         name = Path(got.partition(": ")[2].strip("'")).stem
-        fix = did_you_mean(name, _configs(), "correct the path", form="configs/{}.py")
+        fix = did_you_mean(name, _files("configs", "get_config"), "correct the path", form="configs/{}.py")
         return UserError("--config", got=got, expected="a config file, such as configs/classification.py", fix=fix)
     if isinstance(error, KeyError | TypeError) and (unknown := _unknown_subtree(argv)):
         return unknown

@@ -24,10 +24,12 @@ from ml_collections.config_dict import placeholder
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
+VARIANTS = (tuple(SIZES), ("lamb",), ("phase2",))
+
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base`, `large,lamb` or `lamb,phase2`."""
-    size, lamb, phase2 = parts.chosen(variant, (tuple(SIZES), ("lamb",), ("phase2",)))
+    size, lamb, phase2 = parts.chosen(variant, VARIANTS)
     config = parts.training("bert_pretraining")
     config.learned_positions = 0
     config.num_steps = 900_000

@@ -34,11 +34,12 @@ from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
 _BASELINE = "baseline"
+VARIANTS = ((*SIZES, _BASELINE), ("cnndm", "xsum"))
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `tiny`, `xsum` or `baseline,cnndm`."""
-    size, dataset = parts.chosen(variant, ((*SIZES, _BASELINE), ("cnndm", "xsum")))
+    size, dataset = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("bertsum_abs", "medium" if size == _BASELINE else size)
     del config.model.classifier_dropout, config.model.lstm_size, config.num_epochs, config.warmup_fraction
     config.model.decoder_layers = 6

@@ -48,11 +48,12 @@ from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
 _SCORERS = ("classifier", "transformer", "rnn")
+VARIANTS = (tuple(SIZES), _SCORERS, ("presumm",))
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `tiny`, `transformer` or `base,transformer,presumm`."""
-    size, scorer, presumm = parts.chosen(variant, (tuple(SIZES), _SCORERS, ("presumm",)))
+    size, scorer, presumm = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("bertsum_ext", size)
     del config.model.classifier_dropout, config.model.lstm_size
     config.model.scorer = scorer or ("classifier" if size else "")

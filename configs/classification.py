@@ -37,11 +37,12 @@ _METRICS = {
     "qqp": ("accuracy", "f1"),
     "stsb": ("pearson", "spearman"),
 }
+VARIANTS = (tuple(SIZES), TASKS, ("tsv",))
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `mrpc`, `mrpc,tsv` or `base,mnli`."""
-    size, task, tsv = parts.chosen(variant, (tuple(SIZES), TASKS, ("tsv",)))
+    size, task, tsv = parts.chosen(variant, VARIANTS)
     if tsv and not task:
         expected = f"a task with tsv: one of {', '.join(TASKS)}"
         raise UserError("variant", got=repr(variant), expected=expected, fix=f"append a task, such as :{variant},mrpc")

@@ -25,11 +25,12 @@ from ml_collections.config_dict import placeholder
 from bertjax.configs import parts
 
 POOLINGS = ("piece", "word", "sentence")
+VARIANTS = (POOLINGS,)
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant: piece, word or sentence."""
-    (pooling,) = parts.chosen(variant, (POOLINGS,))
+    (pooling,) = parts.chosen(variant, VARIANTS)
     config = ConfigDict()
     config.experiment = "features"
     config.init_from = ""

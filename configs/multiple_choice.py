@@ -22,10 +22,12 @@ from ml_collections import ConfigDict
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
+VARIANTS = (tuple(SIZES), ("swag", "arc"))
+
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `arc` or `base,swag`."""
-    size, task = parts.chosen(variant, (tuple(SIZES), ("swag", "arc")))
+    size, task = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("multiple_choice", size)
     config.batch_size = 16
     config.optimizer.learning_rate = 2e-5

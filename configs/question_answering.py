@@ -32,10 +32,12 @@ from ml_collections import ConfigDict
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
+VARIANTS = (tuple(SIZES), ("squad", "squad2"))
+
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `squad2` or `base,squad`."""
-    size, task = parts.chosen(variant, (tuple(SIZES), ("squad", "squad2")))
+    size, task = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("question_answering", size)
     del config.model.classifier_dropout  # BERT has no dropout here
     config.data = _data(size)

@@ -34,10 +34,12 @@ from ml_collections.config_dict import placeholder
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
+VARIANTS = (tuple(SIZES), ("conllu",), ("features",))
+
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base`, `conllu` or `base,conllu`."""
-    size, conllu, features = parts.chosen(variant, (tuple(SIZES), ("conllu",), ("features",)))
+    size, conllu, features = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("tagging", size)
     config.model.feature_layers = (-4, -3, -2, -1) if features else ()
     config.model.mixing = "concatenation"

@@ -55,11 +55,12 @@ _PUBLISHED = (
     "logits_bias",
     "key_size",
 )
+VARIANTS = ((*_TRANSFORMERS, "rnn"), ("dates",))
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base`, `dates` or `rnn,dates`."""
-    model, dates = parts.chosen(variant, ((*_TRANSFORMERS, "rnn"), ("dates",)))
+    model, dates = parts.chosen(variant, VARIANTS)
     config = parts.training("translation")
     config.num_steps = 100_000
     config.batch_size = 96

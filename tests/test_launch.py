@@ -1,6 +1,7 @@
 """`launch.py` end to end on a tiny text: as a process where that is the point, else in this one on one device."""
 
 import base64
+import importlib
 import json
 import os
 import re
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import flags
 
 from bertjax import launch as launcher
 from bertjax import modes
+from bertjax.configs import sizes
 from bertjax.runs.checkpoints import num_parameters, restore_params
 from bertjax.training import loop
 from tests import processes, tiny
@@ -182,11 +185,31 @@ def test_prepare_makes_the_text_and_nothing_else(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_help_names_the_flags():
-    done = launch("--help", status=1)  # absl's own
-    for flag in ("--config", "--mode", "--workdir", "--input", "--output", "--checkpoint"):
-        assert flag in done.stdout
-    assert "python launch.py --mode=evaluate --workdir=runs/demo" in done.stdout
+def test_help_lists_flags_experiments_and_variants():
+    script = "import sys; from bertjax import launch; sys.argv[1:] = ['--help']\ntry: launch.run()\nfinally: "
+    script += "assert not {'jax', 'flax'} & set(sys.modules)"
+    command, env = [sys.executable, "-c", script], processes.environment()
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert "  python launch.py --mode=export --workdir=runs/demo --output=FOLDER" in lines
+    for group in launcher.GROUPS:
+        assert group in lines
+    for path in (ROOT / "experiments").glob("[a-z]*.py"):
+        (number,) = (i for i, line in enumerate(lines) if re.match(rf"  {path.stem} ", line))
+        module = importlib.import_module(f"bertjax.configs.{path.stem}")
+        for name in (name for group in module.VARIANTS for name in group if name not in sizes.SIZES):
+            assert re.search(rf"\b{name}\b", " ".join(lines[number + 1 : number + 6])), name
+    assert "docs/reference/keys.md" in done.stdout
+    assert len(lines) < 100 and max(map(len, lines)) <= 120
+
+
+def test_each_flag_is_in_one_group_of_the_help():
+    names = [name for group in launcher.GROUPS.values() for name in group]
+    ours = {flag.name for flag in flags.FLAGS.flags_by_module_dict()["bertjax.launch"]}
+    hidden = {name for name in ours if name.startswith("config.")} | {"run_config"}
+    assert len(names) == len(set(names))
+    assert set(names) - {"config.KEY=VALUE", "help", "helpfull"} == ours - hidden
 
 
 @pytest.mark.parametrize("form", [["--config={}"], ["-config={}"], ["--config", "{}"]])

@@ -25,6 +25,8 @@ LAYERS = {
         "bertjax.reporting",
         "bertjax.sweeps",
         "bertjax.training",
+        "bertjax.usage",
+        "bertjax.configs.sizes",
     ),
     "configs/": ("bertjax.configs", "bertjax.errors"),
     "experiments/": (
@@ -107,6 +109,7 @@ LAYERS = {
     "bertjax/files.py": ("bertjax.errors",),
     "bertjax/progress.py": (),
     "bertjax/words.py": (),
+    "bertjax/usage.py": (),
     "bertjax/__init__.py": ("bertjax.loading",),
 }
 OURS = ("bertjax", "tests", "benchmarks")
