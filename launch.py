@@ -163,8 +163,8 @@ def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def _help() -> str:
     """Returns the text of --help."""
     from bertjax import usage
-    from bertjax.configs.sizes import SIZES
 
+    sizes = tuple(importlib.import_module("bertjax.configs.sizes").SIZES)
     # absl appends to the help of a repeatable flag that it is one.
     helps = {name: str(flags.FLAGS[name].help).partition(";\n")[0] for name in flags.FLAGS}
     helps[_KEY] = "Config value. With --workdir of a trained run and no --config: a key that may differ after training."
@@ -174,7 +174,7 @@ def _help() -> str:
     for name in _files("configs", "get_config"):
         module = importlib.import_module(f"bertjax.configs.{name}")
         experiments.append(usage.Experiment(name, str(module.__doc__).partition("\n")[0], module.VARIANTS))
-    return usage.text(str(__doc__), experiments, tuple(SIZES), _files("configs/sweeps", "get_sweep"), groups)
+    return usage.text(str(__doc__), experiments, sizes, _files("configs/sweeps", "get_sweep"), groups)
 
 
 def _files(folder: str, function: str) -> list[str]:

@@ -26,7 +26,6 @@ LAYERS = {
         "bertjax.sweeps",
         "bertjax.training",
         "bertjax.usage",
-        "bertjax.configs.sizes",
     ),
     "configs/": ("bertjax.configs", "bertjax.errors"),
     "experiments/": (
