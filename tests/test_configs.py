@@ -163,7 +163,7 @@ def test_a_dead_key_is_an_error_in_every_subtree(name):
     for path in subtrees:
         with pytest.raises(UserError) as told:
             make(changed(tree, (*path, "num_stepz"), 1))
-        assert f"config key {'.'.join((*path, 'num_stepz'))}: got an unknown key; expected one of" in str(told.value)
+        assert f"config key {'.'.join((*path, 'num_stepz'))}: got an unknown key; expected " in str(told.value)
 
 
 @pytest.fixture
