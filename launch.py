@@ -14,6 +14,7 @@ docs/reference/keys.md lists the config keys, docs/reference/inputs.md the forma
 
 import contextlib
 import gc
+import importlib
 import json
 import re
 import sys
