@@ -169,7 +169,7 @@ class PreparedRows(Generic[R]):
             if self._beam.runner:
                 beam.check(self._beam)
             made_once(self.folder, _MANIFEST, self._write)
-            _tell(self.report)
+            _log_report(self.report)
 
     @functools.cached_property
     def _manifest(self) -> Mapping[str, Any]:
@@ -393,14 +393,11 @@ class _Census:
         }
 
 
-def _tell(report: Mapping[str, Any]) -> None:
+def _log_report(report: Mapping[str, Any]) -> None:
     """Logs a report, and warns of validation rows that are also trained on."""
     rows = report["rows"]
-    others = ", ".join(f"{value} {name}" for name, value in report.items() if isinstance(value, int))
-    _log.info("prepared %d training and %d validation rows: %s", rows[TRAIN], rows[VALID], others)
-    _log.info(
-        "training rows by number of tokens: %s", ", ".join(f"up to {n}: {c}" for n, c in report["lengths"].items())
-    )
+    others = [f", {value} {name}" for name, value in report.items() if isinstance(value, int) and value]
+    _log.info("prepared %d training and %d validation rows%s", rows[TRAIN], rows[VALID], "".join(others))
     if report["leaked"]:
         share = 100 * report["leaked"] / rows[VALID]
         _log.warning("%d validation rows (%.1f %%) are also training rows", report["leaked"], share)

@@ -238,7 +238,7 @@ def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
 def _mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, Path], Any]) -> Any:
     """What `read` finds in the parameters' folder of a checkpoint, or the mean over several."""
     steps = find_steps(workdir, which)
-    _log.info("reading checkpoint %s", ", ".join(map(str, steps)))
+    _log.info("using checkpoint %s", ", ".join(map(str, steps)))
     total = None
     for step in steps:
         folder = _folder_of(workdir) / str(step)

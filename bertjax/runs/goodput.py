@@ -123,5 +123,9 @@ def describe(seconds: Mapping[str, float]) -> str:
     """
     total = sum(seconds.values())
     parts = sorted(seconds.items(), key=lambda part: (part[0] != "step", -part[1]))
-    told = (f"{'steps' if kind == 'step' else kind.replace('_', ' ')} {spent:.0f} s" for kind, spent in parts if spent)
+    told = (
+        f"{'steps' if kind == 'step' else kind.replace('_', ' ')} {spent:.0f} s"
+        for kind, spent in parts
+        if spent >= 0.5
+    )
     return f"goodput {100 * seconds.get('step', 0) / total:.0f} %: {', '.join(told)}" if total else "goodput: no time"

@@ -350,7 +350,7 @@ def test_published_weights_are_evaluated_without_training_text(run, tmp_path):
         "--mode=evaluate", "--config=configs/translation.py", f"--config.init_from={workdir}", *flags(pairs)
     )
     assert outcome.status is None, outcome.status
-    assert "reading checkpoint 200, 300" in outcome.stderr
+    assert "using checkpoint 200, 300" in outcome.stderr
     assert json.loads(outcome.stdout)["valid/exact_match"] > 70
 
 

@@ -374,17 +374,13 @@ def _report(folder: Path) -> None:
     """Logs the counts of a finished preparation."""
     manifest = json.loads((folder / _MANIFEST).read_text())
     for name, counts in manifest["counts"].items():
-        _log.info("prepared %s: %s", name, ", ".join(f"{value} {key}" for key, value in counts.items()))
+        parts = [f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items() if value]
+        _log.info("prepared %s split: %s", name, ", ".join(parts))
         for what, limit in _MANY_DUPLICATES.items():
-            number, fraction = counts[f"duplicate_{what}"], manifest["duplicate_fractions"][name][what]
-            _log.info("%s: %d of its %s (%.2f %%) are duplicates of earlier ones", name, number, what, 100 * fraction)
-            if fraction > limit:
-                _log.warning(
-                    "%s: more than %.0f %% duplicate %s, which a model overfits; remove copies from the source",
-                    name,
-                    100 * limit,
-                    what,
-                )
+            percent = 100 * manifest["duplicate_fractions"][name][what]
+            if percent > 100 * limit:
+                message = "%s split: %.2f %% of %s are duplicates, which a model overfits; remove them from the source"
+                _log.warning(message, name, percent, what)
 
 
 def _not_empty(documents: Iterator[T], config: CorpusConfig, split: str) -> Iterator[T]:

@@ -128,12 +128,11 @@ def test_duplicates_are_counted_and_many_cause_a_warning(make_config, tmp_path, 
         "train": {"lines": round(4 / 7, 6), "documents": 0.5},
         "valid": {"lines": 0, "documents": 0},
     }
-    assert "train: 2 of its documents (50.00 %) are duplicates" in caplog.text
-    assert "train: 4 of its lines (57.14 %) are duplicates" in caplog.text
+    assert "4 duplicate lines, 2 duplicate documents" in caplog.text
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 2
-    assert warnings[0].startswith("train: more than 5 % duplicate documents")
-    assert warnings[1].startswith("train: more than 25 % duplicate lines")
+    assert warnings[0].startswith("train split: 50.00 % of documents are duplicates, which a model overfits")
+    assert warnings[1].startswith("train split: 57.14 % of lines are duplicates, which a model overfits")
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 1000])
