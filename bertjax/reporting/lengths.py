@@ -9,9 +9,9 @@ from bertjax.reporting.runs import read_object
 
 FILE = "attention_length.json"
 _SAID = (
-    "Between any two places a recurrent layer takes as many steps as they are apart, one after the other; "
-    "self-attention takes one, at a cost that grows with the square of the length (Vaswani et al. 2017, table 1). "
-    "Forward and backward, on {device}, {batch_size} rows of width {hidden_size}."
+    "A recurrent layer connects two positions by as many sequential steps as their distance. Self-attention connects "
+    "them in one step, at a cost that grows with the square of the length (Vaswani et al. 2017, table 1). "
+    "Forward and backward pass on {device}, {batch_size} rows of width {hidden_size}."
 )
 
 
@@ -35,12 +35,12 @@ def read(folder: Path) -> dict[str, Any] | None:
 def _data(found: Mapping[str, Any]) -> dict[str, Any]:
     """As `panels.panels` has curves: a run, and a row, for each kind of layer."""
     layers = list(dict.fromkeys(row["layer"] for row in found["rows"]))
-    measured = {"milliseconds": ("seconds", 1e3), "MiB beside parameters": ("bytes", 2.0**-20)}
+    measured = {"Milliseconds": ("seconds", 1e3), "MiB without parameters": ("bytes", 2.0**-20)}
     return {
         "runs": [{"name": layer, "row": number, "offset": 0, "axes": {}} for number, layer in enumerate(layers)],
         "panels": [
             {
-                "metric": title,
+                "title": title,
                 "axis": "length",
                 "log": True,
                 "lines": [],

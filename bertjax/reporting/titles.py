@@ -96,13 +96,13 @@ def better(metric: str) -> str:
 
 
 def of(name: str) -> dict[str, str]:
-    """The title of a metric, and its split and direction as "detail".
+    """The title, the split and the better direction of a metric.
 
     >>> of("valid/f1")
-    {'title': 'F1', 'detail': 'validation, higher is better'}
+    {'title': 'F1', 'split': 'validation', 'better': 'higher is better'}
     """
     split, _, metric = name.partition("/")
-    return {"title": title(metric), "detail": ", ".join(filter(None, (SPLITS.get(split, split), better(metric))))}
+    return {"title": title(metric), "split": SPLITS.get(split, split), "better": better(metric)}
 
 
 def baseline(name: str, metrics: Collection[str]) -> tuple[str, str] | None:

@@ -45,6 +45,7 @@ def test_every_kind_is_laid_out(folder):
     assert [one["title"] for one in found.data["attention"]] == ["the cats [MASK] .", "He sleeps."]
     assert "of width 64" in found.sections["lengths"]
     assert "8 × TPU v5e" in found.sections["environment"] and "jax 0.10" in found.sections["environment"]
+    assert [panel["title"] for panel in found.data["lengths"]["panels"]] == ["Milliseconds", "MiB without parameters"]
     points = found.data["lengths"]["panels"][0]["series"]
     assert points[0]["points"][0] == [64, pytest.approx(0.64)] and points[1]["points"][0] == [64, pytest.approx(6.4)]
 
@@ -141,7 +142,7 @@ def test_a_sweep_is_one_page(make_run):
         ["large", "9.2 ± 1.2", "-71.2 [-80.0, -60.0]", "-", "5M"],
     ]
     text = (folder / "report.html").read_text()
-    assert text.count('class=" number best" data-value="80.5">80.5 ± 0.5</td>') == 1
+    assert text.count('class=" number best" data-value="80.5"><span>80.5 ± 0.5</span></td>') == 1
     assert "Paper: table 5." in found.sections["results"]
     assert [row[0] for row in found.tables["final-0"]] == ["run", "small-seed0", "large-seed0"]
     assert [run["name"] for run in found.data["curves"]["runs"]] == ["small-seed0", "large-seed0"]

@@ -96,7 +96,7 @@ class Chart {
     const { hidden, log, smoothing } = this.controls, curves = [];
     for (const one of this.panel.series.filter(({ run }) => !hidden.has(this.row(run)) && this.has(run))) {
       const points = one.points.map(([step, y]) => [this.x(one.run, step), log && y <= 0 ? null : y]);
-      const own = this.runs.length > 1 ? rowColor(this.row(one.run)) : color(one.split === "train" ? "c1" : one.split === "test" ? "c2" : "c0");
+      const own = this.runs.length > 1 ? rowColor(this.row(one.run)) : color({ train: "c2", test: "c1" }[one.split] ?? "c0");
       const isTrain = one.split === "train";
       const style = { color: own, width: isTrain ? 1.3 : 2.2, dash: isTrain && this.runs.length > 1 ? [5, 3] : [], opacity: 1 };
       if (smoothing && isTrain) {
