@@ -41,16 +41,16 @@ CONFIG = build(
 
 
 @functools.cache
-def params() -> Any:
+def params(config: BertConfig = CONFIG) -> Any:
     """The parameters of `Bert` in the folders."""
     ids = np.zeros((1, 1), np.int32)
-    init = functools.partial(Bert(CONFIG, use_pooler=True).init, deterministic=True, return_attention=False)
+    init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
     return random_params(init, BertInputs(ids, ids, ids), scale=0.5)["params"]
 
 
-def write_huggingface(folder: Path) -> Path:
+def write_huggingface(folder: Path, config: BertConfig = CONFIG) -> Path:
     """Writes and returns a folder for transformers' BertModel."""
-    huggingface.save(folder, params(), CONFIG, "BertModel")
+    huggingface.save(folder, params(config), config, "BertModel")
     TOKENIZER.save(folder)
     return folder
 

@@ -1,8 +1,8 @@
 """The command blocks of README and guides: each runs, with settings that make it small, or says why not.
 
 A comment before a block marks it: `<!-- run -->` runs it, `<!-- run: FLAGS -->` adds FLAGS to each `launch.py` command,
-and `<!-- not run: REASON -->` skips it. The blocks of a page run in order, in one folder with the files that the pages
-name.
+and `<!-- not run: REASON -->` skips it. The blocks of a page run in order. All pages use one folder, so a command must
+mean the same on every page; it runs once.
 """
 
 import os
@@ -65,23 +65,38 @@ def test_marked_blocks_are_found():
     assert sum(block.marker == "run" for page in GUIDES for block in blocks(page)) > 20
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the pages name, and a BERT in `bert`."""
+    folder = tmp_path_factory.mktemp("pages")
+    example_files.write(folder)
+    (folder / "configs").symlink_to(ROOT / "configs")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished() -> set[str]:
+    """The commands that have run in the folder; a page that repeats one uses its run."""
+    return set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in GUIDES if "<!-- run" in page.read_text()], ids=ids)
-def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    bert = example_files.write(tmp_path)
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BERT", str(bert))
+def test_commands_run(page: Path, folder: Path, finished: set[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("BERT", "bert")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    names: dict[str, object] = {"BERT": str(bert)}
+    names: dict[str, object] = {"BERT": "bert"}
     for block in blocks(page):
         if block.marker == "run" and block.language == "python":
             with tiny.few_devices(1):
                 exec(block.code, names)
         elif block.marker == "run":
             for command in _COMMAND.findall(block.code):
-                _run(command, shlex.split(block.detail))
+                if command not in finished:
+                    _run(command, shlex.split(block.detail))
+                    finished.add(command)
 
 
 def _run(command: str, flags: list[str]) -> None:
