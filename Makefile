@@ -80,7 +80,7 @@ demo-summarization: setup  ## train a tiny BertSum and summarize a text
 	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE, also of the lead baseline; summary.html shades the text"
 	@echo "Its page: $(SUMMARIES)/report.html"
 
-docs: setup-dev  ## renew docs/walkthrough.md and docs/keys.md
+docs: setup-dev  ## renew the walkthrough and the page of config keys
 	$(BIN)/python -m docs.build_walkthrough
 	$(BIN)/python -m docs.build_keys
 
