@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2019) and its pretraining heads, as in google-research/bert `modeling.py`.
 
 Shapes: B batch, S length, H hidden size, N heads, V vocabulary, L layers, P masked positions or
-output positions, E instances packed into a row, each with a [CLS] of its own.
+output positions, E instances packed into a row, each with its own [CLS].
 """
 
 import dataclasses
@@ -29,17 +29,17 @@ from bertjax.models.transformer import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(TransformerConfig):
-    """A Transformer encoder's sizes and options, and those of BERT around it.
+    """Sizes and options of BERT.
 
     Attributes:
-      vocab_size: rows of the word embeddings; from the vocabulary, unless it has more rows than words.
-      max_positions: rows of the position table, so tokens of a row at most.
-      type_vocab_size: token types: 2 for the segments of a pair.
+      vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
+      max_positions: rows of the position embeddings, and the maximum number of tokens in a row.
+      type_vocab_size: number of token types: 2 for the segments of a pair.
       direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.
-      next_sentence: whether pretraining has the pooler and the next-sentence head.
+      next_sentence: whether pretraining uses the pooler and the next-sentence head.
 
     Raises:
-      UserError: a value out of range.
+      UserError: if a value is out of range.
     """
 
     vocab_size: Size
@@ -63,24 +63,24 @@ class BertInputs(NamedTuple):
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> "BertInputs":
-        """Takes the fields that a batch has."""
+        """Makes inputs from the fields of a batch; other fields are ignored."""
         return cls(**{name: batch[name] for name in cls._fields if name in batch})
 
 
 class BertOutput(NamedTuple):
-    """What `Bert` returns."""
+    """The output of `Bert`."""
 
-    hidden: Array  # [B, S, H]; [B, P, H] at `output_positions`
-    pooled: Array | None  # [B, E, H], or None without a pooler
-    attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
-    layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the embeddings and each layer's output
+    hidden: Array  # [B, S, H]; [B, P, H] with `output_positions`
+    pooled: Array | None  # [B, E, H]; None without a pooler
+    attention: Array | None  # [L, B, N, S, S] float32; None if not requested
+    layers: Array | None  # [L + 1, B, S, H]: the embeddings and each layer's output; None if not requested
 
 
 class PreTrainingOutput(NamedTuple):
-    """What `BertForPreTraining` returns."""
+    """The output of `BertForPreTraining`."""
 
     masked_lm_logits: Array  # [B, P, V] float32
-    next_sentence_logits: Array | None  # [B, E, 2] float32; class 0: the second segment is next, 1: it is random
+    next_sentence_logits: Array | None  # [B, E, 2] float32; class 0: the second segment follows the first, 1: random
     pooled: Array | None  # [B, E, H]
     attention: Array | None  # [L, B, N, S, S] float32
 
@@ -95,7 +95,7 @@ class Bert(nn.Module):
     use_pooler: bool
 
     def setup(self) -> None:
-        """Makes the parts."""
+        """Makes the submodules."""
         config = self.config
         self.embeddings = BertEmbeddings(config, config.vocab_size, config.max_positions, config.type_vocab_size)
         self.encoder = Encoder(config)
@@ -115,16 +115,16 @@ class Bert(nn.Module):
 
         Args:
           inputs: the batch; the pooler reads the tokens at `cls_positions`.
-          deterministic: no dropout.
+          deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
-          return_layers: whether to return what each layer makes, `hidden` being the last.
-          output_positions: see `Encoder`; not with a pooler, which needs the first position.
+          return_layers: whether to return the outputs of all layers; the last one equals `hidden`.
+          output_positions: see `Encoder`. Must be None with a pooler, which needs the first position.
         """
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
         mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids)
-        asked = {"return_attention": return_attention, "return_layers": return_layers}
+        returns = {"return_attention": return_attention, "return_layers": return_layers}
         hidden, attention, layers = self.encoder(
-            x, mask, deterministic=deterministic, output_positions=output_positions, **asked
+            x, mask, deterministic=deterministic, output_positions=output_positions, **returns
         )
         pooled = None
         if self.use_pooler:
@@ -135,9 +135,9 @@ class Bert(nn.Module):
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Predicts words: dense, activation, norm, then the product with the word embeddings, plus a bias.
+    """Predicts masked words: dense, activation, norm, then the product with the word embeddings, plus a bias.
 
-    Parameters: `transform`, `norm`, `bias` [V]; the output table is the input's.
+    Parameters: `transform`, `norm`, `bias` [V]. The output embeddings are the input embeddings.
     """
 
     config: BertConfig
@@ -156,14 +156,14 @@ class MaskedLanguageModelHead(nn.Module):
 class BertForPreTraining(nn.Module):
     """BERT with the masked language model and, if `config.next_sentence`, the next-sentence head.
 
-    Parameters: `bert`, `masked_lm`, `next_sentence` [H, 2]. When `config.next_sentence` is False there is
-    neither `next_sentence` nor `bert/pooler`: nothing would train them.
+    Parameters: `bert`, `masked_lm`, `next_sentence` [H, 2]. If `config.next_sentence` is False, there are no
+    `next_sentence` and `bert/pooler`, because they would not be trained.
     """
 
     config: BertConfig
 
     def setup(self) -> None:
-        """Makes the parts."""
+        """Makes the submodules."""
         config = self.config
         self.bert = Bert(config, use_pooler=config.next_sentence)
         self.masked_lm = MaskedLanguageModelHead(config)
@@ -181,9 +181,9 @@ class BertForPreTraining(nn.Module):
         """Predicts words and the next sentence.
 
         Args:
-          inputs: the batch, some of its tokens masked.
-          masked_positions: where words are to be predicted; logits are computed there alone.
-          deterministic: no dropout.
+          inputs: the batch, with some tokens masked.
+          masked_positions: the positions to predict; logits are computed only there.
+          deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
         """
         hidden, pooled, attention, _ = self.bert(inputs, deterministic=deterministic, return_attention=return_attention)

@@ -1,7 +1,7 @@
-"""BERTSUM (Liu 2019; Liu and Lapata 2019, section 3): which sentences of a document belong into its summary.
+"""BERTSUM (Liu 2019; Liu and Lapata 2019, section 3): scores the sentences of a document for extractive summaries.
 
-A document is one row with a [CLS] before each of its sentences; what BERT makes of these goes through a scorer, as the
-code of BertSum and of PreSumm has it.
+A document is one row with a [CLS] before each sentence. A scorer on top of BERT's output at these [CLS] gives a logit
+for each sentence, as in the code of BertSum and PreSumm.
 
 Shapes: B batch, S length, E sentences, H hidden size.
 """
@@ -30,25 +30,25 @@ SCORERS = ("classifier", "transformer", "rnn")
 
 @dataclasses.dataclass(frozen=True)
 class BertSumConfig(Constrained, prefix="model"):
-    """What is on top of BERT.
+    """Options of the scorer on top of BERT.
 
     Attributes:
-      scorer: "classifier", a linear layer for each sentence alone; "transformer", the one that PreSumm has, over all
-        sentences of a document; "rnn", BertSum's LSTM over them, of as many units in both directions together as
-        BERT's hidden size: its output is added to its input.
-      scorer_layers: layers of a Transformer that scores; 2 in both papers.
-      scorer_heads: heads of each attention of a Transformer that scores; 8.
-      scorer_intermediate: width inside the feed-forward network of a Transformer that scores; 2048.
-      scorer_dropout: of a Transformer or an LSTM that scores; .1.
-      rnn_compat: whether an LSTM that scores computes what BertSum's code does: each sentence gets the two final
-        states, not its own, and padding is read like sentences, so that scores depend on what else is in the batch.
-        Published weights were trained with that.
-      sentence_pooling: what of BERT's output stands for a sentence: "cls", its [CLS], as in both papers; or the "mean"
-        of its tokens, [CLS] and [SEP] among them, which says more where BERT was trained on to give such means, as the
-        encoders of sentence-transformers are.
+      scorer: "classifier", a linear layer on each sentence; "transformer", PreSumm's Transformer over all sentences of
+        a document; "rnn", BertSum's bidirectional LSTM over all sentences, whose output (of BERT's hidden size) is
+        added to its input.
+      scorer_layers: layers of the Transformer scorer; 2 in both papers.
+      scorer_heads: attention heads of the Transformer scorer; published value: 8.
+      scorer_intermediate: feed-forward size of the Transformer scorer; published value: 2048.
+      scorer_dropout: dropout of the Transformer or LSTM scorer; published value: 0.1.
+      rnn_compat: whether the LSTM scorer reproduces BertSum's code: each sentence gets the two final states instead of
+        its own, and padding is read like sentences, so scores depend on the batch. Published weights were trained this
+        way.
+      sentence_pooling: which output of BERT represents a sentence: "cls", that of its [CLS], as in both papers; or
+        "mean", the mean over its tokens, including [CLS] and [SEP]. "mean" suits encoders that were trained with mean
+        pooling, such as those of sentence-transformers.
 
     Raises:
-      UserError: a value out of range.
+      UserError: if a value is out of range.
     """
 
     scorer: Annotated[str, one_of(*SCORERS)]
@@ -61,7 +61,7 @@ class BertSumConfig(Constrained, prefix="model"):
 
 
 class BertSum(nn.Module):
-    """BERT, and a scorer of its sentences.
+    """BERT with a scorer of sentences on top.
 
     Parameters: `bert`, without a pooler; `scorer`, which is a Classifier, a SentenceTransformer or a SentenceLSTM.
     """
@@ -70,7 +70,7 @@ class BertSum(nn.Module):
     head: BertSumConfig
 
     def setup(self) -> None:
-        """Makes the parts. Raises UserError if the scorer does not fit BERT."""
+        """Makes the submodules. Raises UserError if the scorer does not fit BERT's hidden size."""
         config, head = self.config, self.head
         self.bert = Bert(config, use_pooler=False)
         self.scorer = _make_scorer(config, head)
@@ -83,15 +83,15 @@ class BertSum(nn.Module):
         *,
         deterministic: bool,
     ) -> Float32[Array, "B E"]:
-        """Returns the logit of each sentence; what stands at padding means nothing.
+        """Returns the logit of each sentence. Logits at padding are meaningless.
 
         Args:
-          inputs: the documents. Token types alternate between 0 and 1, sentence by sentence ("interval segments");
-            `cls_positions` has the [CLS] of each sentence, and any position of the row at padding.
+          inputs: the documents. Token types alternate between 0 and 1, sentence by sentence ("interval segments").
+            `cls_positions` are the positions of each sentence's [CLS], and arbitrary positions at padding.
           sentence_mask: 1 at sentences, 0 at padding, which comes last.
-          first_sentences: the number in its document of each row's first sentence, where rows are parts of documents;
-            None for 0. The Transformer knows sentences by their numbers.
-          deterministic: no dropout.
+          first_sentences: the number of each row's first sentence in its document, if rows are parts of documents; None
+            for 0. The Transformer scorer uses sentence numbers as positions.
+          deterministic: whether dropout is off.
         """
         assert inputs.cls_positions is not None
         of_cls = self.head.sentence_pooling == "cls"
@@ -115,35 +115,35 @@ class BertSum(nn.Module):
 def _lengths(
     segment_ids: Int[Array, "B S"], cls_positions: Int[Array, "B E"], mask: Int[Array, "B E"]
 ) -> Int[Array, "B E"]:
-    """How many tokens there are from the [CLS] of each sentence to the next one's, or to the padding; 0 at padding."""
+    """The number of tokens from each sentence's [CLS] to the next sentence or the padding; 0 at padding."""
     end = jnp.sum(segment_ids != 0, axis=1, dtype=jnp.int32, keepdims=True)
     starts = jnp.where(mask != 0, cls_positions, end)
     return jnp.diff(starts, axis=1, append=end)
 
 
 def first_places(flags: Int[Array, "B S"], count: int) -> Int[Array, "B {count}"]:
-    """Returns where the first `count` flags of each row are, in order; after them, a place without one."""
+    """Returns the positions of the first `count` nonzero flags of each row, in order; S - 1 for missing ones."""
     length = flags.shape[1]
     values, _ = jax.lax.top_k(jnp.where(flags != 0, length - jnp.arange(length), 0), count)
     return jnp.where(values > 0, length - values, length - 1)
 
 
 class Classifier(nn.Module):
-    """A linear layer. Parameters: `linear` [H, 1]."""
+    """A scorer that is one linear layer. Parameters: `linear` [H, 1]."""
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], first: Int[Array, " B"], *, deterministic: bool
     ) -> Float32[Array, "B E"]:
-        """Returns the logit of each sentence, for itself alone."""
+        """Returns the logit of each sentence, computed independently of the others."""
         return _logit("linear", x)
 
 
 class SentenceTransformer(nn.Module):
-    """A pre-norm Transformer over the sentences, of which the first layer attends to its input as it comes.
+    """A pre-norm Transformer over the sentences of a document. Its first layer has no norm before self-attention.
 
-    Sinusoids are added to what BERT says, with neither scale nor dropout. Parameters: `layers`, as `Encoder`'s, with
-    the norm that the first one makes no use of; `final_norm`, `output` [H, 1].
+    Sinusoids of the sentence numbers are added to BERT's output, without scaling or dropout. Parameters: `layers`, as
+    in `Encoder`, including the unused `attention_norm` of the first layer; `final_norm`; `output` [H, 1].
     """
 
     config: TransformerConfig
@@ -152,7 +152,7 @@ class SentenceTransformer(nn.Module):
     def __call__(
         self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], first: Int[Array, " B"], *, deterministic: bool
     ) -> Float32[Array, "B E"]:
-        """Returns the logit of each sentence, given all of its document."""
+        """Returns the logit of each sentence, computed from all sentences of its row."""
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
@@ -173,17 +173,20 @@ class SentenceTransformer(nn.Module):
 
 
 class SentenceLSTM(nn.Module):
-    """An LSTM with norms over the sentences, added to its input. Parameters: `lstm`, `output` [H, 1]."""
+    """A bidirectional LSTM with layer norms, and a residual, over the sentences.
 
-    units: int  # of each direction: half of H
+    Parameters: `lstm`, `output` [H, 1].
+    """
+
+    units: int  # units of each direction: H / 2
     dropout: float
-    compat: bool  # as `BertSumConfig.rnn_compat`
+    compat: bool  # see `BertSumConfig.rnn_compat`
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B E H"], mask: Int[Array, "B E"], first: Int[Array, " B"], *, deterministic: bool
     ) -> Float32[Array, "B E"]:
-        """Returns the logit of each sentence, given all of its document."""
+        """Returns the logit of each sentence, computed from all sentences of its row."""
         read = LayerNormBiLSTM(self.units, name="lstm")(x, jnp.ones_like(mask) if self.compat else mask)
         states = jnp.broadcast_to(read.final[:, None], x.shape) if self.compat else read.hidden
         return _logit("output", Dropout(self.dropout)(states, deterministic=deterministic) + x)
@@ -201,7 +204,7 @@ def _make_scorer(config: BertConfig, head: BertSumConfig) -> nn.Module:
 
 
 def _numbers(first: Int[Array, " B"], count: int, size: int) -> Float32[Array, "B {count} {size}"]:
-    """The sinusoids of `count` numbers from `first` on: those from 0 on, turned by the angles of `first`."""
+    """The sinusoids of `count` consecutive numbers from `first`: those from 0, rotated by the angles of `first`."""
     sines, cosines = np.moveaxis(sinusoids(count, size, "interleaved").reshape(count, -1, 2), -1, 0)
     angles = first[:, None, None] / 10_000.0 ** (np.arange(size // 2) * 2 / size)
     sine, cosine = jnp.sin(angles), jnp.cos(angles)
@@ -212,16 +215,16 @@ def _numbers(first: Int[Array, " B"], count: int, size: int) -> Float32[Array, "
 def presumm_layers(
     config: BertConfig, name: str, layers: int, heads: int, intermediate: int, dropout: float, initializer: str
 ) -> TransformerConfig:
-    """The options of the layers that PreSumm puts on top of BERT; the ways to compute are BERT's.
+    """Returns the options of the layers that PreSumm adds on top of BERT. dtype, scan and remat are BERT's.
 
     Args:
-      config: of BERT, which is as wide.
-      name: of the layers, for messages: their keys are `model.{name}_heads` and so on.
-      layers, heads, intermediate: their number and sizes.
-      dropout: wherever there is one.
-      initializer: as `TransformerConfig` has it.
+      config: the options of BERT, which has the same hidden size.
+      name: the prefix of the layers' config keys in messages, such as `model.{name}_heads`.
+      layers, heads, intermediate: the number of layers and their sizes.
+      dropout: the rate of all kinds of dropout.
+      initializer: see `TransformerConfig`.
     Raises:
-      UserError: heads that do not divide the hidden size.
+      UserError: if the number of heads does not divide the hidden size.
     """
     fits = config.hidden_size % heads == 0
     check_value(fits, f"{name}_heads", heads, f"a divisor of model.hidden_size={config.hidden_size}")

@@ -1,6 +1,6 @@
-"""BERTSUMABS (Liu and Lapata 2019, section 4): a Transformer that writes a summary from what BERT makes of a document.
+"""BERTSUMABS (Liu and Lapata 2019, section 4): abstractive summaries by a Transformer decoder on top of BERT.
 
-With a small BERT that starts from scratch it is the paper's TransformerAbs.
+With a small BERT at its random initialization, this is the paper's TransformerAbs.
 
 Shapes: B batch, S source length, T target length, H hidden size, V vocabulary, K beams.
 """
@@ -26,17 +26,17 @@ from bertjax.models.transformer import TransformerConfig, check_value, keep_rows
 
 @dataclasses.dataclass(frozen=True)
 class BertSumAbsConfig(Constrained, prefix="model"):
-    """The decoder on top of BERT, which is as wide and has the same vocabulary.
+    """Options of the decoder on top of BERT. Hidden size and vocabulary are BERT's.
 
     Attributes:
       decoder_layers: layers of the decoder; 6 in the paper.
-      decoder_heads: heads of each of the decoder's attentions; 8.
-      decoder_intermediate: width inside the decoder's feed-forward network; 2048.
-      decoder_dropout: on the decoder's embeddings, attention weights, activations and each sub-layer's output; .2 for
-        BERTSUMABS.
+      decoder_heads: attention heads of the decoder; 8 in the paper.
+      decoder_intermediate: feed-forward size of the decoder; 2048 in the paper.
+      decoder_dropout: dropout of the decoder's embeddings, attention weights, activations and sub-layer outputs; 0.2
+        for BERTSUMABS.
 
     Raises:
-      UserError: a value out of range.
+      UserError: if a value is out of range.
     """
 
     decoder_layers: Size
@@ -46,20 +46,20 @@ class BertSumAbsConfig(Constrained, prefix="model"):
 
 
 class BertSumAbs(nn.Module):
-    """BERT, a pre-norm decoder, and the product with all words, as the code of PreSumm has it.
+    """BERT as encoder, a pre-norm decoder, and tied output embeddings, as in the code of PreSumm.
 
     Parameters: `bert`, without a pooler; `target_embeddings` [V, H], of the decoder's input and output; `decoder`;
-    `bias` [V]. Methods are those of `EncoderDecoder`, with the document's token types.
+    `bias` [V]. It has the methods of `EncoderDecoder`; inputs also have the document's token types.
     """
 
     config: BertConfig
     head: BertSumAbsConfig
 
     def setup(self) -> None:
-        """Makes the parts. Raises UserError if the decoder does not fit BERT."""
+        """Makes the submodules. Raises UserError if the decoder does not fit BERT's hidden size."""
         config = self.config
         self.bert = Bert(config, use_pooler=False)
-        # PreSumm's start at N(0, .02) is undone by that of the output, which is the same table.
+        # PreSumm first initializes this table by N(0, 0.02), then as part of the output layer, which shares it.
         init, shape = nn.initializers.xavier_uniform(), (config.vocab_size, config.hidden_size)
         self.target_embeddings = self.param("target_embeddings", init, shape)
         self.drop = Dropout(self.head.decoder_dropout)
@@ -67,12 +67,12 @@ class BertSumAbs(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
 
     def __call__(self, inputs: Seq2SeqInputs, *, deterministic: bool, return_attention: bool) -> Seq2SeqOutput:
-        """Predicts the word after each target token, from the document and the target up to there.
+        """Returns the logits of the word after each target token, given the document and the target so far.
 
         Args:
-          inputs: the documents, with [CLS] and [SEP] around each sentence, and targets. Token types alternate between
-            0 and 1, sentence by sentence.
-          deterministic: no dropout.
+          inputs: the documents, with [CLS] and [SEP] around each sentence, and the targets. Token types alternate
+            between 0 and 1, sentence by sentence.
+          deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
         """
         assert inputs.target_ids is not None and inputs.target_segment_ids is not None
@@ -92,17 +92,17 @@ class BertSumAbs(nn.Module):
         return Seq2SeqOutput(logits, encoded.attention, decoded.attention, decoded.cross_attention)
 
     def encode(self, inputs: Seq2SeqInputs, *, deterministic: bool) -> Memory:
-        """Returns what decoding needs of the document."""
+        """Encodes the documents for decoding."""
         return Memory(self._read(inputs, deterministic, return_attention=False).hidden, inputs.segment_ids)
 
     def start(self, memory: Memory, num_beams: int, length: int) -> DecoderCache:
-        """Returns the cache before the first of `length` steps of so many beams for each row of the memory."""
+        """Returns the initial cache for `length` steps with `num_beams` beams per row of the memory."""
         return self.decoder.start(memory.hidden, make_memory_mask(memory.segments), num_beams, length)
 
     def step(
         self, tokens: Int[Array, "B K"], cache: DecoderCache, beams: Beams
     ) -> tuple[Float32[Array, "B K V"], DecoderCache]:
-        """Predicts the word after each beam's history; arguments as those of `EncoderDecoder.step`."""
+        """Returns the logits of the word after each beam's history, and the new cache; see `EncoderDecoder.step`."""
         positions = jnp.broadcast_to(beams.index, tokens.shape)
         x = self._embed(tokens, positions, beams.lineage.shape[-1], deterministic=True)
         hidden, cache = self.decoder.step(x, cache, beams)
@@ -133,9 +133,9 @@ class BertSumAbs(nn.Module):
 
 
 def copy_embeddings(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns parameters of `BertSumAbs` whose decoder starts with BERT's word embeddings (`-use_bert_emb` there)."""
+    """Returns the parameters with BERT's word embeddings copied to the decoder, as PreSumm's `-use_bert_emb`."""
     table = params["bert"]["embeddings"]["word_embeddings"]
-    return {**params, "target_embeddings": jnp.array(table)}  # a copy: an update gives its buffers away
+    return {**params, "target_embeddings": jnp.array(table)}  # a copy, because updates donate their buffers
 
 
 def _decoder_config(config: BertConfig, head: BertSumAbsConfig) -> TransformerConfig:

@@ -1,4 +1,4 @@
-"""The Transformer's decoder (Vaswani et al. 2017, section 3.1): over whole targets, and token by token.
+"""The Transformer decoder (Vaswani et al. 2017, section 3.1), for whole targets and for one token at a time.
 
 Shapes: B batch, T target length, M memory length, H hidden size, N heads, D head size, L layers, K beams.
 """
@@ -17,36 +17,36 @@ from bertjax.models.transformer import LayerCache, TransformerConfig, Transforme
 
 
 class Beams(NamedTuple):
-    """The histories of K hypotheses for each of B rows, at one step of a search over at most T steps."""
+    """The histories of K beams for each of B rows, at one step of a search of at most T steps."""
 
-    index: Array  # type: ignore[assignment]  # [] int: the step, from 0: how many tokens were fed before
-    parents: Array  # [B, K] int: the beam of the previous step that each one extends; its own number at step 0
-    lineage: Array  # [B, K, T] int: for each step up to this one, the beam in whose place its token was fed
+    index: Array  # type: ignore[assignment]  # [] int: the step, from 0; equals the number of tokens fed before
+    parents: Array  # [B, K] int: the beam of the previous step that each beam extends; its own number at step 0
+    lineage: Array  # [B, K, T] int: for each step up to this one, the beam slot where the token of the history was fed
 
 
 class DecoderOutput(NamedTuple):
-    """What `Decoder` returns."""
+    """The output of `Decoder`."""
 
     hidden: Array  # [B, T, H]
-    attention: Array | None  # [L, B, N, T, T] float32, or None if not asked for
-    cross_attention: Array | None  # [L, B, N, T, M] float32, or None if not asked for
+    attention: Array | None  # [L, B, N, T, T] float32; None if not requested
+    cross_attention: Array | None  # [L, B, N, T, M] float32; None if not requested
 
 
 class DecoderCache(NamedTuple):
-    """What a decoder keeps from step to step."""
+    """The state of a decoder between steps."""
 
-    params: tuple[Any, ...]  # each layer's: cut out of the stack once, not in every step
+    params: tuple[Any, ...]  # the parameters of each layer, sliced from the stack once instead of in every step
     layers: tuple[LayerCache, ...]
-    memory_mask: Mask  # [B, 1, 1, M]: where beams may attend to the memory
+    memory_mask: Mask  # [B, 1, 1, M]: which positions of the memory the beams may attend to
 
 
 class Decoder(nn.Module):
     """A stack of Transformer layers that also attend to a memory.
 
-    Parameters: as `Encoder`'s, with `cross_attention` and `cross_attention_norm` in `layers`.
+    Parameters: as in `Encoder`, with `cross_attention` and `cross_attention_norm` in `layers`.
 
-    The K beams of a row are K queries of one row. Keys and values of step t and beam k lie at place t K + k, and a beam
-    attends to those of its own history: so beams change places without moving anything.
+    The K beams of a row are K queries of one row. Keys and values of step t and beam k are stored at position t K + k,
+    and a mask lets each beam attend only to its own history. So beams are reordered without copying the cache.
     """
 
     config: TransformerConfig
@@ -68,7 +68,16 @@ class Decoder(nn.Module):
         deterministic: bool,
         return_attention: bool,
     ) -> DecoderOutput:
-        """Returns the last layer's output, and all attention weights if asked for; arguments as the layer's."""
+        """Returns the last layer's output, and the attention weights of all layers if requested.
+
+        Args:
+          x: the embeddings of the targets.
+          mask: which target token may attend to which.
+          memory: the encoder's output.
+          memory_mask: which target token may attend to which position of the memory.
+          deterministic: whether dropout is off.
+          return_attention: whether to return the attention weights.
+        """
         key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
         y, weights, _ = run_layers(
             self._layer(self.config),
@@ -83,20 +92,20 @@ class Decoder(nn.Module):
         return DecoderOutput(self._normalized(y), weights.own, weights.cross)
 
     def start(self, memory: Float[Array, "B M H"], memory_mask: Mask, num_beams: int, length: int) -> DecoderCache:
-        """Returns the cache before the first of `length` steps."""
+        """Returns the initial cache for `length` steps."""
         layer, places = self._layer(self._config_of_steps()), length * num_beams
         each = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], self.layers) for i in range(self.num_layers))
         caches: Any = [layer.apply({"params": params}, memory, places, method="start") for params in each]
-        # Without the barrier the compiler moves slices and transpositions, cheap in its eyes, into the loop over steps.
+        # Without the barrier, the compiler moves slices and transpositions into the loop over steps.
         return jax.lax.optimization_barrier(DecoderCache(each, tuple(caches), memory_mask))
 
     def step(
         self, x: Float[Array, "B K H"], cache: DecoderCache, beams: Beams
     ) -> tuple[Float[Array, "B K H"], DecoderCache]:
-        """Returns the last layer's output for one token of each beam, and the cache with these tokens."""
+        """Returns the last layer's output for one token per beam, and the cache extended by these tokens."""
         num_beams = x.shape[1]
         layer, mask = self._layer(self._config_of_steps()), _history(beams)
-        # Unrolled whatever the config says: a loop over the layers would copy each one's cache.
+        # Always unrolled: a loop over the layers would copy each layer's cache.
         caches: list[Any] = []
         for params, old in zip(cache.params, cache.layers, strict=True):
             place = beams.index * num_beams
@@ -105,7 +114,7 @@ class Decoder(nn.Module):
         return self._normalized(x), cache._replace(layers=tuple(caches))
 
     def _config_of_steps(self) -> TransformerConfig:
-        """Flash attention has nothing to gain from a few queries."""
+        """The config with attention by XLA: flash attention does not pay off for a few queries."""
         return dataclasses.replace(self.config, attention_backend="xla")
 
     def _layer(self, config: TransformerConfig) -> TransformerLayer:
@@ -116,7 +125,7 @@ class Decoder(nn.Module):
 
 
 def _history(beams: Beams) -> Mask:
-    """Returns which of the P places of the cache hold the history of each of the K beams."""
+    """Returns the mask of the P cache positions that belong to the history of each of the K beams."""
     rows, num_beams, length = beams.lineage.shape
     in_place = beams.lineage[..., None] == jnp.arange(num_beams)
     fed = jnp.arange(length)[:, None] <= beams.index

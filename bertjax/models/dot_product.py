@@ -16,9 +16,9 @@ from bertjax.models.layers import drop
 
 # Finite, so that a row with no key to attend to gets uniform weights and finite gradients instead of NaN.
 MASKED_SCORE = -1e30
-# How many scores `chunked` computes at a time: 4 MB, which stay in a CPU's caches.
+# The number of scores that `chunked` computes at a time: 4 MB, which fit into a CPU's caches.
 _SCORES_AT_A_TIME = 2**20
-_MANY_MORE = 4  # chunks pay off above this multiple of _SCORES_AT_A_TIME; below, recomputation costs what they save
+_MIN_CHUNKS = 4  # chunks pay off above this multiple of _SCORES_AT_A_TIME; below, recomputation costs what they save
 
 Context = Float[Array, "B S N D"]
 Weights = Float[Array, "B N S T"]
@@ -155,7 +155,7 @@ class Backend(NamedTuple):
                 f"config key model.attention_backend={name}",
                 got=got,
                 expected="an NVIDIA GPU, model.attention_dropout=0, and return_attention=False",
-                fix="set --config.model.attention_backend=xla, which may differ from that of a trained run",
+                fix="set --config.model.attention_backend=xla; this key may also change after training",
             )
 
 
@@ -213,7 +213,7 @@ def _pairs_at_a_time(batch: int, num_heads: int, scores: int) -> int:
     >>> _pairs_at_a_time(8, 12, 512 * 512), _pairs_at_a_time(64, 12, 128 * 128), _pairs_at_a_time(8, 12, 128 * 128)
     (4, 48, 96)
     """
-    if batch * num_heads * scores <= _MANY_MORE * _SCORES_AT_A_TIME:
+    if batch * num_heads * scores <= _MIN_CHUNKS * _SCORES_AT_A_TIME:
         return batch * num_heads
     most = max(1, _SCORES_AT_A_TIME // scores)
     if most < num_heads:

@@ -24,7 +24,7 @@ class BertEmbeddings(nn.Module):
     type_vocab_size: int
 
     def setup(self) -> None:
-        """Makes the tables attributes: the masked language model's output shares the word embeddings."""
+        """Makes the tables. They are attributes because the masked language model shares the word embeddings."""
         self.word_embeddings = embedding_table(self, self.config, "word_embeddings", self.vocab_size)
         self.position_embeddings = embedding_table(self, self.config, "position_embeddings", self.max_positions)
         self.token_type_embeddings = embedding_table(self, self.config, "token_type_embeddings", self.type_vocab_size)
@@ -39,10 +39,10 @@ class BertEmbeddings(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B S H"]:
-        """Embeds ids, token types and positions; without `position_ids` these are 0 to S - 1.
+        """Embeds ids, token types and positions. Without `position_ids`, positions are 0 to S - 1.
 
         Raises:
-          UserError: a sequence longer than max_positions.
+          UserError: if the sequence is longer than max_positions.
         """
         length = input_ids.shape[1]
         if length > self.max_positions:
@@ -60,26 +60,26 @@ class BertEmbeddings(nn.Module):
 
 
 def embedding_table(module: nn.Module, config: TransformerConfig, name: str, rows: int) -> Float[Array, "{rows} H"]:
-    """Makes a table of vectors a parameter of a module, drawn as BERT draws them."""
+    """Adds an embedding table to a module's parameters, initialized as in BERT (truncated normal)."""
     init = nn.initializers.truncated_normal(config.initializer_range)
     return jnp.asarray(module.param(name, init, (rows, config.hidden_size)))
 
 
 def sinusoids(length: int, size: int, layout: str) -> Float[np.ndarray, "length size"]:
-    """Returns what stands for the positions 0, 1, ...
+    """Returns the sinusoidal encodings of positions 0 to length - 1 (Vaswani et al. 2017, section 3.5).
 
     Args:
-      length: how many positions.
-      size: of a vector; even.
-      layout: "interleaved", as the paper has it: sin(position / 10000^(2i / size)) and the cosine of the same at 2i and
-        2i + 1. "deinterleaved", as Marian in transformers has it: the same numbers, all sines before all cosines.
-        "half_split", as tensor2tensor, fairseq and Flax's wmt have it: all sines and then all cosines, of
+      length: the number of positions.
+      size: the size of a vector; even.
+      layout: "interleaved", as in the paper: sin(position / 10000^(2i / size)) at index 2i and its cosine at 2i + 1.
+        "deinterleaved", as Marian in transformers: the same values, all sines before all cosines. "half_split", as
+        tensor2tensor, fairseq and Flax's wmt example: all sines and then all cosines of
         position / 10000^(i / (size / 2 - 1)).
     """
     half = size // 2
     exponents = np.arange(half) / (max(half - 1, 1) if layout == "half_split" else half)
     angles = np.arange(length)[:, None] / 10_000.0**exponents
     pair = np.sin(angles), np.cos(angles)
-    in_turns = layout == "interleaved"
-    joined = np.stack(pair, axis=-1).reshape(length, size) if in_turns else np.concatenate(pair, axis=-1)
+    is_interleaved = layout == "interleaved"
+    joined = np.stack(pair, axis=-1).reshape(length, size) if is_interleaved else np.concatenate(pair, axis=-1)
     return joined.astype(np.float32)

@@ -1,4 +1,4 @@
-"""A stack of Transformer layers: the encoder, and what the decoder shares with it.
+"""The Transformer encoder, and functions for stacks of layers that the decoder uses too.
 
 Shapes: B batch, S length, P output positions, H hidden size, N heads, L layers.
 """
@@ -16,19 +16,19 @@ from bertjax.models.transformer import LayerAttention, TransformerConfig, Transf
 
 
 class EncoderOutput(NamedTuple):
-    """What `Encoder` returns."""
+    """The output of `Encoder`."""
 
-    hidden: Array  # [B, S, H]; [B, P, H] at `output_positions`
-    attention: Array | None  # [L, B, N, S, S] float32, or None if not asked for
-    layers: Array | None  # [L + 1, B, S, H], or None if not asked for: the input, and what each layer makes of it
+    hidden: Array  # [B, S, H]; [B, P, H] with `output_positions`
+    attention: Array | None  # [L, B, N, S, S] float32; None if not requested
+    layers: Array | None  # [L + 1, B, S, H]: the input and each layer's output; None if not requested
 
 
 class Encoder(nn.Module):
     """A stack of Transformer layers.
 
-    Parameters: `layers`, a TransformerLayer's with a leading axis L on each; `final_norm` if pre-norm.
-    The layout, and the outcome with dropout too, are the same scanned or unrolled, rematerialized or not,
-    so that any checkpoint opens with any of these options.
+    Parameters: `layers`, those of a TransformerLayer with a leading axis L; `final_norm` if pre-norm.
+    `scan_layers` and `remat` change neither the layout nor the result, even with dropout, so a checkpoint can be used
+    with any of these options.
     """
 
     config: TransformerConfig
@@ -51,31 +51,31 @@ class Encoder(nn.Module):
         Args:
           x: the embeddings.
           mask: which token may attend to which.
-          deterministic: no dropout.
+          deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
           output_positions: the positions of each row whose output is needed; None for all. The last layer computes
-            queries, attention and feed-forward at these alone, which saves most of its work. Excludes
-            `return_attention` and `return_layers`.
+            queries, attention and feed-forward only at these, which saves most of its work. Cannot be combined with
+            `return_attention` or `return_layers`.
         """
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
 
         def run(rows: slice, x: Array, *arguments: Any) -> tuple[Array, LayerAttention, Array | None]:
-            # Without a key, dropout inside the layer reports that it is missing.
+            # Without a key, dropout inside the layer raises an error.
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
             of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked)
-            asked = {"return_attention": return_attention, "return_layers": return_layers}
-            return run_layers(layer, of_layers, x, arguments, key, deterministic=deterministic, **asked)
+            returns = {"return_attention": return_attention, "return_layers": return_layers}
+            return run_layers(layer, of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
         if output_positions is None:
             y, weights, outputs = run(slice(None), x, mask)
         else:
             assert not return_attention and not return_layers
             y, weights, outputs = run(slice(-1), x, mask)
-            read = mask.of_queries(output_positions)
-            y, _, _ = run(slice(-1, None), take_positions(y, output_positions), read, None, None, y)
+            last_mask = mask.of_queries(output_positions)
+            y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, None, None, y)
         y = layer_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
         return EncoderOutput(y, weights.own, layers)
@@ -92,19 +92,19 @@ def run_layers(
     return_attention: bool,
     return_layers: bool,
 ) -> tuple[Float[Array, "B S H"], LayerAttention, Float[Array, "L B S H"] | None]:
-    """Sends `x` through a stack of layers, in a loop or unrolled, as the config says.
+    """Applies a stack of layers to `x`, in a loop or unrolled, depending on `config.scan_layers`.
 
     Args:
-      layer: what the layers have in common.
-      stacked: their parameters, by `stacked_init`.
+      layer: the module, which all layers share.
+      stacked: the parameters of all layers, as made by `stacked_init`.
       x: the sequence.
-      arguments: of each layer beside x.
-      key: of dropout, which each layer gets a part of; None for none.
-      deterministic: no dropout.
-      return_attention: whether to return the attention weights, or None in their place.
-      return_layers: whether to return each layer's output, or None in their place.
+      arguments: the layer's other positional arguments.
+      key: the dropout key, which is split among the layers; None for no key.
+      deterministic: whether dropout is off.
+      return_attention: whether to return the attention weights instead of None.
+      return_layers: whether to return the outputs of all layers instead of None.
     Returns:
-      The last layer's output, the attention weights [L, ...] of all, and all outputs.
+      The last layer's output, the attention weights [L, ...] of all layers, and the outputs of all layers.
     """
     config, num_layers = layer.config, jax.tree.leaves(stacked)[0].shape[0]
     keys = None if key is None else jax.random.split(key, num_layers)
@@ -123,14 +123,14 @@ def run_layers(
         return y, (weights, y if return_layers else None)
 
     if config.remat:
-        # Unrolled, the compiler would merge the recomputation with the forward pass; in a loop it cannot.
+        # In unrolled layers the compiler would merge the recomputation with the forward pass; in a loop it cannot.
         body = jax.checkpoint(body, prevent_cse=not config.scan_layers)
     y, (weights, outputs) = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
     return y, weights, outputs
 
 
 def stacked_init(layer: TransformerLayer, num_layers: int) -> Callable[[Array], Any]:
-    """Returns the initializer of all layers: the parameters of each, from a key of its own, on axis 0."""
+    """Returns an initializer for the parameters of all layers, stacked on axis 0. Each layer has its own key."""
     config = layer.config
     x, mask = jnp.zeros((1, 1, config.hidden_size), config.dtype), Mask(jnp.ones((1, 1, 1, 1), bool))
 
@@ -141,5 +141,5 @@ def stacked_init(layer: TransformerLayer, num_layers: int) -> Callable[[Array], 
 
 
 def take_positions(hidden: Float[Array, "B S H"], positions: Int[Array, "B P"]) -> Float[Array, "B P H"]:
-    """Returns the vectors at some positions of each row."""
+    """Returns the vectors at the given positions of each row."""
     return jnp.take_along_axis(hidden, positions[..., None], axis=1)

@@ -23,22 +23,22 @@ from bertjax.models.transformer import TransformerConfig, keep_rows_split, kerne
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(TransformerConfig):
-    """A Transformer's sizes and options, `num_layers` being the encoder's, and those around it.
+    """Sizes and options of an encoder-decoder Transformer. `num_layers` is the number of encoder layers.
 
     Attributes:
       num_decoder_layers: layers of the decoder.
-      source_vocab_size, target_vocab_size: words of each side; from the vocabularies.
-      share_embeddings: whether source and target have one table.
-      tie_output: whether logits are products with the target's table, or with a matrix of their own.
-      logits_bias: whether each word's logit has a bias.
-      positions: "sinusoidal" or "learned", a table for each side.
+      source_vocab_size, target_vocab_size: vocabulary size of each side; set from the vocabularies.
+      share_embeddings: whether source and target share one embedding table.
+      tie_output: whether the output layer uses the target embeddings instead of its own matrix.
+      logits_bias: whether the output layer has a bias.
+      positions: "sinusoidal", or "learned" with one table per side.
       sinusoid_layout: "interleaved", "half_split" or "deinterleaved": see `sinusoids`.
-      max_positions: tokens of a row at most.
+      max_positions: maximum number of tokens in a row.
       scale_embeddings: whether embeddings are multiplied by sqrt(H) before positions are added.
-      key_size: of a head's queries and keys; 0: that of its values, hidden_size / num_heads.
+      key_size: size of a head's queries and keys; 0 for that of its values, hidden_size / num_heads.
 
     Raises:
-      UserError: a value out of range, or a table to be shared by vocabularies of different sizes.
+      UserError: if a value is out of range, or if vocabularies of different sizes would share one table.
     """
 
     num_decoder_layers: Size
@@ -55,58 +55,58 @@ class EncoderDecoderConfig(TransformerConfig):
 
     @property
     def head_key_size(self) -> int:
-        """As `TransformerConfig` has it, or what was chosen (Vaswani et al. 2017, table 3, rows B)."""
+        """The size of a head's queries and keys: `key_size` if set (Vaswani et al. 2017, table 3, rows B)."""
         return self.key_size or super().head_key_size
 
     def __post_init__(self) -> None:
         super().__post_init__()
         even = self.positions == "learned" or self.hidden_size % 2 == 0
         self.check(even, "hidden_size", "an even number with model.positions=sinusoidal")
-        alike = not self.key_size or self.attention_backend == "xla"
-        self.check(alike, "key_size", f"0 with model.attention_backend={self.attention_backend}")
+        is_supported = not self.key_size or self.attention_backend == "xla"
+        self.check(is_supported, "key_size", f"0 with model.attention_backend={self.attention_backend}")
         one_table = not self.share_embeddings or self.source_vocab_size == self.target_vocab_size
         expected = f"model.source_vocab_size={self.source_vocab_size} with model.share_embeddings"
         self.check(one_table, "target_vocab_size", expected)
 
 
 class Seq2SeqInputs(NamedTuple):
-    """A batch of rows of sources and targets: the input of every sequence-to-sequence model.
+    """A batch of sources and targets: the input of every sequence-to-sequence model.
 
-    A row holds one pair, or several pairs packed one after another on each side. `encode` reads the source only.
+    A row contains one pair, or several pairs packed one after another on each side. `encode` reads only the source.
     """
 
     input_ids: Array  # [B, S] int: the source's tokens
     segment_ids: Array  # [B, S] int: the number of the token's pair in its row, from 1 on; 0 at padding
     target_ids: Array | None = None  # [B, T] int: the decoder's input: a start token, then the target
-    target_segment_ids: Array | None = None  # [B, T] int: as `segment_ids`
-    token_type_ids: Array | None = None  # [B, S] int: BERT's, of the source; None for 0. Ignored without a BERT
+    target_segment_ids: Array | None = None  # [B, T] int: like `segment_ids`, for the target
+    token_type_ids: Array | None = None  # [B, S] int: BERT's token types; None for 0. Ignored by models without BERT
     position_ids: Array | None = None  # [B, S] int: the token's position in its source; None for 0 to S - 1
     target_position_ids: Array | None = None  # [B, T] int: the token's position in its target; None for 0 to T - 1
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> "Seq2SeqInputs":
-        """Takes the fields that a batch has."""
+        """Makes inputs from the fields of a batch; other fields are ignored."""
         return cls(**{name: batch[name] for name in cls._fields if name in batch})
 
 
 class Seq2SeqOutput(NamedTuple):
-    """What a model of target given source returns. Attention weights are float32, or None if not asked for."""
+    """The output of a sequence-to-sequence model. Attention weights are float32; None if not requested."""
 
-    logits: Array  # [B, T, V] float32: of the word after each target token
+    logits: Array  # [B, T, V] float32: the word after each target token
     encoder_attention: Array | None  # [L, B, N, S, S]
     decoder_attention: Array | None  # [L, B, N, T, T]
     cross_attention: Array | None  # [L, B, N, T, S]
 
 
 class Memory(NamedTuple):
-    """What the decoder needs of the source."""
+    """The encoded source, as used by the decoder."""
 
     hidden: Array  # [B, S, H]
     segments: Array  # [B, S] int: 0 at padding
 
 
 class EncoderDecoder(nn.Module):
-    """Embeddings, encoder, decoder, and the product with all words.
+    """Embeddings, encoder, decoder and output layer.
 
     Parameters: `embeddings` [V, H], or `source_embeddings` and `target_embeddings`; `source_positions` and
     `target_positions` [max_positions, H] if learned; `encoder`, `decoder`; `output` [H, V] unless tied; `bias` [V]. An
@@ -116,7 +116,7 @@ class EncoderDecoder(nn.Module):
     config: EncoderDecoderConfig
 
     def setup(self) -> None:
-        """Makes the parts."""
+        """Makes the submodules."""
         config = self.config
         if config.share_embeddings:
             self.source_words = self.target_words = embedding_table(
@@ -137,15 +137,14 @@ class EncoderDecoder(nn.Module):
             self.bias = self.param("bias", nn.initializers.zeros, (size,))
 
     def __call__(self, inputs: Seq2SeqInputs, *, deterministic: bool, return_attention: bool) -> Seq2SeqOutput:
-        """Predicts the word after each target token, from the source and the target up to there.
+        """Returns the logits of the word after each target token, given the source and the target so far.
 
         Args:
           inputs: the batch, with targets.
-          deterministic: no dropout.
+          deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
-
         Raises:
-          UserError: a sequence longer than max_positions.
+          UserError: if a sequence is longer than max_positions.
         """
         assert inputs.target_ids is not None and inputs.target_segment_ids is not None
         encoded = self._read(inputs, deterministic, return_attention)
@@ -164,14 +163,14 @@ class EncoderDecoder(nn.Module):
         return Seq2SeqOutput(logits, encoded.attention, decoded.attention, decoded.cross_attention)
 
     def encode(self, inputs: Seq2SeqInputs, *, deterministic: bool) -> Memory:
-        """Returns what decoding needs of the source, one in each row."""
+        """Encodes the sources, one per row, for decoding."""
         return Memory(self._read(inputs, deterministic, return_attention=False).hidden, inputs.segment_ids)
 
     def start(self, memory: Memory, num_beams: int, length: int) -> DecoderCache:
-        """Returns the cache before the first of `length` steps of so many beams for each row of the memory.
+        """Returns the initial cache for `length` steps with `num_beams` beams per row of the memory.
 
         Raises:
-          UserError: more steps than max_positions.
+          UserError: if `length` is larger than max_positions.
         """
         self._check_length(length)
         return self.decoder.start(memory.hidden, make_memory_mask(memory.segments), num_beams, length)
@@ -179,14 +178,14 @@ class EncoderDecoder(nn.Module):
     def step(
         self, tokens: Int[Array, "B K"], cache: DecoderCache, beams: Beams
     ) -> tuple[Float32[Array, "B K V"], DecoderCache]:
-        """Predicts the word after each beam's history.
+        """Returns the logits of the word after each beam's history, and the new cache.
 
         Args:
-          tokens: the last of each history.
-          cache: of `start` or of the step before.
-          beams: where the histories come from; as many beams and steps as `start` was told.
+          tokens: the last token of each history.
+          cache: the cache from `start` or the previous step.
+          beams: the histories of the beams, with the numbers of beams and steps passed to `start`.
         Returns:
-          The logits, and the cache with these tokens.
+          The logits, and the cache extended by these tokens.
         """
         positions = jnp.broadcast_to(beams.index, tokens.shape)
         x = self._embed(self.target_words, self.target_places, tokens, positions, deterministic=True)

@@ -1,7 +1,7 @@
-"""BERT with the heads of its fine-tuning (Devlin et al. 2019, section 4 and figure 4), and its feature-based tagger.
+"""BERT with fine-tuning heads (Devlin et al. 2019, section 4 and figure 4), and the feature-based tagger.
 
-Inputs with `position_ids` are rows of packed instances. A BiLSTM would read across their borders, so models with one
-raise UserError for them. Logits are float32.
+Inputs with `position_ids` are packed rows. A BiLSTM would read across the instances of a row, so models with a BiLSTM
+raise UserError for packed rows. Logits are float32.
 
 Shapes: B batch, S length, H hidden size, C classes, K chosen layers, E instances of a packed row.
 """
@@ -26,22 +26,23 @@ POOLINGS = ("cls", "mean", "max")
 
 
 def choose_layers(layers: Float[Array, "layers B S H"], chosen: Sequence[int]) -> Float[Array, "B S K H"]:
-    """Some of `BertOutput.layers`: 0 is the embeddings, -1 the last layer."""
+    """Returns the chosen layers of `BertOutput.layers`; 0 is the embeddings, -1 the last layer."""
     return jnp.moveaxis(layers[jnp.asarray(chosen)], 0, 2)
 
 
 class LayerMix(nn.Module):
-    """One vector from those of several layers, for each token.
+    """Combines the vectors of several layers into one vector per token.
 
-    `mixing` is "concatenation"; "sum"; or "weighted", ELMo's sum with learned weights (Peters et al. 2018, equation
-    1), whose parameters are `weights` [K], from 0, which a softmax is taken of, and the scale `gamma`, from 1.
+    `mixing` is "concatenation"; "sum"; or "weighted", ELMo's learned weighted sum (Peters et al. 2018, equation 1).
+    Parameters of "weighted": the scale `gamma`, initially 1, and `weights` [K], initially 0, to which softmax is
+    applied.
     """
 
     mixing: str
 
     @nn.compact
     def __call__(self, features: Float[Array, "*rows K H"]) -> Float[Array, "*rows F"]:
-        """Returns vectors of size F: K H if concatenated, else H."""
+        """Returns vectors of size F, which is K H for "concatenation" and H otherwise."""
         choice(self.mixing, MIXINGS, "model.mixing")
         if self.mixing == "concatenation":
             return features.reshape(*features.shape[:-2], -1)
@@ -53,7 +54,7 @@ class LayerMix(nn.Module):
 
 
 class BertFeatures(nn.Module):
-    """One vector for each token from some layers of BERT.
+    """One vector per token, combined from the chosen layers of BERT.
 
     Parameters: `bert`, without a pooler; `mix` if `mixing` is "weighted".
     """
@@ -64,7 +65,7 @@ class BertFeatures(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S F"]:
-        """Returns the vectors, those of padding too."""
+        """Returns the vectors of all tokens, including padding."""
         check_layers(self.layers, self.config.num_layers, "model.layers")
         output = Bert(self.config, use_pooler=False, name="bert")(
             inputs, deterministic=deterministic, return_attention=False, return_layers=True
@@ -74,21 +75,21 @@ class BertFeatures(nn.Module):
 
 
 def check_layers(chosen: Sequence[int], num_layers: int, key: str) -> None:
-    """Raises UserError about a config key unless some layers, each once, are chosen of what `BertOutput.layers` has."""
+    """Raises UserError for the config key unless `chosen` are one or more distinct layers of `BertOutput.layers`."""
     places = {layer % (num_layers + 1) for layer in chosen if -num_layers - 1 <= layer <= num_layers}
     if not chosen or len(places) < len(chosen):
         raise UserError(
             f"config key {key}",
             got=tuple(chosen),
             expected=f"one or more of 0 (the embeddings) to {num_layers}, or -{num_layers + 1} to -1, each once",
-            fix=f"for example {tuple(range(-min(4, num_layers), 0))}, the last ones",
+            fix=f"use for example {tuple(range(-min(4, num_layers), 0))}, the last layers",
         )
 
 
 def pool_spans(
     hidden: Float[Array, "B S F"], starts: Int[Array, "B U"], lengths: Int[Array, "B U"]
 ) -> Float[Array, "B U F"]:
-    """The mean of the tokens of each unit, such as a word: `lengths` of them from `starts` on; 0 where that is none."""
+    """Returns the mean over each span of tokens, such as a word: `lengths` tokens from `starts`; 0 for empty spans."""
     places = jnp.arange(hidden.shape[1])
     inside = (starts[..., None] <= places) & (places < (starts + lengths)[..., None])
     weights = inside / jnp.maximum(lengths, 1)[..., None]
@@ -96,12 +97,12 @@ def pool_spans(
 
 
 def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling: str) -> Float[Array, "B H"]:
-    """One float32 vector for each row, as sentence-transformers makes it; from a row of padding alone it is finite.
+    """Returns one float32 vector per row, as in sentence-transformers. It is finite even for rows of padding.
 
     Args:
       hidden: a vector for each token.
-      segment_ids: 0 at padding, which does not count.
-      pooling: "cls", the first token's; "mean" over the tokens, [CLS] and [SEP] among them; or their "max".
+      segment_ids: 0 at padding, which is excluded.
+      pooling: "cls", the vector of the first token; or "mean" or "max" over the tokens, including [CLS] and [SEP].
     """
     choice(pooling, POOLINGS, "sentence_pooling")
     hidden, real = hidden.astype(jnp.float32), (segment_ids != 0)[..., None]
@@ -114,30 +115,30 @@ def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling:
 
 
 class SpanLogits(NamedTuple):
-    """What `BertForQuestionAnswering` returns."""
+    """The output of `BertForQuestionAnswering`."""
 
     start: Array  # [B, S] float32
     end: Array  # [B, S] float32
 
 
 class BertForSequenceClassification(nn.Module):
-    """Classes of whole instances; with one label, a number for each (regression), or a score for each choice.
+    """Logits of the classes of whole instances. With one label: a number (regression) or the score of a choice.
 
-    What is classified is the pooled [CLS], which is the first token; the last token's in its place if the model looks
-    from left to right alone, since [CLS] then sees nothing but itself. With a BiLSTM ("+ BiLSTM" of table 5) it is
-    that one's two final states, and there is no pooler.
+    The input of the classifier is the pooled output of [CLS], the first token. If `direction` is "left_to_right", it is
+    that of the last token, because [CLS] then attends only to itself. With a BiLSTM ("+ BiLSTM" in table 5), it is the
+    two final states of the BiLSTM, and there is no pooler.
 
     Parameters: `bert`, with `pooler` unless there is an `lstm`; `lstm`; `classifier` [H or 2 lstm_size, C].
     """
 
     config: BertConfig
     num_labels: int
-    classifier_dropout: float  # on what goes into the head; BERT's is .1
+    classifier_dropout: float  # dropout of the head's input; 0.1 in BERT
     lstm_size: int  # units of each direction; 0 for no BiLSTM
 
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B *E C"]:
-        """Returns the logits of each row; of a packed row those of each instance, which begin at `cls_positions`."""
+        """Returns the logits of each row; for packed rows, those of each instance, in the order of `cls_positions`."""
         _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, inputs)
         pooled = inputs
         if self.config.direction == "left_to_right":
@@ -155,14 +156,14 @@ class BertForSequenceClassification(nn.Module):
 
 
 class BertForTokenClassification(nn.Module):
-    """Classes of each token, padding included.
+    """Logits of the classes of each token, including padding.
 
     Parameters: `bert`, without a pooler; `lstm` if `lstm_size` is not 0; `classifier` [H or 2 lstm_size, C].
     """
 
     config: BertConfig
     num_labels: int
-    classifier_dropout: float  # on what goes into the head; BERT's is .1
+    classifier_dropout: float  # dropout of the head's input; 0.1 in BERT
     lstm_size: int  # units of each direction; 0 for no BiLSTM
 
     @nn.compact
@@ -179,9 +180,9 @@ class BertForTokenClassification(nn.Module):
 
 
 class BertForQuestionAnswering(nn.Module):
-    """How likely each token is the first and the last of the answer; no dropout before the head, as in BERT.
+    """Logits of each token as first and last token of the answer. No dropout before the head, as in BERT.
 
-    Padding has logits as well: the loss or the search for the best span leaves it out.
+    Padding has logits too; the loss and the search for the best span must exclude it.
 
     Parameters: `bert`, without a pooler; `lstm` if `lstm_size` is not 0; `qa_outputs` [H or 2 lstm_size, 2].
     """
@@ -203,10 +204,10 @@ class BertForQuestionAnswering(nn.Module):
 
 
 class FeatureTagger(nn.Module):
-    """Classes of tokens from the features of a BERT that is not trained (Devlin et al. 2019, section 5.3 and table 7).
+    """Logits of the classes of tokens, from features of a frozen BERT (Devlin et al. 2019, section 5.3 and table 7).
 
-    BERT's has two layers of BiLSTM of 768 units; whether a direction's or both directions' together the paper does
-    not say, and here they are a direction's.
+    The paper uses two BiLSTM layers with 768 units. It does not say whether these are units per direction; here
+    `lstm_size` is per direction.
 
     Parameters: `mix` if `mixing` is "weighted", `lstm_0`, `lstm_1`, ..., `classifier` [2 lstm_size, C].
     """
@@ -215,14 +216,14 @@ class FeatureTagger(nn.Module):
     mixing: str  # "concatenation", "sum" or "weighted": see `LayerMix`
     num_layers: int
     lstm_size: int  # units of each direction
-    dropout: float  # on what goes into each layer and into the classifier
+    dropout: float  # dropout of the input of each layer and of the classifier
     initializer_range: float
 
     @nn.compact
     def __call__(
         self, features: Float[Array, "B S K H"], segment_ids: Int[Array, "B S"], *, deterministic: bool
     ) -> Float32[Array, "B S C"]:
-        """Returns the logits of each token; `features` are those of K layers, by `choose_layers`."""
+        """Returns the logits of each token; `features` are the outputs of K layers, from `choose_layers`."""
         _check_head(self.num_labels, self.dropout, self.lstm_size)
         check_value(self.lstm_size >= 1, "lstm_size", self.lstm_size, "at least 1")
         x = LayerMix(self.mixing, name="mix")(features.astype(jnp.float32))
@@ -235,9 +236,9 @@ class FeatureTagger(nn.Module):
 
 
 class BertFeatureTagger(nn.Module):
-    """Classes of each token from a BERT that stays as it is, with `FeatureTagger` on top.
+    """A frozen BERT with a `FeatureTagger` on top.
 
-    BERT has no dropout, and no gradient reaches it.
+    BERT runs without dropout and gets no gradient.
 
     Parameters: `bert`, without a pooler; `tagger`.
     """
@@ -248,11 +249,11 @@ class BertFeatureTagger(nn.Module):
     mixing: str
     num_lstm_layers: int
     lstm_size: int  # units of each direction
-    dropout: float  # of the tagger
+    dropout: float  # dropout of the tagger
 
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S C"]:
-        """Returns the logits of each token, padding included."""
+        """Returns the logits of each token, including padding."""
         _check_lstm(self.lstm_size, inputs)
         check_layers(self.layers, self.config.num_layers, "model.feature_layers")
         output = Bert(self.config, use_pooler=False, name="bert")(
@@ -273,7 +274,7 @@ class BertFeatureTagger(nn.Module):
 
 
 def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None) -> Int[Array, "B E"]:
-    """Where each instance ends that begins at `first`; without it, where the one of each row does."""
+    """The positions of the instances' last tokens, given those of their first; None for one instance per row."""
     first = jnp.zeros_like(segment_ids[:, :1]) if first is None else first
     sizes = jnp.sum(segment_ids[:, None] == 1 + jnp.arange(first.shape[1])[:, None], axis=-1)
     return jnp.maximum(first + sizes - 1, 0)

@@ -1,4 +1,4 @@
-"""Building blocks of all models: an affine map, and dropout (Srivastava et al. 2014)."""
+"""Layers used by all models: an affine map, and dropout (Srivastava et al. 2014)."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ _LEVELS = 2**16
 class Dense(nn.Module):
     """Affine map of the last axis: `kernel` [I, O] and `bias` [O], stored in float32, applied in `dtype`.
 
-    Kernels start as `kernel_init` says, biases at zero.
+    Kernels are initialized by `kernel_init`, biases at zero.
     """
 
     features: int
@@ -30,24 +30,24 @@ class Dense(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Sets a fraction `rate` of the elements to 0 and scales the others up, so that the mean stays.
+    """Sets a fraction `rate` of the elements to 0 and scales up the others to preserve the mean.
 
-    An element takes 16 random bits, half of what `flax.linen.Dropout` draws: drawing is most of dropout's cost. The
-    rate is met to 2**-17, and the scale is that of the rate in effect.
+    Each element uses 16 random bits, half as many as in `flax.linen.Dropout`, because random bits are most of dropout's
+    cost. The rate is exact to 2**-17; the scale uses the rounded rate.
     """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows H"], *, deterministic: bool) -> Float[Array, "*rows H"]:
-        """Drops elements by the key of the collection "dropout", unless `deterministic`."""
+        """Drops elements, using the key of the collection "dropout", unless `deterministic`."""
         if deterministic or not self.rate:
             return x
         return drop(x, self.make_rng("dropout"), self.rate)
 
 
 def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array, "*rows H"]:
-    """Drops elements at a rate above 0; see `Dropout`."""
+    """Drops elements; `rate` must be above 0. See `Dropout`."""
     kept_levels = min(round((1 - rate) * _LEVELS), _LEVELS - 1)
     *rows, size = x.shape
     words = jax.random.bits(key, (*rows, -(-size // 2)), jnp.uint32)

@@ -1,4 +1,4 @@
-"""Losses and scores of single predictions: whoever calls them masks, sums and averages."""
+"""Losses and scores of single predictions. Callers mask, sum and average them."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from bertjax.models.dot_product import MASKED_SCORE
 
 
 def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:
-    """-log softmax(logits)[labels], for each."""
+    """Returns -log softmax(logits)[labels] for each prediction."""
     picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
@@ -21,17 +21,21 @@ def smoothed_cross_entropy(
     denominator: str,
     padding_id: int | None = None,
 ) -> Float[Array, "*n"]:
-    """The cross-entropy with labels that are smoothed (Szegedy et al. 2016, section 7), for each.
+    """Returns the cross-entropy with label smoothing (Szegedy et al. 2016, section 7) for each prediction.
 
-    The Kullback-Leibler divergence that other systems report is this minus the smoothed label's entropy, a constant.
+    The Kullback-Leibler divergence that other systems report is this minus the entropy of the smoothed label, which is
+    constant.
 
     Args:
-      logits: of all words.
-      labels: the right ones.
-      smoothing: the probability that the label gives away. At 0 this is `cross_entropy`.
-      denominator: to whom, in equal parts. "V": to all words, the label among them, as torch; "V-1": to the others, as
-        fairseq and Flax's wmt; "V-2": to the others but padding, as the Annotated Transformer and PreSumm.
-      padding_id: the word that gets nothing with "V-2".
+      logits: the logits of all words.
+      labels: the correct words.
+      smoothing: the probability that is spread over other words. At 0 this is `cross_entropy`.
+      denominator: the words that share it equally. "V": all words including the label, as in torch; "V-1": all other
+        words, as in fairseq and Flax's wmt example; "V-2": all other words except padding, as in the Annotated
+        Transformer and PreSumm.
+      padding_id: the word that gets no probability with "V-2".
+    Raises:
+      UserError: if the denominator is none of these.
     """
     picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     total = jnp.sum(logits, axis=-1)
@@ -50,13 +54,13 @@ def _num_smoothed(num_words: int, denominator: str) -> int:
 
 
 def is_best(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Bool[Array, "*n"]:
-    """Whether no other class is as likely as the label's. Comparing is several times as fast as `argmax` on CPU."""
+    """Whether the label is likelier than all other classes. Comparing is several times as fast as `argmax` on CPU."""
     picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)
     return jnp.sum(logits >= picked, axis=-1) == 1
 
 
 def squared_error(predictions: Float[Array, "*n"], targets: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """(predictions - targets)^2, for each."""
+    """Returns (predictions - targets)^2 for each prediction."""
     return jnp.square(predictions - targets)
 
 
@@ -66,13 +70,13 @@ def span_cross_entropy(
     starts: Int[Array, "*n"],
     ends: Int[Array, "*n"],
 ) -> Float[Array, "*n"]:
-    """The mean of the cross-entropies of a span's first and last token, as `run_squad.py` of google-research/bert.
+    """Returns the mean cross-entropy of a span's first and last token, as in `run_squad.py` of google-research/bert.
 
-    That code lets padding and the question take part in the softmax. To leave them out, give `mask_logits(...)`.
+    That code includes padding and the question in the softmax. To exclude them, pass logits through `mask_logits`.
     """
     return (cross_entropy(start_logits, starts) + cross_entropy(end_logits, ends)) / 2
 
 
 def mask_logits(logits: Float[Array, "*n C"], allowed: Bool[Array, "*n C"]) -> Float[Array, "*n C"]:
-    """The logits, those of what is not allowed so low that a softmax gives it nothing."""
+    """Returns the logits, with a value that softmax maps to 0 for classes that are not allowed."""
     return jnp.where(allowed, logits, MASKED_SCORE)

@@ -1,7 +1,7 @@
-"""The encoder-decoder of recurrent layers, with and without attention.
+"""A recurrent encoder-decoder, with or without attention.
 
-A bidirectional GRU reads the source (Bahdanau et al. 2015); a GRU writes the target, and its state s asks what to look
-at: h, the encoder's state at each source token (Luong et al. 2015, section 3.1).
+The encoder is a bidirectional GRU with states h (Bahdanau et al. 2015). The decoder is a GRU, whose state s is the
+query of the attention over h (Luong et al. 2015, section 3.1).
 
 Shapes: B batch, S source length, T target length, E embedding size, H hidden size, V target vocabulary, K beams.
 """
@@ -28,15 +28,15 @@ class RecurrentConfig(Constrained, prefix="model"):
     """Sizes and options of `RecurrentSeq2Seq`, which computes in float32.
 
     Attributes:
-      source_vocab_size, target_vocab_size: words of each side; from the vocabularies.
-      embedding_size: width of the embeddings.
-      hidden_size: of the decoder's state, and of both directions of the encoder together.
+      source_vocab_size, target_vocab_size: vocabulary size of each side; set from the vocabularies.
+      embedding_size: size of the embeddings.
+      hidden_size: size of the decoder's state, and of the encoder's two directions together.
       attention: "none", "additive", "dot" or "general": see `RecurrentSeq2Seq`.
-      dropout: on embeddings and on what words are predicted from.
-      initializer_range: standard deviation of embedding tables.
+      dropout: dropout of the embeddings and of the output layer's input.
+      initializer_range: standard deviation of the embedding tables at initialization.
 
     Raises:
-      UserError: a value out of range.
+      UserError: if a value is out of range.
     """
 
     source_vocab_size: Size
@@ -49,35 +49,35 @@ class RecurrentConfig(Constrained, prefix="model"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(self.hidden_size % 2 == 0, "hidden_size", "an even number, of two directions")
+        self.check(self.hidden_size % 2 == 0, "hidden_size", "an even number, for two directions")
 
 
 class RecurrentMemory(NamedTuple):
-    """What the decoder needs of the source."""
+    """The encoded source, as used by the decoder."""
 
     hidden: Array  # [B, S, H]: h; 0 at padding
-    keys: Array  # [B, S, H]: what the decoder's state, or W of it, is compared with
-    final: Array  # [B, H]: after the last token in either direction
+    keys: Array  # [B, S, H]: the keys of the attention: h, or its projection
+    final: Array  # [B, H]: the final states of both directions
     segments: Array  # [B, S] int: 0 at padding
 
 
 class RecurrentCache(NamedTuple):
-    """What the decoder keeps from step to step."""
+    """The state of the decoder between steps."""
 
     state: Array  # [B, K, H]
     memory: RecurrentMemory
 
 
 class RecurrentSeq2Seq(nn.Module):
-    """Embeddings, bidirectional GRU, GRU, attention, and the words predicted from the state s and the context c.
+    """A GRU encoder-decoder with attention, which predicts words from the decoder's state s and the context c.
 
-    The first state is tanh(W final). The context is the mean of h, weighted by the softmax of scores e:
+    The initial state is tanh(W final). The context is the mean of h weighted by the softmax of scores e:
 
-    - "additive": e = v tanh(W s + U h), as Bahdanau et al. have it;
-    - "dot": e = s h; "general": e = s W h, as Luong et al.;
-    - "none": no scores; the context is `final`, whatever the state.
+    - "additive": e = v tanh(W s + U h), as in Bahdanau et al.;
+    - "dot": e = s h; "general": e = s W h, as in Luong et al.;
+    - "none": no scores; the context is always `final`.
 
-    Words are predicted from tanh(W [s; c]), as by Luong et al.; the context does not go into the recurrence.
+    Words are predicted from tanh(W [s; c]), as in Luong et al. The context is not an input of the recurrence.
 
     Parameters: `source_embeddings`, `target_embeddings` [V, E], `encoder`, `bridge` [H, H], `decoder`, `combine`
     [2H, H], `output` [H, V]; `keys`, `query` [H, H] and `scores` [H] if additive; `keys` without a bias if general.
@@ -86,7 +86,7 @@ class RecurrentSeq2Seq(nn.Module):
     config: RecurrentConfig
 
     def setup(self) -> None:
-        """Makes the parts."""
+        """Makes the submodules."""
         config = self.config
         table, size = nn.initializers.truncated_normal(config.initializer_range), config.hidden_size
         shapes = [(rows, config.embedding_size) for rows in (config.source_vocab_size, config.target_vocab_size)]
@@ -104,23 +104,22 @@ class RecurrentSeq2Seq(nn.Module):
             self.keys = nn.Dense(size, use_bias=False, kernel_init=nn.initializers.xavier_uniform())
 
     def __call__(self, inputs: Seq2SeqInputs, *, deterministic: bool, return_attention: bool) -> Seq2SeqOutput:
-        """Predicts the word after each target token, from the source and the target up to there.
+        """Returns the logits of the word after each target token, given the source and the target so far.
 
         Args:
-          inputs: the batch, with targets and one pair in each row. Padding comes last, so that of targets changes
-            nothing, and their segments are not read.
-          deterministic: no dropout.
-          return_attention: whether to return the attention weights: [1, B, 1, T, S], unless there is no attention.
-
+          inputs: the batch, with targets and one pair per row. Target segments are ignored: padding comes last, so it
+            does not affect the logits before it.
+          deterministic: whether dropout is off.
+          return_attention: whether to return the attention weights [1, B, 1, T, S]; None with `attention="none"`.
         Raises:
-          UserError: positions, as packed rows have them.
+          UserError: if the rows are packed, that is, if they have positions.
         """
         assert inputs.target_ids is not None
         if inputs.position_ids is not None or inputs.target_position_ids is not None:
             raise UserError(
                 "config key model: a recurrent model",
-                got="rows into which several pairs are packed",
-                expected="one pair in each row",
+                got="packed rows",
+                expected="one pair per row",
                 fix="set --config.data.packing=False",
             )
         memory = self.encode(inputs, deterministic=deterministic)
@@ -128,18 +127,18 @@ class RecurrentSeq2Seq(nn.Module):
         states = self.decoder(words, self._first_state(memory))
         context, weights = self._attend(states, memory)
         logits = self._logits(states, context, deterministic)
-        asked_for = weights if return_attention else None
-        return Seq2SeqOutput(logits, None, None, None if asked_for is None else asked_for[None, :, None])
+        returned = weights if return_attention else None
+        return Seq2SeqOutput(logits, None, None, None if returned is None else returned[None, :, None])
 
     def encode(self, inputs: Seq2SeqInputs, *, deterministic: bool) -> RecurrentMemory:
-        """Returns what decoding needs of the source, one in each row."""
+        """Encodes the sources, one per row, for decoding."""
         words = self.drop(jnp.take(self.source_words, inputs.input_ids, axis=0), deterministic=deterministic)
         hidden, final = self.encoder(words, inputs.segment_ids)
         keys = self.keys(hidden) if self.config.attention in ("additive", "general") else hidden
         return RecurrentMemory(hidden, keys, final, inputs.segment_ids)
 
     def start(self, memory: RecurrentMemory, num_beams: int, length: int) -> RecurrentCache:
-        """Returns the cache before the first step of so many beams for each row; there may be any number of steps."""
+        """Returns the initial cache with `num_beams` beams per row. The number of steps is not limited by `length`."""
         del length
         state = self._first_state(memory)
         return RecurrentCache(jnp.broadcast_to(state[:, None], (len(state), num_beams, state.shape[-1])), memory)
@@ -147,7 +146,7 @@ class RecurrentSeq2Seq(nn.Module):
     def step(
         self, tokens: Int[Array, "B K"], cache: RecurrentCache, beams: Beams
     ) -> tuple[Float32[Array, "B K V"], RecurrentCache]:
-        """Predicts the word after each beam's history; arguments as those of `EncoderDecoder.step`."""
+        """Returns the logits of the word after each beam's history, and the new cache; see `EncoderDecoder.step`."""
         state = jnp.take_along_axis(cache.state, beams.parents[..., None], axis=1)
         words = jnp.take(self.target_words, tokens, axis=0)
         rows = words.reshape(-1, 1, words.shape[-1]), state.reshape(-1, state.shape[-1])

@@ -1,8 +1,8 @@
-"""The Transformer (Vaswani et al. 2017): its layer, post-norm or pre-norm (Xiong et al. 2020).
+"""The Transformer layer (Vaswani et al. 2017), post-norm or pre-norm (Xiong et al. 2020).
 
-Shapes: B batch, S length, T length of the whole sequence where S are some of its positions, M length of
-the memory of cross-attention, H hidden size, N heads, D = H / N head size, Q size of a head's queries and keys,
-F feed-forward size, K beams, P places of a cache.
+Shapes: B batch, S length, T length of the whole sequence if S are only some of its positions, M memory length of
+cross-attention, H hidden size, N heads, D = H / N head size, Q size of a head's queries and keys, F feed-forward size,
+K beams, P positions of a cache.
 """
 
 import dataclasses
@@ -26,28 +26,30 @@ from bertjax.models.layers import Dense, Dropout
 class TransformerConfig(Constrained, prefix="model"):
     """Sizes and options of a stack of Transformer layers.
 
-    Parameters are always float32, and softmax, normalization statistics and logits stay so.
+    Parameters, softmax, normalization statistics and logits are always float32.
 
     Attributes:
-      hidden_size: width of the embeddings and of each layer's output; a multiple of num_heads.
-      num_layers: layers; of an encoder-decoder, the encoder's.
-      num_heads: heads of each attention.
-      intermediate_size: width inside the feed-forward network.
-      dropout: on embeddings and on the output of each sub-layer.
-      attention_dropout: on the attention weights.
-      attention_backend: "xla", or "cudnn": flash attention on NVIDIA GPUs.
-      activation_dropout: on the activation's output inside the feed-forward network.
-      activation: "gelu": exact, as BERT's first release; "gelu_tanh", as Google's code since 2019; "relu"; "silu".
-      norm: "post": after the residual sum; "pre": before each sub-layer, and once more at the end.
-      norm_eps: what layer normalization adds to the variance.
-      initializer: of matrices: "truncated_normal", as BERT; "xavier_uniform" (Glorot and Bengio 2010).
-      initializer_range: standard deviation of truncated normal matrices, and of embedding tables.
-      dtype: what activations are computed in, "float32" or "bfloat16".
-      scan_layers: one compiled layer in a loop (fast compile), or all layers unrolled (fast run).
-      remat: recompute each layer in the backward pass instead of storing its activations.
+      hidden_size: size of the embeddings and of each layer's output; a multiple of num_heads.
+      num_layers: number of layers; of encoder layers in an encoder-decoder.
+      num_heads: attention heads.
+      intermediate_size: size of the hidden layer of the feed-forward network.
+      dropout: dropout of the embeddings and of each sub-layer's output.
+      attention_dropout: dropout of the attention weights.
+      attention_backend: "xla", or "cudnn" for flash attention on NVIDIA GPUs.
+      activation_dropout: dropout of the activations inside the feed-forward network.
+      activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
+        "silu".
+      norm: "post", after each residual sum; or "pre", before each sub-layer and after the last layer.
+      norm_eps: epsilon of layer normalization, added to the variance.
+      initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
+        2010).
+      initializer_range: standard deviation of truncated normal matrices and embedding tables.
+      dtype: dtype of the activations, "float32" or "bfloat16".
+      scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
+      remat: recompute each layer's activations in the backward pass instead of storing them.
 
     Raises:
-      UserError: a value out of range.
+      UserError: if a value is out of range.
     """
 
     hidden_size: Size
@@ -77,7 +79,7 @@ class TransformerConfig(Constrained, prefix="model"):
         divisible = self.hidden_size % self.num_heads == 0
         self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
         if self.attention_backend == "cudnn":
-            # It never stores the weights that dropout would fall on, and computes in half precision.
+            # cuDNN's kernel never stores the attention weights, so it cannot drop any, and needs half precision.
             backend = "with model.attention_backend=cudnn"
             head_size = self.hidden_size // self.num_heads
             self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
@@ -87,17 +89,17 @@ class TransformerConfig(Constrained, prefix="model"):
 
 
 def check_value(ok: bool, key: str, value: object, expected: str) -> None:
-    """Raises UserError about `config.model.<key>` unless `ok`."""
+    """Raises UserError for the config key `model.<key>` unless `ok`."""
     if not ok:
         fix = f"change --config.model.{key}"
         raise UserError(f"config key model.{key}", got=value, expected=expected, fix=fix)
 
 
 def kernel_init(config: TransformerConfig) -> nn.initializers.Initializer:
-    """Returns how matrices start.
+    """Returns the initializer of matrices.
 
-    "truncated_normal" is `tf.truncated_normal_initializer(initializer_range)` of google-research/bert: values beyond
-    two standard deviations are drawn again, and the narrower result (0.88 of the range) is not scaled back up.
+    "truncated_normal" is `tf.truncated_normal_initializer(initializer_range)` as in google-research/bert: values beyond
+    two standard deviations are redrawn, and the resulting standard deviation (0.88 of the range) is not rescaled.
     """
     if config.initializer == "xavier_uniform":
         return nn.initializers.xavier_uniform()
@@ -105,38 +107,39 @@ def kernel_init(config: TransformerConfig) -> nn.initializers.Initializer:
 
 
 def dense(config: TransformerConfig, features: int, name: str | None = None) -> Dense:
-    """Returns a Dense layer initialized and computed as the config says."""
+    """Returns a Dense layer with the initializer and dtype of the config."""
     return Dense(features, kernel_init(config), config.dtype, name=name)
 
 
 def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNorm:
-    """Returns a LayerNorm with float32 statistics and `scale`, `bias` [H].
+    """Returns a LayerNorm with float32 statistics and parameters `scale` and `bias` [H].
 
-    The two-pass variance: the one-pass form loses digits when the mean is far from zero.
+    It computes the variance in two passes, because the one-pass formula is inaccurate if the mean is far from zero.
     """
     return nn.LayerNorm(epsilon=config.norm_eps, dtype=config.dtype, use_fast_variance=False, name=name)
 
 
 def activate(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Applies the activation: ReLU, or a GELU (exact or by tanh) or SiLU (Hendrycks and Gimpel 2016)."""
+    """Applies the activation: ReLU, GELU (exact or with tanh) or SiLU (Hendrycks and Gimpel 2016)."""
     if config.activation != "gelu":
         return {"gelu_tanh": jax.nn.gelu, "relu": jax.nn.relu, "silu": jax.nn.silu}[config.activation](x)
-    # `jax.nn.gelu` goes by erfc, which costs an exponential more and differs by rounding only.
+    # `jax.nn.gelu` uses erfc, which costs an additional exponential and differs only by rounding.
     y = x.astype(jnp.float32)
     return (0.5 * y * (1 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
 
 
 class LayerAttention(NamedTuple):
-    """What a layer's queries attend to; None if not asked for."""
+    """The attention weights of a layer; None if not requested."""
 
     own: Array | None  # [B, N, S, S] float32
     cross: Array | None  # [B, N, S, M] float32; None without cross-attention
 
 
 class LayerCache(NamedTuple):
-    """What a layer keeps of the tokens before: keys and values, of places of its own and of the memory.
+    """The cached keys and values of a layer: of the previous tokens, and of the memory.
 
-    Heads come before places, and keys lie across: so the products with a few queries go over memory as it lies.
+    The axis of heads comes before the positions, and keys are transposed, so that products with a few queries read the
+    cache contiguously.
     """
 
     key: Array  # [B, N, Q, P]
@@ -146,11 +149,11 @@ class LayerCache(NamedTuple):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, attention to a memory if `cross`, a feed-forward network; each with dropout, residual and norm.
+    """Self-attention, cross-attention if `cross`, and a feed-forward network; each with dropout, residual and norm.
 
-    Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`; if `cross` also
-    `cross_attention` and `cross_attention_norm`. With `bare_input`, a layer of a pre-norm stack attends to its input as
-    it comes, and does nothing with `attention_norm`.
+    Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`; if `cross`, also
+    `cross_attention` and `cross_attention_norm`. With `bare_input`, a pre-norm layer has no norm before self-attention,
+    and `attention_norm` is unused.
     """
 
     config: TransformerConfig
@@ -158,7 +161,7 @@ class TransformerLayer(nn.Module):
     bare_input: bool = False
 
     def setup(self) -> None:
-        """Makes the parts."""
+        """Makes the submodules."""
         config = self.config
         self.attention, self.attention_norm = _attention(config), layer_norm(config)
         if self.cross:
@@ -183,30 +186,30 @@ class TransformerLayer(nn.Module):
         Args:
           x: the sequence, or some of its positions.
           mask: which token may attend to which.
-          memory: what cross-attention looks at; None if there is none.
-          memory_mask: which token may attend to which of the memory's.
-          source: the whole sequence if x is some of its positions; None if x is all of it.
-          deterministic: no dropout.
-          return_attention: whether to return the weights, or None in their place.
+          memory: the keys and values of cross-attention; None without cross-attention.
+          memory_mask: which token may attend to which position of the memory.
+          source: the whole sequence if `x` is only some of its positions; else None.
+          deterministic: whether dropout is off.
+          return_attention: whether to return the weights instead of None.
         """
-        asked = {"deterministic": deterministic, "return_attention": return_attention}
+        options = {"deterministic": deterministic, "return_attention": return_attention}
 
         def attend(y: Array) -> tuple[Array, Array | None]:
             if source is None:
-                return self.attention(y, y, mask, **asked)
+                return self.attention(y, y, mask, **options)
             whole = self.attention_norm(source) if self.config.norm == "pre" else source
-            return self.attention(y, whole, mask, **asked)
+            return self.attention(y, whole, mask, **options)
 
         def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
             assert memory is not None and memory_mask is not None
-            return self.cross_attention(y, memory, memory_mask, **asked)
+            return self.cross_attention(y, memory, memory_mask, **options)
 
         y, own, cross = self._sublayers(x, attend, attend_to_memory, deterministic)
         return y, LayerAttention(own, cross)
 
     def start(self, memory: Float[Array, "B M H"], places: int) -> LayerCache:
-        """Returns the cache of so many places, all empty, and of the memory's keys and values."""
-        key, value = _laid_out(*self.cross_attention.project(memory))
+        """Returns a cache with `places` empty positions and the memory's keys and values."""
+        key, value = _to_cache_layout(*self.cross_attention.project(memory))
         empty_key = jnp.zeros((*key.shape[:-1], places), key.dtype)
         empty_value = jnp.zeros((*value.shape[:-2], places, value.shape[-1]), value.dtype)
         return LayerCache(empty_key, empty_value, key, value)
@@ -219,31 +222,31 @@ class TransformerLayer(nn.Module):
         mask: Mask,
         memory_mask: Mask,
     ) -> tuple[Float[Array, "B K H"], LayerCache]:
-        """Goes on by one token for each beam, without dropout.
+        """Processes one token per beam, without dropout.
 
         Args:
           x: the tokens.
-          cache: of the tokens before.
-          place: the first of the K places of the cache that these tokens take.
-          mask: which beam may attend to which of P places; its own token's is one.
-          memory_mask: where beams may attend to the memory.
+          cache: the cache of the previous tokens.
+          place: the first of the K cache positions for these tokens.
+          mask: which beam may attend to which of the P positions, including that of its own token.
+          memory_mask: which positions of the memory the beams may attend to.
         Returns:
-          The layer's output, and the cache with these tokens.
+          The layer's output, and the cache extended by these tokens.
         """
-        asked = {"deterministic": True, "return_attention": False}
+        options = {"deterministic": True, "return_attention": False}
 
         def attend(y: Array) -> tuple[Array, LayerCache]:
-            key, value = _laid_out(*self.attention.project(y))
+            key, value = _to_cache_layout(*self.attention.project(y))
             key = jax.lax.dynamic_update_slice_in_dim(cache.key, key, place, axis=3)
             value = jax.lax.dynamic_update_slice_in_dim(cache.value, value, place, axis=2)
             kept = cache._replace(key=key, value=value)
-            key, value = _in_order(key, value)
-            y, _ = self.attention.attend(y, key, value, mask, **asked)
+            key, value = _from_cache_layout(key, value)
+            y, _ = self.attention.attend(y, key, value, mask, **options)
             return y, kept
 
         def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
-            key, value = _in_order(cache.memory_key, cache.memory_value)
-            return self.cross_attention.attend(y, key, value, memory_mask, **asked)
+            key, value = _from_cache_layout(cache.memory_key, cache.memory_value)
+            return self.cross_attention.attend(y, key, value, memory_mask, **options)
 
         y, kept, _ = self._sublayers(x, attend, attend_to_memory, deterministic=True)
         return y, kept
@@ -255,7 +258,7 @@ class TransformerLayer(nn.Module):
         attend_to_memory: Callable[[Array], tuple[Array, Any]],
         deterministic: bool,
     ) -> tuple[Float[Array, "B S H"], Any, Any]:
-        """The layer's output, and what came along with the outputs of the two kinds of attention."""
+        """The layer's output, and the second results of `attend` and `attend_to_memory`."""
 
         def feed_forward(y: Array) -> tuple[Array, None]:
             y = self.activation_drop(activate(self.config, self.intermediate(y)), deterministic=deterministic)
@@ -264,9 +267,9 @@ class TransformerLayer(nn.Module):
         def residual(
             x: Array, sublayer: Callable[[Array], tuple[Array, Any]], norm: Callable[[Array], Array]
         ) -> tuple[Array, Any]:
-            y, along = sublayer(norm(x) if self.config.norm == "pre" else x)
+            y, extra = sublayer(norm(x) if self.config.norm == "pre" else x)
             x = x + self.drop(y, deterministic=deterministic)
-            return (x if self.config.norm == "pre" else norm(x)), along
+            return (x if self.config.norm == "pre" else norm(x)), extra
 
         x, own = residual(x, attend, (lambda x: x) if self.bare_input else self.attention_norm)
         x, cross = residual(x, attend_to_memory, self.cross_attention_norm) if self.cross else (x, None)
@@ -286,21 +289,21 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
     )
 
 
-def _laid_out(
+def _to_cache_layout(
     key: Float[Array, "B P N Q"], value: Float[Array, "B P N D"]
 ) -> tuple[Float[Array, "B N Q P"], Float[Array, "B N P D"]]:
-    """Keys and values as `LayerCache` has them."""
+    """Keys and values in the layout of `LayerCache`."""
     return key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
 
 
-def _in_order(
+def _from_cache_layout(
     key: Float[Array, "B N Q P"], value: Float[Array, "B N P D"]
 ) -> tuple[Float[Array, "B P N Q"], Float[Array, "B P N D"]]:
-    """The same as `MultiHeadAttention.attend` takes them."""
+    """Keys and values in the layout of `MultiHeadAttention.attend`."""
     return key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
 
 
-# (path pattern, mesh axis of each of the last dimensions); what matches nothing is not split.
+# (path pattern, mesh axis of each of the last dimensions). Parameters that match no pattern are not split.
 TENSOR_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"attention/(query|key|value)/kernel$", (None, "tensor")),
     (r"attention/(query|key|value)/bias$", ("tensor",)),
@@ -312,10 +315,10 @@ TENSOR_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 
 
 def keep_rows_split(x: Float[Array, "B *shape"]) -> Float[Array, "B *shape"]:
-    """Keeps the rows of activations split over the data and fsdp axes of the mesh in force, if there is one.
+    """Keeps the rows of activations split over the data and fsdp axes of the current mesh, if there is one.
 
-    Left to itself the compiler follows the parameters: it copies all rows to each device of the fsdp axis and
-    splits the hidden dimension, which takes several times the memory.
+    Without this constraint, the compiler follows the sharding of the parameters: it copies all rows to each device of
+    the fsdp axis and splits the hidden dimension, which needs several times the memory.
     """
     if "fsdp" not in jax.sharding.get_abstract_mesh().axis_names:
         return x

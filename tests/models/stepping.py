@@ -1,4 +1,4 @@
-"""Decoding token by token against the whole forward pass, under made-up choices of a search."""
+"""Compares decoding token by token with the whole forward pass, for random choices of a search."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ LENGTH = 5
 
 
 def check_steps(model, params, source_ids, source_segments, target_vocab_size, num_beams):
-    """Each step's logits, whatever the beams went on from, are those of the beam's whole history."""
+    """Checks that each step's logits equal those of a forward pass over the beam's whole history."""
     source_ids, source_segments = jnp.asarray(source_ids), jnp.asarray(source_segments)
-    parents, tokens = made_up_search(len(source_ids), num_beams, target_vocab_size)
+    parents, tokens = random_search(len(source_ids), num_beams, target_vocab_size)
     histories, lineage = follow(parents, tokens)
 
     @jax.jit
@@ -47,12 +47,12 @@ def check_steps(model, params, source_ids, source_segments, target_vocab_size, n
 
     ours, expected = np.asarray(stepped(params)), np.asarray(whole(params))
     assert ours.shape == (LENGTH, len(source_ids), num_beams, target_vocab_size)
-    assert np.ptp(expected, axis=0).max() > 0.1  # were all logits alike, nothing would be shown
+    assert np.ptp(expected, axis=0).max() > 0.1  # equal logits would prove nothing
     np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
-def made_up_search(rows, num_beams, vocab_size):
-    """What each beam goes on from [T, B, K] and which token it is fed [T, B, K]; no token is 0."""
+def random_search(rows, num_beams, vocab_size):
+    """Parents [T, B, K] and fed tokens [T, B, K] of each beam; no token is 0."""
     rng = np.random.default_rng(3)
     parents = rng.integers(0, num_beams, (LENGTH, rows, num_beams), dtype=np.int32)
     parents[0] = np.arange(num_beams)
@@ -60,7 +60,7 @@ def made_up_search(rows, num_beams, vocab_size):
 
 
 def follow(parents, tokens):
-    """The tokens of each beam's history at each step, then 0, and the beams in whose places they were fed."""
+    """The tokens of each beam's history at each step, padded with 0, and its lineage, as in `Beams`."""
     length, rows, num_beams = tokens.shape
     histories, lineage = np.zeros((2, length, rows, num_beams, length), np.int32)
     for t, b, k in np.ndindex(length, rows, num_beams):

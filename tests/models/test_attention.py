@@ -46,12 +46,12 @@ def apply(module, variables, x, source, mask, key=None):
 
 
 def run(module, *inputs, key=None):
-    """The output and the weights."""
+    """Returns output and weights."""
     return tuple(map(np.asarray, apply(module, init(module), *inputs, key)))
 
 
 def numpy_attention(params, x, source, mask, num_heads):
-    """One query, one head at a time, with the sum over allowed keys alone."""
+    """Attention in NumPy, one query and head at a time, over the allowed keys only."""
 
     def project(name, y):
         return y @ np.asarray(params[name]["kernel"]) + np.asarray(params[name]["bias"])
@@ -80,7 +80,7 @@ def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, key_size):
     np.testing.assert_allclose(weights, expected[1], atol=1e-6)
 
 
-def test_keys_and_values_may_be_computed_before():
+def test_attend_with_projected_keys_and_values_equals_one_call():
     (x, source, mask), module = inputs(), attention()
 
     @jax.jit
@@ -102,7 +102,7 @@ def loss(module, variables, x, source, mask):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def loss_and_gradient(scores_at_a_time, module, *inputs):
-    """Keyed by the patched constant `scores_at_a_time` too, so that each value compiles its own program."""
+    """`scores_at_a_time` is the patched constant; as a static argument it makes each value compile its own program."""
     return jax.value_and_grad(functools.partial(loss, module), (0, 1, 2))(*inputs)
 
 
@@ -111,31 +111,31 @@ def loss_and_gradient(scores_at_a_time, module, *inputs):
     [(35, 0.0, True), (70, 0.4, False), (210, 0.0, True), (420, 0.4, False), (10**6, 0.0, True)],
     ids=["a head", "two heads", "a row", "two rows", "everything"],
 )
-def test_in_parts_all_is_the_same_and_so_are_gradients(monkeypatch, scores_at_a_time, dropout, for_each_query):
-    """Of four rows of six heads with 5 x 7 scores."""
+def test_chunked_attention_has_the_same_values_and_gradients(monkeypatch, scores_at_a_time, dropout, for_each_query):
+    """The input has four rows and six heads with 5 x 7 scores."""
     x, source, mask = inputs(batch=4)
     module = attention(num_heads=6, dropout=dropout)
     arguments = init(module), x, source, mask if for_each_query else mask[:, :, :1]
     monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", scores_at_a_time)
-    monkeypatch.setattr(dot_product, "_MANY_MORE", 1)
+    monkeypatch.setattr(dot_product, "_MIN_CHUNKS", 1)
 
     def scans():
         return "scan" in str(jax.make_jaxpr(functools.partial(loss, module))(*arguments))
 
     assert scans() == (scores_at_a_time < 10**6)
-    in_parts = loss_and_gradient(scores_at_a_time, module, *arguments)
+    chunked = loss_and_gradient(scores_at_a_time, module, *arguments)
     monkeypatch.setattr(dot_product, "_is_one_cpu", lambda: False)
     assert not scans()
     whole = loss_and_gradient(None, module, *arguments)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-5), in_parts, whole)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-5), chunked, whole)
 
 
-@pytest.mark.parametrize(("devices", "in_parts"), [(1, True), (2, False)])
-def test_parts_are_for_one_cpu(monkeypatch, devices, in_parts):
+@pytest.mark.parametrize(("devices", "chunked"), [(1, True), (2, False)])
+def test_attention_is_chunked_only_on_one_cpu(monkeypatch, devices, chunked):
     monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", 1)
     output = functools.partial(loss, attention())
     with jax.set_mesh(jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])):
-        assert ("scan" in str(jax.make_jaxpr(output)(init(attention()), *inputs()))) == in_parts
+        assert ("scan" in str(jax.make_jaxpr(output)(init(attention()), *inputs()))) == chunked
 
 
 def test_masked_keys_take_no_weight_and_the_rest_sum_to_one():
@@ -153,11 +153,11 @@ def test_row_without_keys_has_finite_output_and_gradient():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(value_and_gradient))
 
 
-def test_dropout_falls_on_the_weights_but_not_on_those_returned():
+def test_returned_weights_have_no_dropout():
     module = attention(dropout=0.5)
     still, weights = run(attention(), *inputs())
     np.testing.assert_array_equal(run(module, *inputs())[0], still)
-    # The expectation is the value without dropout: within 4.5 standard errors, for each of 120 numbers.
+    # The mean equals the value without dropout within 4.5 standard errors, for each of 120 numbers.
     draw = jax.jit(jax.vmap(lambda key: apply(module, init(module), *inputs(), key)))
     draws, each_weights = map(np.asarray, draw(jax.random.split(jax.random.key(2), 2000)))
     np.testing.assert_allclose(each_weights, np.broadcast_to(weights, each_weights.shape), atol=1e-6)
@@ -168,7 +168,7 @@ def test_dropout_falls_on_the_weights_but_not_on_those_returned():
     assert (standard_error < 0.15).all()
 
 
-def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_weights():
+def test_bfloat16_keeps_parameters_and_weights_in_float32():
     x, source, mask = inputs()
     half = attention(dtype="bfloat16")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(init(half))} == {"float32"}
@@ -179,8 +179,8 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_weights():
     assert 1e-6 < error < 0.02
 
 
-def test_flash_attention_gets_the_same_masks_and_scale(monkeypatch):
-    """cuDNN is not here: what is handed to it goes to the same function's other implementation."""
+def test_flash_attention_gets_the_same_mask_and_scale(monkeypatch):
+    """Without cuDNN, its arguments are passed to XLA's implementation of the same JAX function."""
     segment_ids = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 0, 0]])
     x, mask = inputs(batch=3, queries=6)[0], Mask(np.asarray(masks(segment_ids)["both"]))
     variables = init(attention())
@@ -211,7 +211,7 @@ def test_flash_attention_gets_the_same_masks_and_scale(monkeypatch):
         ("cpu", 0.0, False, "a device of kind cpu"),
     ],
 )
-def test_what_flash_attention_cannot_do_is_refused(monkeypatch, backend, dropout, return_attention, got):
+def test_unsupported_options_of_flash_attention(monkeypatch, backend, dropout, return_attention, got):
     x, _, mask = inputs(keys=5)
     module = attention(dropout=dropout, backend="cudnn")
     variables = init(module)
@@ -253,14 +253,14 @@ def test_make_mask():
 
 
 def test_make_cross_mask():
-    """Tokens see those of their number; padding sees all but padding."""
+    """Tokens attend to tokens of the same segment; padding attends to all tokens."""
     mask = jax.jit(make_cross_mask)(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]])).allowed
     assert mask.dtype == bool
     expected = [[[1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]], [[1, 0, 0, 0]] * 3]
     np.testing.assert_array_equal(mask, np.array(expected, bool)[:, None])
 
 
-def test_a_mask_tells_where_its_tokens_are():
+def test_a_mask_has_segments_and_positions_of_its_tokens():
     segments, positions = np.array([[1, 1, 2, 2, 0]]), np.array([[0, 1, 0, 1, 0]])
     mask = make_mask(segments, "both", positions)
     jax.tree.map(np.testing.assert_array_equal, mask.keys, Tokens(segments, positions))
@@ -285,7 +285,7 @@ def test_dropout_of_the_weights_differs_between_rows_and_heads():
     one_row = np.repeat(x[:1], 2, axis=0), np.repeat(source[:1], 2, axis=0), np.ones_like(mask)
     first, second = run(module, *one_row, key=jax.random.key(0))[0]
     assert np.abs(first - second).max() > 1e-2
-    # With the same projections in each head, heads differ by their dropout alone.
+    # With the same projections in each head, heads differ only in their dropout.
     params = {name: dict(part) for name, part in init(module)["params"].items()}
     for name in ("query", "key", "value"):
         params[name] = {k: np.concatenate([leaf[..., :4]] * 3, axis=-1) for k, leaf in params[name].items()}

@@ -82,7 +82,7 @@ def size(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def test_inputs_of_a_batch_are_its_fields_that_bert_takes():
+def test_inputs_are_taken_from_the_fields_of_a_batch():
     fields = dict(zip(BertInputs._fields, "abcde", strict=True))
     assert BertInputs.of({**fields, "labels": "f"})._asdict() == fields
     del fields["position_ids"], fields["cls_positions"]
@@ -106,7 +106,7 @@ def test_parameters_of_the_heads():
     }
 
 
-def test_without_next_sentence_there_is_neither_pooler_nor_head():
+def test_without_next_sentence_there_is_no_pooler_and_no_head():
     config = dataclasses.replace(CONFIG, next_sentence=False)
     params = abstract(config)
     assert params.keys() == {"bert", "masked_lm"}
@@ -130,7 +130,7 @@ def test_shapes_and_dtypes(dtype):
     assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
 
 
-def test_logits_at_masked_positions_are_those_of_all_positions(params):
+def test_logits_at_masked_positions_equal_those_among_all_positions(params):
     everywhere = np.tile(np.arange(LENGTH), (3, 1))
     expected = run(CONFIG, params, {**batch(), "masked_positions": everywhere}).masked_lm_logits
     logits = run(CONFIG, params, batch()).masked_lm_logits
@@ -140,7 +140,7 @@ def test_logits_at_masked_positions_are_those_of_all_positions(params):
 
 
 def test_output_words_share_the_input_table(params):
-    """A word that is nowhere in the input still moves its own logit, and no other."""
+    """Changing the embedding of a word that is not in the input changes its own logit and no other."""
     unused = next(i for i in range(31) if i not in batch()["input_ids"])
     changed = jax.tree.map(np.copy, params)
     changed["bert"]["embeddings"]["word_embeddings"][unused, 0] += 1
@@ -149,12 +149,12 @@ def test_output_words_share_the_input_table(params):
     assert np.flatnonzero(change > 1e-4).tolist() == [unused]
 
 
-def test_asking_for_attention_changes_nothing_else(params):
-    plain, pictured = (run(CONFIG, params, batch(), return_attention=flag) for flag in (False, True))
+def test_returning_attention_does_not_change_the_logits(params):
+    plain, with_attention = (run(CONFIG, params, batch(), return_attention=flag) for flag in (False, True))
     assert plain.attention is None
-    np.testing.assert_allclose(plain.masked_lm_logits, pictured.masked_lm_logits, atol=1e-6)
-    np.testing.assert_allclose(pictured.attention.sum(-1), 1, atol=1e-5)
-    assert (pictured.attention[:, 1, :, :, 5:] == 0).all()
+    np.testing.assert_allclose(plain.masked_lm_logits, with_attention.masked_lm_logits, atol=1e-6)
+    np.testing.assert_allclose(with_attention.attention.sum(-1), 1, atol=1e-5)
+    assert (with_attention.attention[:, 1, :, :, 5:] == 0).all()
 
 
 def test_outputs_of_all_layers_begin_with_the_embeddings(params):
@@ -177,7 +177,7 @@ def test_outputs_of_all_layers_begin_with_the_embeddings(params):
 
 @functools.partial(jax.jit, static_argnums=0)
 def read(config, params, positions, key=None):
-    """Outputs at some positions of each row; if `positions` is None, the same ones of all outputs."""
+    """The outputs at `READ`, computed with `output_positions`, or selected from all outputs if `positions` is None."""
     output = Bert(config, use_pooler=False).apply(
         {"params": params},
         BertInputs.of(batch()),
@@ -212,7 +212,7 @@ def read_with_gradients(config, params, few):
         {"num_layers": 1},
     ],
 )
-def test_outputs_at_some_positions_and_their_gradients_equal_those_among_all(changes):
+def test_output_positions_give_the_same_values_and_gradients(changes):
     config = dataclasses.replace(CONFIG, next_sentence=False, **changes)
     params = random_params(functools.partial(init, config), scale=0.3)["bert"]
     params = {name: params[name] for name in ("embeddings", "encoder")}
@@ -220,16 +220,16 @@ def test_outputs_at_some_positions_and_their_gradients_equal_those_among_all(cha
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), ours, expected)
 
 
-def test_the_last_layer_computes_the_outputs_at_these_positions_alone():
+def test_the_last_layer_computes_only_the_output_positions():
     config = dataclasses.replace(BASE, num_layers=1)
     params = abstract(config)["bert"]
     del params["pooler"]
     flops = [read.lower(config, params, positions).compile().cost_analysis()["flops"] for positions in (READ, None)]
-    # Of 12 H^2 products for each token, keys and values (2 H^2) are of all 8 positions, and all else of 3.
+    # Of the 12 H^2 products per token, keys and values (2 H^2) need all 8 positions, and the others only 3.
     assert flops[0] / flops[1] == pytest.approx((2 * 8 + 10 * 3) / (12 * 8), rel=0.02)
 
 
-def test_dropout_of_outputs_at_some_positions(params):
+def test_dropout_with_output_positions(params):
     config = dataclasses.replace(CONFIG, dropout=0.3, attention_dropout=0.3)
     params = {name: params["bert"][name] for name in ("embeddings", "encoder")}
     first, again, other = (np.asarray(read(config, params, READ, jax.random.key(seed))) for seed in (0, 0, 1))
@@ -247,7 +247,7 @@ def hidden(config, params, ids):
 
 
 @pytest.mark.parametrize("changed", [0, 3, LENGTH - 1])
-def test_no_token_leaks_against_the_direction(params, changed):
+def test_tokens_do_not_attend_against_the_direction(params, changed):
     ids = batch()["input_ids"]
     other = ids.copy()
     other[:, changed] = ids[:, changed] % 30 + 1
@@ -276,8 +276,8 @@ def test_padding_changes_nothing(params):
     np.testing.assert_allclose(long.next_sentence_logits, short.next_sentence_logits, atol=1e-5)
 
 
-def test_instances_packed_into_a_row_come_out_as_alone(params):
-    """Two instances, of 3 and 5 tokens, and the same as two rows."""
+def test_packed_instances_have_the_same_outputs_as_separate_rows(params):
+    """Two instances of 3 and 5 tokens are packed into one row, and compared with two rows."""
     ids, types = batch()["input_ids"][0], np.array([0, 0, 1, 0, 0, 0, 1, 1])
     packed = {
         "input_ids": np.pad(ids[None], ((0, 0), (0, 2))),
@@ -287,20 +287,20 @@ def test_instances_packed_into_a_row_come_out_as_alone(params):
         "masked_positions": np.array([[1, 4, 7]]),
         "cls_positions": np.array([[0, 3]]),
     }
-    apart = {
+    separate = {
         "input_ids": np.stack([np.pad(ids[:3], (0, 2)), ids[3:]]),
         "token_type_ids": np.stack([np.pad(types[:3], (0, 2)), types[3:]]),
         "segment_ids": np.array([[1, 1, 1, 0, 0], [1] * 5]),
         "masked_positions": np.array([[1, 0], [1, 4]]),
     }
-    ours, expected = run(CONFIG, params, packed), run(CONFIG, params, apart)
+    ours, expected = run(CONFIG, params, packed), run(CONFIG, params, separate)
     logits = expected.masked_lm_logits
     np.testing.assert_allclose(ours.masked_lm_logits[0], [logits[0, 0], *logits[1]], atol=1e-5)
     np.testing.assert_allclose(ours.next_sentence_logits[0], expected.next_sentence_logits[:, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_row_of_padding_is_finite_and_touches_no_other(params, dtype):
+def test_a_row_of_padding_is_finite_and_does_not_change_others(params, dtype):
     config = dataclasses.replace(CONFIG, dtype=dtype)
     inputs = batch()
     inputs["segment_ids"][2] = 0
@@ -344,6 +344,6 @@ def test_dropout_follows_its_key(params):
         ("hidden_size", 13),
     ],
 )
-def test_bad_values_are_user_errors(key, value):
+def test_invalid_values_are_user_errors(key, value):
     with pytest.raises(UserError, match=rf"model\.{key}: got "):
         dataclasses.replace(CONFIG, **{key: value})

@@ -1,4 +1,4 @@
-"""BertSum's scorers: against plain NumPy, and what must not change a score."""
+"""BertSum's scorers compared with NumPy, and invariances of their scores."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ VALUES = {
 }
 HEAD = BertSumConfig(**VALUES)
 CASES = [*SCORERS, "rnn_compat", "classifier_mean"]
-FAITHFUL = [*SCORERS, "classifier_mean"]  # to which padding is nothing
+FAITHFUL = [*SCORERS, "classifier_mean"]  # cases whose scores do not depend on padding
 
 LENGTHS, SENTENCES = (10, 6, 8), (4, 1, 3)
 REAL = np.arange(10) < np.array(LENGTHS)[:, None]
@@ -46,7 +46,7 @@ def head(case):
 
 
 def batch(padding=0):
-    """Documents of 4, 1 and 3 sentences, with some numbers in the padding's place."""
+    """Documents with 4, 1 and 3 sentences, with arbitrary values at padding."""
     random = np.random.default_rng(0)
     starts = np.array([[0, 3, 4, 8], [0, 0, 0, 0], [0, 2, 5, 0]])
     return {
@@ -72,7 +72,7 @@ def abstract(model):
 
 @functools.cache
 def init(case):
-    """Parameters with nothing at 0 or 1."""
+    """Random parameters, none of which is exactly 0 or 1."""
     return random_params(functools.partial(make(case).init, deterministic=True), *arguments(batch()), scale=0.3)
 
 
@@ -96,7 +96,7 @@ def run_with_gradient(model, variables, inputs):
 
 
 def run(case, variables, inputs):
-    """The logits. Uses the program that computes the gradient, so that each case compiles once."""
+    """The logits, from the program that also computes the gradient, so that each case compiles once."""
     return np.asarray(run_with_gradient(make(case), variables, inputs)[0])
 
 
@@ -106,7 +106,7 @@ def apply_scorer(model, variables, sentences, mask, first):
 
 
 def score(case, variables, sentences, mask=SENTENCE_MASK, first=(0, 0, 0)):
-    """The scorer alone."""
+    """The scores of the scorer without BERT."""
     model = make(case) if isinstance(case, str) else case
     return np.asarray(apply_scorer(model, variables, sentences, mask, np.array(first[: len(mask)], np.int32)))
 
@@ -164,7 +164,7 @@ def transformer(params, x):
 
 
 def directions(params, x):
-    """The states [S, U] of both directions, in order of place, and the final ones."""
+    """The states [S, U] of both directions, in the order of positions, and the final states."""
     states = []
     for direction in range(2):
         cell = jax.tree.map(lambda leaf, direction=direction: leaf[direction], params["lstm"]["cells"])
@@ -194,7 +194,7 @@ def test_the_lstm_matches_numpy():
 
 
 def test_the_published_lstm_matches_numpy():
-    """All sentences get the two final states, of a document that the padding belongs to."""
+    """All sentences get the two final states, and padding is read as part of the document."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), init("rnn_compat")["params"]["scorer"])
     x = random_sentences()
     ours = score("rnn_compat", init("rnn_compat"), x)
@@ -203,7 +203,7 @@ def test_the_published_lstm_matches_numpy():
         np.testing.assert_allclose(ours[row], affine(params["output"], final + x[row])[:, 0], atol=2e-5)
 
 
-def test_a_sentence_may_be_the_mean_of_its_tokens():
+def test_mean_pooling_of_sentences():
     inputs, variables = batch(), init("classifier_mean")
     apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, deterministic=True, return_attention=False))
     hidden = np.asarray(apply({"params": variables["params"]["bert"]}, BertInputs.of(inputs)).hidden)
@@ -213,14 +213,14 @@ def test_a_sentence_may_be_the_mean_of_its_tokens():
         np.testing.assert_allclose(ours[row, : len(parts)], affine(linear, means)[:, 0], atol=2e-5)
 
 
-def test_the_places_of_the_first_sentences():
+def test_first_places():
     flags = jnp.array([[1, 0, 0, 1, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0], [0] * 8])
     assert first_places(flags, 2).tolist() == [[0, 3], [1, 2], [7, 7]]
     assert first_places(flags, 4).tolist() == [[0, 3, 5, 7], [1, 2, 7, 7], [7] * 4]
 
 
-def test_the_sentences_of_a_part_have_the_numbers_of_the_whole():
-    """Those that a long document counts, to the end of what float32 can tell."""
+def test_sentences_of_a_part_are_numbered_as_in_the_document():
+    """Holds for large sentence numbers, within float32 precision."""
     table = sinusoids(3000, CONFIG.hidden_size, "interleaved")
     first = np.array([0, 7, 2990])
     numbers = np.asarray(jax.jit(_numbers, static_argnums=(1, 2))(first, 4, CONFIG.hidden_size))
@@ -234,8 +234,8 @@ def test_the_sentences_of_a_part_have_the_numbers_of_the_whole():
         np.testing.assert_array_equal(score(case, init(case), x, first=first), score(case, init(case), x))
 
 
-def test_a_document_begins_with_its_first_sentence_unless_told():
-    """The mask is boolean here, which makes no difference."""
+def test_first_sentences_default_to_0():
+    """Also checks that a boolean mask gives the same result."""
     variables = init("transformer")
     whole = run("transformer", variables, batch())
     one, other = (
@@ -248,15 +248,15 @@ def test_a_document_begins_with_its_first_sentence_unless_told():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_stands_at_padding_changes_nothing(case):
+def test_padding_does_not_change_the_scores(case):
     ours, other = run(case, init(case), batch()), run(case, init(case), batch(padding=5))
     assert np.ptp(ours[0]) > 1e-2 or case == "rnn_compat"
     np.testing.assert_array_equal(ours[MASK], other[MASK])
 
 
 @pytest.mark.parametrize("case", FAITHFUL)
-def test_a_document_scores_alike_in_any_batch(case):
-    """Moves two documents to a batch with fewer tokens, more sentences, and rows of padding around them."""
+def test_scores_do_not_depend_on_the_batch(case):
+    """Compares two documents in a batch with fewer tokens, more sentences, and rows of padding around them."""
     together = run(case, init(case), batch())
     of_sentences = ("cls_positions", "sentence_mask")
     inputs = {name: x[1:, : 3 if name in of_sentences else 8] for name, x in batch().items()}
@@ -266,7 +266,7 @@ def test_a_document_scores_alike_in_any_batch(case):
 
 
 def test_published_lstm_scores_depend_on_the_padding():
-    """Which is why it is an option."""
+    """`rnn_compat` reproduces this dependence of BertSum's code."""
     sentences, wider = random_sentences()[1:2, :1], random_sentences()[1:2]
     one = score("rnn_compat", init("rnn_compat"), sentences, np.ones((1, 1), np.int32))
     four = score("rnn_compat", init("rnn_compat"), wider, SENTENCE_MASK[1:2])
@@ -280,17 +280,17 @@ def test_rows_of_padding_have_finite_gradients(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_parameter_gets_a_gradient_but_the_norm_that_is_skipped(case):
+def test_every_parameter_except_the_unused_norm_gets_a_gradient(case):
     _, gradient = run_with_gradient(make(case), init(case), batch())
     for path, leaf in traverse_util.flatten_dict(gradient["params"], sep="/").items():
         if "scorer/layers/attention_norm" in path:
             assert np.abs(leaf).max(1).astype(bool).tolist() == [False, True, True]
-        elif not path.endswith("key/bias"):  # which shifts all scores of a query alike
+        elif not path.endswith("key/bias"):  # a key bias shifts all scores of a query equally
             assert np.abs(leaf).max() > 0, path
 
 
 @pytest.mark.parametrize("case", ["transformer", "rnn"])
-def test_dropout_is_random_and_can_be_had_again(case):
+def test_dropout_is_determined_by_its_key(case):
     keys = (jax.random.key(seed, impl="rbg") for seed in (0, 0, 1))  # compiles faster than threefry
     first, again, other = (np.asarray(apply(make(case), init(case), batch(), key)) for key in keys)
     np.testing.assert_array_equal(first, again)
@@ -308,8 +308,8 @@ def test_one_layer_and_unrolled_layers():
         assert np.isfinite(score(BertSum(config, one), {"params": {"scorer": scorer}}, x)).all()
 
 
-def test_the_norm_that_is_skipped_is_there():
-    """Published files have it, and so must those that we write."""
+def test_the_unused_norm_is_a_parameter():
+    """Published files contain it, so exported files must too."""
     layers = init("transformer")["params"]["scorer"]["layers"]
     assert layers["attention_norm"]["scale"].shape == (3, 12)
 
@@ -339,7 +339,7 @@ def test_bfloat16_gives_float32_logits():
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
-def test_a_tensor_axis_splits_what_it_splits_in_bert(scorer):
+def test_a_tensor_axis_splits_the_same_parameters_as_in_bert(scorer):
     config = dataclasses.replace(CONFIG, hidden_size=128, num_heads=2)
     model = BertSum(config, dataclasses.replace(HEAD, scorer=scorer, scorer_heads=2, scorer_intermediate=512))
     params = abstract(model)["params"]
@@ -367,7 +367,7 @@ def test_a_tensor_axis_splits_what_it_splits_in_bert(scorer):
         ("rnn_compat", "yes", r"model\.rnn_compat: got 'yes' \(str\); expected a value of type bool"),
     ],
 )
-def test_bad_options(key, value, message):
+def test_invalid_options(key, value, message):
     with pytest.raises(UserError, match=message):
         build(BertSumConfig, {**VALUES, key: value}, "model")
 

@@ -1,4 +1,4 @@
-"""BertSumAbs: its decoder token by token against the whole, and what a document must not depend on."""
+"""BertSumAbs: decoding token by token compared with the whole target, and invariances of its outputs."""
 
 import dataclasses
 import functools
@@ -63,15 +63,15 @@ def run_with_gradient(params, inputs):
 
 
 def run(inputs):
-    """The logits. Uses the program that computes the gradient, so that only one is compiled."""
+    """The logits, from the program that also computes the gradient, so that only one is compiled."""
     return np.asarray(run_with_gradient(params(), inputs)[0])
 
 
-def test_token_by_token():
+def test_steps_equal_the_whole():
     check_steps(MODEL, params(), batch()["input_ids"], SOURCE_SEGMENTS, CONFIG.vocab_size, num_beams=3)
 
 
-def test_padding_changes_nothing():
+def test_padding_does_not_change_the_logits():
     ours, other = run(batch()), run(batch(padding=7))
     real = TARGET_SEGMENTS == 1
     np.testing.assert_array_equal(ours[real], other[real])
@@ -79,7 +79,7 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(apply(MODEL, params(), alone)[0], ours[1, :3], atol=2e-5)
 
 
-def test_a_token_sees_what_is_before_it():
+def test_tokens_attend_only_to_previous_tokens():
     changed = batch()
     changed["target_ids"][0, 3] = 30
     ours, other = run(batch()), run(changed)
@@ -103,7 +103,7 @@ def test_every_parameter_gets_a_gradient():
         assert np.abs(leaf).max() > 0 or path.endswith("key/bias"), path
 
 
-def test_dropout_is_random_and_can_be_had_again():
+def test_dropout_is_determined_by_its_key():
     keys = (jax.random.key(seed, impl="rbg") for seed in (0, 0, 1))  # compiles faster than threefry
     first, again, other = (np.asarray(apply(MODEL, params(), batch(), key)) for key in keys)
     np.testing.assert_array_equal(first, again)
@@ -112,7 +112,7 @@ def test_dropout_is_random_and_can_be_had_again():
 
 def test_initial_parameters():
     init = functools.partial(MODEL.init, deterministic=True, return_attention=False)
-    names = ("target_embeddings", "bias", "decoder")  # without BERT's, which cost as much to compile again
+    names = ("target_embeddings", "bias", "decoder")  # BERT's initialization would double the compile time
     found = jax.jit(lambda key: {name: init(key, Seq2SeqInputs(**batch()))["params"][name] for name in names})(
         jax.random.key(0)
     )
@@ -123,7 +123,7 @@ def test_initial_parameters():
     assert 1.5 * 0.3 < np.abs(found["decoder"]["layers"]["intermediate"]["kernel"]).max() < 2.001 * 0.3
 
 
-def test_starting_from_bert_s_embeddings():
+def test_copy_embeddings():
     found, words = copy_embeddings(params()), params()["bert"]["embeddings"]["word_embeddings"]
     np.testing.assert_array_equal(found["target_embeddings"], words)
     assert found["target_embeddings"] is not words
@@ -143,7 +143,7 @@ def test_starting_from_bert_s_embeddings():
         ("decoder_dropout", -0.1, r"model\.decoder_dropout: got -0.1; expected at least 0 and below 1"),
     ],
 )
-def test_bad_options(key, value, message):
+def test_invalid_options(key, value, message):
     with pytest.raises(UserError, match=message):
         build(BertSumAbsConfig, {**VALUES, key: value}, "model")
 

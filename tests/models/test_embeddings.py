@@ -56,7 +56,7 @@ def test_tables():
     assert 0 < np.abs(initial()["params"]["word_embeddings"]).max() <= 0.04
 
 
-def test_normalized_sum_of_the_three():
+def test_embeddings_are_the_normalized_sum_of_three_tables():
     params = jax.tree.map(np.asarray, initial()["params"])
     params["norm"] = {"scale": np.linspace(0.5, 2, 8), "bias": np.linspace(-1, 1, 8)}
     output = run({"params": params})
@@ -90,7 +90,7 @@ def test_an_id_outside_its_table_gives_nan(where):
     assert bad.sum() == 1
 
 
-def test_too_long_a_sequence_is_a_user_error():
+def test_a_sequence_that_is_too_long_is_a_user_error():
     ids = np.zeros((1, 6), np.int32)
     with pytest.raises(UserError, match=r"sequence length: got 6; expected at most model\.max_positions=5"):
         run(initial(), ids, ids)

@@ -36,7 +36,7 @@ CONFIG = EncoderDecoderConfig(
 SHARED = {"share_embeddings": True, "tie_output": True, "logits_bias": False, "target_vocab_size": 11}
 PRE = {"norm": "pre", "positions": "learned"}
 FLASH = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16}
-# Padding has an id of its own, as have the last two target tokens.
+# The ids of padding and of the last two target tokens occur nowhere else.
 SOURCE = np.array([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
 SOURCE_SEGMENTS = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
 TARGET = np.array([[1, 2, 3, 8, 9], [4, 5, 6, 12, 12]])
@@ -71,13 +71,13 @@ def apply(config, params, source, target, segments, key, positions, return_atten
 
 
 def run(config, params, *, source=SOURCE, target=TARGET, segments=SEGMENTS, key=None, weights=False, **positions):
-    """The output. Each config and shape compiles one program."""
+    """The output, compiled once for each config and shape."""
     return apply(config, params, source, target, segments, key, positions, return_attention=weights)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def loss_and_gradient(config, params, segments, weights, key=None):
-    """The sum of the squared logits, with a weight for each target position, and its gradient."""
+    """The weighted sum of the squared logits, with one weight per target position, and its gradient."""
 
     def loss(params):
         return jnp.sum(run(config, params, segments=segments, key=key).logits ** 2 * weights[..., None])
@@ -85,14 +85,14 @@ def loss_and_gradient(config, params, segments, weights, key=None):
     return jax.value_and_grad(loss)(params)
 
 
-def test_inputs_of_a_batch_are_its_fields_that_models_take():
+def test_inputs_are_taken_from_the_fields_of_a_batch():
     fields = dict(zip(Seq2SeqInputs._fields, "abcdefg", strict=True))
     assert Seq2SeqInputs.of({**fields, "labels": "h"})._asdict() == fields
     assert Seq2SeqInputs.of({"input_ids": "a", "segment_ids": "b"}) == ("a", "b", None, None, None, None, None)
 
 
 @pytest.mark.parametrize("changes", [{}, PRE, {"scan_layers": False, **SHARED}])
-def test_later_target_tokens_change_no_logit_before_them(changes):
+def test_later_target_tokens_do_not_change_earlier_logits(changes):
     config = config_of(**changes)
     params = make(config)
     logits = np.asarray(run(config, params).logits)
@@ -120,7 +120,7 @@ def test_padding_and_the_future_get_no_weight():
 
 
 def test_padding_and_the_future_get_no_gradient():
-    """The loss is that of the first three positions, which are all tokens of the second row."""
+    """The loss covers the first three positions, which are all tokens of the second row."""
     weights = np.tile(np.float32(np.arange(5) < 3), (2, 1))
     _, found = loss_and_gradient(CONFIG, make(CONFIG), SEGMENTS, weights)
     reached = {name: np.flatnonzero(np.abs(found[f"{name}_embeddings"]).max(-1)) for name in ("source", "target")}
@@ -263,6 +263,6 @@ def test_sequences_longer_than_the_positions_are_user_errors():
         ({"hidden_size": 9, "num_heads": 3}, r"model\.hidden_size: got 9; expected an even number"),
     ],
 )
-def test_bad_values_are_user_errors(changes, message):
+def test_invalid_values_are_user_errors(changes, message):
     with pytest.raises(UserError, match=message):
         config_of(**changes)

@@ -12,7 +12,7 @@ HIDDEN = np.float32([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]], [[5.0, 6.0], [7.0, 
 SEGMENTS = np.array([[1, 1, 0], [1, 0, 0]])
 
 
-def test_chosen_layers_stand_side_by_side():
+def test_choose_layers():
     layers = np.arange(4.0)[:, None, None, None] * np.ones((4, 2, 3, 5))
     chosen = np.asarray(heads.choose_layers(layers, (-1, 0, 2)))
     assert chosen.shape == (2, 3, 3, 5)
@@ -35,7 +35,7 @@ def mix(mixing):
     return jax.tree.map(np.asarray, init(jax.random.key(0), MIXED))
 
 
-def test_learned_mixing_begins_with_the_mean():
+def test_learned_mixing_is_initially_the_mean():
     output, variables = mix("weighted")
     np.testing.assert_allclose(output, [[15.5, 21]], rtol=1e-6)
     assert jax.tree.map(jnp.shape, variables["params"]) == {"weights": (2,), "gamma": ()}
@@ -52,7 +52,7 @@ pool = jax.jit(heads.pool, static_argnums=2)
     [("cls", [[1, -2], [5, 6]]), ("mean", [[2, -3], [5, 6]]), ("max", [[3, -2], [5, 6]])],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pooling_leaves_padding_out(pooling, expected, dtype):
+def test_pooling_excludes_padding(pooling, expected, dtype):
     pooled = pool(HIDDEN.astype(dtype), SEGMENTS, pooling)
     assert pooled.dtype == jnp.float32
     assert pooled.tolist() == expected
@@ -73,7 +73,7 @@ def test_unknown_names_are_user_errors():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_units_are_the_means_of_their_tokens(dtype):
+def test_pool_spans_is_the_mean_over_each_span(dtype):
     starts, lengths = np.array([[0, 2], [1, 0]]), np.array([[2, 1], [1, 0]])
     found = jax.jit(heads.pool_spans)(HIDDEN.astype(dtype), starts, lengths)
     assert found.dtype == jnp.float32
@@ -85,7 +85,7 @@ def test_features_of_bert(mixing):
     ids = np.array([[2, 6, 7, 3, 0], [2, 8, 9, 10, 3]])
     inputs = BertInputs(ids, ids % 2, (ids != 0).astype(np.int32))
     variables = {"params": {"bert": published.params()}}
-    if mixing == "weighted":  # as the sum
+    if mixing == "weighted":  # equals the sum
         variables["params"]["mix"] = {"weights": np.zeros(2, np.float32), "gamma": np.float32(2)}
 
     @jax.jit
@@ -101,7 +101,7 @@ def test_features_of_bert(mixing):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_layers_that_are_not_there():
+def test_layers_out_of_range():
     for chosen in ((), (3,), (-4,), (0, -3)):
         with pytest.raises(
             UserError, match=r"model\.layers: got .*; expected one or more of 0 .* to 2, or -3 to -1, each"

@@ -40,7 +40,7 @@ CALLS = [(kind, lstm_size) for kind in KINDS for lstm_size in (0, 5)]
 
 
 def batch(padding=0):
-    """Three rows of falling length, with some token in the padding's place."""
+    """Three rows of decreasing length, with an arbitrary token at padding."""
     ids = np.random.RandomState(0).randint(1, 31, (3, LENGTH))
     types = np.array([[0] * 4 + [1] * 4, [0] * 8, [0] * 2 + [1] * 6])
     return BertInputs(np.where(REAL, ids, padding), types, REAL.astype(np.int32))
@@ -60,7 +60,7 @@ def init(model):
 
 
 def arguments(model, inputs=None):
-    """What a model takes by position: a tuple of features and segments, or BERT's inputs."""
+    """The positional arguments of a model: features and segments, or BERT's inputs."""
     if isinstance(model, FeatureTagger):
         return inputs or features()
     return (inputs or batch(),)
@@ -73,7 +73,7 @@ def apply(model, variables, inputs, key):
 
 
 def run(model, variables, inputs, seed=None):
-    """The outputs, with dropout if there is a seed. Keys of rbg compile faster than those of threefry."""
+    """The outputs, with dropout if there is a seed. "rbg" keys compile faster than "threefry2x32" keys."""
     key = None if seed is None else jax.random.key(seed, impl="rbg")
     return jax.tree.map(np.asarray, apply(model, variables, inputs, key))
 
@@ -114,7 +114,7 @@ def test_parameters(kind, lstm_size, bert, head):
     assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
 
 
-def test_heads_begin_as_truncated_normals():
+def test_heads_are_initialized_as_truncated_normals():
     model = BertForSequenceClassification(dataclasses.replace(CONFIG, hidden_size=300), 200, 0.1, 0)
     init = functools.partial(model.init, deterministic=True)
     head = jax.jit(lambda key: init(key, batch())["params"]["classifier"])(jax.random.key(0))
@@ -149,7 +149,7 @@ def test_heads_are_affine_maps_of_bert():
 
 
 @pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
-def test_padding_changes_nothing(kind, lstm_size):
+def test_padding_does_not_change_the_logits(kind, lstm_size):
     model = make(kind, lstm_size)
     outputs = [run_with_gradient(model, init(model), batch(padding))[0] for padding in (0, 7)]
     if kind != "sequence":
@@ -158,14 +158,14 @@ def test_padding_changes_nothing(kind, lstm_size):
 
 
 def other_word(rows, position):
-    """The batch with another word at one position of some rows."""
+    """The batch with a different word at one position of some rows."""
     inputs = batch()
     inputs.input_ids[rows, position] = (inputs.input_ids[rows, position] + 1) % 31
     return inputs
 
 
 def moved(model, position):
-    """Which rows' outputs, at any position, another word at a position changes."""
+    """For each row, whether a different word at `position` changes any of its outputs."""
     outputs = [jax.tree.leaves(run(model, init(model), each))[0] for each in (batch(), other_word(slice(3), position))]
     return (np.abs(outputs[0] - outputs[1]).reshape(3, -1).max(-1) > 1e-6).tolist()
 
@@ -173,14 +173,14 @@ def moved(model, position):
 @pytest.mark.parametrize(
     ("direction", "lstm_size"), [("both", 0), ("left_to_right", 0), ("left_to_right", 5), ("right_to_left", 0)]
 )
-def test_every_token_counts_in_every_direction(direction, lstm_size):
-    """From left to right the first token sees no other: what is classified has to be the last."""
+def test_every_token_affects_the_logits_in_every_direction(direction, lstm_size):
+    """With "left_to_right" the first token attends only to itself, so the last token must be classified."""
     model = make("sequence", lstm_size, dataclasses.replace(CONFIG, direction=direction))
     for position in (0, 3, 6, 7):
         assert moved(model, position) == REAL[:, position].tolist()
 
 
-def test_a_bilstm_looks_both_ways_where_the_encoder_does_not():
+def test_a_bilstm_reads_both_directions_even_if_the_encoder_does_not():
     config = dataclasses.replace(CONFIG, direction="left_to_right")
     for lstm_size, expected in ((0, [LENGTH - 1]), (5, list(range(LENGTH)))):
         model = make("token", lstm_size, config)
@@ -189,8 +189,8 @@ def test_a_bilstm_looks_both_ways_where_the_encoder_does_not():
 
 
 @pytest.mark.parametrize(("kind", "lstm_size"), [("sequence", 0), ("token", 5)])
-def test_dropout_falls_on_what_goes_into_the_head(kind, lstm_size):
-    """BERT has none here, so that only the head's is left."""
+def test_dropout_of_the_heads_input(kind, lstm_size):
+    """BERT has no dropout here, so only the head's dropout changes the output."""
     model = make(kind, lstm_size, dropout=0.5)
     outputs = [run(model, init(model), batch(), seed) for seed in (None, 0, 0, 1)]
     np.testing.assert_array_equal(outputs[1], outputs[2])
@@ -200,7 +200,7 @@ def test_dropout_falls_on_what_goes_into_the_head(kind, lstm_size):
     np.testing.assert_allclose(run(plain, init(model), batch(), seed=0), outputs[0], atol=1e-6)
 
 
-def test_questions_have_no_dropout_before_the_head():
+def test_question_answering_has_no_dropout_before_the_head():
     model = make("question")
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, atol=1e-6),
@@ -210,7 +210,7 @@ def test_questions_have_no_dropout_before_the_head():
 
 
 @pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
-def test_every_parameter_that_can_matter_has_a_gradient(kind, lstm_size):
+def test_every_parameter_except_key_biases_gets_a_gradient(kind, lstm_size):
     model = make(kind, lstm_size)
     _, gradients = run_with_gradient(model, init(model), batch())
     gradients = traverse_util.flatten_dict(gradients["params"], sep="/")
@@ -227,7 +227,7 @@ def test_every_parameter_that_can_matter_has_a_gradient(kind, lstm_size):
         ({"lstm_size": -1}, r"model\.lstm_size: got -1; expected at least 0"),
     ],
 )
-def test_bad_values_are_user_errors(change, message):
+def test_invalid_values_are_user_errors(change, message):
     for cls in (BertForSequenceClassification, BertForTokenClassification):
         values = {"num_labels": 2, "classifier_dropout": 0.1, "lstm_size": 0, **change}
         with pytest.raises(UserError, match=message):
@@ -262,14 +262,14 @@ def test_feature_tagger(mixing, size, mix):
     }
 
 
-def test_feature_tagger_leaves_padding_out():
+def test_feature_tagger_ignores_padding():
     model, (x, segments) = tagger("weighted"), features()
     other = np.where(REAL[..., None, None], x, np.float32(9))
     logits = [run(model, init(model), (each, segments))[REAL] for each in (x, other)]
     np.testing.assert_array_equal(*logits)
 
 
-def test_feature_tagger_drops_out():
+def test_dropout_of_feature_tagger():
     model, dropping = tagger("weighted"), tagger("weighted", dropout=0.5)
     logits = run(model, init(model), features())
     np.testing.assert_array_equal(run(dropping, init(model), features()), logits)
@@ -286,7 +286,7 @@ def bert_tagger(layers=(0, -2), **changes):
     return BertFeatureTagger(num_labels=4, layers=layers, **values)
 
 
-def test_bert_feature_tagger_is_bert_below_a_tagger():
+def test_bert_feature_tagger_is_a_feature_tagger_on_top_of_bert():
     params = init(bert_tagger())["params"]
     logits, _ = run_with_gradient(bert_tagger(), {"params": params}, batch())
     options = {"deterministic": True, "return_attention": False, "return_layers": True}
@@ -297,14 +297,14 @@ def test_bert_feature_tagger_is_bert_below_a_tagger():
     np.testing.assert_allclose(np.asarray(logits)[REAL], expected[REAL], atol=1e-5)
 
 
-def test_no_gradient_reaches_the_bert_below_a_tagger():
+def test_bert_below_a_tagger_gets_no_gradient():
     _, gradients = run_with_gradient(bert_tagger(), init(bert_tagger()), batch())
     assert all(not leaf.any() for leaf in jax.tree.leaves(gradients["params"]["bert"]))
     assert all(leaf.any() for leaf in jax.tree.leaves(gradients["params"]["tagger"]))
 
 
-def test_a_tagger_uses_the_chosen_layers_alone():
-    """The second layer of two makes no difference to the layers 0 and -2, and the first does."""
+def test_a_tagger_uses_only_the_chosen_layers():
+    """Layers 0 and -2 of a model with two layers depend on the first layer and not on the second."""
     variables = init(bert_tagger())
     logits, _ = run_with_gradient(bert_tagger(), variables, batch())
     for layer, matters in ((0, True), (1, False)):
@@ -314,7 +314,7 @@ def test_a_tagger_uses_the_chosen_layers_alone():
         assert np.array_equal(found, logits) is not matters
 
 
-def test_a_tagger_drops_out_but_not_the_bert_below():
+def test_a_tagger_has_dropout_but_its_bert_has_not():
     variables, config = init(bert_tagger()), dataclasses.replace(CONFIG, dropout=0.5)
     logits, _ = run_with_gradient(bert_tagger(), variables, batch())
     still, dropped = (run(bert_tagger(config=config, dropout=rate), variables, batch(), seed=1) for rate in (0.0, 0.5))
@@ -328,12 +328,12 @@ def test_a_tagger_checks_its_layers():
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
-def test_packed_instances_are_classified_as_alone(direction):
+def test_packed_instances_have_the_same_logits_as_separate_rows(direction):
     model = make("sequence", config=dataclasses.replace(CONFIG, direction=direction))
     variables, alone = init(model), batch()
     alone.segment_ids[2, 5:] = 0
     expected = run(model, variables, alone)
-    lengths = alone.segment_ids.sum(axis=1)[1:]  # the second and the third row share one of ten positions
+    lengths = alone.segment_ids.sum(axis=1)[1:]  # the second and third instance share a row of ten positions
     starts = np.cumsum(lengths) - lengths
     packed = BertInputs(*np.zeros((4, 1, lengths.sum()), np.int32), starts[None].astype(np.int32))
     for number, (start, length) in enumerate(zip(starts, lengths, strict=True), start=1):
@@ -347,7 +347,7 @@ def test_packed_instances_are_classified_as_alone(direction):
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "features"])
-def test_a_bilstm_refuses_packed_rows(kind):
+def test_a_bilstm_with_packed_rows_is_a_user_error(kind):
     model = bert_tagger() if kind == "features" else make(kind, lstm_size=5)
     packed = batch()._replace(position_ids=np.tile(np.arange(LENGTH), (3, 1)))
     with pytest.raises(UserError, match=r"model\.lstm_size: got 5; expected 0 with packed rows"):

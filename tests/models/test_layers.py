@@ -18,7 +18,7 @@ def drop(rate, x, seed=0):
 
 
 @pytest.mark.parametrize(("rate", "shape"), [(0.1, (1000, 100)), (0.5, (11, 13, 701)), (0.9, (100_001,))])
-def test_a_fraction_is_dropped_and_the_mean_stays(rate, shape):
+def test_dropout_drops_a_fraction_and_preserves_the_mean(rate, shape):
     y = drop(rate, np.full(shape, 3, np.float32))
     dropped = (y == 0).mean()
     error = (rate * (1 - rate) / y.size) ** 0.5
@@ -32,13 +32,13 @@ def test_the_two_halves_of_a_word_are_independent():
     assert abs((dropped[:, 0::2] == dropped[:, 1::2]).mean() - 0.5) < 4 * (0.25 / 200_000) ** 0.5
 
 
-def test_draws_follow_the_key():
+def test_draws_are_determined_by_the_key():
     x = np.ones((4, 33), np.float32)
     np.testing.assert_array_equal(drop(0.5, x, seed=1), drop(0.5, x, seed=1))
     assert (drop(0.5, x, seed=1) != drop(0.5, x, seed=2)).any()
 
 
-def test_without_dropout_nothing_changes_and_no_key_is_needed():
+def test_without_dropout_the_input_is_unchanged_and_needs_no_key():
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(Dropout(0.5).apply({}, x, deterministic=True), x)
     np.testing.assert_array_equal(Dropout(0.0).apply({}, x, deterministic=False), x)
@@ -50,5 +50,5 @@ def test_a_rate_near_zero_keeps_almost_all():
     np.testing.assert_allclose(y[y != 0], 1, rtol=1e-4)
 
 
-def test_bfloat16_stays():
+def test_bfloat16_is_preserved():
     assert drop(0.5, np.ones((4, 33), jnp.bfloat16)).dtype == jnp.bfloat16

@@ -13,7 +13,7 @@ is_best = jax.jit(losses.is_best)
 smoothed_cross_entropy = jax.jit(losses.smoothed_cross_entropy, static_argnames=("denominator", "padding_id"))
 
 
-def test_cross_entropy_is_that_of_each():
+def test_cross_entropy():
     values = cross_entropy(LOGITS, np.array([[1, 2], [0, 0]]))
     expected = [
         [-np.log(np.exp(3) / np.exp([1, 3, 2]).sum()), np.log(3)],
@@ -22,7 +22,7 @@ def test_cross_entropy_is_that_of_each():
     np.testing.assert_allclose(values, expected, rtol=1e-6)
 
 
-def test_is_best_has_no_ties():
+def test_is_best_is_false_for_ties():
     assert is_best(LOGITS, np.array([[1, 0], [0, 1]])).tolist() == [[True, False], [False, True]]
     assert is_best(LOGITS, np.array([[0, 1], [2, 2]])).tolist() == [[False, False], [False, False]]
 
@@ -39,7 +39,7 @@ def test_span_cross_entropy_is_the_mean_of_both_ends():
     np.testing.assert_allclose(values, [(first + np.log(3)) / 2, second / 2], rtol=1e-6)
 
 
-def test_what_is_masked_takes_no_part():
+def test_masked_logits_get_no_probability_and_no_gradient():
     logits, allowed = LOGITS[:, 0], np.array([[True, False, True], [True, True, True]])
     labels = np.array([2, 1])
 
@@ -55,7 +55,7 @@ def test_what_is_masked_takes_no_part():
 
 
 def smoothed_label(label, smoothing, denominator, padding_id, num_words=5):
-    """The distribution that a smoothed label is, by hand."""
+    """The distribution of a smoothed label, computed from the definition."""
     others = [i for i in range(num_words) if denominator == "V" or i != label]
     others = [i for i in others if denominator != "V-2" or i != padding_id]
     assert len(others) == num_words - {"V": 0, "V-1": 1, "V-2": 2}[denominator]
@@ -70,8 +70,8 @@ LABELS = np.array([[1, 2, 4], [3, 1, 2]])
 
 
 @pytest.mark.parametrize("denominator", ["V", "V-1", "V-2"])
-def test_smoothed_cross_entropy_is_that_with_a_mixed_label(denominator):
-    """The value, its gradient softmax - target, and the divergence, against sums over all words."""
+def test_smoothed_cross_entropy_is_the_cross_entropy_with_smoothed_labels(denominator):
+    """Compares the value, its gradient (softmax - target) and the divergence with sums over all words."""
 
     @jax.jit
     @functools.partial(jax.grad, has_aux=True)
@@ -91,11 +91,11 @@ def test_smoothed_cross_entropy_is_that_with_a_mixed_label(denominator):
 
 
 @pytest.mark.parametrize("denominator", ["V", "V-1", "V-2"])
-def test_without_smoothing_it_is_the_cross_entropy(denominator):
+def test_smoothing_0_gives_the_cross_entropy(denominator):
     values = smoothed_cross_entropy(SMOOTHED, LABELS, 0.0, denominator=denominator, padding_id=0)
     np.testing.assert_allclose(values, cross_entropy(SMOOTHED, LABELS), rtol=1e-6)
 
 
-def test_another_denominator_is_a_user_error():
+def test_an_unknown_denominator_is_a_user_error():
     with pytest.raises(UserError, match=r"smoothing_denominator: got 'V-3'; expected one of V, V-1, V-2"):
         losses.smoothed_cross_entropy(SMOOTHED, LABELS, 0.1, "V-3")

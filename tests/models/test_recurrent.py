@@ -1,4 +1,4 @@
-"""The BiLSTM against a loop in NumPy, and against torch's (slow)."""
+"""The BiLSTM compared with a loop in NumPy, and with torch (slow)."""
 
 import functools
 
@@ -33,7 +33,7 @@ def sigmoid(x):
 
 
 def numpy_direction(params, direction, row):
-    """The states after each of the inputs of one row, in float64 and in reading order."""
+    """The states after each input of one row, in float64 and in reading order."""
     kernel, recurrent, bias = (
         np.asarray(params[name], np.float64) for name in ("input_kernel", "recurrent_kernel", "bias")
     )
@@ -49,7 +49,7 @@ def numpy_direction(params, direction, row):
     return states
 
 
-def test_matches_a_loop_over_each_row():
+def test_bilstm_matches_numpy():
     output = run(make(), inputs(), REAL)
     expected, final = np.zeros((len(LENGTHS), LENGTH, 2 * UNITS)), []
     for row, (x, length) in enumerate(zip(inputs().astype(np.float64), LENGTHS, strict=True)):
@@ -60,7 +60,7 @@ def test_matches_a_loop_over_each_row():
     np.testing.assert_allclose(output.final, final, atol=1e-6)
 
 
-def test_padding_changes_nothing_and_gets_no_gradient():
+def test_padding_does_not_change_outputs_and_gets_no_gradient():
     x = inputs()
     other = np.where(REAL[..., None], x, 1e3).astype(np.float32)
     jax.tree.map(np.testing.assert_array_equal, run(make(), other, REAL), run(make(), x, REAL))
@@ -68,7 +68,7 @@ def test_padding_changes_nothing_and_gets_no_gradient():
     assert (np.abs(gradient).max(-1) > 0).tolist() == REAL.tolist()
 
 
-def test_more_padding_changes_nothing():
+def test_more_padding_does_not_change_outputs():
     output = run(make(), inputs(), REAL)
     wider = run(make(), np.pad(inputs(), ((0, 0), (0, 3), (0, 0)), constant_values=7), np.pad(REAL, ((0, 0), (0, 3))))
     np.testing.assert_allclose(wider.hidden[:, :LENGTH], output.hidden, atol=1e-6)
@@ -102,7 +102,7 @@ def test_bfloat16_input_is_computed_in_float32():
 
 
 def torch_names(params):
-    """Our parameters under torch's names; it has two biases, of which the second is 0."""
+    """Our parameters under torch's names. torch has two biases; the second is set to 0."""
     named = {}
     for direction, suffix in enumerate(("", "_reverse")):
         kernel, recurrent = params["input_kernel"][:, direction], params["recurrent_kernel"][direction]
@@ -114,7 +114,7 @@ def torch_names(params):
 
 
 @pytest.mark.slow
-def test_live_against_torch():
+def test_bilstm_matches_torch():
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 

@@ -22,7 +22,7 @@ CONFIG = RecurrentConfig(
     initializer_range=0.5,
 )
 KINDS = ("none", "additive", "dot", "general")
-# Padding has an id of its own.
+# The id of padding occurs nowhere else.
 SOURCE = np.array([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
 SOURCE_SEGMENTS = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
 TARGET = np.array([[1, 2, 3, 8, 9], [4, 5, 6, 12, 12]])
@@ -59,7 +59,7 @@ def run(config, params, target=TARGET, key=None):
 
 
 def numpy_model(config, params, source, target):
-    """Logits and weights of one row without padding, in float64, a token at a time."""
+    """Logits and attention weights of one row without padding, in float64, token by token."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
     def dense(p, x):
@@ -107,7 +107,7 @@ def numpy_score(config, params, dense, state, h):
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_matches_numpy(attention):
+def test_model_matches_numpy(attention):
     config = config_of(attention)
     output = run(config, make(config))
     assert (output.encoder_attention, output.decoder_attention) == (None, None)
@@ -129,7 +129,7 @@ def test_steps_equal_the_whole(attention, num_beams):
     check_steps(RecurrentSeq2Seq(config), make(config), SOURCE, SOURCE_SEGMENTS, config.target_vocab_size, num_beams)
 
 
-def test_later_target_tokens_change_no_logit_before_them():
+def test_later_target_tokens_do_not_change_earlier_logits():
     logits = np.asarray(run(CONFIG, make(CONFIG)).logits)
     for place in range(5):
         target = TARGET.copy()
@@ -140,7 +140,7 @@ def test_later_target_tokens_change_no_logit_before_them():
 
 
 @pytest.mark.parametrize("attention", ["none", "dot"])
-def test_padding_and_the_future_take_no_part(attention):
+def test_padding_and_the_future_get_no_weight_and_no_gradient(attention):
     config = config_of(attention)
 
     def loss(params):
@@ -156,7 +156,7 @@ def test_padding_and_the_future_take_no_part(attention):
         assert not weights[0, 1, 0, :, 4:].any() and (weights[0, 1, 0, :, :4] > 0).all()
 
 
-def test_dropout_follows_its_key():
+def test_dropout_is_determined_by_its_key():
     config = dataclasses.replace(CONFIG, dropout=0.5)
     still, first, again, other = (
         run(config, make(CONFIG), key=key).logits
@@ -167,11 +167,11 @@ def test_dropout_follows_its_key():
     assert not np.allclose(first, still, atol=1e-2) and not np.allclose(first, other, atol=1e-2)
 
 
-def test_packed_rows_are_refused():
+def test_packed_rows_are_user_errors():
     call = {"deterministic": True, "return_attention": False}
     inputs = Seq2SeqInputs(SOURCE, SOURCE_SEGMENTS, TARGET, TARGET_SEGMENTS, position_ids=np.zeros((2, 6), np.int32))
     with pytest.raises(
-        UserError, match=r"recurrent model: got rows .* expected one pair in each row\. Fix: set --config"
+        UserError, match=r"recurrent model: got packed rows; expected one pair per row\. Fix: set --config"
     ):
         RecurrentSeq2Seq(CONFIG).apply({"params": make(CONFIG)}, inputs, **call)
 
@@ -186,6 +186,6 @@ def test_packed_rows_are_refused():
         ({"attention": "local"}, r"model\.attention: got 'local'; expected one of none, additive, dot, general"),
     ],
 )
-def test_bad_values_are_user_errors(changes, message):
+def test_invalid_values_are_user_errors(changes, message):
     with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIG, **changes)

@@ -6,7 +6,7 @@ import pytest
 from bertjax.models.embeddings import sinusoids
 
 
-def test_interleaved_is_the_papers_formula():
+def test_interleaved_matches_the_formula_of_the_paper():
     table = sinusoids(70, 6, "interleaved")
     assert table.dtype == np.float32
     for position in range(70):
@@ -16,7 +16,7 @@ def test_interleaved_is_the_papers_formula():
             np.testing.assert_allclose(table[position, 2 * i : 2 * i + 2], expected, atol=1e-7)
 
 
-def test_half_split_is_the_formula_of_tensor2tensor():
+def test_half_split_matches_the_formula_of_tensor2tensor():
     table = sinusoids(70, 8, "half_split")
     for position in range(70):
         for i in range(4):
@@ -25,7 +25,7 @@ def test_half_split_is_the_formula_of_tensor2tensor():
             np.testing.assert_allclose(table[position, 4 + i], math.cos(angle), atol=1e-7)
 
 
-def test_deinterleaved_is_interleaved_in_another_order():
+def test_deinterleaved_reorders_interleaved():
     table = sinusoids(70, 8, "interleaved")
     np.testing.assert_array_equal(sinusoids(70, 8, "deinterleaved"), np.concatenate([table[:, ::2], table[:, 1::2]], 1))
 

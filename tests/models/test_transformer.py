@@ -38,7 +38,7 @@ def inputs(config):
 
 @functools.cache
 def init(norm):
-    """Random parameters of an encoder, scales and biases included; all forms take the same ones."""
+    """Random parameters of an encoder, including scales and biases; used for scanned and unrolled layers."""
     config = dataclasses.replace(CONFIG, norm=norm)
     return random_params(functools.partial(make.__wrapped__, config), scale=0.3)
 
@@ -52,11 +52,11 @@ def zeros(variables):
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("deterministic", "return_attention", "return_layers"))
-def run(config, variables, key=None, x=None, deterministic=True, return_attention=False, **asked_for):
+def run(config, variables, key=None, x=None, deterministic=True, return_attention=False, **returns):
     default, mask = inputs(config)
     rngs = {} if key is None else {"dropout": key}
-    asked_for = {"deterministic": deterministic, "return_attention": return_attention, **asked_for}
-    return Encoder(config).apply(variables, default if x is None else x, Mask(mask), rngs=rngs, **asked_for)
+    returns |= {"deterministic": deterministic, "return_attention": return_attention}
+    return Encoder(config).apply(variables, default if x is None else x, Mask(mask), rngs=rngs, **returns)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -156,7 +156,7 @@ def test_scanned_unrolled_and_rematerialized_agree():
 
 @pytest.mark.parametrize(("norm", "scan", "remat"), [("post", True, True), ("pre", False, False)])
 def test_outputs_of_all_layers(norm, scan, remat):
-    """Each layer applied to the output before it gives the next; asking for them changes nothing else."""
+    """Applying a layer to one output gives the next. Returning all outputs does not change the result."""
     base, variables = dataclasses.replace(CONFIG, norm=norm), init(norm)
     x, mask = inputs(base)
     plain = run(base, variables)
@@ -183,7 +183,7 @@ def make(config, key):
     return Encoder(config).init(key, x, Mask(mask), deterministic=True, return_attention=False)
 
 
-def test_parameters_are_stacked_alike_in_all_forms():
+def test_parameters_are_stacked_equally_with_all_options():
     other = dataclasses.replace(CONFIG, scan_layers=False, remat=True)
     params, reference = (make(config, jax.random.key(5)) for config in (other, CONFIG))
     jax.tree.map(np.testing.assert_array_equal, params, reference)
@@ -203,7 +203,7 @@ def test_parameters_are_stacked_alike_in_all_forms():
     assert not np.allclose(kernel[0], kernel[1])
 
 
-def test_only_pre_norm_ends_with_a_norm():
+def test_only_pre_norm_has_a_final_norm():
     for norm, expected in (("post", {"layers"}), ("pre", {"layers", "final_norm"})):
         config = dataclasses.replace(CONFIG, norm=norm)
         assert jax.eval_shape(lambda config=config: make(config, jax.random.key(0)))["params"].keys() == expected
@@ -212,7 +212,7 @@ def test_only_pre_norm_ends_with_a_norm():
 DROPPING = dataclasses.replace(CONFIG, norm="pre", dropout=0.5)
 
 
-def test_dropout_follows_its_key():
+def test_dropout_is_determined_by_its_key():
     variables, keys = init("pre"), [*map(jax.random.key, (1, 1, 2))]
     still = run(dataclasses.replace(DROPPING, dropout=0.0), variables).hidden
     np.testing.assert_array_equal(run(DROPPING, variables, keys[0]).hidden, still)
@@ -227,7 +227,7 @@ def test_dropout_follows_its_key():
 def test_each_layer_draws_its_own_dropout():
     """With x = 0 and only output biases of 1, the sum of two layers' dropout is 0, 1 or 2 units.
 
-    Were the draws the same, it would be 0 or 2.
+    With equal draws in both layers, it would be 0 or 2.
     """
     params = zeros(init("pre"))
     params["final_norm"]["scale"][:] = 1
@@ -244,7 +244,7 @@ def test_bfloat16_is_close_to_float32():
     assert 1e-5 < distance(np.asarray(output, np.float32), run(config, variables).hidden) < 0.05
 
 
-def test_parameters_are_float32_whatever_the_computation():
+def test_parameters_are_always_float32():
     variables = jax.eval_shape(make, dataclasses.replace(CONFIG, dtype="bfloat16"), jax.random.key(0))
     assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
 
@@ -259,7 +259,7 @@ def test_norm_statistics_survive_a_large_mean():
     np.testing.assert_allclose(output, (exact - exact.mean()) / exact.std(), atol=1e-3)
 
 
-def test_kernels_start_truncated_at_two_standard_deviations_and_are_not_rescaled():
+def test_kernels_are_initialized_truncated_at_two_standard_deviations():
     layer = dense(dataclasses.replace(CONFIG, initializer_range=0.02), 400)
     params = jax.jit(layer.init)(jax.random.key(0), np.zeros((1, 300), np.float32))["params"]
     kernel = np.asarray(params["kernel"])
@@ -269,7 +269,7 @@ def test_kernels_start_truncated_at_two_standard_deviations_and_are_not_rescaled
     assert (np.asarray(params["bias"]) == 0).all()
 
 
-def test_kernels_of_xavier_are_uniform_by_inputs_and_outputs():
+def test_xavier_kernels_are_uniform_within_their_bound():
     config = dataclasses.replace(CONFIG, initializer="xavier_uniform", hidden_size=64, intermediate_size=320)
     layers = make(config, jax.random.key(5))["params"]["layers"]
     for kernel, limit in ((layers["attention"]["key"]["kernel"], 6 / 128), (layers["output"]["kernel"], 6 / 384)):
@@ -278,8 +278,8 @@ def test_kernels_of_xavier_are_uniform_by_inputs_and_outputs():
         np.testing.assert_allclose(kernel.std(), (limit / 3) ** 0.5, rtol=0.05)
 
 
-def test_activation_dropout_falls_on_the_feed_forward_networks_middle():
-    """With x = 0, a middle of ones and one output that sums it up, the sum counts what was kept."""
+def test_activation_dropout_drops_activations_of_the_feed_forward_network():
+    """With x = 0, activations of one, and one output that sums them, the sum counts the kept activations."""
     config = dataclasses.replace(CONFIG, norm="pre", activation="relu", activation_dropout=0.5)
     params = jax.tree.map(np.zeros_like, layer_params(init("pre"), 0))
     params["intermediate"]["bias"][:] = 1
@@ -313,12 +313,12 @@ def test_activation_dropout_falls_on_the_feed_forward_networks_middle():
         ("dtype", "float16"),
     ],
 )
-def test_bad_values_are_user_errors(key, value):
+def test_invalid_values_are_user_errors(key, value):
     with pytest.raises(UserError, match=r"model\.\w+: got .*expected"):
         dataclasses.replace(CONFIG, **{key: value})
 
 
-def test_the_flash_backend_takes_what_it_can_do_and_nothing_else():
+def test_unsupported_options_of_the_flash_backend():
     able = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16, "attention_dropout": 0.0}
     dataclasses.replace(CONFIG, **able)  # heads of 8
     for key, value in (("attention_dropout", 0.1), ("dtype", "float32"), ("hidden_size", 12)):
