@@ -1,1 +1,1 @@
-"""Predictions and references in, named numbers out: plain functions, without JAX."""
+"""Metrics as plain functions from predictions and references to named numbers, without JAX."""

@@ -1,8 +1,8 @@
-"""How far a mean over documents can be trusted: bootstrap resampling (Efron, 1979), for figures of any kind.
+"""Confidence intervals and tests for means over documents, by bootstrap resampling (Efron, 1979).
 
-The draws are those of ROUGE-1.5.5 under Perl 5.20 or newer: resample r takes its documents by the 48-bit generator
-drand48, seeded with r. So they depend on nothing but the number of documents. The means of all resamples spread as they
-should; the mean of those means strays up to three times as far as with independent draws, for less than 100 documents.
+The draws are those of ROUGE-1.5.5 with Perl 5.20 or newer: resample r draws documents by the 48-bit generator drand48,
+seeded with r. So draws depend only on the number of documents. The spread of the resamples' means is correct. For fewer
+than 100 documents, the mean of these means deviates up to three times as much as with independent draws.
 """
 
 from collections.abc import Iterator
@@ -20,57 +20,58 @@ _MULTIPLIER, _INCREMENT, _MODULUS, _SEED_END = 0x5DEECE66D, 0xB, 1 << 48, 0x330E
 
 
 class Interval(NamedTuple):
-    """Where the mean of new documents would be, in units of the figures."""
+    """The 95 % confidence interval of a mean over documents."""
 
     low: float
     high: float
-    mean: float  # of the resamples' means: what ROUGE-1.5.5 prints as the average
+    mean: float  # the mean of the resamples' means, which ROUGE-1.5.5 prints as the average
 
 
 class Comparison(NamedTuple):
-    """The first system's mean less the second's, over the same documents."""
+    """The first system's mean minus the second's over the same documents, with its 95 % confidence interval."""
 
     difference: float
     low: float
     high: float
-    p: float  # how often chance alone makes a difference as large, to either side
+    p: float  # two-sided p-value
 
 
-def resampled_means(figures: Float64[np.ndarray, "D M"]) -> Float64[np.ndarray, "R M"]:
-    """Returns the means of M figures over each of R resamples of the D documents, drawn with replacement.
+def resampled_means(values: Float64[np.ndarray, "D M"]) -> Float64[np.ndarray, "R M"]:
+    """Returns the means of M metrics over each of R resamples of the D documents, drawn with replacement.
 
     Raises:
-      UserError: no documents.
+      UserError: if there are no documents.
     """
-    if not len(figures):
+    if not len(values):
         raise UserError("resampling", got="no documents", expected="at least one", fix="score some documents first")
-    counts = (np.bincount(row, minlength=len(figures)) for row in _draws(len(figures)))
-    return np.stack([row @ figures for row in counts]) / len(figures)
+    counts = (np.bincount(row, minlength=len(values)) for row in _draws(len(values)))
+    return np.stack([row @ values for row in counts]) / len(values)
 
 
 def interval(means: Float64[np.ndarray, " R"]) -> Interval:
-    """Returns what the means of all resamples say of one figure."""
+    """Returns the confidence interval of one metric, from the means of all resamples."""
     ranked = np.sort(means)
     outside = len(ranked) * (100 - CONFIDENCE) // 200
     return Interval(float(ranked[outside]), float(ranked[-outside - 1]), float(ranked.mean()))
 
 
 def compare(ours: Float64[np.ndarray, " D"], theirs: Float64[np.ndarray, " E"]) -> Comparison:
-    """Returns how much better the first system is, by a paired bootstrap test over the same documents.
+    """Compares two systems by a paired bootstrap test over the same documents.
 
-    p is how often a resample's difference is at least as far from the resamples' mean as the difference is from 0: the
-    shift method (Noreen, 1989), with the documents themselves as one resample more.
+    The p-value is the fraction of resamples whose difference is at least as far from the resamples' mean as the
+    observed difference is from 0. This is the shift method (Noreen, 1989), with the documents themselves as an
+    additional resample.
 
     Args:
-      ours: a figure of each document for the first system.
-      theirs: the same of the second system, in the same order.
+      ours: the first system's score of each document.
+      theirs: the second system's scores, in the same order.
     Raises:
-      UserError: no documents, or not as many of both.
+      UserError: if there are no documents, or if the numbers of documents differ.
     """
     if len(ours) != len(theirs):
         raise UserError(
             "comparison of two systems",
-            got=f"figures of {len(ours)} and {len(theirs)} documents",
+            got=f"scores of {len(ours)} and {len(theirs)} documents",
             expected="the same documents in the same order",
             fix="score both systems on the same file",
         )
@@ -83,7 +84,7 @@ def compare(ours: Float64[np.ndarray, " D"], theirs: Float64[np.ndarray, " E"]) 
 
 
 def _draws(size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
-    """Yields for each resample which of `size` documents it draws."""
+    """Yields the indices of the documents of each resample, drawn from `size` documents."""
     # After k + 1 steps from a state, the next one is multipliers[k] * state + increments[k], modulo 2**48.
     multipliers, increments = np.empty(size, np.uint64), np.empty(size, np.uint64)
     multiplier, increment = 1, 0
@@ -92,5 +93,6 @@ def _draws(size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
         increment = (increment * _MULTIPLIER + _INCREMENT) % _MODULUS
         multipliers[step], increments[step] = multiplier, increment
     for resample in range(RESAMPLES):
-        states = (multipliers * np.uint64((resample << 16) + _SEED_END)) + increments  # wraps at 2**64: no harm
+        # This wraps at 2**64, a multiple of the modulus.
+        states = (multipliers * np.uint64((resample << 16) + _SEED_END)) + increments
         yield ((states & np.uint64(_MODULUS - 1)) / _MODULUS * size).astype(np.int64)

@@ -1,7 +1,7 @@
-"""GLUE's metrics for sentence classification and regression, by name and by task (Wang et al., 2019, table 1).
+"""GLUE's metrics for sentence classification and regression (Wang et al., 2019, table 1).
 
-Values are fractions from 0 to 1, correlations from -1 to 1, and always finite, so that every record of them is JSON.
-Where a metric is undefined it is 0.0, which each says.
+Values are fractions from 0 to 1, or correlations from -1 to 1. They are always finite, so that they can be written as
+JSON. An undefined metric is 0.0; the docstrings say when.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,37 +18,37 @@ Columns = Num[np.ndarray, "n k"] | Bool[np.ndarray, "n k"]
 
 
 def accuracy(predictions: Classes, references: Classes) -> float:
-    """Returns the fraction of rows whose class is right."""
+    """Returns the fraction of rows with the correct class."""
     return int((predictions == references).sum()) / len(references)
 
 
 def f1(predictions: Classes, references: Classes) -> float:
-    """Returns the F1 of class 1 against all others; 0.0 if class 1 is neither predicted nor there."""
+    """Returns the F1 of class 1; 0.0 if class 1 occurs in neither predictions nor references."""
     return _f1(predictions == 1, references == 1)
 
 
 def macro_f1(predictions: Classes, references: Classes) -> float:
-    """Returns the unweighted mean of the F1 of each class that is predicted or there."""
+    """Returns the unweighted mean of the F1 of all classes in predictions or references."""
     classes = np.union1d(predictions, references)
     return sum(_f1(predictions == c, references == c) for c in classes) / len(classes)
 
 
 def matthews_correlation(predictions: Classes, references: Classes) -> float:
-    """Returns Matthews' correlation, for more than two classes as Gorodkin (2004) extends it.
+    """Returns Matthews' correlation, with Gorodkin's (2004) extension to more than two classes.
 
-    It is 0.0 if all predictions or all references are of one class.
+    It is 0.0 if all predictions or all references have the same class.
     """
     classes = np.union1d(predictions, references)
     return _correlation(predictions[:, None] == classes, references[:, None] == classes)
 
 
 def pearson(predictions: Numbers, references: Numbers) -> float:
-    """Returns the correlation of the values; 0.0 if one side is constant, where SciPy gives NaN."""
+    """Returns Pearson's correlation of the values; 0.0 if one side is constant, for which SciPy returns NaN."""
     return _correlation(predictions[:, None], references[:, None])
 
 
 def spearman(predictions: Numbers, references: Numbers) -> float:
-    """Returns the correlation of the ranks, equal values sharing their mean rank; 0.0 if one side is constant."""
+    """Returns Spearman's rank correlation. Equal values get their mean rank; 0.0 if one side is constant."""
     return pearson(_ranks(predictions), _ranks(references))
 
 
@@ -71,11 +71,11 @@ def score(metrics: Sequence[str], predictions: Numbers, references: Numbers) -> 
     {'accuracy': 0.75, 'f1': 0.6666666666666666}
 
     Args:
-      metrics: names out of `METRICS`.
-      predictions: classes, or numbers for the two correlations of numbers.
-      references: likewise, in the same order.
+      metrics: names in `METRICS`.
+      predictions: classes, or numbers for `pearson` and `spearman`.
+      references: the correct classes or numbers, in the same order.
     Raises:
-      UserError: an unknown metric, no rows, or a value that is not finite, as of a model that diverged.
+      UserError: if a metric is unknown, if there are no rows, or if a value is not finite (of a diverged model).
     """
     assert predictions.shape == references.shape, (predictions.shape, references.shape)
     for name in metrics:
@@ -84,7 +84,7 @@ def score(metrics: Sequence[str], predictions: Numbers, references: Numbers) -> 
                 "metric", got=repr(name), expected="one of " + ", ".join(METRICS), fix="choose one of these"
             )
     if not len(references):
-        raise UserError("scoring", got="no rows", expected="at least one", fix="check the file that is evaluated on")
+        raise UserError("scoring", got="no rows", expected="at least one", fix="check the evaluated file")
     for side, values in (("predictions", predictions), ("references", references)):
         _check_finite(side, values)
     return {name: METRICS[name](predictions, references) for name in metrics}
@@ -95,9 +95,9 @@ def _check_finite(side: str, values: Numbers) -> None:
     if len(bad):
         raise UserError(
             f"{side}, row {bad[0]} (from 0)",
-            got=f"{values[bad[0]]} ({len(bad)} such of {len(values)})",
+            got=f"{values[bad[0]]} ({len(bad)} of {len(values)} values are not finite)",
             expected="finite numbers",
-            fix="look for the step at which training diverged, or for the row of the file",
+            fix="find the step at which training diverged, or check this row of the file",
         )
 
 
@@ -107,8 +107,8 @@ def _f1(predicted: Bool[np.ndarray, " n"], present: Bool[np.ndarray, " n"]) -> f
 
 
 def _correlation(x: Columns, y: Columns) -> float:
-    """Returns the covariances of the k columns, added up, in units of the standard deviations, so added up too."""
-    # Rounded means would make noise of a constant.
+    """Returns the correlation of all columns together: covariances and variances are summed over the k columns."""
+    # Rounding errors of the mean would otherwise give a constant a nonzero variance.
     if (x == x[0]).all() or (y == y[0]).all():
         return 0.0
     return float(np.clip(np.vdot(_unit(x), _unit(y)), -1, 1))
@@ -117,12 +117,12 @@ def _correlation(x: Columns, y: Columns) -> float:
 def _unit(x: Columns) -> Float64[np.ndarray, "n k"]:
     """Returns the columns, centered, as one vector of length 1."""
     scaled = x.astype(np.float64)
-    scaled /= np.abs(scaled).max()  # so that no square is too large or too small
+    scaled /= np.abs(scaled).max()  # prevents overflow and underflow of squares
     centered = scaled - scaled.mean(axis=0)
     return centered / np.linalg.norm(centered)
 
 
 def _ranks(values: Numbers) -> Float64[np.ndarray, " n"]:
-    """Returns the place of each value in order, from 1; equal ones have the mean of theirs."""
+    """Returns the rank of each value, from 1; equal values get their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]

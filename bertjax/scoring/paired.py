@@ -1,4 +1,4 @@
-"""How far a difference over a few pairs can be trusted: the paired t-test (Student, 1908)."""
+"""The paired t-test (Student, 1908), for comparisons over a few pairs such as seeds."""
 
 import math
 from typing import NamedTuple
@@ -12,46 +12,45 @@ CONFIDENCE = 95  # percent
 
 
 class Difference(NamedTuple):
-    """A mean difference over pairs, and where its true value would be."""
+    """A mean difference over pairs with its confidence interval."""
 
     mean: float
-    low: float  # of the interval of `CONFIDENCE`; not a number for a single pair
-    high: float
-    p: float  # how often chance alone makes a mean as far from 0, to either side; not a number for a single pair
+    low: float  # lower end of the 95 % interval; NaN for a single pair
+    high: float  # upper end of the interval; NaN for a single pair
+    p: float  # two-sided p-value; NaN for a single pair
 
     @property
     def covers_zero(self) -> bool:
-        """Whether nothing may be behind it; so it is of a single pair."""
+        """Whether the interval contains 0; True for a single pair."""
         return not (self.low > 0 or self.high < 0)
 
 
 def difference(ours: Float64[np.ndarray, " N"], theirs: Float64[np.ndarray, " M"]) -> Difference:
-    """Returns ours less theirs, pair by pair.
+    """Returns the mean of `ours` minus `theirs` over pairs.
 
     Args:
-      ours: a figure of each pair, for example of each seed.
-      theirs: the other figure of the same pair.
+      ours: the first value of each pair, for example a metric of each seed.
+      theirs: the second value of each pair.
     Raises:
-      UserError: no pairs, or not as many of both.
+      UserError: if there are no pairs, or if the numbers of values differ.
     """
     if len(ours) != len(theirs) or not len(ours):
         raise UserError(
             "comparison of pairs",
-            got=f"{len(ours)} figures and {len(theirs)}",
-            expected="as many of both, and at least one",
-            fix="compare runs of the same seeds",
+            got=f"{len(ours)} and {len(theirs)} values",
+            expected="equal numbers, at least one",
+            fix="compare runs with the same seeds",
         )
-    apart = ours - theirs
-    mean = float(apart.mean())
-    if len(apart) == 1:
+    differences = ours - theirs
+    mean = float(differences.mean())
+    if len(differences) == 1:
         return Difference(mean, math.nan, math.nan, math.nan)
-    if not apart.std():  # which has no t
+    if not differences.std():  # t is undefined
         return Difference(mean, mean, mean, float(mean == 0))
-    # scipy is imported where intervals are computed, not wherever summaries are predicted. The distribution function is
-    # all that is needed of it: scipy.stats takes far longer to import.
+    # Imported here, because only sweeps compute intervals. scipy.stats would take far longer to import.
     from scipy import special
 
-    freedom, error = len(apart) - 1, float(apart.std(ddof=1)) / math.sqrt(len(apart))
+    freedom, error = len(differences) - 1, float(differences.std(ddof=1)) / math.sqrt(len(differences))
     reach = error * float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 200))
     p = 2 * float(special.stdtr(freedom, -abs(mean) / error))
     return Difference(mean, mean - reach, mean + reach, p)

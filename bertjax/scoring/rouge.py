@@ -1,17 +1,17 @@
-"""ROUGE (Lin, 2004), without Perl: how much of a reference summary is in a summary, all in percent.
+"""ROUGE (Lin, 2004) in Python: the overlap of summaries and reference summaries, in percent.
 
-Programs that go by this name give different figures for the same summaries, so the one that is followed is part of the
-configuration, and `signature` says what to publish beside a figure:
+ROUGE programs give different scores for the same summaries. So the program to reproduce is part of the configuration,
+and `signature` returns the settings to publish with a score:
 
-- "rouge-1.5.5": the Perl program, which gave the published figures on CNN/Daily Mail under `-c 95 -m -r 1000 -n 2 -a`.
-  Figures agree with it to its fifth decimal. Its ROUGE-L is `rougeLsum` here.
-- "rouge-score": Google's package of that name. It differs in the stemmer, and rounds nothing.
+- "rouge-1.5.5": the Perl program, used for published scores on CNN/Daily Mail with `-c 95 -m -r 1000 -n 2 -a`. Scores
+  agree to its fifth decimal. Its ROUGE-L is `rougeLsum` here.
+- "rouge-score": Google's package. It uses another stemmer and does not round.
 - "unicode": "rouge-score" for all languages, without stemming. Words consist of letters, marks and digits of all
   scripts; in scripts without spaces each letter is a word (see `words.without_punctuation`). The other two find no
   words in such texts.
 
-What comes before counting is the caller's: PreSumm, for one, puts the brackets back that CoreNLP wrote as -lrb-, which
-would count as the word "lrb", and leaves out documents without reference.
+Callers must preprocess the texts. For example, PreSumm restores the brackets that CoreNLP writes as -lrb-, which would
+count as the word "lrb", and skips documents without a reference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ from bertjax.config import Constrained, one_of
 from bertjax.errors import UserError
 from bertjax.scoring import bootstrap
 from bertjax.scoring.rouge_overlap import lcs_length, shared_ngrams, union_lcs_length
-from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, cut, encode, vocabulary
+from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, encode, truncate, vocabulary
 
-# For each document, the sentences of its summary.
+# The sentences of each document's summary.
 Summaries = Sequence[Sequence[str]]
-# For each figure by name, its value for each document.
+# The values of each metric for all documents.
 Scores = Mapping[str, Float64[np.ndarray, " D"]]
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -40,19 +40,19 @@ _TO_REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class RougeConfig(Constrained, prefix="rouge"):
-    """What is counted; figures under different configurations cannot be compared.
+    """Settings of ROUGE. Scores with different settings are not comparable.
 
     Attributes:
-      flavor: the program that is followed: "rouge-1.5.5", the Perl program, or "rouge-score", Google's package, of
-        which both know ASCII letters alone; or "unicode", for other languages than English.
-      stem: whether words with the same stem are the same; False with "unicode".
-      words: how many words of a summary count: all where it is not set (None); a number for as many, of the reference
-        too, as option -l of ROUGE-1.5.5; "reference" for as many as the reference has, for the limited-length recall on
-        New York Times articles (Durrett et al., 2016), `rouge1_recall` and so on, told beside F1 where words are
-        limited. Words are what spaces separate.
+      flavor: program to reproduce: "rouge-1.5.5", the Perl program, or "rouge-score", Google's package, which both
+        support only ASCII letters; or "unicode", for languages other than English.
+      stem: whether words with the same stem are equal; False with "unicode".
+      words: number of words of a summary to score, as separated by spaces: None for all; a number, which limits the
+        reference too, as option -l of ROUGE-1.5.5; or "reference" for as many as the reference has, for limited-length
+        recall on New York Times articles (Durrett et al., 2016). With a limit, recall (`rouge1_recall` etc.) is
+        reported in addition to F1.
 
     Raises:
-      UserError: an unknown flavor, stems that it does not have, or another limit.
+      UserError: if the flavor is unknown, has no stemmer, or if the limit is invalid.
     """
 
     flavor: Annotated[str, one_of(*FLAVORS)]
@@ -69,12 +69,12 @@ class RougeConfig(Constrained, prefix="rouge"):
                 "config key rouge.words",
                 got=repr(self.words),
                 expected="at least 1, 'reference', or None",
-                fix="give None to count all words",
+                fix="use None to score all words",
             )
 
 
 def signature(config: RougeConfig) -> str:
-    """Returns what to publish beside a figure.
+    """Returns the settings to publish with a score.
 
     >>> signature(RougeConfig(flavor="rouge-1.5.5", stem=True, words=None))
     'rouge-1.5.5|stem:yes|words:all'
@@ -86,61 +86,61 @@ def signature(config: RougeConfig) -> str:
 def rouge(
     candidates: Summaries, references: Summaries, config: RougeConfig, *, confidence: bool = False
 ) -> dict[str, float]:
-    """Returns the means over documents, in percent, as `score` and `summarize` tell.
+    """Returns the means of all metrics over documents, in percent; see `score` and `summarize`.
 
     >>> config = RougeConfig(flavor="rouge-1.5.5", stem=True, words=None)
-    >>> figures = rouge([["Two dogs ran.", "It rained."]], [["The dog ran in rain."]], config)
-    >>> {name: round(value, 3) for name, value in figures.items() if "_" not in name}
+    >>> metrics = rouge([["Two dogs ran.", "It rained."]], [["The dog ran in rain."]], config)
+    >>> {name: round(value, 3) for name, value in metrics.items() if "_" not in name}
     {'rouge1': 60.0, 'rouge2': 25.0, 'rougeL': 60.0, 'rougeLsum': 60.0}
     """
     return summarize(score(candidates, references, config), confidence=confidence)
 
 
 def score(candidates: Summaries, references: Summaries, config: RougeConfig) -> Scores:
-    """Returns for each document its figures in percent.
+    """Returns the metrics of each document in percent.
 
-    `rouge1`, `rouge2`, `rougeL` and `rougeLsum` are F1 (harmonic means); `rouge1_precision`, `rouge1_recall` and so on
-    their parts. ROUGE-L is in two forms: `rougeL` takes a summary as one sequence of words, `rougeLsum` joins what each
-    of its sentences has in common with each of the reference's. Nothing in common with nothing is 0.
+    `rouge1`, `rouge2`, `rougeL` and `rougeLsum` are F1; `rouge1_precision`, `rouge1_recall` etc. are precision and
+    recall. ROUGE-L has two forms: `rougeL` treats a summary as one sequence of words, and `rougeLsum` uses the union of
+    the longest common subsequences of each pair of sentences. Two empty summaries score 0.
 
     Args:
-      candidates: for each document the summary to be judged, a list of sentences.
-      references: for each document in the same order the summary to judge it by.
-      config: what is counted.
+      candidates: the sentences of each document's summary.
+      references: the sentences of each document's reference summary, in the same order.
+      config: the settings.
     Raises:
-      UserError: no documents, not as many of both, or a text where a list of sentences is due.
+      UserError: if there are no documents, if the numbers of documents differ, or if a summary is not a list.
     """
     _check(candidates, references)
     flavor = FLAVORS[config.flavor]
     known = vocabulary(flavor, stemmed=config.stem)
     rows = []
     for candidate, reference in zip(candidates, references, strict=True):
-        kept, wanted = _limited(candidate, reference, config.words)
-        counts = _counts(encode(kept, known, flavor), encode(wanted, known, flavor))
-        rows.append([value for count in counts for value in _figures(*count, flavor)])
+        ours, theirs = _limited(candidate, reference, config.words)
+        counts = _counts(encode(ours, known, flavor), encode(theirs, known, flavor))
+        rows.append([value for count in counts for value in _f1_and_parts(*count, flavor)])
     names = [metric + part for metric in METRICS for part in _PARTS]
     return dict(zip(names, 100 * np.array(rows).T, strict=True))
 
 
 def summarize(scores: Scores, *, confidence: bool = False) -> dict[str, float]:
-    """Returns the mean of each figure over documents.
+    """Returns the mean of each metric over documents.
 
     Args:
-      scores: out of `score`.
-      confidence: whether to resample the documents as ROUGE-1.5.5 does, if they are numbered from 1 in their order.
-        Then each `figure` comes with its 95 % interval, `figure_low` and `figure_high`, and with `figure_resampled`:
-        the mean over all resamples, which is what that program prints as the average. It differs from the mean of the
-        documents by chance, by about 0.02 for 500 documents.
+      scores: the result of `score`.
+      confidence: whether to add confidence intervals, by resampling documents as ROUGE-1.5.5 does if they are numbered
+        from 1. Each metric NAME then has NAME_low and NAME_high, its 95 % interval, and NAME_resampled, the mean over
+        all resamples, which ROUGE-1.5.5 prints as the average. It differs randomly from the mean over documents, by
+        about 0.02 for 500 documents.
     """
-    figures = {name: float(values.mean()) for name, values in scores.items()}
+    metrics = {name: float(values.mean()) for name, values in scores.items()}
     if confidence:
         values = np.stack(list(scores.values()), axis=1)
-        # It sorts documents by their numbers as texts: 1, 10, 100, 11.
+        # ROUGE-1.5.5 sorts documents by their numbers as strings: 1, 10, 100, 11.
         order = sorted(range(len(values)), key=lambda document: str(document + 1))
         for name, means in zip(scores, bootstrap.resampled_means(values[order]).T, strict=True):
             low, high, middle = bootstrap.interval(means)
-            figures |= {f"{name}_low": low, f"{name}_high": high, f"{name}_resampled": middle}
-    return figures
+            metrics |= {f"{name}_low": low, f"{name}_high": high, f"{name}_resampled": middle}
+    return metrics
 
 
 def _limited(
@@ -149,13 +149,13 @@ def _limited(
     if words is None:
         return candidate, reference
     if words == _TO_REFERENCE:
-        return cut(candidate, count_written(reference)), reference
+        return truncate(candidate, count_written(reference)), reference
     assert isinstance(words, int)
-    return cut(candidate, words), cut(reference, words)
+    return truncate(candidate, words), truncate(reference, words)
 
 
 def _counts(candidate: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
-    """Returns for each metric what is in both, how much the candidate has, and how much the reference."""
+    """Returns for each metric the numbers of units in both summaries, in the candidate, and in the reference."""
     ours, theirs = list(chain.from_iterable(candidate)), list(chain.from_iterable(reference))
     sizes = len(ours), len(theirs)
     bigrams = max(sizes[0] - 1, 0), max(sizes[1] - 1, 0)
@@ -167,7 +167,7 @@ def _counts(candidate: Sequence[Sequence[int]], reference: Sequence[Sequence[int
     ]
 
 
-def _figures(shared: int, ours: int, theirs: int, flavor: Flavor) -> tuple[float, float, float]:
+def _f1_and_parts(shared: int, ours: int, theirs: int, flavor: Flavor) -> tuple[float, float, float]:
     """Returns F1, precision and recall as fractions."""
     precision = _rounded(shared / ours if ours else 0.0, flavor)
     recall = _rounded(shared / theirs if theirs else 0.0, flavor)
@@ -187,14 +187,12 @@ def _check(candidates: Summaries, references: Summaries) -> None:
     if len(candidates) != len(references):
         raise UserError(
             "summaries",
-            got=f"{len(candidates)} for the references of {len(references)} documents",
-            expected="one for each document, in the same order",
-            fix="summarize the whole file, and give the references of that file",
+            got=f"{len(candidates)} summaries and {len(references)} references",
+            expected="one summary and one reference per document, in the same order",
+            fix="summarize the whole file, and use the references of that file",
         )
     if not candidates:
-        raise UserError(
-            "scoring", got="no documents", expected="at least one", fix="check the file that is evaluated on"
-        )
+        raise UserError("scoring", got="no documents", expected="at least one", fix="check the evaluated file")
     for name, summaries in (("summary", candidates), ("reference", references)):
         for number, sentences in enumerate(summaries):
             if isinstance(sentences, str):
@@ -202,5 +200,5 @@ def _check(candidates: Summaries, references: Summaries) -> None:
                     f"{name} of document {number} (from 0)",
                     got="a text",
                     expected="a list of sentences, which ROUGE-L depends on",
-                    fix="split it into sentences, or give a list of this one text",
+                    fix="split the text into sentences, or use a list with this text",
                 )

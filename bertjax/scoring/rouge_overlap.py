@@ -1,7 +1,7 @@
-"""What two summaries have in common: n-grams, and longest common subsequences (LCS), of words given as numbers.
+"""The overlap of two summaries: common n-grams and longest common subsequences (LCS) of words encoded as numbers.
 
-LCS are found for all positions of one text at once, in the bits of one integer (Crochemore et al. 2001, "A fast and
-practical bit-vector algorithm for the longest common subsequence problem").
+LCS are computed for all positions of one text in parallel, as the bits of one integer (Crochemore et al. 2001, "A fast
+and practical bit-vector algorithm for the longest common subsequence problem").
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ Words = Sequence[int]
 
 
 def shared_ngrams(ours: Words, theirs: Words, n: int) -> int:
-    """Returns how many n-grams are in both, each as often as in the text that has it less often."""
+    """Returns the number of n-grams in both texts. Each counts as often as in the text with fewer occurrences."""
     return (_ngrams(ours, n) & _ngrams(theirs, n)).total()
 
 
@@ -26,11 +26,11 @@ def lcs_length(ours: Words, theirs: Words) -> int:
 
 
 def union_lcs_length(reference: Sequence[Words], candidate: Sequence[Words]) -> int:
-    """Returns how many words of the reference's sentences are in an LCS with any of the candidate's sentences.
+    """Returns the number of words of the reference's sentences that are in an LCS with a sentence of the candidate.
 
-    A word counts at most as often as it is in the candidate. Of several LCS of two sentences it is the one that
-    ROUGE-1.5.5 and rouge-score find: from the ends, a common word is always taken; else the reference's last word is
-    left out if the rest has an LCS as long, and the candidate's otherwise.
+    A word counts at most as often as it occurs in the candidate. If two sentences have several LCS, the one that
+    ROUGE-1.5.5 and rouge-score find is used. It is built from the ends: a common last word is always taken; otherwise
+    the reference's last word is dropped if the rest has an equally long LCS, else the candidate's.
     """
     available = Counter(word for sentence in candidate for word in sentence)
     found: Counter[int] = Counter()
@@ -47,7 +47,7 @@ def _ngrams(words: Words, n: int) -> Counter[tuple[int, ...]]:
 
 
 def _places(words: Words) -> Mapping[int, int]:
-    """Returns for each word the positions at which it stands, as bits."""
+    """Returns the positions of each word, as bits."""
     places: dict[int, int] = {}
     for position, word in enumerate(words):
         places[word] = places.get(word, 0) | 1 << position
@@ -55,28 +55,30 @@ def _places(words: Words) -> Mapping[int, int]:
 
 
 def _growth(places: Mapping[int, int], length: int, other: Words) -> list[int]:
-    """Returns for each prefix of `other` the positions at which its LCS with the prefixes of our text grows, as bits.
+    """Returns for each prefix of `other` the positions of our text where the length of their LCS grows, as bits.
+
+    Bit i of a row is set if our first i + 1 words have a longer LCS with the prefix than our first i words.
 
     Args:
-      places: of the words of our text, as `_places` gives them.
-      length: of our text.
+      places: the positions of our text's words, from `_places`.
+      length: the length of our text.
       other: the other text.
     """
-    everywhere = (1 << length) - 1
-    same, rows = everywhere, []  # where it does not grow
+    all_bits = (1 << length) - 1
+    same, rows = all_bits, []  # positions where the LCS does not grow
     for word in other:
         matches = same & places.get(word, 0)
-        same = (same + matches | same ^ matches) & everywhere
-        rows.append(same ^ everywhere)
+        same = (same + matches | same ^ matches) & all_bits
+        rows.append(same ^ all_bits)
     return rows
 
 
 def _lcs(places: Mapping[int, int], length: int, other: Words) -> int:
-    """Returns the positions of our text that are in its LCS with `other`, as bits; arguments as in `_growth`."""
+    """Returns the positions of our text that are in its LCS with `other`, as bits; see `_growth` for the arguments."""
     rows, left, chosen = _growth(places, length, other), (1 << length) - 1, 0
     for word, grows in zip(reversed(other), reversed(rows), strict=True):
         matches = places.get(word, 0)
-        # Our last words go as long as none of them is this word and the LCS is as long without them.
+        # Our last words are dropped while they differ from this word and the LCS is equally long without them.
         last = ((matches | grows) & left).bit_length() - 1
         if last < 0:
             break

@@ -1,4 +1,4 @@
-"""The words of a summary as ROUGE takes them, as numbers: runs of letters and digits, of ASCII or of all scripts."""
+"""ROUGE's tokenization: sentences to words of letters and digits, in ASCII or all scripts, encoded as numbers."""
 
 import functools
 import re
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
     from nltk.stem.porter import PorterStemmer
 
 _WORD = re.compile("[A-Za-z0-9]+")
-_WRITTEN = re.compile("[^ \t\n\r\f\v]+")  # with its punctuation: what a limit of words counts
+_WRITTEN = re.compile("[^ \t\n\r\f\v]+")  # a word with its punctuation, as counted by a limit of words
 
 _LONGEST_UNSTEMMED = 3
 
 
 class Vocabulary(dict[str, int]):
-    """The number of each word that came up; words that count as the same have the same."""
+    """The numbers of words, assigned on first use. Words with the same normal form have the same number."""
 
-    def __init__(self, counts_as: Callable[[str], str]) -> None:
+    def __init__(self, normalize: Callable[[str], str]) -> None:
         super().__init__()
-        self._counts_as = counts_as
+        self._normalize = normalize
         self._numbers: dict[str, int] = {}
 
     def __missing__(self, word: str) -> int:
-        number = self._numbers.setdefault(self._counts_as(word), len(self._numbers))
+        number = self._numbers.setdefault(self._normalize(word), len(self._numbers))
         self[word] = number
         return number
 
 
 class Flavor(NamedTuple):
-    """What ROUGE programs do otherwise than each other."""
+    """The differences between ROUGE programs."""
 
-    words: Callable[[str], list[str]]  # of a sentence
-    stem: Callable[[str], str] | None  # of a lowercase word; None if there are no stems
-    lowercases_first: bool  # in Unicode, before it looks for words: K, the sign of the kelvin, is a letter k
-    decimals: int | None  # that a document's precision, recall and F1 are rounded to, as fractions
+    words: Callable[[str], list[str]]  # splits a sentence into words
+    stem: Callable[[str], str] | None  # stems a lowercase word; None without a stemmer
+    lowercases_first: bool  # before it splits into words; in Unicode the kelvin sign then becomes the letter k
+    decimals: int | None  # rounding of a document's precision, recall and F1 (fractions); None for no rounding
 
 
 def _nltk_stem(word: str) -> str:
@@ -47,7 +47,7 @@ def _nltk_stem(word: str) -> str:
 
 @functools.cache
 def _porter() -> "PorterStemmer":
-    # NLTK brings all of SciPy's statistics: not for those who stem nothing to wait for.
+    # Imported on first use, because NLTK imports SciPy's statistics, which is slow.
     from nltk.stem.porter import PorterStemmer
 
     return PorterStemmer()
@@ -61,13 +61,13 @@ FLAVORS = {
 
 
 def vocabulary(flavor: Flavor, *, stemmed: bool) -> Vocabulary:
-    """Returns an empty vocabulary, in which words are the same whose lowercase forms, or stems of them, are."""
+    """Returns an empty vocabulary, in which words with the same lowercase form, or the same stem, are equal."""
     stem = flavor.stem if stemmed else None
     return Vocabulary(str.lower if stem is None else lambda word: stem(word.lower()))
 
 
 def encode(sentences: Sequence[str], words: Vocabulary, flavor: Flavor) -> list[list[int]]:
-    """Returns the words of each sentence; those that are new join the vocabulary.
+    """Returns the numbers of each sentence's words, and adds new words to the vocabulary.
 
     >>> flavor = FLAVORS["rouge-1.5.5"]
     >>> encode(["A well-known café", "The café is known."], vocabulary(flavor, stemmed=False), flavor)
@@ -78,8 +78,8 @@ def encode(sentences: Sequence[str], words: Vocabulary, flavor: Flavor) -> list[
     return [[words[word] for word in flavor.words(sentence)] for sentence in sentences]
 
 
-def cut(sentences: Sequence[str], limit: int) -> list[str]:
-    """Returns the sentences up to `limit` words, the last one cut; words are what spaces separate."""
+def truncate(sentences: Sequence[str], limit: int) -> list[str]:
+    """Returns the sentences truncated to `limit` words in total; words are separated by spaces."""
     kept = []
     for sentence in sentences:
         written = _WRITTEN.findall(sentence)[:limit]
@@ -89,5 +89,5 @@ def cut(sentences: Sequence[str], limit: int) -> list[str]:
 
 
 def count_written(sentences: Sequence[str]) -> int:
-    """Returns how many words a limit would count."""
+    """Returns the number of words separated by spaces."""
     return sum(len(_WRITTEN.findall(sentence)) for sentence in sentences)

@@ -1,7 +1,7 @@
-"""The official evaluation of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016; 2018), in percent as its scripts print it.
+"""The official evaluation of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016; 2018), in percent as in its scripts.
 
-The two scripts differ where nothing is left of an answer after normalization: if that is so of both prediction and
-reference, F1 is 0 in `evaluate-v1.1.py` (the exact match is 1 all the same), and 1 in `evaluate-v2.0.py`.
+The two scripts differ if both prediction and reference are empty after normalization: F1 is 0 in `evaluate-v1.1.py`
+(although the exact match is 1), and 1 in `evaluate-v2.0.py`.
 """
 
 import math
@@ -20,21 +20,21 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(answer: str) -> str:
-    """Returns the answer in lowercase without ASCII punctuation and articles, its words one space apart."""
+    """Returns the answer in lowercase, without ASCII punctuation and articles, with single spaces between words."""
     return " ".join(_ARTICLE.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def score_v1(predictions: Mapping[str, str], references: References) -> dict[str, float]:
-    """Returns `exact_match` and `f1` in percent, as `evaluate-v1.1.py`.
+    """Returns `exact_match` and `f1` in percent, as in `evaluate-v1.1.py`.
 
-    A question counts with the reference answer that is best for it. One that has no prediction counts as wrong.
-    Predictions for other questions count for nothing.
+    The score of a question is the maximum over its reference answers. A question without prediction counts as wrong.
+    Predictions for other questions are ignored.
 
     Args:
-      predictions: for each question id, the answer.
-      references: for each question id, the reference answers, at least one.
+      predictions: the answer to each question, by question id.
+      references: the reference answers of each question, at least one, by question id.
     Raises:
-      UserError: no questions, or one without reference answer.
+      UserError: if there are no questions, or if a question has no reference answer.
     """
     _check_any(references)
     exact, f1 = [], []
@@ -43,8 +43,8 @@ def score_v1(predictions: Mapping[str, str], references: References) -> dict[str
             raise UserError(
                 f"question {question}",
                 got="no reference answer",
-                expected="at least one, as SQuAD 1.1 has no question without answer",
-                fix="score it as SQuAD 2.0, or leave the question out",
+                expected="at least one, since SQuAD 1.1 has no questions without answer",
+                fix="score the file as SQuAD 2.0, or remove the question",
             )
         found = question in predictions
         exact.append(_best_exact(predictions[question], answers) if found else 0.0)
@@ -59,24 +59,24 @@ def score_v2(
     *,
     null_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Returns the figures of `evaluate-v2.0.py` under its names, in percent except for `*total` and `*_thresh`.
+    """Returns the metrics of `evaluate-v2.0.py` under its names, in percent except for `*total` and `*_thresh`.
 
-    `exact`, `f1` and `total` are of all questions; `HasAns_exact`, `HasAns_f1` and `HasAns_total` of those with an
-    answer, `NoAns_...` of those without, each left out if there are none. With null scores, `best_exact` is the best
-    that predicting no answer above some threshold could give, and `best_exact_thresh` the lowest such threshold;
-    likewise `best_f1` and `best_f1_thresh`. As in the script, the threshold is 0.0 where it is best to answer nothing,
-    though null scores may be below that, and equal null scores are taken one by one, in the order of the mapping.
+    `exact`, `f1` and `total` cover all questions; `HasAns_exact`, `HasAns_f1` and `HasAns_total` those with an answer;
+    `NoAns_...` those without. Each group is omitted if it is empty. With null scores, `best_exact` is the best score
+    over all thresholds above which no answer is predicted, and `best_exact_thresh` is the lowest threshold with this
+    score; likewise `best_f1` and `best_f1_thresh`. As in the script, the threshold is 0.0 if answering no question is
+    best, even if null scores are lower, and equal null scores are processed one by one, in the order of the mapping.
 
     Args:
-      predictions: for each question id, the answer; "" for none.
-      references: for each question id, the reference answers; none if it is not answerable.
-      null_scores: for each question id, how much speaks against any answer, on any scale.
-      null_threshold: a question whose null score is above it counts as predicted to have no answer, in `exact`, `f1`
-        and their parts. The default is the script's. It changes nothing if the null scores are probabilities, or if
-        such predictions are "" already; else `math.inf` takes the predictions as they are.
+      predictions: the answer to each question, by question id; "" for no answer.
+      references: the reference answers of each question, by question id; empty for unanswerable questions.
+      null_scores: the score of "no answer" for each question, by question id, on any scale.
+      null_threshold: in `exact`, `f1` and their parts, questions with a null score above this count as predicted to
+        have no answer. The default is the script's. It has no effect if null scores are probabilities, or if such
+        predictions are already "". `math.inf` leaves the predictions unchanged.
     Raises:
-      UserError: no questions, or one that has no prediction or no null score, at which the script fails; a null score
-        of NaN.
+      UserError: if there are no questions; if a question has no prediction or no null score, at which the script fails;
+        or if a null score is NaN.
     """
     _check_any(references)
     _check_complete("predicted answers", predictions, references)
@@ -86,21 +86,21 @@ def score_v2(
     has_answer = {question: bool(answers) for question, answers in references.items()}
     raw: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
     for question, answers in references.items():
-        # What the script does with an answer such as "the": it counts as none, but the question as answerable.
+        # As in the script, an answer such as "the" counts as no answer, while its question counts as answerable.
         answers = [answer for answer in answers if normalize(answer)] or [""]
         raw["exact"][question] = _best_exact(predictions[question], answers)
         raw["f1"][question] = _best_f1(predictions[question], answers, both_empty=1.0)
     final = raw
     if null_scores is not None:
         final = {name: _with_nulls(scores, null_scores, null_threshold, has_answer) for name, scores in raw.items()}
-    figures = _averages(final, references, "")
-    figures |= _averages(final, [question for question in references if has_answer[question]], "HasAns_")
-    figures |= _averages(final, [question for question in references if not has_answer[question]], "NoAns_")
+    metrics = _averages(final, references, "")
+    metrics |= _averages(final, [question for question in references if has_answer[question]], "HasAns_")
+    metrics |= _averages(final, [question for question in references if not has_answer[question]], "NoAns_")
     if null_scores is not None:
         for name, scores in raw.items():
             best = _best_threshold(predictions, scores, null_scores, has_answer)
-            figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best
-    return figures
+            metrics[f"best_{name}"], metrics[f"best_{name}_thresh"] = best
+    return metrics
 
 
 def _best_exact(prediction: str, answers: Sequence[str]) -> float:
@@ -113,13 +113,13 @@ def _best_f1(prediction: str, answers: Sequence[str], *, both_empty: float) -> f
 
 
 def _f1(predicted: list[str], reference: list[str], both_empty: float) -> float:
-    """Returns the F1 of the words, each as often as it occurs."""
+    """Returns the F1 of two bags of words."""
     if not predicted and not reference:
         return both_empty
     same = (Counter(predicted) & Counter(reference)).total()
     if not same:
         return 0.0
-    # In the scripts' own steps: sums of these are compared for the best threshold, where the last bit matters.
+    # Computed in the same steps as in the scripts: the search for the best threshold compares sums to the last bit.
     precision, recall = same / len(predicted), same / len(reference)
     return 2 * precision * recall / (precision + recall)
 
@@ -127,7 +127,7 @@ def _f1(predicted: list[str], reference: list[str], both_empty: float) -> float:
 def _with_nulls(
     scores: Mapping[str, float], null_scores: Mapping[str, float], threshold: float, has_answer: Mapping[str, bool]
 ) -> dict[str, float]:
-    """Returns the scores if no answer is predicted above the threshold."""
+    """Returns the scores with no answer predicted for questions with a null score above the threshold."""
     return {
         question: float(not has_answer[question]) if null_scores[question] > threshold else value
         for question, value in scores.items()
@@ -140,7 +140,7 @@ def _best_threshold(
     null_scores: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """Returns the best score in percent and its threshold; the script's 0.0 if it is best to answer nothing."""
+    """Returns the best score in percent and its threshold; the threshold is 0.0 if answering no question is best."""
     questions = sorted((question for question in null_scores if question in scores), key=lambda q: null_scores[q])
     gains = (scores[q] if has_answer[q] else -float(predictions[q] != "") for q in questions)
     totals = list(accumulate(gains, initial=float(sum(not has for has in has_answer.values()))))
@@ -162,9 +162,7 @@ def _percent(scores: Sequence[float]) -> float:
 
 def _check_any(references: References) -> None:
     if not references:
-        raise UserError(
-            "scoring", got="no questions", expected="at least one", fix="check the file that is evaluated on"
-        )
+        raise UserError("scoring", got="no questions", expected="at least one", fix="check the evaluated file")
 
 
 def _check_complete(what: str, values: Mapping[str, object], references: References) -> None:
@@ -172,9 +170,9 @@ def _check_complete(what: str, values: Mapping[str, object], references: Referen
     if missing:
         raise UserError(
             what,
-            got=f"none for {len(missing)} of {len(references)} questions, first {missing[0]}",
+            got=f"none for {len(missing)} of {len(references)} questions, the first of which is {missing[0]}",
             expected="one for each question",
-            fix='predict each question of the file; an answer of "" stands for none',
+            fix='predict all questions of the file; use "" for no answer',
         )
 
 
@@ -185,5 +183,5 @@ def _check_numbers(null_scores: Mapping[str, float]) -> None:
                 f"null score of question {question}",
                 got="NaN",
                 expected="a number",
-                fix="look for the step at which training diverged",
+                fix="find the step at which training diverged",
             )

@@ -1,4 +1,4 @@
-"""Scores of tag sequences: of entities as seqeval's, and of single tokens."""
+"""Metrics of tag sequences: entity-level F1 as in seqeval, and token accuracy."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ Sentences = Sequence[Sequence[str]]
 
 
 def score(predictions: Sentences, references: Sentences) -> dict[str, float]:
-    """Returns precision, recall and F1 of entities, as fractions, over all sentences together.
+    """Returns precision, recall and F1 of entities over all sentences, as fractions.
 
-    An entity counts as found if its type and both ends are right. The names are `precision`, `recall` and `f1`, and
-    `f1_TYPE` for each type in the references. As in seqeval, what would be 0/0 is 0.0: precision if nothing is
-    predicted, recall if there is nothing to find.
+    An entity is correct if its type and both boundaries are correct. The names are `precision`, `recall` and `f1`, and
+    `f1_TYPE` for each type in the references. As in seqeval, precision is 0.0 without predicted entities, and recall is
+    0.0 without reference entities.
 
     >>> score([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
     {'precision': 0.5, 'recall': 1.0, 'f1': 0.6666666666666666, 'f1_PER': 1.0}
 
     Raises:
-      UserError: sentences that differ in number or length, none at all, or a tag that is no chunk tag.
+      UserError: if numbers or lengths of sentences differ, if there are no sentences, or if a tag is no chunk tag.
     """
     _check_aligned(predictions, references)
     predicted, present, right = Counter[str](), Counter[str](), Counter[str]()
@@ -38,15 +38,15 @@ def score(predictions: Sentences, references: Sentences) -> dict[str, float]:
 
 
 def token_accuracy(predictions: Sentences, references: Sentences) -> float:
-    """Returns the fraction of tokens whose tag is right, over all sentences together; tags may be plain.
+    """Returns the fraction of tokens with the correct tag, over all sentences. Tags need not be chunk tags.
 
     Raises:
-      UserError: sentences that differ in number or length, or no tokens at all.
+      UserError: if numbers or lengths of sentences differ, or if there are no tokens.
     """
     _check_aligned(predictions, references)
     pairs = [pair for row in zip(predictions, references, strict=True) for pair in zip(*row, strict=True)]
     if not pairs:
-        raise UserError("scoring", got="no tokens", expected="at least one", fix="check the file that is evaluated on")
+        raise UserError("scoring", got="no tokens", expected="at least one", fix="check the evaluated file")
     return sum(ours == theirs for ours, theirs in pairs) / len(pairs)
 
 
@@ -59,7 +59,7 @@ def _check_aligned(predictions: Sentences, references: Sentences) -> None:
         raise UserError(
             "predicted tags",
             got=f"{len(predictions)} sentences",
-            expected=f"the {len(references)} of the references, and at least one",
+            expected=f"{len(references)} sentences, as in the references, and at least one",
             fix="predict each sentence of the file once, in order",
         )
     for i, (ours, theirs) in enumerate(zip(predictions, references, strict=True)):
@@ -68,5 +68,5 @@ def _check_aligned(predictions: Sentences, references: Sentences) -> None:
                 f"predicted tags, sentence {i} (from 0)",
                 got=f"{len(ours)} tags",
                 expected=f"{len(theirs)}, as in the references",
-                fix="predict one tag for each token, also for those that a row had no room for",
+                fix="predict one tag per token, including tokens that did not fit into a row",
             )

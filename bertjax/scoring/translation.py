@@ -1,6 +1,6 @@
-"""Scores of translations against one or several references, by name, all in percent.
+"""Metrics of translations with one or more references, in percent.
 
-BLEU and chrF are sacreBLEU's own (Post, 2018) over detokenized text, and comparable by their `signature`.
+BLEU and chrF are computed by sacreBLEU (Post, 2018) on detokenized text; their `signature` makes scores comparable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax.errors import UserError
 
-if TYPE_CHECKING:  # translating starts faster without it
+if TYPE_CHECKING:  # imported only when needed, so that translation starts faster
     from sacrebleu.metrics import BLEU, CHRF
 
-# For each hypothesis, all its references.
+# The references of each hypothesis.
 References = Sequence[Sequence[str]]
 
 
@@ -39,7 +39,7 @@ _METRICS: Mapping[str, Callable[[], "BLEU | CHRF"]] = MappingProxyType(
         "chrf": _chrf,
     }
 )
-SIGNED = frozenset(_METRICS)  # the scores that have a `signature`
+SIGNED = frozenset(_METRICS)  # the metrics with a `signature`
 
 
 def bleu(hypotheses: Sequence[str], references: References) -> float:
@@ -48,22 +48,22 @@ def bleu(hypotheses: Sequence[str], references: References) -> float:
 
 
 def bleu_lowercase(hypotheses: Sequence[str], references: References) -> float:
-    """Returns BLEU of lowercased, tokenized text: what the usual figures on Multi30k are (41.02 for en-de, 2016).
+    """Returns BLEU of lowercased text with 13a tokenization, comparable with published scores on Multi30k.
 
-    The tokenization is 13a, after lowercasing. Those figures come from Moses' tokenizer, which also separates
-    apostrophes and keeps the full stop of abbreviations: of the 1,000 German references of 2016 it splits 4 otherwise.
-    Such figures are above those of cased BLEU: never compare the two.
+    These published scores (41.02 for en-de, 2016) use Moses' tokenizer, which also separates apostrophes and keeps the
+    full stop of abbreviations. It tokenizes 4 of the 1,000 German references of 2016 differently. Lowercase BLEU is
+    higher than cased BLEU; do not compare the two.
     """
     return _corpus_score("bleu_lowercase", hypotheses, references)
 
 
 def bleu_zh(hypotheses: Sequence[str], references: References) -> float:
-    """Returns BLEU as WMT has it for Chinese: each Chinese character by itself, the rest as 13a."""
+    """Returns BLEU as in WMT for Chinese: each Chinese character is a token, other text is tokenized by 13a."""
     return _corpus_score("bleu_zh", hypotheses, references)
 
 
 def bleu_char(hypotheses: Sequence[str], references: References) -> float:
-    """Returns BLEU of characters, for scripts without spaces between words, such as Japanese's and Thai's."""
+    """Returns BLEU of characters, for scripts without spaces between words, such as Japanese and Thai."""
     return _corpus_score("bleu_char", hypotheses, references)
 
 
@@ -73,7 +73,7 @@ def chrf(hypotheses: Sequence[str], references: References) -> float:
 
 
 def exact_match(hypotheses: Sequence[str], references: References) -> float:
-    """Returns how many of 100 hypotheses are one of their references, character by character."""
+    """Returns the percentage of hypotheses that are identical to one of their references."""
     return 100.0 * sum(one in row for one, row in zip(hypotheses, references, strict=True)) / len(hypotheses)
 
 
@@ -90,18 +90,19 @@ SCORES: Mapping[str, Callable[[Sequence[str], References], float]] = MappingProx
 
 
 def score(names: Sequence[str], hypotheses: Sequence[str], references: References) -> dict[str, float]:
-    """Returns the value of each score, from 0 to 100.
+    """Returns the value of each metric, from 0 to 100.
 
     >>> score(["bleu", "exact_match"], ["A dog runs fast.", "Two men"], [["A dog runs fast."], ["Two women"]])
     {'bleu': 90.99882808096075, 'exact_match': 50.0}
 
     Args:
-      names: out of `SCORES`.
+      names: names in `SCORES`.
       hypotheses: detokenized translations.
-      references: for each hypothesis in the same order its references, at least one; several are alternatives, of
-        which BLEU takes the n-grams of all, and the others the best. Their number may vary.
+      references: the references of each hypothesis, at least one; their number may vary. BLEU uses the n-grams of all
+        references, and the other metrics use the best one.
     Raises:
-      UserError: an unknown name, no rows, as many references as there are not hypotheses, or a row without reference.
+      UserError: if a name is unknown, if there are no rows, if the numbers of hypotheses and references differ, or if a
+        row has no reference.
     """
     for name in names:
         _check_name(name, SCORES)
@@ -110,23 +111,23 @@ def score(names: Sequence[str], hypotheses: Sequence[str], references: Reference
 
 
 def signature(name: str, references: References, normalization: str = "") -> str:
-    """Returns what to publish with a score, as sacreBLEU writes it: references, case, tokenization, version.
+    """Returns sacreBLEU's signature to publish with a score: number of references, case, tokenization, version.
 
     Args:
-      name: of the score.
-      references: as for `score`.
-      normalization: what the references went through before; empty if they are as published.
+      name: the name of the metric.
+      references: see `score`.
+      normalization: the normalization of the references; empty if they are as published.
     Raises:
-      UserError: a score without a signature, as `exact_match`.
+      UserError: if the metric has no signature, such as `exact_match`.
     """
     _check_name(name, _METRICS)
     metric, counts = _METRICS[name](), {len(row) for row in references}
-    metric.num_refs = counts.pop() if len(counts) == 1 else -1  # what it counts when it scores; -1: their number varies
+    metric.num_refs = counts.pop() if len(counts) == 1 else -1  # set by scoring; -1 if the number varies
     return f"{metric.get_signature()}{normalization and f'|normalized:{normalization}'}"
 
 
 def _corpus_score(name: str, hypotheses: Sequence[str], references: References) -> float:
-    # sacreBLEU takes the first references of all rows, the second, and so on; None where a row has no more.
+    # sacreBLEU expects the first references of all rows, then the second and so on, with None for missing ones.
     return float(_METRICS[name]().corpus_score(hypotheses, list(zip_longest(*references))).score)
 
 
@@ -139,17 +140,17 @@ def _check_rows(hypotheses: Sequence[str], references: References) -> None:
     if len(hypotheses) != len(references):
         raise UserError(
             "translations",
-            got=f"{len(hypotheses)} for the references of {len(references)} sentences",
-            expected="one for each sentence, in the same order",
-            fix="translate the whole file, and give the references of that file",
+            got=f"{len(hypotheses)} translations, but references for {len(references)} sentences",
+            expected="one translation per sentence, in the same order",
+            fix="translate the whole file, and use the references of that file",
         )
     if not hypotheses:
-        raise UserError("scoring", got="no rows", expected="at least one", fix="check the file that is evaluated on")
+        raise UserError("scoring", got="no rows", expected="at least one", fix="check the evaluated file")
     for number, row in enumerate(references):
         if not row or isinstance(row, str):
             raise UserError(
                 f"references of sentence {number} (from 0)",
                 got="a text" if row else "none",
                 expected="a list of at least one text",
-                fix="give such a list, or leave the sentence out on both sides",
+                fix="use such a list, or remove the sentence from both files",
             )

@@ -1,4 +1,4 @@
-"""Made-up answers to the questions of SQuAD, of every kind that its evaluation tells apart."""
+"""Generated answers to SQuAD questions, of all kinds that its evaluation distinguishes."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ def read(path: Path) -> dict[str, list[str]]:
 
 
 def make_up(rng: random.Random, count: int, answerable: float) -> dict[str, list[str]]:
-    """Reference answers of so many questions, of which that fraction has some."""
+    """Reference answers of `count` questions, of which a fraction `answerable` has answers."""
 
     def answers() -> list[str]:
         return [" ".join(rng.choices(WORDS, k=rng.randint(1, 4))) for _ in range(rng.randint(1, 3))]
@@ -28,13 +28,13 @@ def make_up(rng: random.Random, count: int, answerable: float) -> dict[str, list
 
 
 def predict(references: Mapping[str, Sequence[str]], rng: random.Random) -> dict[str, str]:
-    """For each question an answer that is right, nearly right, another question's, or none."""
+    """For each question an answer that is correct, nearly correct, that of another question, or none."""
     pool = [answer for answers in references.values() for answer in answers] or WORDS
     return {question: _answer(answers or [rng.choice(pool)], pool, rng) for question, answers in references.items()}
 
 
 def doubt(references: Mapping[str, Sequence[str]], rng: random.Random) -> dict[str, float]:
-    """A null score for each question, in random order; often the same as another's, and right more often than not."""
+    """A null score for each question, in random order; often equal to another's, and usually on the correct side."""
     questions = rng.sample(sorted(references), len(references))
     return {question: round(rng.uniform(-1, 2) + (not references[question]), 2) for question in questions}
 

@@ -8,7 +8,7 @@ from bertjax.scoring.bootstrap import RESAMPLES, compare, interval, resampled_me
 
 
 def perl_draws(seed, size):
-    """drand48, step by step."""
+    """The draws of drand48, computed step by step."""
     state = (seed << 16) + 0x330E
     for _ in range(size):
         state = (0x5DEECE66D * state + 0xB) % 2**48
@@ -16,7 +16,7 @@ def perl_draws(seed, size):
 
 
 @pytest.mark.parametrize("size", [1, 7, 300])
-def test_draws_are_perls(size):
+def test_draws_match_perl(size):
     figures = np.eye(size)
     means = resampled_means(figures)
     assert means.shape == (RESAMPLES, size)
@@ -27,7 +27,7 @@ def test_draws_are_perls(size):
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(100, 400))
-def test_means_spread_as_theory_says(seed, size):
+def test_the_spread_of_means_matches_theory(seed, size):
     figures = np.random.default_rng(seed).normal(5, 2, (size, 1))
     means = resampled_means(figures)[:, 0]
     assert means.std() == pytest.approx(figures.std() / size**0.5, rel=0.15)
@@ -37,7 +37,7 @@ def test_means_spread_as_theory_says(seed, size):
     assert (high - low) / (2 * 1.96) == pytest.approx(means.std(), rel=0.15)
 
 
-def test_interval_leaves_out_25_of_1000_on_each_side():
+def test_the_interval_excludes_25_of_1000_on_each_side():
     low, high, middle = interval(np.arange(1000.0)[::-1])
     assert (low, high, middle) == (25.0, 974.0, 499.5)
 
@@ -55,7 +55,7 @@ def test_comparison():
     assert compare(theirs, theirs) == (0.0, 0.0, 0.0, 1.0)
 
 
-def test_sides_are_symmetric():
+def test_comparison_is_antisymmetric():
     rng = np.random.default_rng(2)
     ours, theirs = rng.normal(30, 10, (2, 50))
     one, other = compare(ours, theirs), compare(theirs, ours)
@@ -72,12 +72,12 @@ def test_sides_are_symmetric():
         ),
         (
             lambda: compare(np.zeros(2), np.zeros(3)),
-            "comparison of two systems: got figures of 2 and 3 documents; expected the same documents in the same "
+            "comparison of two systems: got scores of 2 and 3 documents; expected the same documents in the same "
             "order. Fix: score both systems on the same file.",
         ),
     ],
 )
-def test_bad_input(call, message):
+def test_invalid_input(call, message):
     with pytest.raises(UserError) as error:
         call()
     assert str(error.value) == message

@@ -32,18 +32,18 @@ def test_docstring():
         ("f1", [1, 1, 1, 0, 0], [1, 1, 0, 1, 1], 2 * 2 / 7),
         ("f1", [0, 0], [0, 0], 0.0),
         ("f1", [0, 2], [1, 1], 0.0),
-        # Of class 0: 2/3; of class 1: 0; of class 2, never predicted: 0; class 3 does not occur.
+        # F1 of class 0: 2/3; of class 1: 0; of class 2, never predicted: 0; class 3 does not occur.
         ("macro_f1", [0, 0, 1], [0, 2, 0], (1 / 2) / 3),
         ("macro_f1", [3, 3], [3, 3], 1.0),
-        # 3 true positives, 3 true negatives, 1 false of each: (9 - 1) / sqrt(4 * 4 * 4 * 4).
+        # 3 true positives, 3 true negatives, 1 false positive, 1 false negative: (9 - 1) / sqrt(4 * 4 * 4 * 4).
         ("matthews_correlation", [1, 1, 1, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 1, 1, 0], 0.5),
         ("matthews_correlation", [1, 0, 1], [0, 1, 0], -1.0),
-        # Gorodkin's, by hand: 4 rows, 3 right; sums of predicted times present 5; (12 - 5) / sqrt(10 * 10).
+        # Gorodkin's correlation: 4 rows, 3 correct; sum of predicted times present 5; (12 - 5) / sqrt(10 * 10).
         ("matthews_correlation", [0, 1, 2, 2], [0, 1, 2, 0], 7 / 10),
         ("pearson", [1.0, 2.0, 3.0], [1.0, 2.0, 4.0], 3 / math.sqrt(2 * 14 / 3)),
         ("pearson", [1.0, 2.0, 3.0], [7.0, 5.0, 3.0], -1.0),
         ("spearman", [1.0, 20.0, 300.0], [0.1, 0.2, 0.25], 1.0),
-        # Ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4.
+        # The ranks are 1, 2.5, 2.5, 4 and 1, 2, 3, 4.
         ("spearman", [0.0, 5.0, 5.0, 6.0], [0.0, 1.0, 2.0, 3.0], 4.5 / math.sqrt(4.5 * 5)),
     ],
 )
@@ -68,7 +68,7 @@ def test_matthews_correlation_of_one_class_is_0():
 
 
 @given(CLASSES)
-def test_figures_of_classes_are_finite_and_in_range(rows):
+def test_metrics_of_classes_are_finite_and_in_range(rows):
     for name, value in glue.score(CLASS_METRICS, *columns(rows, np.int64)).items():
         assert type(value) is float
         assert (-1 if name == "matthews_correlation" else 0) <= value <= 1
@@ -107,7 +107,7 @@ def test_the_order_of_rows_does_not_matter(rows, random):
 
 
 @given(CLASSES)
-def test_all_but_f1_do_not_care_which_side_or_class_is_which(rows):
+def test_all_metrics_except_f1_are_symmetric_in_sides_and_classes(rows):
     metrics = ("accuracy", "macro_f1", "matthews_correlation")
     predictions, references = columns(rows, np.int64)
     expected = pytest.approx(glue.score(metrics, predictions, references), abs=1e-12)
@@ -116,7 +116,7 @@ def test_all_but_f1_do_not_care_which_side_or_class_is_which(rows):
 
 
 @given(st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=2, max_size=30))
-def test_spearman_sees_order_alone_and_pearson_neither_scale_nor_origin(rows):
+def test_invariances_of_spearman_and_pearson(rows):
     predictions, references = columns(rows, np.float64)
     assert glue.spearman(predictions**3, references) == glue.spearman(predictions, references)
     expected = pytest.approx(glue.pearson(predictions, references), abs=1e-9)
@@ -124,7 +124,7 @@ def test_spearman_sees_order_alone_and_pearson_neither_scale_nor_origin(rows):
     assert glue.pearson(-predictions, -references) == expected
 
 
-def test_precision_of_the_model_does_not_limit_that_of_the_figure():
+def test_correlations_are_computed_in_float64():
     predictions, references = np.array([4096, 4097, 4099], np.float32), np.array([0, 1, 3], np.float32)
     assert glue.pearson(predictions, references) == pytest.approx(1, abs=1e-12)
 
@@ -143,25 +143,25 @@ def test_precision_of_the_model_does_not_limit_that_of_the_figure():
             ["accuracy"],
             [],
             [],
-            "scoring: got no rows; expected at least one. Fix: check the file that is evaluated on.",
+            "scoring: got no rows; expected at least one. Fix: check the evaluated file.",
         ),
         (
             ["pearson"],
             [1.0, np.nan, np.inf],
             [1.0, 2.0, 3.0],
-            "predictions, row 1 (from 0): got nan (2 such of 3); expected finite numbers. "
-            "Fix: look for the step at which training diverged, or for the row of the file.",
+            "predictions, row 1 (from 0): got nan (2 of 3 values are not finite); expected finite numbers. "
+            "Fix: find the step at which training diverged, or check this row of the file.",
         ),
         (
             ["spearman"],
             [1.0, 2.0],
             [1.0, -np.inf],
-            "references, row 1 (from 0): got -inf (1 such of 2); expected finite numbers. "
-            "Fix: look for the step at which training diverged, or for the row of the file.",
+            "references, row 1 (from 0): got -inf (1 of 2 values are not finite); expected finite numbers. "
+            "Fix: find the step at which training diverged, or check this row of the file.",
         ),
     ],
 )
-def test_bad_input(metrics, predictions, references, message):
+def test_invalid_input(metrics, predictions, references, message):
     with pytest.raises(UserError) as error:
         glue.score(metrics, np.array(predictions), np.array(references))
     assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""The paired t-test, beside scipy's."""
+"""The paired t-test compared with SciPy's."""
 
 import math
 
@@ -13,7 +13,7 @@ from bertjax.scoring import paired
 
 
 @given(st.lists(st.tuples(*[st.floats(-100, 100)] * 2), min_size=2, max_size=12))
-def test_the_test_is_that_of_scipy(pairs):
+def test_it_matches_scipy(pairs):
     ours, theirs = np.array(pairs).T
     found = paired.difference(ours, theirs)
     if np.std(ours - theirs) < 1e-6:
@@ -24,10 +24,11 @@ def test_the_test_is_that_of_scipy(pairs):
     assert found.covers_zero == (interval.low <= 0 <= interval.high)
 
 
-def test_a_worked_difference():
+def test_a_worked_example():
     found = paired.difference(np.array([84.0, 85.0, 86.0]), np.array([83.0, 83.0, 83.0]))
     assert found.mean == 2.0
-    assert found.high - found.mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)  # t of 2 degrees, deviation 1
+    # The quantile of t with 2 degrees of freedom; the standard deviation is 1.
+    assert found.high - found.mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
     assert found.covers_zero
 
 
@@ -37,13 +38,13 @@ def test_a_single_pair_has_no_interval():
 
 
 @pytest.mark.parametrize(("apart", "p", "covers"), [(0.0, 1.0, True), (2.0, 0.0, False)])
-def test_differences_that_are_all_the_same(apart, p, covers):
+def test_equal_differences(apart, p, covers):
     theirs = np.array([1.0, 2.0, 4.0])
     found = paired.difference(theirs + apart, theirs)
     assert (found, found.covers_zero) == ((apart, apart, apart, p), covers)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [((), ()), ((1.0,), (1.0, 2.0))])
-def test_what_makes_no_pairs(ours, theirs):
-    with pytest.raises(UserError, match=rf"got {len(ours)} figures and {len(theirs)}; expected as many of both"):
+def test_values_that_are_no_pairs(ours, theirs):
+    with pytest.raises(UserError, match=rf"got {len(ours)} and {len(theirs)} values; expected equal numbers"):
         paired.difference(np.array(ours), np.array(theirs))

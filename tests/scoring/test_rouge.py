@@ -18,10 +18,10 @@ from tests.scoring.golden.rouge_summaries import make_up, read
 PLAIN = RougeConfig(flavor="rouge-1.5.5", stem=False, words=None)
 STEMMED = RougeConfig(flavor="rouge-1.5.5", stem=True, words=None)
 GOOGLE = RougeConfig(flavor="rouge-score", stem=True, words=None)
-# As many digits as the program prints.
+# The precision of the Perl program's output.
 PRINTED = 5.1e-4
 
-# Few words, so that much is in common and there are several longest subsequences.
+# Few different words, so that texts overlap and have several longest common subsequences.
 SENTENCES = st.lists(st.lists(st.sampled_from("abc"), max_size=6).map(" ".join), max_size=4)
 SUMMARIES = st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=4)
 
@@ -54,7 +54,7 @@ def test_golden_of_the_perl_program(golden):
 
 
 @pytest.mark.parametrize("config", [STEMMED, pytest.param(PLAIN, marks=pytest.mark.slow)])
-def test_the_perl_programs_figures_of_real_summaries(data_folder, golden, config):
+def test_real_summaries_score_as_in_the_perl_program(data_folder, golden, config):
     (expected,) = (run for run in golden["real"] if run["stem"] == config.stem)
     scores = score(*read(data_folder), config)
     assert len(scores["rouge1"]) == 500
@@ -65,19 +65,19 @@ def test_the_perl_programs_figures_of_real_summaries(data_folder, golden, config
 
 @settings(max_examples=40)
 @given(SUMMARIES)
-def test_of_ascii_the_words_of_all_scripts_are_those_of_googles_package(summaries):
+def test_unicode_matches_googles_package_on_ascii_text(summaries):
     ours, theirs = zip(*summaries, strict=True)
     unicode, plain = RougeConfig("unicode", False, None), RougeConfig("rouge-score", False, None)
     for name, values in score(ours, theirs, plain).items():
         np.testing.assert_array_equal(score(ours, theirs, unicode)[name], values)
 
 
-def test_words_of_all_scripts():
+def test_unicode_splits_words_of_all_scripts():
     unicode = RougeConfig("unicode", False, None)
     assert signature(unicode) == "unicode|stem:no|words:all"
     candidate, reference = ["小狗看见一条鱼。"], ["小狗看见鱼"]
     assert f1(candidate, reference) == dict.fromkeys(METRICS, 0.0)
-    found = f1(candidate, reference, unicode)  # 5 of 7 and of 5 letters; 3 of 6 and of 4 pairs
+    found = f1(candidate, reference, unicode)  # 5 common letters of 7 and 5; 3 common pairs of 6 and 4
     assert found["rouge1"] == found["rougeL"] == pytest.approx(100 * 10 / 12)
     assert found["rouge2"] == pytest.approx(100 * 6 / 10)
     assert f1(["Ёлка и ЁЖ"], ["ёлка, ёж"], unicode)["rouge1"] == pytest.approx(80)
@@ -96,7 +96,7 @@ def test_golden_of_googles_package(golden):
 
 def test_a_worked_example():
     figures = rouge([["police kill the gunman"]], [["police killed the gunman"]], PLAIN)
-    # 3 of 4 words; of the bigrams "the gunman"; "police the gunman" is the sequence.
+    # 3 of 4 words; the bigram "the gunman"; the subsequence "police the gunman".
     for name, value in (("rouge1", 75.0), ("rouge2", 100 / 3), ("rougeL", 75.0), ("rougeLsum", 75.0)):
         for part in ("", "_precision", "_recall"):
             assert figures[name + part] == pytest.approx(value, abs=PRINTED)
@@ -110,36 +110,36 @@ def test_precision_and_recall():
     assert figures["rouge1"] == pytest.approx(400 / 7, abs=2 * PRINTED)
 
 
-def test_summary_level_rouge_l_joins_what_sentences_have_in_common():
-    # Lin (2004), section 3.2: one reference sentence, two of the candidate; w1 w2 w3 w5 are found, of 5 and of 10.
+def test_summary_level_rouge_l_uses_the_union_of_subsequences():
+    # Lin (2004), section 3.2: one reference sentence, two candidate sentences; w1 w2 w3 w5 match, of 5 and 10 words.
     figures = rouge([["w1 w2 w6 w7 w8", "w1 w3 w8 w9 w5"]], [["w1 w2 w3 w4 w5"]], PLAIN)
     assert figures["rougeLsum_recall"] == 80.0
-    # A word of the candidate counts once only, which the article has otherwise.
+    # Unlike in the article, each word of the candidate counts only once.
     assert figures["rougeLsum_precision"] == 40.0
-    # As one sequence: w1 w2 w3 w5.
+    # As one sequence, the subsequence is w1 w2 w3 w5.
     assert figures["rougeL"] == figures["rougeLsum"]
     swapped = rouge([["c d", "a b"]], [["a b c d"]], PLAIN)
     assert (swapped["rougeL"], swapped["rougeLsum"]) == (50.0, 100.0)
 
 
-def test_words():
+def test_words_of_flavors():
     assert set(f1(["State-of-the-art U.S. café!"], ["state of the ART", "u s caf"]).values()) == {100.0}
-    # The sign of the kelvin is a letter k in Unicode's lower case only; other letters outside ASCII are none.
+    # Only Unicode's lower case turns the kelvin sign into the letter k. Other letters outside ASCII are no words.
     assert f1(["5 \u212a"], ["5 k"])["rouge1"] == pytest.approx(200 / 3, abs=PRINTED)
     assert f1(["5 \u212a"], ["5 k"], GOOGLE)["rouge1"] == 100
     assert f1(["東京"], ["東京"])["rouge1"] == 0
 
 
-def test_stems_are_those_of_the_flavor():
-    # Irregular forms, which only ROUGE-1.5.5 knows; and a word that stems to more than the rest of Porter's algorithm.
+def test_stems_of_flavors():
+    # Irregular forms, which only ROUGE-1.5.5 has, and a word with different stems in the two algorithms.
     assert f1(["children went"], ["child go"], STEMMED)["rouge1"] == 100
     assert f1(["children went"], ["child go"], GOOGLE)["rouge1"] == 0
     assert f1(["hopping dogs"], ["hop dog"], GOOGLE)["rouge1"] == 100
-    # Three letters are left as they are.
+    # Words of three letters are not stemmed.
     assert f1(["was his"], ["wa hi"], STEMMED)["rouge1"] == f1(["was his"], ["wa hi"], GOOGLE)["rouge1"] == 0
 
 
-def test_flavors_without_stems_differ_in_rounding_alone():
+def test_flavors_without_stems_differ_only_in_rounding():
     sides = [[[s.encode("ascii", "replace").decode() for s in summary] for summary in side] for side in make_up(40)]
     ours = score(*sides, PLAIN)
     theirs = score(*sides, RougeConfig(flavor="rouge-score", stem=False, words=None))
@@ -161,13 +161,13 @@ def test_flavors_without_stems_differ_in_rounding_alone():
 )
 def test_a_limit_of_words(words, precision, recall):
     config = RougeConfig(flavor="rouge-1.5.5", stem=False, words=words)
-    # "A-1," is one of the words that are limited, and two of those that are compared.
+    # "A-1," counts as one word for the limit, and as two words for the score.
     figures = rouge([["A-1, x", "y z d..."]], [["a-1 b", "c d?"]], config)
     assert figures["rouge1_precision"] == pytest.approx(100 * precision, abs=PRINTED)
     assert figures["rouge1_recall"] == pytest.approx(100 * recall, abs=PRINTED)
 
 
-def test_the_means_are_of_documents():
+def test_means_are_taken_over_documents():
     scores = score([["a"], ["b b"], []], [["a"], ["b c"], ["d"]], PLAIN)
     assert scores["rouge1"].tolist() == [100, 50, 0]
     assert summarize(scores)["rouge1"] == 50
@@ -185,13 +185,13 @@ def test_confidence():
 
 
 @given(SUMMARIES)
-def test_figures_hold_together(pairs):
+def test_metrics_are_consistent(pairs):
     candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
     figures = score(candidates, references, PLAIN)
     swapped = score(references, candidates, PLAIN)
     for name, values in figures.items():
         assert ((values >= 0) & (values <= 100)).all()
-        if name.startswith(("rouge1", "rouge2", "rougeL_")) or name == "rougeL":  # the union takes sides
+        if name.startswith(("rouge1", "rouge2", "rougeL_")) or name == "rougeL":  # the union is not symmetric
             other = {"precision": "recall", "recall": "precision"}
             metric, _, part = name.partition("_")
             assert (swapped[f"{metric}_{other[part]}" if part else metric] == values).all()
@@ -203,7 +203,7 @@ def test_figures_hold_together(pairs):
 
 
 @given(SENTENCES)
-def test_a_summary_is_all_of_itself(sentences):
+def test_a_summary_compared_with_itself_scores_100(sentences):
     count = len("".join(sentences).replace(" ", ""))
     figures = rouge([sentences], [sentences], PLAIN)
     assert figures["rouge1"] == figures["rougeL"] == figures["rougeLsum"] == (100 if count else 0)
@@ -221,7 +221,7 @@ def test_the_order_of_documents_does_not_matter(pairs, rng):
 
 
 @given(SUMMARIES, st.integers(1, 9))
-def test_a_limit_is_as_if_the_rest_were_not_there(pairs, limit):
+def test_a_limit_gives_the_scores_of_truncated_summaries(pairs, limit):
     def first(sentences):
         words = [(number, word) for number, s in enumerate(sentences) for word in s.split()][:limit]
         return [" ".join(word for i, word in words if i == number) for number in range(len(sentences))]
@@ -257,22 +257,22 @@ def test_signatures():
     [
         (
             lambda: rouge([], [], PLAIN),
-            "scoring: got no documents; expected at least one. Fix: check the file that is evaluated on.",
+            "scoring: got no documents; expected at least one. Fix: check the evaluated file.",
         ),
         (
             lambda: rouge([["a"], ["b"]], [["a"]], PLAIN),
-            "summaries: got 2 for the references of 1 documents; expected one for each document, in the same order. "
-            "Fix: summarize the whole file, and give the references of that file.",
+            "summaries: got 2 summaries and 1 references; expected one summary and one reference per document, in the "
+            "same order. Fix: summarize the whole file, and use the references of that file.",
         ),
         (
             lambda: rouge([["a"], "a text"], [["a"], ["b"]], PLAIN),
             "summary of document 1 (from 0): got a text; expected a list of sentences, which ROUGE-L depends on. "
-            "Fix: split it into sentences, or give a list of this one text.",
+            "Fix: split the text into sentences, or use a list with this text.",
         ),
         (
             lambda: rouge([["a"]], ["a text"], PLAIN),
             "reference of document 0 (from 0): got a text; expected a list of sentences, which ROUGE-L depends on. "
-            "Fix: split it into sentences, or give a list of this one text.",
+            "Fix: split the text into sentences, or use a list with this text.",
         ),
         (
             lambda: RougeConfig(flavor="pyrouge", stem=True, words=None),
@@ -282,16 +282,16 @@ def test_signatures():
         (
             lambda: RougeConfig(flavor="rouge-score", stem=True, words=0),
             "config key rouge.words: got 0; expected at least 1, 'reference', or None. "
-            "Fix: give None to count all words.",
+            "Fix: use None to score all words.",
         ),
         (
             lambda: RougeConfig(flavor="rouge-score", stem=True, words="all"),
             "config key rouge.words: got 'all'; expected at least 1, 'reference', or None. "
-            "Fix: give None to count all words.",
+            "Fix: use None to score all words.",
         ),
     ],
 )
-def test_bad_input(call, message):
+def test_invalid_input(call, message):
     with pytest.raises(UserError) as error:
         call()
     assert str(error.value) == message

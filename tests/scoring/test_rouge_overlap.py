@@ -20,7 +20,7 @@ def lengths(ours, theirs):
 
 
 def positions(ours, theirs):
-    """Of ours, in the LCS that is found from the ends."""
+    """The positions of ours in the LCS that is built from the ends."""
     table, i, j, found = lengths(ours, theirs), len(ours), len(theirs), set()
     while i and j:
         if ours[i - 1] == theirs[j - 1]:
@@ -34,7 +34,7 @@ def positions(ours, theirs):
 
 
 def union(reference, candidate):
-    """As ROUGE-1.5.5 counts: word by word, each taken away from what is left of the candidate's."""
+    """The count of ROUGE-1.5.5: each matching word is removed from the candidate's remaining words."""
     left, count = Counter(word for sentence in candidate for word in sentence), 0
     for sentence in reference:
         for position in sorted(set().union(*(positions(sentence, other) for other in candidate))):
@@ -44,29 +44,29 @@ def union(reference, candidate):
     return count
 
 
-def test_n_grams_count_as_often_as_in_both():
+def test_n_grams_count_with_their_lower_frequency():
     assert shared_ngrams([1, 1, 1, 2], [1, 1, 3, 2, 2], 1) == 3
     assert shared_ngrams([1, 2, 1, 2], [1, 2, 3, 1, 2, 1], 2) == 3
     assert shared_ngrams([1, 2, 3], [1, 2, 3], 4) == 0
     assert shared_ngrams([], [1], 1) == 0
 
 
-def test_of_several_subsequences_one_is_taken():
-    # 1 2 or 2 1 of either sentence; from the end, the reference's last word goes where it is not needed.
+def test_the_choice_among_several_subsequences():
+    # Each sentence has two LCS, 1 2 and 2 1. The reference's last word is dropped if it is not needed.
     assert positions([1, 2, 1], [2, 1, 2]) == {0, 1}
     assert union_lcs_length([[1, 2, 1]], [[2, 1, 2]]) == 2
-    # Two sentences that choose differently make the union longer than either.
+    # If two sentences have different LCS, the union is longer than each.
     assert union_lcs_length([[1, 2, 3, 4]], [[1, 3], [2, 4]]) == 4
     assert union_lcs_length([[1, 1]], [[1], [1]]) == 1
 
 
 @given(WORDS, WORDS)
-def test_length_is_the_tables(ours, theirs):
+def test_length_matches_dynamic_programming(ours, theirs):
     assert lcs_length(ours, theirs) == lengths(ours, theirs)[-1][-1] == lcs_length(theirs, ours)
 
 
 @given(SENTENCES, SENTENCES)
-def test_union_is_the_programs(reference, candidate):
+def test_union_matches_the_perl_program(reference, candidate):
     assert union_lcs_length(reference, candidate) == union(reference, candidate)
 
 

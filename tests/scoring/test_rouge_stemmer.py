@@ -45,11 +45,11 @@ def test_golden_of_the_perl_program():
         ("rate", "rate"),
         ("cease", "ceas"),
         ("controll", "control"),
-        # Where a y is a vowel.
+        # Words in which y is a vowel.
         ("yellowing", "yellow"),
         ("styling", "style"),
         ("staying", "stai"),
-        # What ROUGE adds to step 4.
+        # ROUGE's addition to step 4.
         ("fundamental", "fundam"),
         ("11ed", "11ed"),
     ],
@@ -60,7 +60,8 @@ def test_porters_algorithm(word, expected):
 
 def test_irregular_forms():
     assert [stem(word) for word in ("children", "better", "said", "axes")] == ["child", "well", "say", "ax"]
-    # They are not stemmed on, so that a plural may differ from its singular; and words of three letters not at all.
+    # Irregular forms are not stemmed further, so plural and singular may differ. Words of three letters are not
+    # stemmed.
     assert [stem(word) for word in ("abaci", "abacus", "men", "was")] == ["abacus", "abacu", "men", "was"]
 
 

@@ -20,7 +20,7 @@ def golden():
 
 
 def same(figures):
-    """Approximately: Python 3.12 rounds sums otherwise than 3.11."""
+    """Approximate equality, because Python 3.12 and 3.11 round sums differently."""
     return pytest.approx(figures, rel=1e-12)
 
 
@@ -29,12 +29,12 @@ def same(figures):
     [
         ("The  Quick, brown\tFOX.", "quick brown fox"),
         ("a an THE", ""),
-        ("an-aphora", "anaphora"),  # punctuation goes first
+        ("an-aphora", "anaphora"),  # punctuation is removed first
         ("the-end", "theend"),
         ("anagram theory", "anagram theory"),
         ("U.S.A.", "usa"),
         ("$1,000", "1000"),
-        ("“the” naïve\xa0Élan", "“ ” naïve élan"),  # only ASCII punctuation goes
+        ("“the” naïve\xa0Élan", "“ ” naïve élan"),  # only ASCII punctuation is removed
         ("", ""),
     ],
 )
@@ -66,7 +66,7 @@ def test_golden_of_version_2(golden):
             assert got == same(expected)
 
 
-def test_official_figures_on_real_questions(real_data, golden):
+def test_real_questions_score_as_in_the_official_scripts(real_data, golden):
     v1, v2 = "squad_v11_xquad_en/dev.json.gz", "squad_v2_small/dev.json.gz"
     rng, references = random.Random(1), read(real_data / v1)
     assert score_v1(predict(references, rng), references) == same(golden["real"][v1])
@@ -78,7 +78,7 @@ def test_official_figures_on_real_questions(real_data, golden):
 def test_version_1_on_a_worked_example():
     references = {"a": ["big red dog", "dog"], "b": ["blue"], "c": ["green sea"], "d": ["x"]}
     predictions = {"a": "the Dog!", "b": "red", "c": "sea sea", "other": "x"}
-    # For c: one word of two is right on both sides.
+    # For c, one word of two is correct on both sides.
     assert score_v1(predictions, references) == {"exact_match": 25.0, "f1": 100 * (1 + 0 + 1 / 2 + 0) / 4}
 
 
@@ -89,26 +89,26 @@ def test_version_2_on_a_worked_example():
     of_parts |= {"NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2}
     figures = {"exact": 50.0, "f1": 100 * (2 / 3 + 1 + 1) / 4, "total": 4, **of_parts}
     assert score_v2(predictions, references, None) == same(figures)
-    # Up to b, two questions with an answer are right besides the two without; d would be lost.
+    # With the threshold at b, two answerable and two unanswerable questions are correct; a higher one would lose d.
     null_scores = {"d": 0.9, "c": 0.8, "b": 0.3, "a": 0.1}
     best = {"best_exact": 75.0, "best_exact_thresh": 0.3, "best_f1": 100 * (2 / 3 + 3) / 4, "best_f1_thresh": 0.3}
     assert score_v2(predictions, references, null_scores) == same(figures | best)
 
 
-def test_the_versions_differ_where_nothing_is_left_of_both():
+def test_the_versions_differ_for_answers_that_are_empty_after_normalization():
     assert score_v1({"q": "The"}, {"q": ["a"]}) == {"exact_match": 100.0, "f1": 0.0}
     figures = score_v2({"q": "The"}, {"q": ["a"]}, None)
     assert (figures["exact"], figures["f1"], figures["HasAns_total"]) == (100.0, 100.0, 1)
 
 
-def test_what_belongs_to_no_question_counts_for_nothing():
+def test_predictions_for_other_questions_are_ignored():
     references, predictions, null_scores = {"a": ["x"], "b": []}, {"a": "x", "b": "x"}, {"a": 0.5, "b": 0.7}
     more, more_nulls = {"c": "x", **predictions, "d": ""}, {"c": 0.1, **null_scores, "d": 0.9}
     assert score_v1(more, {"a": ["x"]}) == score_v1(predictions, {"a": ["x"]})
     assert score_v2(more, references, more_nulls) == score_v2(predictions, references, null_scores)
 
 
-def test_a_threshold_turns_predictions_into_none():
+def test_null_scores_above_the_threshold_predict_no_answer():
     references, predictions = {"a": ["x"], "b": []}, {"a": "x", "b": "x"}
     null_scores = {"a": 1.5, "b": 2.5}
     exact = [
@@ -122,7 +122,7 @@ def test_a_threshold_turns_predictions_into_none():
 def test_the_best_threshold_gives_the_best_score():
     rng = random.Random(5)
     references = make_up(rng, 100, 0.5)
-    # The search takes an answer of "the" to a question without answer as wrong, the score as right.
+    # The answer "the" to an unanswerable question is wrong in the search for the threshold, and correct in the score.
     predictions = {
         question: answer if normalize(answer) else "" for question, answer in predict(references, rng).items()
     }
@@ -137,7 +137,7 @@ def test_the_best_threshold_gives_the_best_score():
         assert best[f"best_{name}"] == pytest.approx(figures[best[f"best_{name}_thresh"]][name])
 
 
-def test_it_may_be_best_to_answer_nothing():
+def test_answering_no_question_can_be_best():
     figures = score_v2({"a": "red", "b": "x"}, {"a": [], "b": ["y"]}, {"a": -3.0, "b": -2.0})
     assert {name: value for name, value in figures.items() if name.startswith("best")} == {
         **{"best_exact": 50.0, "best_exact_thresh": 0.0},
@@ -157,7 +157,7 @@ def test_perfect_predictions_score_100(seed, count):
 
 
 @given(SEEDS, st.integers(1, 20), st.sampled_from([0, 0.5, 1]))
-def test_figures_hold_together(seed, count, answerable):
+def test_metrics_are_consistent(seed, count, answerable):
     rng = random.Random(seed)
     references = make_up(rng, count, answerable)
     predictions, null_scores = predict(references, rng), doubt(references, rng)
@@ -176,7 +176,7 @@ def test_figures_hold_together(seed, count, answerable):
     assert again == pytest.approx(figures)
 
 
-NO_QUESTIONS = "scoring: got no questions; expected at least one. Fix: check the file that is evaluated on."
+NO_QUESTIONS = "scoring: got no questions; expected at least one. Fix: check the evaluated file."
 
 
 @pytest.mark.parametrize(
@@ -186,26 +186,26 @@ NO_QUESTIONS = "scoring: got no questions; expected at least one. Fix: check the
         (lambda: score_v2({"a": "x"}, {}, None), NO_QUESTIONS),
         (
             lambda: score_v1({"a": "x"}, {"a": ["x"], "b": []}),
-            "question b: got no reference answer; expected at least one, as SQuAD 1.1 has no question without answer. "
-            "Fix: score it as SQuAD 2.0, or leave the question out.",
+            "question b: got no reference answer; expected at least one, since SQuAD 1.1 has no questions without "
+            "answer. Fix: score the file as SQuAD 2.0, or remove the question.",
         ),
         (
             lambda: score_v2({"a": "x"}, {"a": ["x"], "b": [], "c": []}, None),
-            "predicted answers: got none for 2 of 3 questions, first b; expected one for each question. "
-            'Fix: predict each question of the file; an answer of "" stands for none.',
+            "predicted answers: got none for 2 of 3 questions, the first of which is b; expected one for each "
+            'question. Fix: predict all questions of the file; use "" for no answer.',
         ),
         (
             lambda: score_v2({"a": "x"}, {"a": ["x"]}, {}),
-            "null scores: got none for 1 of 1 questions, first a; expected one for each question. "
-            'Fix: predict each question of the file; an answer of "" stands for none.',
+            "null scores: got none for 1 of 1 questions, the first of which is a; expected one for each "
+            'question. Fix: predict all questions of the file; use "" for no answer.',
         ),
         (
             lambda: score_v2({"a": "x"}, {"a": ["x"]}, {"a": math.nan}),
-            "null score of question a: got NaN; expected a number. Fix: look for the step at which training diverged.",
+            "null score of question a: got NaN; expected a number. Fix: find the step at which training diverged.",
         ),
     ],
 )
-def test_bad_input(score, message):
+def test_invalid_input(score, message):
     with pytest.raises(UserError) as error:
         score()
     assert str(error.value) == message

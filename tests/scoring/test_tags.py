@@ -71,13 +71,13 @@ def test_scores_of_a_worked_example():
     assert tags.token_accuracy(predictions, references) == 3 / 7
 
 
-def test_what_is_not_there_scores_0():
+def test_types_that_are_missing_on_one_side_score_0():
     assert tags.score([["O"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
     assert tags.score([["B-X"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
     assert tags.score([["O"]], [["B-X"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "f1_X": 0.0}
 
 
-def test_plain_tags_have_an_accuracy():
+def test_accuracy_of_plain_tags():
     assert tags.token_accuracy([["DT", "NN"], ["VB"]], [["DT", "VB"], ["VB"]]) == 2 / 3
 
 
@@ -89,18 +89,18 @@ def test_plain_tags_have_an_accuracy():
             [["O"], ["O", "O"]],
             [["O"], ["O"]],
             "predicted tags, sentence 1 (from 0): got 2 tags; expected 1, as in the references. "
-            "Fix: predict one tag for each token, also for those that a row had no room for.",
+            "Fix: predict one tag per token, including tokens that did not fit into a row.",
         ),
         (
             [["O"], ["O"]],
             [["O"]],
-            "predicted tags: got 2 sentences; expected the 1 of the references, and at least one. "
+            "predicted tags: got 2 sentences; expected 1 sentences, as in the references, and at least one. "
             "Fix: predict each sentence of the file once, in order.",
         ),
         (
             [],
             [],
-            "predicted tags: got 0 sentences; expected the 0 of the references, and at least one. "
+            "predicted tags: got 0 sentences; expected 0 sentences, as in the references, and at least one. "
             "Fix: predict each sentence of the file once, in order.",
         ),
     ],
@@ -111,9 +111,7 @@ def test_unaligned_tags(score, predictions, references, message):
     assert str(error.value) == message
 
 
-def test_no_tokens_have_no_accuracy():
+def test_accuracy_without_tokens_is_a_user_error():
     with pytest.raises(UserError) as error:
         tags.token_accuracy([[], []], [[], []])
-    assert str(error.value) == (
-        "scoring: got no tokens; expected at least one. Fix: check the file that is evaluated on."
-    )
+    assert str(error.value) == ("scoring: got no tokens; expected at least one. Fix: check the evaluated file.")

@@ -22,19 +22,19 @@ def test_docstring():
 
 
 def test_bleu_by_hand():
-    # Of 6, 5, 4 and 3 n-grams 6, 4, 2 and 1 are in the reference, which is one token longer.
+    # 6 of 6, 4 of 5, 2 of 4 and 1 of 3 n-grams are in the reference, which is one token longer.
     value = score("bleu", ["the cat sat on mat."], [["the cat sat on the mat."]])
     precisions = 6 / 6, 4 / 5, 2 / 4, 1 / 3
     assert value == pytest.approx(100 * math.exp(1 - 7 / 6) * math.prod(precisions) ** 0.25)
 
 
-def test_bleu_adds_up_over_the_corpus_and_tokenizes_punctuation():
+def test_bleu_is_computed_over_the_corpus_and_tokenizes_punctuation():
     hypotheses = ['He said: "yes!"', "Ein Hund, 3.5 kg schwer"]
     references = [['He said : " yes ! "'], ["Ein Hund , 3.5 kg schwer"]]
     assert score("bleu", hypotheses, references) == pytest.approx(100)
 
 
-def test_case_counts_in_all_but_one():
+def test_all_metrics_except_one_are_case_sensitive():
     hypotheses, references = ["A Dog Runs Over Grass"], [["a dog runs over grass"]]
     assert score("bleu_lowercase", hypotheses, references) == pytest.approx(100)
     assert score("bleu", hypotheses, references) == 0.0
@@ -42,7 +42,7 @@ def test_case_counts_in_all_but_one():
     assert 0 < score("chrf", hypotheses, references) < 100
 
 
-def test_lowercase_bleu_is_that_of_lowercased_text():
+def test_lowercase_bleu_equals_bleu_of_lowercased_text():
     hypotheses, references = ["Ein Mann mit Hut läuft."], [["Ein MANN mit einem Hut läuft."]]
     lowered = score("bleu", [hypotheses[0].lower()], [[references[0][0].lower()]])
     assert score("bleu_lowercase", hypotheses, references) == lowered > 0
@@ -51,16 +51,17 @@ def test_lowercase_bleu_is_that_of_lowercased_text():
 def test_bleu_of_scripts_without_spaces():
     hypotheses, references = ["今天天气很好 ok"], [["今天天气不好 ok"]]
     assert score("bleu", hypotheses, references) < 1e-6 < score("bleu_zh", hypotheses, references)
-    assert score("bleu_zh", ["我有 two 只猫"], [["我有two只猫"]]) == pytest.approx(100)  # other scripts as 13a
+    # bleu_zh tokenizes other scripts by 13a.
+    assert score("bleu_zh", ["我有 two 只猫"], [["我有two只猫"]]) == pytest.approx(100)
     assert score("bleu_char", ["こんにちは"], [["こ ん に ち は"]]) == pytest.approx(100)
 
 
 def test_chrf_by_hand():
-    # Of one to three characters, 1 of 3, 0 of 2 and 0 of 1 are the reference's; both are as long, so F is their mean.
+    # 1 of 3, 0 of 2 and 0 of 1 n-grams are in the reference. Both texts are equally long, so F is the mean of these.
     assert score("chrf", ["abx"], [["ayz"]]) == pytest.approx(100 * (1 / 3 + 0 + 0) / 3)
 
 
-def test_chrf_sees_words_without_spaces():
+def test_chrf_of_scripts_without_spaces():
     assert score("chrf", ["今日は良い天気です"], [["今日はいい天気です"]]) > 30
 
 
@@ -82,7 +83,7 @@ def test_the_number_of_references_may_vary():
 
 
 @given(LINES)
-def test_figures_are_finite_and_in_range(lines):
+def test_scores_are_finite_and_in_range(lines):
     for hypotheses in (lines, lines[::-1], [""] * len(lines)):
         for value in translation.score(ALL, hypotheses, [[line] for line in lines]).values():
             assert type(value) is float
@@ -112,7 +113,7 @@ def test_signatures_state_the_normalization_of_references():
     assert translation.signature("bleu", [["a"]], "nfkc+lowercase") == plain + "|normalized:nfkc+lowercase"
 
 
-def test_signatures_are_those_of_the_metric_that_scored():
+def test_signatures_match_the_metric_that_scored():
     from sacrebleu.metrics import BLEU
 
     metric, references = BLEU(), [["a", "b"], ["c", "d"], ["e", "f"]]
@@ -128,14 +129,14 @@ def test_signatures_are_those_of_the_metric_that_scored():
             ["bleu"],
             ["a", "b"],
             [["a"]],
-            "got 2 for the references of 1 sentences; expected one for each.*Fix: translate",
+            "got 2 translations, but references for 1 sentences; expected one.*Fix: translate",
         ),
-        (["bleu"], [], [], "scoring: got no rows; expected at least one. Fix: check the file"),
-        (["chrf"], ["a", "b"], [["a"], []], r"sentence 1 \(from 0\): got none; expected a list.*Fix: give such a list"),
+        (["bleu"], [], [], "scoring: got no rows; expected at least one. Fix: check the eval"),
+        (["chrf"], ["a", "b"], [["a"], []], r"sentence 1 \(from 0\): got none; expected a list.*Fix: use such a list"),
         (["chrf"], ["a"], ["a"], "sentence 0 .*got a text; expected a list of at least one text"),
     ],
 )
-def test_mistakes_are_told(names, hypotheses, references, message):
+def test_invalid_input(names, hypotheses, references, message):
     with pytest.raises(UserError, match=message):
         translation.score(names, hypotheses, references)
 
@@ -146,7 +147,7 @@ def test_exact_match_has_no_signature():
 
 
 def test_real_references(real_data):
-    """One human translation against the other: a figure to compare with sacreBLEU's command."""
+    """Scores one human translation against another; the expected value is from sacreBLEU's command."""
     folder = real_data / "wmt_newstest"
     first, second = (
         (folder / f"newstest2021.en-de.ref.{name}.de").read_text(encoding="utf-8").splitlines()[:200] for name in "AC"
@@ -156,7 +157,7 @@ def test_real_references(real_data):
 
 
 @pytest.mark.parametrize("name", ["bleu", "bleu_lowercase", "chrf"])
-def test_each_hypothesis_has_as_many_references_as_it_has(name):
+def test_each_hypothesis_can_have_its_own_number_of_references(name):
     hypotheses = ["the cat sat on the mat .", "two dogs ran over the long field ."]
     references = [[hypotheses[0]], ["a pair of hounds", hypotheses[1]]]
     assert translation.score([name], hypotheses, references)[name] == pytest.approx(100)

@@ -1,10 +1,10 @@
-"""Makes bertjax/scoring/rouge_exceptions.txt out of WordNet's lists of irregular forms, as ROUGE-1.5.5 has them.
+"""Makes bertjax/scoring/rouge_exceptions.txt from WordNet's lists of irregular forms, as in ROUGE-1.5.5.
 
     python -m tests.scoring.golden.make_rouge_exceptions ROUGE_HOME/data/WordNet-2.0-Exceptions
 
-Kept are the words that ROUGE may look up, and that Porter's algorithm does not take to the same form. Of several forms
-the last counts, in the order of the files below: so it is in the database that comes with ROUGE-1.5.5. The notice at
-the top of the file stays.
+Keeps the words that ROUGE may look up and that Porter's algorithm stems differently. If a word has several forms, the
+last one in the order of the files below is used, as in the database that comes with ROUGE-1.5.5. The notice at the top
+of the file is kept.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Makes rouge.json with the figures that ROUGE-1.5.5.pl prints; or compares with it live.
+"""Makes rouge.json with the output of ROUGE-1.5.5.pl, or compares our scores with the program.
 
     python -m tests.scoring.golden.make_rouge_golden ROUGE_HOME DATA_FOLDER
     python -m tests.scoring.golden.make_rouge_golden ROUGE_HOME DATA_FOLDER --verify
 
-ROUGE_HOME holds ROUGE-1.5.5.pl and its folder data; Perl wants XML::DOM and DB_File. DATA_FOLDER holds
-cnn_dailymail_small, bbc_news_summary and sumpubmed_small, of which nothing but means is kept, and a digest of what each
-document has. With --verify, each document of those is compared, and the stem of each of their words.
+ROUGE_HOME contains ROUGE-1.5.5.pl and its folder data. Perl needs XML::DOM and DB_File. DATA_FOLDER contains
+cnn_dailymail_small, bbc_news_summary and sumpubmed_small, of which only means and a digest of the scores of each
+document are stored. With --verify, the scores of each document and the stems of all words are compared.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 class Program:
-    """ROUGE-1.5.5.pl as it is, with a database of irregular forms that today's DB_File can open."""
+    """The unmodified ROUGE-1.5.5.pl, with a database of irregular forms that today's DB_File can open."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         self.script, self.folder = home / "ROUGE-1.5.5.pl", folder
@@ -67,7 +67,7 @@ class Program:
         subprocess.run(command, input=lines, text=True, check=True)
 
     def score(self, candidates: Summaries, references: Summaries, stem: bool, words: int | None) -> dict[str, object]:
-        """Its averages, and the figures of each document, by our names in percent."""
+        """The program's averages and the scores of each document, by our names, in percent."""
         options = ["-n", "2", "-d", *(["-m"] if stem else []), *(["-l", str(words)] if words else [])]
         averages, documents = self._figures(candidates, references, options)
         as_one = [[[" ".join(filter(None, summary))] for summary in side] for side in (candidates, references)]
@@ -80,7 +80,7 @@ class Program:
         return {"averages": averages, "documents": documents}
 
     def stems(self, words: list[str]) -> list[str]:
-        """What it counts each word as."""
+        """The program's stem of each word."""
         rows = [" ".join(words[start : start + 50]) for start in range(0, len(words), 50)]
         output = self._run([rows], [["x"]], ["-m", "-v"])
         printed = output.split("***P")[1].split("***M")[0]
@@ -102,7 +102,7 @@ class Program:
         return averages, documents
 
     def _run(self, candidates: Summaries, references: Summaries, options: list[str]) -> str:
-        """What it prints on files of one sentence a line, documents numbered from 1."""
+        """The program's output for files with one sentence per line and documents numbered from 1."""
         pairs = []
         for number, pair in enumerate(zip(candidates, references, strict=True)):
             files = [self.folder / f"{side}.{number}" for side in ("candidate", "reference")]
@@ -135,13 +135,13 @@ def make(program: Program, data: Path) -> dict[str, object]:
 
 
 def digest(documents: Mapping[str, Sequence[float]]) -> str:
-    """Of the figures of each document, in percent, to the last digit that the program prints."""
+    """A digest of the scores of each document in percent, with the program's precision."""
     digits = {name: [round(1000 * value) for value in documents[name]] for name in sorted(documents)}
     return hashlib.sha256(json.dumps(digits).encode()).hexdigest()
 
 
 def verify(program: Program, data: Path) -> None:
-    """Prints how far our figures are from the program's, in percent, and which stems differ."""
+    """Prints the largest difference between our scores and the program's, in percent, and the stems that differ."""
     real, made_up = read(data), make_up(500)
     words = _words([*real[0], *real[1], *made_up[0], *made_up[1]])
     words = sorted({*words, *(word for word in irregular_forms(program.script.parent / "data/WordNet-2.0-Exceptions"))})

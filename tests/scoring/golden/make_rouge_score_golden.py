@@ -1,9 +1,9 @@
-"""Makes rouge_score.json with the figures of rouge-score for the texts of rouge.json; or compares with it live.
+"""Makes rouge_score.json with the scores of rouge-score for the texts of rouge.json, or compares our scores with it.
 
     python -m tests.scoring.golden.make_rouge_score_golden
     python -m tests.scoring.golden.make_rouge_score_golden --verify DATA_FOLDER
 
-It wants Google's package rouge-score 0.1.2.
+Needs Google's package rouge-score 0.1.2.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def figures(candidates: Summaries, references: Summaries, stem: bool) -> dict[str, list[float]]:
-    """For each figure by our name, that of each document in percent."""
+    """The scores of each document in percent, by our metric names."""
     scorer = RougeScorer(METRICS, use_stemmer=stem)
     pairs = zip(references, candidates, strict=True)
     scores = [scorer.score("\n".join(reference), "\n".join(candidate)) for reference, candidate in pairs]
@@ -49,7 +49,7 @@ def figures(candidates: Summaries, references: Summaries, stem: bool) -> dict[st
 
 
 def verify(data: Path) -> None:
-    """Prints how far our figures are from the package's, in percent."""
+    """Prints the largest difference between our scores and the package's, in percent."""
     for name, (candidates, references) in (("real", read(data)), ("made up", make_up(500))):
         for stem in (True, False):
             expected = figures(candidates, references, stem)

@@ -1,10 +1,10 @@
-"""Makes squad.json with the figures that the official scripts print; or compares with them live.
+"""Makes squad.json with the output of the official scripts, or compares our scores with them.
 
     python -m tests.scoring.golden.make_squad_golden PATH/TO/evaluate-v1.1.py PATH/TO/evaluate-v2.0.py DATA_FOLDER
     python -m tests.scoring.golden.make_squad_golden EVALUATE_V1 EVALUATE_V2 DATA_FOLDER --verify 20
 
-DATA_FOLDER holds squad_v11_xquad_en and squad_v2_small, of which nothing but figures is kept. With --verify, so many
-random sets of answers to each are scored on both sides.
+DATA_FOLDER contains squad_v11_xquad_en and squad_v2_small, of which only scores are stored. With --verify, that number
+of random sets of answers is scored by both.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def official(
     null_scores: dict[str, float] | None = None,
     *options: str,
 ) -> dict[str, float]:
-    """What a script prints, as a program of its own."""
+    """The output of a script that runs in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         names = ["data.json", "predictions.json", "null_scores.json"]
         questions = [{"id": q, "answers": [{"text": text} for text in texts]} for q, texts in references.items()]
@@ -82,7 +82,7 @@ def official(
 
 
 def verify(evaluate_v1: Path, evaluate_v2: Path, data: Path, count: int) -> None:
-    """Prints how many sets of answers any figure differs for, in any digit."""
+    """Prints the number of sets of answers for which any score differs in any digit."""
     v1, v2 = read(data / V1), read(data / V2)
     different = {"v1": 0, "v2": 0, "v2 with null scores": 0}
     for seed in range(count):

@@ -1,9 +1,9 @@
-"""Makes tags.json with the entities and scores that seqeval gives; or compares with it live.
+"""Makes tags.json with entities and scores of seqeval, or compares ours with it.
 
     python -m tests.scoring.golden.make_tags_golden
     python -m tests.scoring.golden.make_tags_golden --verify 2000
 
-It wants seqeval 1.2.2.
+Needs seqeval 1.2.2.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--verify", type=int, help="compare on this many random files of up to four sentences")
     flags = parser.parse_args()
-    warnings.filterwarnings("ignore")  # of scores that are not defined
+    warnings.filterwarnings("ignore")  # warnings about undefined scores
     if flags.verify is not None:
         verify(flags.verify)
     else:
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def make(rng: random.Random) -> dict[str, object]:
-    """A file of random tags, some of it well-formed, and predictions that share much of it."""
+    """Sentences of random tags, some well-formed, and predictions that partly agree with them."""
     vocabulary = TAGS if rng.random() < 0.7 else rng.choice([["O", "I-X"], ["O", "B-X", "I-X"], ["O", "B-X", "I-Y"]])
     references = [rng.choices(vocabulary, k=rng.randint(1, 9)) for _ in range(rng.randint(1, 4))]
     kept = rng.choice([0, 0.7, 0.9, 1])
@@ -58,7 +58,7 @@ def make(rng: random.Random) -> dict[str, object]:
 
 
 def verify(count: int) -> None:
-    """Prints how many files differ from seqeval's in entities and in scores, by more than rounding."""
+    """Prints the number of files whose entities differ from seqeval's, and the largest difference of scores."""
     entities, largest = 0, 0.0
     for seed in range(count):
         case = make(random.Random(f"verify {seed}"))

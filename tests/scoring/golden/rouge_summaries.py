@@ -1,4 +1,4 @@
-"""Pairs of summary and reference to score: made up, and out of real data."""
+"""Pairs of summary and reference to score, generated and from real data."""
 
 import gzip
 import json
@@ -6,9 +6,9 @@ import random
 import re
 from pathlib import Path
 
-# Where sentences end, so that the golden scores do not depend on our sentence splitter.
+# A fixed sentence splitter, so that the golden scores do not depend on ours.
 _ENDS = re.compile(r"(?<=[.!?]) ")
-# What a stemmer may stumble over, irregular forms, and what is no word at all.
+# Difficult words for stemmers, irregular forms, and tokens that are no words.
 _STEMS = (
     "hop hope plan relat generaliz agree happ fl day boy sk control possibl argu element cement die oscillat probat"
 )
@@ -35,7 +35,7 @@ _EDGES: list[tuple[list[str], list[str]]] = [
 
 
 def make_up(count: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Summaries and references with much in common, the edge cases first."""
+    """Overlapping summaries and references, with the edge cases first."""
     rng = random.Random("summaries")
     candidates, references = ([list(pair[side]) for pair in _EDGES] for side in (0, 1))
     stems, endings, others = _STEMS.split(), _ENDINGS.split(), _OTHERS.split()
@@ -53,7 +53,7 @@ def make_up(count: int) -> tuple[list[list[str]], list[list[str]]]:
 
 
 def read(data: Path) -> tuple[list[list[str]], list[list[str]]]:
-    """500 summaries of articles, good and bad, and their references."""
+    """500 good and bad summaries of articles, and their references."""
     rng = random.Random("real")
     candidates, references = [], []
     for name, count in (("cnn_dailymail_small", 200), ("bbc_news_summary", 150), ("sumpubmed_small", 150)):
@@ -67,7 +67,7 @@ def read(data: Path) -> tuple[list[list[str]], list[list[str]]]:
 
 
 def _summary(article: list[str], rng: random.Random) -> list[str]:
-    """The first sentences, any sentences, or some of them cut short."""
+    """The first sentences, random sentences, or random truncated sentences."""
     size, kind = rng.randint(1, 6), rng.choice(["first", "any", "cut"])
     chosen = article[:size] if kind == "first" else rng.sample(article, min(size, len(article)))
     if kind == "cut":
