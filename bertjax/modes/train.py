@@ -34,7 +34,7 @@ def train(
     """
     data, checked = text.checked(resolved, workdir)
     loop.check(checked.task, checked.settings, checked.config)
-    with run_folder.alone(workdir):
+    with run_folder.locked(workdir):
         distributed.on_first_process(lambda: resolved.check_folder(workdir))
         text.prepare(data, workdir, is_of_run=True)
         config, settings, task = resolved.complete(data.facts)

@@ -1,1 +1,1 @@
-"""Cost of a run on hardware that is not here."""
+"""Memory and time of a run on a TPU slice, estimated by compiling for it without the hardware."""

@@ -1,7 +1,7 @@
-"""Chips and slices of them: published figures, and the devices of a slice that is not here, by way of libtpu.
+"""TPU chips and slices: published specifications, and the devices of a slice, by libtpu and without hardware.
 
-libtpu compiles for any TPU on a machine without one. It is the extra `plan`, in the version that `jax[tpu]` pins: a
-later one compiled, but failed to print some programs.
+libtpu compiles for any TPU on a machine without one. The extra `plan` installs it, in the version that `jax[tpu]` pins;
+a later version failed to print some programs.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ _GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a chip can do.
+    """The specification of a chip.
 
     Attributes:
-      peak_flops: bfloat16 operations a second of the matrix units; float32 products run on the same units by default.
-      hbm_bytes: memory that the compiler lets a program have, a little less than the chip has.
-      hbm_bandwidth: bytes a second.
-      link_bandwidth: bytes a second of one link in one direction; a chip has two links for each dimension.
-      dimensions: of the slice's grid.
-      clock: cycles a second, where it follows from published figures; else 0.
-      ring: chips along a dimension from which on, in multiples, its ends are linked too.
-      largest: chips of a slice.
-      options: what libtpu must be told.
-      source: where the figures are published.
+      peak_flops: bfloat16 operations per second of the matrix units, which float32 products also use by default.
+      hbm_bytes: memory that the compiler allows a program to use, slightly less than the chip's memory.
+      hbm_bandwidth: bytes per second.
+      link_bandwidth: bytes per second of one link in one direction. A chip has two links per dimension.
+      dimensions: number of dimensions of the slice's grid.
+      clock: cycles per second if they follow from published figures; else 0.
+      ring: the ends of a dimension are linked if its length is a multiple of this number.
+      largest: maximum number of chips of a slice.
+      options: options for libtpu.
+      source: the page with the published figures.
     """
 
     peak_flops: float
@@ -50,9 +50,9 @@ class Chip:
     source: str
 
 
-# Link bandwidth is the published bandwidth of all links, one way, by their number: 1,600 Gbps on 4 links of a v5e make
-# 50 GB/s. Memory is what the compiler says is available when a program asks for too much. The clock is the peak by the
-# operations of all matrix units in a cycle (v5e: 4 units of 128x128, v4 and v5p: 8).
+# Link bandwidth is the published one-way bandwidth of all links divided by their number: 1,600 Gbps on 4 links of a v5e
+# is 50 GB/s. Memory is the available memory in the compiler's message when a program needs too much. The clock is the
+# peak divided by the operations of all matrix units in a cycle (v5e: 4 units of 128x128, v4 and v5p: 8).
 CHIPS = {
     "v4": Chip(
         275e12,
@@ -96,26 +96,26 @@ _EXAMPLES = "v5e:4x4, v5e:16x16, v6e:8x8, v4:2x2x4 or v5p:4x4x4"
 
 
 class Slice(NamedTuple):
-    """Chips that are connected to each other, in a grid."""
+    """A grid of connected chips."""
 
     name: str
     chip: Chip
-    devices: Sequence[Any]  # as a mesh takes them; on a TPU with `coords`
+    devices: Sequence[Any]  # devices for a mesh; those of a TPU have `coords`
 
 
 def find_slice(topology: str) -> Slice:
-    """The slice of a topology such as "v5e:16x16"; touches no hardware.
+    """Returns the slice of a topology such as "v5e:16x16". Uses no hardware.
 
     Raises:
-      UserError: a topology that there is not, or libtpu is missing or of another version than jax[tpu] pins.
+      UserError: if the topology does not exist, or if libtpu is missing or not the version that jax[tpu] pins.
     """
     chip, shape = _parse(topology)
     _check_libtpu()
-    # None of these may look for hardware, a cloud or another process's lock.
+    # These keep libtpu from looking for hardware, cloud metadata and the lock of another process.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any that it knows
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any known type
     options = dict(chip.options)
     if math.prod(shape) < 4:  # part of a host
         options["chips_per_host_bounds"] = (*shape, 1, 1)[:3]
@@ -127,39 +127,39 @@ def find_slice(topology: str) -> Slice:
 
 
 def slice_size(topology: str) -> int:
-    """How many chips it has. Raises UserError as `find_slice`."""
+    """Returns the number of chips of a topology. Raises UserError if the topology is malformed."""
     return math.prod(_parse(topology)[1])
 
 
 def _parse(topology: str) -> tuple[Chip, tuple[int, ...]]:
-    """The chip, and the shape of the grid."""
+    """The chip and the shape of the grid of a topology."""
     found = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology)
     if not found or found[1] not in CHIPS:
-        raise _unknown(topology, "no chip of that name" if found else "not CHIP:AxB")
+        raise _unknown(topology, "unknown chip" if found else "not CHIP:AxB")
     name, shape = found[1], tuple(map(int, found[2].split("x")))
     chip = CHIPS[name]
     if len(shape) != chip.dimensions:
-        raise _unknown(topology, f"{len(shape)} dimension(s), where a slice of {name} has {chip.dimensions}")
+        raise _unknown(topology, f"{len(shape)} dimension(s), but a slice of {name} has {chip.dimensions}")
     if not 0 < math.prod(shape) <= chip.largest:
-        raise _unknown(topology, f"{math.prod(shape)} chips, where a slice of {name} has at most {chip.largest}")
+        raise _unknown(topology, f"{math.prod(shape)} chips, but a slice of {name} has at most {chip.largest}")
     return chip, shape
 
 
-def _unknown(topology: str, why: str) -> UserError:
+def _unknown(topology: str, reason: str) -> UserError:
     return UserError(
         "--topology",
-        got=f"{topology!r} ({why})" if topology else "none",
+        got=f"{topology!r} ({reason})" if topology else "none",
         expected=f"a chip ({', '.join(CHIPS)}) and the shape of a slice that libtpu knows, such as {_EXAMPLES}",
-        fix="choose a shape that the chip is sold in; its page says which",
+        fix="choose a shape that is available for the chip; Google's page about the chip lists them",
     )
 
 
 def _check_libtpu() -> None:
-    """Raises UserError unless libtpu is there, in the version that goes with this JAX."""
+    """Raises UserError unless libtpu is installed in the version that jax[tpu] pins."""
     wanted = pinned_libtpu(importlib.metadata.requires("jax") or [])
     fix = "pip install -e '.[plan]'"
     if importlib.util.find_spec("libtpu") is None:
-        raise UserError("--mode=plan", got="no libtpu", expected="TPU's compiler, which needs no TPU", fix=fix)
+        raise UserError("--mode=plan", got="no libtpu", expected="libtpu, the TPU compiler (no TPU needed)", fix=fix)
     found = importlib.metadata.version("libtpu")
     if wanted and not found.startswith(wanted):
         expected = f"{wanted}, which jax[tpu] {jax.__version__} pins"
@@ -167,21 +167,22 @@ def _check_libtpu() -> None:
 
 
 def pinned_libtpu(requirements: Sequence[str]) -> str:
-    """The version of libtpu, without a final ".*", that the extra `tpu` of JAX's requirements names; "" for none."""
+    """Returns the version of libtpu in the extra `tpu` of JAX's requirements, without a final ".*"; "" for none."""
     versions = (re.match(r"libtpu\s*==\s*([\w.]+?)(?:\.\*)?\s*;\s*extra == [\"']tpu[\"']", r) for r in requirements)
     return next((found[1] for found in versions if found), "")
 
 
 def links(group: Sequence[Any], whole: Sequence[Any], chip: Chip) -> int:
-    """How many links of a chip can work at the same time when a group of devices exchanges data in rings.
+    """Returns the number of a chip's links that are busy at once when a group of devices communicates in rings.
 
-    Along each dimension of the grid that the group extends over there are two if its ends are linked (it spans the
-    slice and is long enough), or one: on a line, what goes around a ring has to come back over the same links.
+    Each dimension of the grid that the group extends over contributes two links if its ends are linked, that is, if the
+    group spans the slice and the dimension is long enough. Otherwise it contributes one, because on a line the ring
+    returns over the same links.
 
     Args:
-      group: its devices; those without coordinates count as a line.
+      group: the devices of the group; devices without coordinates count as a line.
       whole: all devices of the slice.
-      chip: of which kind.
+      chip: the kind of chip.
     """
     if not hasattr(group[0], "coords"):
         return 1

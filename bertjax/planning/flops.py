@@ -10,22 +10,21 @@ from bertjax.contract import Task
 
 
 def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
-    """Operations of an update that are of use: three times those of the loss.
+    """Returns the operations of an update without recomputation: three times those of the loss.
 
-    A backward pass has two products for each one of the forward pass. What a rematerialized step computes twice counts
-    once. For BERT that is 6P + 12 L S H + 6 m (H^2 + H V) for each token, see docs/benchmarks.md, and the small
-    products of the pooler.
+    The backward pass has two products for each product of the forward pass. For BERT this is
+    6P + 12 L S H + 6 m (H^2 + H V) per token, see docs/benchmarks.md, plus the small products of the pooler.
 
     Args:
-      task: what is trained.
-      spec: of the batch, see `Task.batch_specs`.
+      task: the task.
+      spec: the shapes of a batch, see `Task.batch_specs`.
     """
     params = jax.eval_shape(task.init, jax.random.key(0))
     return 3 * matrix_flops(jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr)
 
 
 def matrix_flops(jaxpr: Any) -> float:
-    """Two for each product of two numbers in matrix products; those of a scan as often as it goes round."""
+    """Returns the operations of matrix products: two per product of two numbers, for all iterations of scans."""
     total = 0.0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -45,6 +44,6 @@ def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
     """The traced functions that an equation calls."""
     for value in params.values():
         for each in value if isinstance(value, (tuple, list)) else (value,):
-            each = getattr(each, "jaxpr", each)  # a closed one has its constants beside it
+            each = getattr(each, "jaxpr", each)  # unwraps a closed jaxpr, which also has constants
             if hasattr(each, "eqns"):
                 yield each

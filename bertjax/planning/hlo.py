@@ -1,6 +1,6 @@
-"""Reads the text of a compiled program (HLO): its computations, instructions, shapes and groups of devices.
+"""Parser of the text of a compiled program (HLO): its computations, instructions, shapes and groups of devices.
 
-XLA documents the form only in part (https://openxla.org/xla/operation_semantics); what is read here was seen in
+XLA documents the format only partly (https://openxla.org/xla/operation_semantics). This parser follows the text of
 programs for CPUs and TPUs.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "s4": 4, "u4": 4}  # others end in their number of bits
+_BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "s4": 4, "u4": 4}  # other names end in their number of bits
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](\{[^}]*\})?")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _ASSIGNMENT = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = ")
@@ -20,15 +20,15 @@ _IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
 
 
 class Shape(NamedTuple):
-    """An array's."""
+    """The shape of an array."""
 
-    kind: str  # of the elements: f32, bf16, ...
+    kind: str  # type of the elements: f32, bf16, ...
     dims: tuple[int, ...]
-    is_in_hbm: bool  # and not in a chip's own fast memory
+    is_in_hbm: bool  # False for arrays in a chip's on-chip memory
 
     @property
     def num_bytes(self) -> int:
-        """Its size, without the padding of tiles."""
+        """The size of the array, without the padding of tiles."""
         digits = re.search(r"(\d+)(?:e\w+)?$", self.kind)  # f8e4m3fn has 8
         bits = _BITS.get(self.kind) if self.kind in _BITS else int(digits[1]) if digits else 32
         return math.prod(self.dims) * (bits or 0) // 8
@@ -39,13 +39,13 @@ class Instruction(NamedTuple):
 
     name: str
     opcode: str
-    results: tuple[Shape, ...]  # one, or several of a tuple
+    results: tuple[Shape, ...]  # one shape, or those of a tuple
     operands: tuple[str, ...]  # names
-    rest: str  # what is behind the operands
-    inside: str  # what is between the parentheses, as it stands
+    rest: str  # the text after the operands
+    inside: str  # the text between the parentheses
 
     def called(self, *roles: str) -> list[str]:
-        """The computations that it names as `calls`, `body`, `branch_computations` and so on."""
+        """The names of the computations in attributes such as `calls`, `body` and `branch_computations`."""
         found = []
         for role in roles:
             for one, several in re.findall(rf"\b{role}=(?:%?([\w.-]+)|\{{([^}}]*)\}})", self.rest):
@@ -53,41 +53,41 @@ class Instruction(NamedTuple):
         return found
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """The numbers of an attribute such as `dimensions={0,1}`; none if it is not there."""
+        """The numbers of an attribute such as `dimensions={0,1}`; empty if there is no such attribute."""
         found = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.rest)
         return _numbers(found[1]) if found else ()
 
     @property
     def is_alias(self) -> bool:
-        """Whether it is its first operand, under another name."""
+        """Whether the result is the first operand under another name."""
         return self.opcode == "bitcast" or (
             self.opcode == "fusion" and "output_to_operand_aliasing={{}: (0, {})}" in self.rest
         )
 
     @property
     def channel(self) -> str:
-        """What tells a communication between devices apart from others; the name for want of a number."""
+        """The identifier of a collective: its channel number, or its name if it has none."""
         found = re.search(r"\bchannel_id=(\d+)", self.rest)
         return found[1] if found else self.name
 
 
 class Computation(NamedTuple):
-    """Instructions by name, in order; the last is what it returns."""
+    """The instructions of a computation by name, in order. The last one is the root."""
 
     name: str
     instructions: Mapping[str, Instruction]
 
     @property
     def root(self) -> Instruction:
-        """What it returns."""
+        """The instruction whose result the computation returns."""
         return next(reversed(list(self.instructions.values())))
 
     def parameter(self, number: int) -> str:
-        """The name of a parameter."""
+        """The name of the parameter with this number."""
         return next(i.name for i in self.instructions.values() if i.opcode == "parameter" and i.inside == str(number))
 
     def uses(self, name: str) -> Iterator[Instruction]:
-        """The instructions that take a value, or another name of it."""
+        """Yields the instructions that use a value or one of its aliases."""
         for instruction in self.instructions.values():
             if name in instruction.operands:
                 if instruction.is_alias:
@@ -96,7 +96,7 @@ class Computation(NamedTuple):
                     yield instruction
 
     def shapes(self, names: tuple[str, ...]) -> list[Shape]:
-        """The arrays of some values."""
+        """The shapes of the named values."""
         return [shape for name in names if name in self.instructions for shape in self.instructions[name].results]
 
 
@@ -104,11 +104,11 @@ class Program(NamedTuple):
     """A compiled program."""
 
     computations: Mapping[str, Computation]
-    entry: str  # the one that is run
+    entry: str  # the name of the main computation
 
 
 def parse(text: str) -> Program:
-    """Reads a program from what `compiled.as_text()` gives."""
+    """Parses the text of a program, as returned by `compiled.as_text()`."""
     computations: dict[str, Computation] = {}
     entry, name = "", ""
     lines: dict[str, Instruction] = {}
@@ -122,7 +122,7 @@ def parse(text: str) -> Program:
             instruction = _instruction(found[2], line[found.end() :])
             if not found[1]:
                 lines[instruction.name] = instruction
-            else:  # the root may stand before others
+            else:  # the root may not be the last line
                 root = instruction
         elif line.startswith("}") and name:
             name = ""
@@ -143,7 +143,7 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _closing(text: str, opening: int) -> int:
-    """The place behind the parenthesis that closes the one at `opening`."""
+    """The position after the parenthesis that closes the one at `opening`."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, opening):
         depth += 1 if found[0] == "(" else -1
@@ -162,9 +162,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def first_group(instruction: Instruction, num_devices: int) -> tuple[int, ...]:
-    """The numbers of the devices of one group that a communication is within; all groups are alike.
+    """Returns the device numbers of the first group of a collective. All groups have the same size.
 
-    A permutation counts as one of its pairs.
+    For a permutation, this is its first pair.
     """
     rest = instruction.rest
     if found := re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", rest):
@@ -179,16 +179,16 @@ def first_group(instruction: Instruction, num_devices: int) -> tuple[int, ...]:
 
 
 def _iota(shape: str, order: str | None) -> np.ndarray:
-    """0, 1, ... as an array of that shape, with its axes in another order."""
+    """The numbers 0, 1, ... as an array of the given shape, transposed by `order`."""
     count = np.arange(math.prod(_numbers(shape))).reshape(_numbers(shape))
     return count.transpose(_numbers(order)) if order else count
 
 
 def _mesh_group(axes: str, ids: str | None, chosen: str) -> tuple[int, ...]:
-    """The form `mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}`: devices that differ along the chosen axes.
+    """The first group of the form `mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}`.
 
-    An axis may be chosen in part: 'a':(2)3 is the middle one of the three that it is the product of, of sizes 2, 3 and
-    what is left.
+    A group consists of the devices that differ along the chosen axes. A part of an axis may be chosen: 'a':(2)3 splits
+    axis a into factors of sizes 2, 3 and the remainder, and chooses the middle factor.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     order = np.arange(math.prod(sizes.values()))

@@ -1,4 +1,4 @@
-"""What a run would need and take on a slice that is not here: the update of training, compiled for it ahead of time."""
+"""Memory and time of a run on a TPU slice, from its training step compiled ahead of time without the hardware."""
 
 import importlib.metadata
 import logging
@@ -25,43 +25,47 @@ Spec = Mapping[str, jax.ShapeDtypeStruct]
 _GIB = 2**30
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT])\) exceeds available HBM|Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm")
 _ASSUMPTIONS = (
-    "a step takes as long as the largest of its times for matrix products at the bfloat16 peak, for main memory at "
-    "full bandwidth, and for links between chips, all at the same time: no step is faster, and most are slower",
-    "memory traffic is what the compiled instructions read and write, each once",
-    "collectives go in rings over all links of the dimensions that a group spans, in both directions where the ends of "
-    "a dimension are linked",
-    "tokens are positions of the batch, padding included; the input keeps up; checkpoints, evaluation and restarts are "
-    "not in the days",
+    "the step time is the largest of three times: matrix products at the bfloat16 peak, main memory at full bandwidth, "
+    "and links between chips; they overlap fully, so this is a lower bound, and most real steps are slower",
+    "memory traffic is the bytes that the compiled instructions read and write, each once",
+    "collectives use rings over all links of the dimensions that a group spans, in both directions if the ends of a "
+    "dimension are linked",
+    "tokens are positions of the batch, including padding; the input pipeline is fast enough; the days do not include "
+    "checkpoints, evaluation and restarts",
 )
 
 
 class Compiled(NamedTuple):
-    """What came of compiling."""
+    """The result of compiling a training step."""
 
-    text: str  # of the program; "" if it needs more memory than there is
-    sizes: dict[str, int]  # bytes of a chip, by part
+    text: str  # the program; "" if it exceeds the chip's memory
+    sizes: dict[str, int]  # bytes per chip, by part
     seconds: float
 
 
 def plan(task: Task, settings: TrainingConfig, where: Slice) -> dict[str, Any]:
-    """What training would need and take; nothing is computed and no file is read.
+    """Returns the memory and time of training on a slice. Runs no computation and reads no file.
 
     Args:
-      task: what is trained; it needs no data.
-      settings: how; of several shapes of batches the largest counts.
+      task: the task. It needs no data.
+      settings: the settings. If batches have several shapes, the largest is used.
       where: the slice.
     Returns:
-      a record: `fits`; the `mesh`; `hbm_bytes` of a chip and `bytes_per_chip` by part; `parameters`; `flops_per_step`;
-      what a chip does in a step (`per_chip`), with `collectives` by kind; `seconds` by resource, the largest of which
-      is `step_seconds` and names what it is `bound` by; `step_seconds_in_turn` if the links work when the chip does
-      not; `compiler_seconds`, what TPU's compiler estimates for all but communication; the `utilization` of the peak,
-      `tokens_per_second`, `days`, `chip_hours`; the facts of the `chip` and the `assumptions`. Times are None if it
-      does not fit.
+      A record:
+      - `fits`, `mesh`, `parameters`, `flops_per_step`;
+      - memory: `hbm_bytes` of a chip, and `bytes_per_chip` by part;
+      - costs per chip and step: `per_chip`, and `collectives` by kind;
+      - lower bounds of times: `seconds` by resource; the largest is `step_seconds`, and its resource is `bound`;
+      - `step_seconds_in_turn`, the step time without overlap of computation and communication;
+      - `compiler_seconds`, the TPU compiler's estimate without communication;
+      - `utilization` of the peak, `tokens_per_second`, `days`, `chip_hours`;
+      - the specification of the `chip`, and the `assumptions`.
+      Times are None if the program does not fit.
     Raises:
-      UserError: task, settings and slice do not go together.
+      UserError: if task, settings and slice do not fit together.
     """
     if settings.parallel != "jit":
-        expected = "jit, which lays parameters out over a slice"
+        expected = "jit, since pmap cannot split parameters over a slice"
         raise UserError(
             "config key parallel", got=settings.parallel, expected=expected, fix="set --config.parallel=jit"
         )
@@ -88,12 +92,12 @@ def plan(task: Task, settings: TrainingConfig, where: Slice) -> dict[str, Any]:
 
 
 def count_positions(spec: Spec) -> int:
-    """Returns the number of positions of a batch, padding included."""
+    """Returns the number of positions of a batch, including padding."""
     return max(x.size for x in spec.values())
 
 
 def _compile(task: Task, settings: TrainingConfig, assembled: steps.Assembly, spec: Spec) -> Compiled:
-    """Compiles the update, as training does."""
+    """Compiles the same update as training."""
     mesh, optimizer, _, shapes, shardings = assembled
     update = steps.jit_update(task, optimizer, mesh, shardings, settings)
     sizes = {
@@ -126,13 +130,13 @@ def _compile(task: Task, settings: TrainingConfig, assembled: steps.Assembly, sp
 
 
 def _bytes_on_one(shapes: Any, shardings: Any) -> int:
-    """What one device holds of a tree."""
+    """The bytes of a tree on one device."""
     sizes = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(where.shard_shape(x.shape), x.dtype), shapes, shardings)
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(sizes))
 
 
 def _temporary(message: str, known: int) -> int | None:
-    """Bytes beside arguments that a program was refused for, by the compiler's message; None if it says nothing."""
+    """The bytes that a rejected program needs in addition to its arguments; None for another error message."""
     found = _NEEDED.search(message)
     if not found:
         return None
@@ -142,7 +146,7 @@ def _temporary(message: str, known: int) -> int | None:
 
 
 def _times(record: Mapping[str, Any], costs: Costs | None, where: Slice, mesh: Any) -> dict[str, Any]:
-    """The times of a step and of the run; None for each where nothing was compiled."""
+    """The times of a step and of the run; all None if the program does not fit."""
     if costs is None:
         names = ("per_chip", "collectives", "seconds", "step_seconds", "step_seconds_in_turn", "compiler_seconds")
         return dict.fromkeys((*names, "bound", "utilization", "tokens_per_second", "days", "chip_hours"))
@@ -192,7 +196,7 @@ def _is_installed(package: str) -> bool:
 
 
 def describe(record: Mapping[str, Any]) -> list[str]:
-    """The same in a few lines, for people."""
+    """Returns a readable summary of a plan, as lines."""
     sizes = record["bytes_per_chip"]
     parts = ", ".join(
         f"{name} {size / _GIB:.2f}" for name, size in sizes.items() if name != "total" and size > _GIB / 200
@@ -200,7 +204,7 @@ def describe(record: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{record['topology']}, {record['chips']} chips, mesh {record['mesh']}: "
         + ("fits" if record["fits"] else "does not fit"),
-        f"memory of a chip: {sizes['total'] / _GIB:.2f} of {record['hbm_bytes'] / _GIB:.2f} GiB ({parts})",
+        f"memory per chip: {sizes['total'] / _GIB:.2f} of {record['hbm_bytes'] / _GIB:.2f} GiB ({parts})",
     ]
     if record["seconds"] is None:
         return lines
@@ -212,6 +216,6 @@ def describe(record: Mapping[str, Any]) -> list[str]:
     if record["compiler_seconds"]:
         lines.append(f"the compiler's own estimate, without communication: {1e3 * record['compiler_seconds']:.1f} ms")
     for kind, each in record["collectives"].items():
-        lines.append(f"{kind}: {each['count']} a step, {each['bytes'] / 2**20:,.1f} MiB")
+        lines.append(f"{kind}: {each['count']} per step, {each['bytes'] / 2**20:,.1f} MiB")
     run = f"{record['num_steps']:,} steps in {record['days']:.2f} days, {record['chip_hours']:,.0f} chip hours, at best"
-    return [*lines, f"{record['tokens_per_second']:,.0f} tokens a second, {run}"]
+    return [*lines, f"{record['tokens_per_second']:,.0f} tokens per second, {run}"]

@@ -1,4 +1,4 @@
-"""`--mode=plan`: the plan of a config on a slice, or of the config like it that fits best."""
+"""`--mode=plan`: the plan of a config on a slice, or of its fastest variant."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -14,24 +14,24 @@ from bertjax.training.sharding import check_split
 
 _log = logging.getLogger(__name__)
 
-# Keys of `model` that follow from vocabularies.
+# Keys of `model` that are set from vocabularies.
 _VOCABULARIES = ("vocab_size", "source_vocab_size", "target_vocab_size")
 
 Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 
 
 def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build) -> dict[str, Any]:
-    """What training would need and take; see `plan`.
+    """Returns the memory and time of training on a slice; see `plan`.
 
     Args:
       topology: the slice.
-      is_search: whether to change mesh, micro-batches and rematerialization, see `search`.
-      config: of the run, resolved and completed; see `complete`.
-      build: the task and the settings of a config.
+      is_search: whether to search for the fastest mesh, micro-batches and rematerialization, see `search`.
+      config: the config of the run, resolved and completed; see `complete`.
+      build: makes the task and the settings from a config.
     Raises:
-      UserError: the slice is unknown, libtpu is missing, or the config does not go with the slice.
+      UserError: if the slice is unknown, libtpu is missing, or the config does not fit the slice.
     """
-    jax.config.update("jax_platforms", "cpu")  # no hardware is looked for
+    jax.config.update("jax_platforms", "cpu")  # keeps JAX from looking for hardware
     where = chips.find_slice(topology)
     if is_search:
         return search.search(config, build, where)
@@ -43,10 +43,9 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
 
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with what would follow from data or from another run, as far as a plan needs it.
+    """Returns the config with the values that would be set from data or another run, as far as a plan needs them.
 
-    Vocabularies have the `data.vocab_size` that they would be trained to, if `model.vocab_size` does not say another; a
-    run to go on from that is not named yet changes nothing.
+    Vocabulary sizes of the model default to `data.vocab_size`. An `init_from` that is not set yet is ignored.
     """
     completed = {**config, "model": dict(config["model"])}
     if config.get("init_from", "") is None:

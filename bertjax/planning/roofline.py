@@ -1,4 +1,4 @@
-"""From what a step costs a device to the time that it takes at best."""
+"""Lower bounds of a step's time from its costs."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from bertjax.planning.costs import Costs
 
 
 def roofline(costs: Costs, where: Slice, mesh: Mesh) -> dict[str, float]:
-    """Seconds that each resource is busy in a step: "compute", "memory" and "interconnect".
+    """Returns the seconds that each resource is busy in a step: "compute", "memory" and "interconnect".
 
-    Williams et al. 2009, with links between chips as a third roof.
+    This is the roofline model (Williams et al. 2009) with the links between chips as a third resource.
     """
     devices = list(mesh.devices.ravel())
     interconnect = sum(
@@ -26,7 +26,7 @@ def roofline(costs: Costs, where: Slice, mesh: Mesh) -> dict[str, float]:
 
 
 def collective_table(costs: Costs) -> dict[str, dict[str, Any]]:
-    """By kind: how often in a step, the bytes that are exchanged, and those that a device sends for it."""
+    """Returns for each kind of collective its count per step, the exchanged bytes, and the bytes a device sends."""
     table: dict[str, dict[str, Any]] = {}
     for each in costs.collectives.values():
         row = table.setdefault(each.kind, {"count": 0, "bytes": 0, "sent_bytes": 0.0})

@@ -1,8 +1,8 @@
-"""Looks for the mesh, the number of micro-batches and the rematerialization with which a run is fastest on a slice.
+"""Search for the mesh, number of micro-batches and rematerialization with which a run is fastest on a slice.
 
-All candidates keep the global batch, so with dropout off the run's updates stay the same; with it on, the masks drawn
-depend on the number of micro-batches. Rough estimates of memory and time say which to compile; the compiled ones
-decide.
+All candidates keep the global batch, so without dropout the updates are the same. With dropout, the masks depend on the
+number of micro-batches. Rough estimates of memory and time select the candidates to compile, and the plans of the
+compiled ones determine the best.
 """
 
 import itertools
@@ -25,50 +25,55 @@ _log = logging.getLogger(__name__)
 
 Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 NUM_COMPILED = 6
-_MOST_TENSOR, _MOST_PARTS = 8, 64
-# What is kept for the backward pass is more than the compiler keeps, which fuses: candidates are refused by estimate
-# only if they are this far over.
+_MAX_TENSOR, _MAX_ACCUMULATION = 8, 64
+# The estimate of memory for the backward pass is too high, because the compiler fuses operations. Candidates are
+# excluded only if their estimate exceeds the memory by this factor.
 _SLACK = 2.0
 
 
 class Candidate(NamedTuple):
-    """Values of the config that leave the updates as they are."""
+    """Values of config keys that do not change the updates."""
 
     data: int
     fsdp: int
     tensor: int
     accumulation_steps: int
-    remat: bool | None  # None for a model that has no choice
+    remat: bool | None  # None for a model without this key
 
     def overrides(self) -> dict[str, Any]:
-        """By dotted key."""
+        """Returns the values by dotted config key."""
         values = {f"mesh.{axis}": getattr(self, axis) for axis in ("data", "fsdp", "tensor")}
         values["accumulation_steps"] = self.accumulation_steps
         return values if self.remat is None else {**values, "model.remat": self.remat}
 
     def flags(self) -> str:
-        """To be typed."""
+        """Returns the values as command line flags."""
         return " ".join(f"--config.{key}={value}" for key, value in self.overrides().items())
 
 
 class Sizes(NamedTuple):
-    """What estimates are made from, of a model with or without rematerialization."""
+    """Sizes of a model, with or without rematerialization, for estimates."""
 
-    state_bytes: int  # parameters and optimizer state
+    state_bytes: int  # bytes of parameters and optimizer state
     parameter_bytes: int
-    row_bytes: float  # kept for the backward pass, for each row of a batch
-    flops: float  # of an update
-    exchanged_bytes: float  # activations of a row that a tensor axis sums up, in both passes
+    row_bytes: float  # bytes stored for the backward pass, per row of a batch
+    flops: float  # operations of an update
+    exchanged_bytes: float  # bytes of activations per row that a tensor axis adds up, in both passes
 
 
 def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, Any]:
-    """The plan of the fastest candidate that fits.
+    """Returns the plan of the fastest candidate that fits.
 
+    Args:
+      config: the config of the run.
+      build: makes the task and the settings from a config.
+      where: the slice.
     Returns:
-      its record, as `plan` gives it, with `overrides` to type, and under `search` how many `candidates` there were and
-      what came of those `compiled`. If none fits, the record is of the one that needs the least memory.
+      The record from `plan`, with the command line flags as `overrides`. Its key `search` has the number of
+      `candidates` and the results of those `compiled`. If none fits, the record is that of the candidate with the least
+      memory.
     Raises:
-      UserError: no mesh divides the batch over the chips.
+      UserError: if no mesh divides the batch over the chips.
     """
     count = len(where.devices)
     found = list(candidates(config, count))
@@ -76,7 +81,7 @@ def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, A
         raise UserError(
             "config key batch_size",
             got=config["batch_size"],
-            expected=f"rows that divide over a mesh of {count} chips",
+            expected=f"a number of rows that is divisible over {count} chips",
             fix=f"make it a multiple of {count}, or choose a smaller --topology",
         )
     sizes = {remat: measure(config, build, remat) for remat in {candidate.remat for candidate in found}}
@@ -86,11 +91,11 @@ def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, A
     promising = sorted(may_fit or [smallest], key=lambda each: estimates[each][1])
     _log.info("%d candidates, %d of which may fit; at most %d are compiled", len(found), len(may_fit), NUM_COMPILED)
     records: dict[Candidate, dict[str, Any]] = {}
-    refused = math.inf  # the least estimate of memory that proved too much
+    refused = math.inf  # the lowest memory estimate of a candidate that did not fit
     for each in promising:
         if estimates[each][0] >= refused or len(records) == NUM_COMPILED:
             continue
-        records[each] = plan(*build(changed(config, each)), where)
+        records[each] = plan(*build(with_values(config, each)), where)
         _log.info("%s: %s", each.flags(), _verdict(records[each]))
         if not records[each]["fits"]:
             refused = min(refused, estimates[each][0])
@@ -105,7 +110,7 @@ def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> d
     best = min(records, key=order)
     for line in describe(records[best]):
         _log.info("%s", line)
-    _log.info("%s: %s", "best" if records[best]["fits"] else "none fits; nearest is", best.flags())
+    _log.info("%s: %s", "best" if records[best]["fits"] else "none fits; the closest is", best.flags())
     shown = ("fits", "step_seconds", "bound")
     compiled = [
         {"overrides": each.flags(), "total_bytes": record["bytes_per_chip"]["total"]}
@@ -127,22 +132,22 @@ def _verdict(record: Mapping[str, Any]) -> str:
 
 
 def candidates(config: Mapping[str, Any], count: int) -> Iterator[Candidate]:
-    """All that divide chips, rows, heads and the feed-forward layer."""
+    """Yields all candidates that divide the chips, rows, attention heads and feed-forward layer."""
     model, batch_size = config["model"], config["batch_size"]
     rematerialized = (False, True) if "remat" in model else (None,)
     divisors = [size for size in range(1, count + 1) if count % size == 0]
     for fsdp, tensor in itertools.product(divisors, divisors):
         splits = all((model.get(key) or tensor) % tensor == 0 for key in SPLIT_BY_TENSOR)
-        if count % (fsdp * tensor) or tensor > _MOST_TENSOR or not splits:
+        if count % (fsdp * tensor) or tensor > _MAX_TENSOR or not splits:
             continue
         data, parts = count // (fsdp * tensor), 1
-        while parts <= _MOST_PARTS and batch_size % (data * fsdp * parts) == 0:
+        while parts <= _MAX_ACCUMULATION and batch_size % (data * fsdp * parts) == 0:
             yield from (Candidate(data, fsdp, tensor, parts, remat) for remat in rematerialized)
             parts *= 2
 
 
-def changed(config: Mapping[str, Any], candidate: Candidate) -> dict[str, Any]:
-    """The config with a candidate's values."""
+def with_values(config: Mapping[str, Any], candidate: Candidate) -> dict[str, Any]:
+    """Returns the config with a candidate's values."""
     result = dict(config)
     for name, value in candidate.overrides().items():
         parent, _, key = name.rpartition(".")
@@ -154,7 +159,7 @@ def changed(config: Mapping[str, Any], candidate: Candidate) -> dict[str, Any]:
 
 
 def measure(config: Mapping[str, Any], build: Build, remat: bool | None) -> Sizes:
-    """What a model needs, from its traced loss alone."""
+    """Returns the sizes of a model, from its traced loss."""
     model = dict(config["model"]) if remat is None else {**config["model"], "remat": remat}
     task, settings = build({**config, "model": model})
     params = jax.eval_shape(task.init, jax.random.key(0))
@@ -170,7 +175,7 @@ def measure(config: Mapping[str, Any], build: Build, remat: bool | None) -> Size
     flops = training_flops(task, spec) * (4 / 3 if remat else 1)
     positions = count_positions(spec) / rows
     width = 2 if model.get("dtype") == "bfloat16" else 4
-    # A sum after attention and one after the feed-forward network, forward and backward.
+    # One sum after attention and one after the feed-forward network, in the forward and the backward pass.
     exchanged = 4 * positions * (model.get("hidden_size") or 0) * (model.get("num_layers") or 0) * width
     return Sizes(3 * parameter_bytes, parameter_bytes, row_bytes, flops, exchanged)
 
@@ -180,10 +185,11 @@ def _bytes(leaves: list[Any]) -> int:
 
 
 def estimate(candidate: Candidate, sizes: Sizes, batch_size: int, where: Slice) -> tuple[float, float]:
-    """Bytes of a chip and seconds of a step, roughly.
+    """Returns rough estimates of the bytes per chip and the seconds of a step.
 
-    Bytes: parameters, Adam's moments and gradients, and what is kept for the backward pass of a micro-batch. Seconds:
-    the longer of computing and communicating, and a tenth of the shorter one, since they overlap in part only.
+    The bytes are those of parameters, Adam's moments, gradients, and arrays stored for the backward pass of a
+    micro-batch. The seconds are the longer of computation and communication plus a tenth of the shorter, because they
+    overlap only partly.
     """
     data, fsdp, tensor, parts, _ = candidate
     splits = fsdp * tensor

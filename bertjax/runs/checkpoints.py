@@ -1,7 +1,7 @@
-"""Checkpoints of runs, the only module that imports orbax: atomic, verified when they are read.
+"""Checkpoints of runs: written atomically, and verified when they are read. The only module that imports Orbax.
 
-Each step is a folder `checkpoints/STEP` with the items `params`, `opt_state` and `meta`, and `manifest.json`,
-the digest of every file of these. What a step scored stands in the run's `metrics.jsonl`, and only there.
+Each step has a folder `checkpoints/STEP` with the items `params`, `opt_state` and `meta`, and with `manifest.json`, the
+digests of all their files. The metrics of a step are only in the run's `metrics.jsonl`.
 """
 
 import contextlib
@@ -36,23 +36,23 @@ _log = logging.getLogger(__name__)
 
 _ITEMS = ("params", "opt_state", "meta")
 _MANIFEST = "manifest.json"
-_SECONDS_BEHIND = 30  # one process's view of a shared folder, at most, behind another's
+_MAX_LAG_SECONDS = 30  # maximum delay until a process sees files of another process in a shared folder
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(Constrained, prefix="checkpoint"):
-    """When checkpoints are written, and which are kept.
+    """When to save checkpoints, and which to keep.
 
     Attributes:
-      save_every: updates between two checkpoints; after the last there is one in any case. In fine-tuning as
-        `evaluate_every`, once an epoch, where it is not set.
-      keep: how many of the latest are kept.
-      best_metric: also keep the best by this metric ("valid/masked_lm_loss"), of those saved at a step that
-        was evaluated too; "" to keep the latest only. In tagging the tags tell it where it is not set.
-      best_mode: whether the "min" or the "max" is best.
-      keep_best: how many of the best by `best_metric` are kept, beside the latest.
-      final: which checkpoint a trained run is tested with, and used with unless `--checkpoint` says otherwise:
-        "latest", "best", a step, or the mean of the parameters of several: "last:5", "best:3".
+      save_every: updates between two checkpoints. There is always one after the last update. Default in fine-tuning:
+        `evaluate_every`, once per epoch.
+      keep: number of latest checkpoints to keep.
+      best_metric: metric that defines the best checkpoints, such as "valid/masked_lm_loss"; "" to keep only the latest.
+        Only steps that are both saved and evaluated can be best. Default in tagging: depends on the tags.
+      best_mode: "min" if lower values of `best_metric` are better, "max" if higher values are better.
+      keep_best: number of best checkpoints to keep in addition to the latest.
+      final: checkpoint for the test split, and for using the run unless `--checkpoint` is given: "latest", "best", a
+        step, or the mean of the parameters of several checkpoints, such as "last:5" or "best:3".
     """
 
     save_every: Size
@@ -68,27 +68,27 @@ class CheckpointConfig(Constrained, prefix="checkpoint"):
             raise UserError(
                 "config key checkpoint.final",
                 got=repr(self.final),
-                expected="latest, best, a step, or the mean of several: last:5, best:3",
+                expected="latest, best, a step, or the mean of several checkpoints such as last:5 or best:3",
                 fix="choose one of these",
             )
 
 
 class _Manager(ocp.CheckpointManager):
-    """Leaves preemption to the loop: two that ask JAX's one notice, with counts of their own, would miss it."""
+    """Leaves preemption to the training loop: two pollers with separate counters would miss JAX's notice."""
 
     def reached_preemption(self, step: int) -> bool:
         return False
 
 
 class Checkpoints:
-    """The checkpoints of a run, while it trains.
+    """The checkpoints of a run during training.
 
     Attributes:
-      seconds_waited: how long the run has stood still for saves.
+      seconds_waited: the total time for which training waited for saves.
     """
 
     def __init__(self, workdir: Path, config: CheckpointConfig) -> None:
-        """Args: the run's folder, shared by all processes; what to keep."""
+        """Opens the checkpoints in the run's folder, which all processes share."""
         self._folder, self._config = _folder_of(workdir), config
         self._manager = _Manager(
             self._folder,
@@ -98,8 +98,8 @@ class Checkpoints:
                 cleanup_tmp_directories=True,
             ),
         )
-        self._is_scheduled: dict[int, bool] = {}  # of the steps that this process saved or restored
-        self._best = _agreed(_best(workdir, config.best_metric, config.best_mode), config.keep_best)
+        self._is_scheduled: dict[int, bool] = {}  # for each step that this process saved or restored
+        self._best = _broadcast_best(_best(workdir, config.best_metric, config.best_mode), config.keep_best)
         self.seconds_waited = 0.0
 
     def __enter__(self) -> "Checkpoints":
@@ -112,24 +112,24 @@ class Checkpoints:
         self._manager.close()
 
     def latest_step(self) -> int | None:
-        """The last step that was saved."""
+        """Returns the last saved step; None if there is none."""
         return self._manager.latest_step()
 
     def sees(self, step: int) -> bool:
-        """Whether a step is there; waits for a file system that may lag behind the one that it was found on."""
-        until = time.monotonic() + _SECONDS_BEHIND
+        """Returns whether this process sees a step, waiting a while for a shared file system that may be delayed."""
+        until = time.monotonic() + _MAX_LAG_SECONDS
         while not (found := (self._folder / str(step)).exists()) and time.monotonic() < until:
             time.sleep(1)
         return found
 
     def save(self, step: int, params: Any, opt_state: Any, *, scheduled: bool = True) -> None:
-        """Starts to save a step; returns when the arrays may be overwritten.
+        """Starts to save a step. Returns when the arrays may be overwritten.
 
         Args:
-          step: updates done.
+          step: number of updates so far.
           params, opt_state: trees of arrays.
-          scheduled: whether an uninterrupted run would save this step too. Other checkpoints serve resumption alone:
-            they are deleted once a later one is there, and do not count as one of the last or the best.
+          scheduled: whether an uninterrupted run would save this step too. Unscheduled checkpoints serve only to
+            resume: they are deleted after the next save, and never count among the last or best checkpoints.
         """
         began = time.perf_counter()
         items = ocp.args.Composite(
@@ -142,13 +142,13 @@ class Checkpoints:
         self.seconds_waited += time.perf_counter() - began
 
     def finish(self, step: int, scores: Mapping[str, float]) -> None:
-        """Waits until a step that was saved is durable, then deletes what need not be kept beside it.
+        """Waits until a saved step is durable, then deletes the checkpoints that need not be kept.
 
         Args:
-          step: updates done.
-          scores: what the step scored, if it was evaluated.
+          step: number of updates so far.
+          scores: the metrics of the step; empty if it was not evaluated.
         Raises:
-          whatever the save ran into in the background.
+          Exception: any error of the save in the background.
         """
         began = time.perf_counter()
         self._manager.wait_until_finished()
@@ -163,13 +163,13 @@ class Checkpoints:
                 shutil.rmtree(self._folder / str(old))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any]:
-        """Reads a step.
+        """Restores parameters and optimizer state of a step.
 
         Args:
-          step: which.
-          params, opt_state: trees of `ShapeDtypeStruct` with the shardings that the arrays shall have.
+          step: the step.
+          params, opt_state: trees of `ShapeDtypeStruct` with shardings for the restored arrays.
         Raises:
-          UserError: a file is damaged, or the arrays have other names or shapes.
+          UserError: if a file is damaged, or if the arrays have other names or shapes.
         """
         _verify(self._folder / str(step), _ITEMS)
         items = ocp.args.Composite(
@@ -178,65 +178,65 @@ class Checkpoints:
         self._is_scheduled[step] = _is_scheduled(self._folder / str(step))
         before = _meta(self._folder / str(step)).get("machine")
         if before != _machine():
-            _log.warning("saved on %s, resumed on %s: the same batches, but other rounding", before, _machine())
+            _log.warning("saved on %s, resumed on %s: batches are the same, rounding may differ", before, _machine())
         with _reading(self._folder / str(step)):
             restored = self._manager.restore(step, args=items)
         return restored["params"], restored["opt_state"]
 
     def _write_manifest(self) -> None:
-        """Called by orbax when all of a step is written, before its folder gets its name: both or neither are there."""
+        """Writes the manifest. Orbax calls this before it renames a complete step's folder, so both appear together."""
         if jax.process_index() == 0:
             for folder in self._folder.glob("*.orbax-checkpoint-tmp"):
                 (folder / _MANIFEST).write_text(json.dumps(_digests(folder, _ITEMS), indent=1))
 
 
 def restore_params(workdir: Path, which: str, params: Any) -> Any:
-    """Reads the parameters of a run, without its optimizer state.
+    """Restores the parameters of a run, without its optimizer state.
 
     Args:
       workdir: the run's folder.
-      which: see `CheckpointConfig.final`, which "final" stands for. Averages are of the run's own making, as those of
-        Vaswani et al. (2017, section 6.1).
-      params: a tree of arrays, or of `ShapeDtypeStruct` with shardings, that the parameters shall be like.
+      which: "final" for the run's `CheckpointConfig.final`, or any of its values. Means of several checkpoints are as
+        in Vaswani et al. (2017, section 6.1).
+      params: a tree of arrays, or of `ShapeDtypeStruct` with shardings, for the restored parameters.
     Raises:
-      UserError: no such checkpoint, or one that is damaged or of another model.
+      UserError: if there is no such checkpoint, or if it is damaged or of another model.
     """
 
     def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> Any:
         return checkpointer.restore(folder, params)
 
-    return _mean(workdir, which, read)
+    return _read_mean(workdir, which, read)
 
 
 def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
-    """Reads what a run has of some parameters, which may be those of a model with other heads.
+    """Restores the parameters that a run shares with another model, for example one with other heads.
 
-    They are of the checkpoint, or the mean of those, that its `CheckpointConfig.final` names.
+    Reads the checkpoint, or the mean of several, that the run's `CheckpointConfig.final` names.
 
     Args:
       workdir: the run's folder.
-      params: a nested dict of arrays.
+      params: the parameters of the other model, as a nested dict of arrays.
     Returns:
-      the parameters, those that the run does not have as they were; and the paths of these.
+      The parameters, in which those that the run does not have are unchanged; and the paths of the unchanged ones.
     Raises:
-      UserError: no such checkpoint, one that is damaged, or one with arrays of the same name and another shape.
+      UserError: if there is no such checkpoint, if it is damaged, or if an array of the same name has another shape.
     """
     ours = traverse_util.flatten_dict(params, sep="/")
     anywhere = next(iter(ours.values())).sharding
 
     def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> dict[str, Any]:
         saved = traverse_util.flatten_dict(checkpointer.metadata(folder).item_metadata.tree, sep="/")
-        # All that was saved has to be read; what nobody wants are a few heads.
-        wanted = {name: ours.get(name, _like(array, anywhere)) for name, array in saved.items()}
+        # Orbax must read all saved arrays. Only a few heads are read unnecessarily.
+        wanted = {name: ours.get(name, _replicated(array, anywhere)) for name, array in saved.items()}
         restored = checkpointer.restore(folder, traverse_util.unflatten_dict(wanted, sep="/"))
         return {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in ours}
 
-    found = _mean(workdir, "final", read)
+    found = _read_mean(workdir, "final", read)
     return traverse_util.unflatten_dict(ours | found, sep="/"), tuple(sorted(ours.keys() - found.keys()))
 
 
-def _mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, Path], Any]) -> Any:
-    """What `read` finds in the parameters' folder of a checkpoint, or the mean over several."""
+def _read_mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, Path], Any]) -> Any:
+    """The result of `read` for the parameters' folder of a checkpoint, or the mean over several checkpoints."""
     steps = find_steps(workdir, which)
     _log.info("using checkpoint %s", ", ".join(map(str, steps)))
     total = None
@@ -250,36 +250,36 @@ def _mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, P
 
 
 def digest(workdir: Path, which: str) -> str:
-    """Identifies the parameters of a run's checkpoint, or of the several that are averaged; see `restore_params`."""
+    """Returns a digest of the parameters of a run's checkpoint, or of several to average; see `restore_params`."""
     manifests = [_manifest(_folder_of(workdir) / str(step)) for step in find_steps(workdir, which)]
     return hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()
 
 
 def num_parameters(workdir: Path) -> int:
-    """How many numbers the model of a run's last checkpoint has. Raises UserError if it is damaged."""
+    """Returns the number of parameters in a run's last checkpoint. Raises UserError if it is damaged."""
     (step,) = find_steps(workdir, "latest")
     folder = _folder_of(workdir) / str(step)
     with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.metadata(folder / "params").item_metadata
     if found is None:
-        raise _damaged(folder / "params", "no description of its arrays", "one", folder)
+        raise _damaged(folder / "params", "no metadata of its arrays", "Orbax metadata", folder)
     return sum(math.prod(array.shape) for array in jax.tree.leaves(found.tree))
 
 
-def _like(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-    """The shape of a saved array that is to be read whole by each device."""
+def _replicated(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    """The shape of a saved array, replicated on all devices."""
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec())
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a folder is a run's that has saved at least once."""
+    """Returns whether a folder is a run with at least one checkpoint."""
     return bool(_steps(_folder_of(folder)))
 
 
 def _machine() -> dict[str, Any]:
-    """What the rounding of a run depends on: the same program on one core and on two gives other last bits."""
+    """The properties of the machine that rounding depends on. Even the number of CPU cores changes the last bits."""
     return {
         "jax": jax.__version__,
         "device": jax.devices()[0].device_kind,
@@ -293,8 +293,8 @@ def _folder_of(workdir: Path) -> Path:
     return workdir.absolute() / "checkpoints"
 
 
-def _agreed(best: Mapping[int, float], count: int) -> dict[int, float]:
-    """Process 0's best steps and their scores, on all processes: another's file system may lag behind."""
+def _broadcast_best(best: Mapping[int, float], count: int) -> dict[int, float]:
+    """Process 0's best steps and scores, on all processes, because their views of the file system may differ."""
     if jax.process_count() == 1:
         return dict(best)
     pairs = np.full((count, 2), -1, np.float32)
@@ -304,18 +304,18 @@ def _agreed(best: Mapping[int, float], count: int) -> dict[int, float]:
 
 
 def _best_first(scores: Mapping[int, float], mode: str) -> dict[int, float]:
-    """The steps with their scores, from the best on; of equals the first is better."""
+    """The steps with their scores, best first; equal scores by step."""
     sign = 1 if mode == "min" else -1
     return dict(sorted(scores.items(), key=lambda item: (sign * item[1], item[0])))
 
 
 def _steps(folder: Path) -> list[int]:
-    """The steps that are whole, in order; orbax renames a step's folder to its number when it is."""
+    """The complete steps, in order. Orbax renames a step's folder to its number when it is complete."""
     return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
 
 
 def _meta(folder: Path) -> dict[str, Any]:
-    """What was saved with a step's arrays; nothing if it cannot be read."""
+    """The metadata saved with a step; empty if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         meta = json.loads((folder / "meta" / "metadata").read_text())
         return meta if isinstance(meta, dict) else {}
@@ -323,7 +323,7 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 def _is_scheduled(folder: Path) -> bool:
-    """Whether a step was saved when it was due; otherwise the run was stopped there and resumes from it."""
+    """Whether a step was saved on schedule. Other steps were saved because the run was stopped."""
     return bool(_meta(folder).get("scheduled", True))
 
 
@@ -332,7 +332,11 @@ def _scheduled_steps(folder: Path) -> list[int]:
 
 
 def find_steps(workdir: Path, which: str) -> list[int]:
-    """The steps that are meant; see `CheckpointConfig.final`."""
+    """Returns the steps that `which` names, one or several to average; see `restore_params`.
+
+    Raises:
+      UserError: if there are no such checkpoints.
+    """
     if which == "final":
         which = _config_of(workdir)["final"]
     steps = _steps(_folder_of(workdir))
@@ -348,31 +352,31 @@ def find_steps(workdir: Path, which: str) -> list[int]:
     raise UserError(
         f"checkpoint {which!r} of {workdir}",
         got="steps " + ", ".join(map(str, steps)) if steps else "no checkpoints",
-        expected="latest, best (by the figures in metrics.jsonl, where checkpoint.best_metric is set), one of the "
-        "steps that are there, or the mean of no more than there are: last:5, best:3",
-        fix="train the run first, or choose another --checkpoint; checkpoint.{keep,keep_best} say how many are kept",
+        expected="latest, best (by checkpoint.best_metric in metrics.jsonl), one of the existing steps, or "
+        "the mean of several existing checkpoints such as last:5 or best:3",
+        fix="train the run first, or choose another --checkpoint; checkpoint.{keep,keep_best} set how many are kept",
     )
 
 
 def best_step(workdir: Path) -> int | None:
-    """The step of a run's best checkpoint, by the metric in its config; None if no figure tells it."""
+    """Returns the step of a run's best checkpoint by the metric in its config; None without such metrics."""
     return next(iter(best_steps(workdir)), None)
 
 
 def best_steps(workdir: Path) -> dict[int, float]:
-    """The steps of a run's checkpoints that were evaluated, with their figures of the config's metric; best first."""
+    """Returns the steps of a run's evaluated checkpoints with their values of the config's metric, best first."""
     config = _config_of(workdir)
     return _best(workdir, config["best_metric"], config["best_mode"])
 
 
 def _config_of(workdir: Path) -> Mapping[str, Any]:
-    """What a run's config says of checkpoints."""
+    """The subtree `checkpoint` of a run's config."""
     config: Mapping[str, Any] = json.loads((workdir / "config.json").read_text())["checkpoint"]
     return config
 
 
 def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
-    """The steps of those saved that were evaluated, with their scores, best first."""
+    """The saved and evaluated steps with their scores, best first."""
     steps = set(_scheduled_steps(_folder_of(workdir)))
     lines = [line for line in read_records(workdir / "metrics.jsonl") if isinstance(line.get("step"), int)]
     scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
@@ -381,7 +385,7 @@ def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
 
 
 def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:
-    """The sha256 of each file of some items."""
+    """The SHA-256 of each file of the given items."""
     digests = {}
     for path in sorted(path for item in items for path in (folder / item).rglob("*") if path.is_file()):
         with path.open("rb") as file:
@@ -390,12 +394,12 @@ def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:
 
 
 def _verify(folder: Path, items: Sequence[str]) -> None:
-    """Compares the files of some items of a step with its manifest."""
+    """Compares the files of a step's items with its manifest. Raises UserError if they differ."""
     actual = _digests(folder, items)
     for name, digest in _manifest(folder).items():
         if name.split("/")[0] in items and actual.get(name) != digest:
             got = f"sha256 {actual[name][:16]}..." if name in actual else "no such file"
-            raise _damaged(folder / name, got, f"sha256 {digest[:16]}..., as it was written", folder)
+            raise _damaged(folder / name, got, f"sha256 {digest[:16]}..., as saved", folder)
 
 
 def _manifest(folder: Path) -> dict[str, str]:
@@ -411,13 +415,13 @@ def _manifest(folder: Path) -> dict[str, str]:
 
 
 def _damaged(path: Path, got: str, expected: str, folder: Path) -> UserError:
-    fix = f"restore the file, or delete {folder} to go on from the checkpoint before it"
+    fix = f"restore the file, or delete {folder} to resume from the previous checkpoint"
     return UserError(f"checkpoint file {path}", got=got, expected=expected, fix=fix)
 
 
 @contextlib.contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Tells a user what orbax could not read."""
+    """Turns Orbax's errors into UserErrors."""
     try:
         yield
     except (ValueError, KeyError, OSError) as error:

@@ -1,9 +1,9 @@
-"""Where a run's time went: `goodput.jsonl` in its folder, which goes on over kills and resumptions.
+"""The time of a run by kind of work, in `goodput.jsonl` in its folder, over all starts of the run.
 
-A row is `{"step": 100, "kind": "evaluation", "seconds": 12.3}`: what went to a kind by the time of that step and is not
-in the rows before. A row of kind "lost" takes the place of all rows before it that are of later steps: the run was
-killed and goes on from the step of that row. So the rows that are left add up to the time that training took, but for
-what had not been written at a kill: at most the time of `log_every` steps, a save and an evaluation.
+A row is `{"step": 100, "kind": "evaluation", "seconds": 12.3}`: the time spent on a kind until that step since its
+previous row. A row of kind "lost" replaces all earlier rows with later steps: the run was killed and resumed from the
+step of that row. So the remaining rows add up to the total time of training, except time that was not yet written at a
+kill: at most that of `log_every` steps, a save and an evaluation.
 """
 
 import contextlib
@@ -21,15 +21,21 @@ from bertjax.files import read_records
 _log = logging.getLogger(__name__)
 
 FILE = "goodput.jsonl"
-# Only the first is what a run is for. Before "init" begins, libraries were loaded and text was prepared.
+# Only "step" is productive. The time before "init", for loading libraries and preparing text, is not counted.
 KINDS = ("step", "init", "compile", "data_wait", "evaluation", "checkpoint", "lost")
 
 
 class Ledger:
-    """Charges each second of training to one kind: to "init" at first, then to "step" unless it is told of another."""
+    """Charges each second of training to one kind: first "init", then "step" unless `spending` another kind."""
 
     def __init__(self, workdir: Path, is_writer: bool, compile_seconds: Callable[[], float]) -> None:
-        """Args: the run's folder; whether this process writes; for how long programs have been compiled so far."""
+        """Starts the clock.
+
+        Args:
+          workdir: the run's folder.
+          is_writer: whether this process writes the file.
+          compile_seconds: returns the total time of compilation so far.
+        """
         self._workdir, self._is_writer, self._compile_seconds = workdir, is_writer, compile_seconds
         self._spent: dict[str, float] = defaultdict(float)
         self._since, self._compiled = time.perf_counter(), compile_seconds()
@@ -37,7 +43,7 @@ class Ledger:
     def __enter__(self) -> "Ledger":
         if self._is_writer:
             self._file = (self._workdir / FILE).open("ab+")
-            if self._file.tell():  # a line that a kill has torn ends here
+            if self._file.tell():  # ends an incomplete line of a killed process
                 self._file.seek(-1, 2)
                 self._file.write(b"" if self._file.read() == b"\n" else b"\n")
         return self
@@ -50,25 +56,25 @@ class Ledger:
 
     @contextlib.contextmanager
     def spending(self, kind: str) -> Iterator[None]:
-        """Charges what goes on to `kind`, but for the programs that it compiles. Decorates functions, too."""
+        """Charges the time inside the context to `kind`, except for compilation. Also works as a decorator."""
         self._charge("step")
         self._compiled = self._compile_seconds()
         yield
         self._charge_but_compilation(kind)
 
     def add_waits(self, data_wait: float, compile_wait: float) -> None:
-        """Charges the seconds that a step waited for its batch and for its program to these."""
+        """Charges a step's waiting time for its batch to "data_wait", and for its program to "compile"."""
         self._move("step", "data_wait", data_wait)
         self._move("step", "compile", compile_wait)
 
     def begin(self, step: int) -> None:
-        """Writes what it took to begin, or to go on, after `step`; and what is lost, if the run had got further."""
+        """Writes the time of a start or resumption after `step`, and the lost time of later steps of a killed run."""
         self._charge_but_compilation("init")
         self._spent["lost"] = sum(row["seconds"] for row in rows(self._workdir) if row["step"] > step)
         self.write(step)
 
     def write(self, step: int) -> None:
-        """Writes what was spent since it last did so."""
+        """Writes the time spent since the last write."""
         self._charge("step")
         spent = {kind: round(seconds, 3) for kind, seconds in self._spent.items()}
         lines = [{"step": step, "kind": kind, "seconds": spent[kind]} for kind in KINDS if spent.get(kind, 0) > 0]
@@ -77,8 +83,8 @@ class Ledger:
             self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
             self._file.flush()
 
-    def tell(self) -> None:
-        """Logs what all starts of the run have spent, in a line."""
+    def log_summary(self) -> None:
+        """Logs the total time of all starts of the run by kind, in one line."""
         if self._is_writer:
             _log.info("%s", describe(summary(self._workdir)))
 
@@ -97,17 +103,17 @@ class Ledger:
 
 
 def rows(workdir: Path) -> list[dict[str, Any]]:
-    """The rows of a run that count, in order: those that a later one has written off are left out."""
-    counting: list[dict[str, Any]] = []
+    """Returns the valid rows of a run, in order: those that no later row of kind "lost" replaces."""
+    valid: list[dict[str, Any]] = []
     for row in read_records(workdir / FILE):
         if row["kind"] == "lost":
-            counting = [earlier for earlier in counting if earlier["step"] <= row["step"]]
-        counting.append(row)
-    return counting
+            valid = [earlier for earlier in valid if earlier["step"] <= row["step"]]
+        valid.append(row)
+    return valid
 
 
 def summary(workdir: Path) -> dict[str, float]:
-    """Seconds of each of `KINDS`, over all starts of a run; empty if it has no ledger."""
+    """Returns the seconds of each kind over all starts of a run; empty if the run has no `goodput.jsonl`."""
     seconds = dict.fromkeys(KINDS, 0.0)
     found = rows(workdir)
     for row in found:
@@ -116,16 +122,16 @@ def summary(workdir: Path) -> dict[str, float]:
 
 
 def describe(seconds: Mapping[str, float]) -> str:
-    """A summary in a line, the largest first.
+    """Returns a summary as one line, with steps first and then the largest parts.
 
     >>> describe({"step": 91.0, "compile": 6.0, "data_wait": 0.0, "evaluation": 3.0})
     'goodput 91 %: steps 91 s, compile 6 s, evaluation 3 s'
     """
     total = sum(seconds.values())
     parts = sorted(seconds.items(), key=lambda part: (part[0] != "step", -part[1]))
-    told = (
+    texts = (
         f"{'steps' if kind == 'step' else kind.replace('_', ' ')} {spent:.0f} s"
         for kind, spent in parts
         if spent >= 0.5
     )
-    return f"goodput {100 * seconds.get('step', 0) / total:.0f} %: {', '.join(told)}" if total else "goodput: no time"
+    return f"goodput {100 * seconds.get('step', 0) / total:.0f} %: {', '.join(texts)}" if total else "goodput: no time"

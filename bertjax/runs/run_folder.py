@@ -1,4 +1,4 @@
-"""What a run keeps in its folder of its config and of where it began, and what may change when it is started again."""
+"""The run's folder: lock, config, environment, text fingerprint, and the keys that may change on resumption."""
 
 import contextlib
 import fcntl
@@ -23,11 +23,11 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.runs.checkpoints import has_checkpoint
 
-# These say where and how often, on what, with how much memory, and of what to predict; none changes what is learned.
+# Keys that may change when a run resumes, because they do not change the training result.
 _MAY_CHANGE = (
     "log_every",
     "evaluate_every",
-    "num_epochs",  # what follows from these two is compared
+    "num_epochs",  # num_steps and warmup_steps, which follow from these two, are compared
     "warmup_fraction",
     "mesh",
     "checkpoint",
@@ -38,18 +38,18 @@ _MAY_CHANGE = (
     "data.beam",
     "selection.min_words",
 )
-# Those that figures may depend on.
+# Packages that results may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
 
 
 @contextlib.contextmanager
-def alone(workdir: Path) -> Iterator[None]:
-    """Keeps other trainings out of a folder; none of them where its file system has no locks.
+def locked(workdir: Path) -> Iterator[None]:
+    """Locks a folder for training, if its file system supports locks.
 
     Deletes a new folder if a UserError ends the run before its config is saved or data are prepared.
 
     Raises:
-      UserError: there is one already.
+      UserError: if another training holds the lock.
     """
     with contextlib.ExitStack() as held:
         distributed.on_first_process(lambda: _lock(workdir, held))
@@ -57,7 +57,7 @@ def alone(workdir: Path) -> Iterator[None]:
 
 
 def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
-    """Locks a folder for as long as its file is open, which is left to `held`."""
+    """Locks a folder until `held` closes the lock file."""
     is_new = not workdir.exists()
     workdir.mkdir(parents=True, exist_ok=True)
     file = held.enter_context((workdir / "lock").open("w"))
@@ -66,10 +66,10 @@ def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
     except BlockingIOError as error:
         raise UserError(
             f"--workdir={workdir}",
-            got="a folder in which another training is going on",
-            expected="one at a time",
-            fix="wait for it or stop it, or choose another --workdir; processes that shall train together have to be "
-            "joined, by --distributed=on with the address of the first",
+            got="a folder that another training is using",
+            expected="one training at a time",
+            fix="wait for it, stop it, or choose another --workdir; to train with several processes, join them with "
+            "--distributed=on and the address of process 0",
         ) from error
     except OSError:
         pass
@@ -85,12 +85,12 @@ def _discard(workdir: Path, kind: type[BaseException] | None, *_: object) -> Non
 
 
 def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection[str] = ()) -> None:
-    """Raises UserError if a run of another config has begun in the folder, and names the keys that differ.
+    """Raises UserError with the keys that differ if a run with another config has begun in the folder.
 
     Args:
       workdir: the folder.
-      config: the config of the run that is to begin or to go on.
-      open_keys: its dotted keys whose values are not known yet, which are not compared.
+      config: the config of the run to start or resume.
+      open_keys: dotted keys whose values are not known yet; these are not compared.
     """
     if has_begun(workdir):
         flat = (traverse_util.flatten_dict(each, sep=".") for each in (load_config(workdir), config))
@@ -99,34 +99,34 @@ def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection
         if differing:
             raise UserError(
                 f"--workdir={workdir}",
-                got="a run of another config: " + "; ".join(differing),
-                expected="an empty folder, or a run of the same config to go on with",
-                fix="choose another --workdir, or start with the config that the run had",
+                got="a run with another config: " + "; ".join(differing),
+                expected="an empty folder, or a run with the same config to resume",
+                fix="choose another --workdir, or use the config of the run in the folder",
             )
 
 
 def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config, by dotted keys, but for those that may change in a run's folder."""
+    """Returns the values of a config by dotted key, except those that may change when a run resumes."""
     values = traverse_util.flatten_dict(config, sep=".")
     return {k: v for k, v in values.items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What is different in the lasting values of two configs, in words.
+    """Returns descriptions of the differences between the lasting values of two configs.
 
-    A key that one of them lacks came later than that run, which did what the key does when it is off: False, 0, "", ().
+    A key that one config lacks was added after that run. It counts as equal to a value that is off: False, 0, "", ().
     """
     one, two = lasting(old), lasting(new)
     off = {key for key in one.keys() ^ two.keys() if not one.get(key) and not two.get(key)}
     return [
-        f"{key}: {one.get(key)!r} there, {two.get(key)!r} now"
+        f"{key}: {one.get(key)!r} before, {two.get(key)!r} now"
         for key in sorted((one.keys() | two.keys()) - off)
         if one.get(key) != two.get(key)
     ]
 
 
 def save_config(workdir: Path, config: Mapping[str, Any], free_keys: Collection[str] = ()) -> None:
-    """Writes `config.json`. Raises UserError as `check_config` does, but for dotted keys that may differ."""
+    """Writes `config.json`. Raises UserError as `check_config` does, except for the dotted keys in `free_keys`."""
     check_config(workdir, config, free_keys)
     workdir.mkdir(parents=True, exist_ok=True)
     with completed(workdir / "config.json") as partial:
@@ -141,7 +141,7 @@ def save_rows(workdir: Path, report: Mapping[str, Any]) -> None:
 
 
 def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
-    """Writes `environment.json`: how the run was started first, from which commit, in which versions, on which devices.
+    """Writes `environment.json`: the first start of the run with its command, commit, versions and devices.
 
     `started` holds the fields of `Request.started` and "parameters", the size of the model.
     """
@@ -175,22 +175,22 @@ def source_commit(path: Path) -> str:
 
 
 def has_begun(workdir: Path) -> bool:
-    """Whether there is a run that has done any update; one that stopped before may start anew with another config."""
+    """Returns whether the folder has a run with at least one update. Otherwise a new run may replace it."""
     return (workdir / "config.json").exists() and _has_begun(workdir)
 
 
 def _has_begun(workdir: Path) -> bool:
-    """Whether a run has done any update; one that stopped before, over a mistake, may start anew without it."""
+    """Whether a run has made at least one update, by its checkpoints or log."""
     log = workdir / "metrics.jsonl"
     lines = log.read_text().splitlines() if log.exists() else []
     return has_checkpoint(workdir) or any(not line.startswith('{"step": 0,') for line in lines)
 
 
 def check_text(workdir: Path, fingerprint: str) -> None:
-    """Writes down which prepared text the run has begun with, or checks that it is the same.
+    """Saves the fingerprint of the prepared text when a run starts, and compares it when the run resumes.
 
     Raises:
-      UserError: the files of `data.source` have changed since, and with them the vocabulary and the rows.
+      UserError: if the files of `data.source` have changed, and with them the vocabulary and the rows.
     """
     path = workdir / "text_fingerprint"
     before = path.read_text().strip() if path.exists() and _has_begun(workdir) else fingerprint
@@ -198,7 +198,7 @@ def check_text(workdir: Path, fingerprint: str) -> None:
         raise UserError(
             f"the text of --workdir={workdir}",
             got=f"prepared text {fingerprint}",
-            expected=f"{before}, which the run began with",
+            expected=f"{before}, which the run started with",
             fix="restore the files of data.source (or the versions of Python and nltk), or choose another --workdir",
         )
     if not path.exists() or path.read_text().strip() != fingerprint:
@@ -207,7 +207,7 @@ def check_text(workdir: Path, fingerprint: str) -> None:
 
 
 def load_config(workdir: Path) -> dict[str, Any]:
-    """Reads a run's config. Raises UserError if the folder is not a run's."""
+    """Reads a run's config. Raises UserError if the folder is not a run."""
     path = workdir / "config.json"
     try:
         config = json.loads(path.read_text())

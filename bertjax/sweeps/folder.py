@@ -103,7 +103,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for each in (old, new)
     )
     return [
-        f"{key}: {one.get(key)!r} there, {two.get(key)!r} now"
+        f"{key}: {one.get(key)!r} before, {two.get(key)!r} now"
         for key in sorted(one.keys() | two.keys())
         if one.get(key) != two.get(key)
     ]

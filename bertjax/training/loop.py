@@ -90,7 +90,7 @@ def train(task: Task, data: Data, config: TrainingConfig, workdir: Path, profile
                 if stopping:
                     _log.info("stopped after step %d; run the same command again to resume", done)
                     break
-        ledger.tell()
+        ledger.log_summary()
     return preempted()
 
 
@@ -135,7 +135,7 @@ class Update(NamedTuple):
 
 
 class Trainer:
-    """A task, compiled for a mesh."""
+    """The compiled update of a task on a mesh, with checks of its results."""
 
     def __init__(self, task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> None:
         """Compiles nothing yet. Raises UserError if the task, its settings and the devices do not fit together."""

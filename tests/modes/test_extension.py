@@ -63,7 +63,7 @@ def changed(config, num_steps=6, **optimizer):
 def test_a_change_of_the_schedule_is_named(tmp_path):
     for before, now in ((LINEAR, CONSTANT), (CONSTANT, LINEAR)):
         config = write_run(tmp_path, **before)
-        with pytest.raises(UserError, match=r"another config: optimizer\.schedule: '\w+' there, '\w+' now; expected"):
+        with pytest.raises(UserError, match=r"another config: optimizer\.schedule: '\w+' before, '\w+' now; expected"):
             Resolved(bert_pretraining, changed(config, **now)).check_folder(tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_is_older_than_a_key(tmp_path, missing):
 def test_a_damaged_config(tmp_path, damage):
     config = write_run(tmp_path, **CONSTANT)
     (tmp_path / "config.json").write_text(json.dumps(config | damage))
-    with pytest.raises(UserError, match=f"got a run of another config: .*{next(iter(damage))}.* there, "):
+    with pytest.raises(UserError, match=f"got a run with another config: .*{next(iter(damage))}.* before, "):
         Resolved(bert_pretraining, changed(config)).check_folder(tmp_path)
 
 

@@ -147,10 +147,10 @@ def test_an_empty_folder_is_gone(run, tmp_path):
 @pytest.mark.parametrize(
     ("values", "differing"),
     [
-        ({"model.num_layers": 2}, r"model\.num_layers: 4 there, 2 now"),
-        ({"data.seq_len": 16}, r"data\.seq_len: 24 there, 16 now"),
-        ({"init_from": "elsewhere"}, r"init_from: '.*/bert' there, 'elsewhere' now"),
-        ({"num_epochs": 0.3}, r"num_steps: 4 there, 2 now"),
+        ({"model.num_layers": 2}, r"model\.num_layers: 4 before, 2 now"),
+        ({"data.seq_len": 16}, r"data\.seq_len: 24 before, 16 now"),
+        ({"init_from": "elsewhere"}, r"init_from: '.*/bert' before, 'elsewhere' now"),
+        ({"num_epochs": 0.3}, r"num_steps: 4 before, 2 now"),
     ],
 )
 def test_another_config_is_refused(run, values, differing):
@@ -310,7 +310,7 @@ def test_translation_from_a_published_folder(tmp_path):
     assert (decoding["num_beams"], decoding["block_ngrams"], decoding["max_length"]) == (3, 4, 9)
     # The value of the config file, which the published one has replaced.
     outcome = tiny.run_on_one(*command, "--config.decoding.num_beams=4", f"--workdir={tmp_path / 'copy'}")
-    assert "decoding.num_beams: 3 there, 4 now" in outcome.error
+    assert "decoding.num_beams: 3 before, 4 now" in outcome.error
 
 
 @pytest.mark.slow

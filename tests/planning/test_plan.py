@@ -1,4 +1,4 @@
-"""Plans: of a slice of eight devices of this machine, and, where libtpu is installed, of a slice of TPUs."""
+"""Plans for eight CPU devices of this machine, and for a TPU slice if libtpu is installed."""
 
 import dataclasses
 import functools
@@ -58,13 +58,13 @@ WHERE = chips.Slice("here", CHIP, jax.devices())
 
 @pytest.fixture
 def here(monkeypatch):
-    """A slice of this machine's devices under any name."""
+    """Replaces any slice by this machine's devices."""
     monkeypatch.setattr(chips, "find_slice", lambda topology: WHERE)
 
 
 @pytest.fixture
 def too_small(monkeypatch):
-    """The same with chips of too little memory."""
+    """Replaces any slice by this machine's devices, with too little memory."""
     small = WHERE._replace(chip=dataclasses.replace(CHIP, hbm_bytes=2**16))
     monkeypatch.setattr(chips, "find_slice", lambda topology: small)
 
@@ -82,14 +82,14 @@ def build(tree):
 
 @functools.cache
 def planned(**values):
-    """The plan of a config, compiled once."""
+    """The plan of a config; compiled once per config."""
     with mock.patch.object(chips, "find_slice", lambda topology: WHERE):
         return planner.run("here", False, config(**values), build)
 
 
 def size_of_model():
-    """Parameters of the encoder with its pooler, of the masked-LM head and of the next-sentence head."""
-    norm, square = 2 * HIDDEN, HIDDEN**2 + HIDDEN  # a square kernel, with its bias
+    """The numbers of parameters of the encoder with pooler, the masked-LM head and the next-sentence head."""
+    norm, square = 2 * HIDDEN, HIDDEN**2 + HIDDEN  # a square kernel and its bias
     layer = 4 * square + (8 * HIDDEN**2 + 5 * HIDDEN) + 2 * norm
     bert = (VOCAB + 48 + 2) * HIDDEN + norm + LAYERS * layer + square
     return bert + (square + norm + VOCAB) + (2 * HIDDEN + 2)
@@ -102,10 +102,10 @@ def test_the_plan_of_a_data_parallel_run():
     sizes = record["bytes_per_chip"]
     assert record["parameters"] == count
     assert sizes["parameters"] == 4 * count
-    assert sizes["optimizer"] == 2 * 4 * count + 2 * 4  # and two counters
+    assert sizes["optimizer"] == 2 * 4 * count + 2 * 4  # Adam's moments and two counters
     assert sizes["batch"] == (3 * LENGTH + 3 * PREDICTED + 3) * 4 * ROWS // 8
     assert sizes["total"] == sum(size for part, size in sizes.items() if part != "total")
-    # Gradients are summed once: those of positions that are used, and of the word embeddings as input and as output.
+    # Gradients are summed once: those of the used positions, and of the word embeddings as input and as output.
     reduced = record["collectives"]["all-reduce"]
     summed = count - (48 - LENGTH) * HIDDEN + VOCAB * HIDDEN
     assert 4 * summed <= reduced["bytes"] < 4 * summed + 2000
@@ -136,19 +136,19 @@ def test_times_follow_from_the_costs():
 
 
 @pytest.mark.slow
-def test_split_parameters_take_their_share():
+def test_fsdp_splits_the_parameters():
     record = planned(mesh__data=2, mesh__fsdp=4)
-    # Matrices of 128x128 and up, and the word embeddings, are split; vectors and the small tables are not.
+    # Matrices of at least 128x128 and the word embeddings are split; vectors and small tables are not.
     split = 12 * LAYERS * HIDDEN**2 + 2 * HIDDEN**2 + VOCAB * HIDDEN
     rest = size_of_model() - split
     assert record["bytes_per_chip"]["parameters"] == 4 * (split // 4 + rest)
     assert record["bytes_per_chip"]["optimizer"] == 2 * 4 * (split // 4 + rest) + 8
-    # Parameters come from the others of four, forward and backward.
+    # Parameters are gathered from the other three of four devices, in the forward and the backward pass.
     assert record["collectives"]["all-gather"]["bytes"] >= 2 * 4 * 12 * LAYERS * HIDDEN**2
 
 
 @pytest.mark.slow
-def test_loops_count_as_often_as_they_run():
+def test_all_iterations_of_loops_are_counted():
     scanned, unrolled = planned(), planned(model__scan_layers=False)
     assert scanned["collectives"]["all-reduce"]["bytes"] == unrolled["collectives"]["all-reduce"]["bytes"]
     assert scanned["per_chip"]["flops"] == pytest.approx(unrolled["per_chip"]["flops"], rel=1e-9)
@@ -156,15 +156,15 @@ def test_loops_count_as_often_as_they_run():
 
 
 @pytest.mark.slow
-def test_what_is_computed_twice_is_work_of_the_chip_only():
+def test_recomputation_is_counted_only_in_the_costs_of_the_chip():
     plain, twice = planned(), planned(model__remat=True)
     forward = 2 * (12 * LAYERS * HIDDEN**2 + 2 * LAYERS * LENGTH * HIDDEN) * ROWS * LENGTH / 8
     assert twice["flops_per_step"] == plain["flops_per_step"]
-    # The layer's last product is not needed again.
+    # The layer's last product is not recomputed.
     assert 0.6 * forward < twice["per_chip"]["flops"] - plain["per_chip"]["flops"] <= forward
 
 
-def test_a_refused_program(here, monkeypatch):
+def test_a_program_that_exceeds_the_memory(here, monkeypatch):
     def refuse(*args):
         raise jax.errors.JaxRuntimeError(
             "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (25.50G) "
@@ -187,11 +187,11 @@ def test_a_refused_program(here, monkeypatch):
         ("something else", None),
     ],
 )
-def test_what_a_refusal_says(message, temporary):
+def test_needed_memory_in_the_compilers_message(message, temporary):
     assert plan._temporary(message, known=1000) == temporary
 
 
-# The search.
+# Tests of the search.
 
 
 def test_candidates_divide_everything():
@@ -204,7 +204,7 @@ def test_candidates_divide_everything():
         assert tree["model"]["num_heads"] % each.tensor == 0
     assert search.Candidate(8, 1, 1, 2, False) in found
     assert search.Candidate(2, 2, 2, 4, True) in found
-    assert not [each for each in found if each.tensor > 2]  # two heads
+    assert not [each for each in found if each.tensor > 2]  # the model has two heads
     assert found[0].overrides().keys() <= {f"mesh.{a}" for a in ("data", "fsdp", "tensor")} | {
         "accumulation_steps",
         "model.remat",
@@ -212,7 +212,7 @@ def test_candidates_divide_everything():
 
 
 @pytest.mark.slow
-def test_the_search_gives_the_fastest_that_fits(here, monkeypatch, caplog):
+def test_the_search_returns_the_fastest_candidate_that_fits(here, monkeypatch, caplog):
     monkeypatch.setattr(search, "NUM_COMPILED", 2)
     with caplog.at_level("INFO", "bertjax.planning"):
         record = planner.run("here", True, config(), build)
@@ -233,7 +233,7 @@ def test_a_search_where_nothing_fits(too_small):
     record = json.loads(outcome.stdout)
     assert outcome.status == 1
     assert not record["fits"] and len(record["search"]["compiled"]) == 1
-    assert "none fits; nearest is: --config.mesh.data=" in outcome.stderr
+    assert "none fits; the closest is: --config.mesh.data=" in outcome.stderr
 
 
 def test_estimates_follow_the_mesh():
@@ -247,7 +247,7 @@ def test_estimates_follow_the_mesh():
     assert split == 400 + 4 * 10.0 / 2
 
 
-def test_rematerialization_keeps_less():
+def test_rematerialization_stores_less():
     tree = config()
     plain, remat = (search.measure(tree, build, each) for each in (False, True))
     assert remat.row_bytes < plain.row_bytes / 2
@@ -255,7 +255,7 @@ def test_rematerialization_keeps_less():
     assert remat.flops == pytest.approx(plain.flops * 4 / 3)
 
 
-def test_batches_of_several_choices_are_counted():
+def test_batches_with_several_shapes():
     tree = multiple_choice.get_config("tiny")
     tree.update_from_flattened_dict({"data.source": "questions.csv", "data.seq_len": LENGTH, "model.vocab_size": 10})
 
@@ -269,7 +269,7 @@ def test_batches_of_several_choices_are_counted():
     assert plan.count_positions(spec) == 16 * 4 * LENGTH
 
 
-# What the user can mend.
+# Tests of user errors.
 
 
 @pytest.mark.parametrize(
@@ -282,13 +282,13 @@ def test_batches_of_several_choices_are_counted():
         ({"parallel": "pmap"}, r"config key parallel: got pmap.*--config.parallel=jit"),
     ],
 )
-def test_what_does_not_go_with_the_slice(values, message):
+def test_configs_that_do_not_fit_the_slice(values, message):
     with pytest.raises(UserError, match=message):
         planned(**values)
 
 
 def test_a_batch_that_no_mesh_divides(here):
-    with pytest.raises(UserError, match=r"config key batch_size: got 1; expected rows that divide over a mesh of 8"):
+    with pytest.raises(UserError, match=r"config key batch_size: got 1; expected a number of rows that is divisible"):
         planner.run("here", True, config(batch_size=1, model__num_heads=1), build)
 
 
@@ -297,10 +297,10 @@ def test_a_batch_that_no_mesh_divides(here):
     [
         ("", "got none; expected a chip (v4, v5e, v5p, v6e)"),
         ("v5e", "not CHIP:AxB"),
-        ("v9z:4x4", "no chip of that name"),
-        ("v5e:4x4x4", "3 dimension(s), where a slice of v5e has 2"),
-        ("v5p:4x4", "2 dimension(s), where a slice of v5p has 3"),
-        ("v6e:32x32", "1024 chips, where a slice of v6e has at most 256"),
+        ("v9z:4x4", "unknown chip"),
+        ("v5e:4x4x4", "3 dimension(s), but a slice of v5e has 2"),
+        ("v5p:4x4", "2 dimension(s), but a slice of v5p has 3"),
+        ("v6e:32x32", "1024 chips, but a slice of v6e has at most 256"),
         ("v5e:0x4", "0 chips"),
     ],
 )
@@ -316,7 +316,7 @@ def test_without_libtpu(monkeypatch):
         chips.find_slice("v5e:4x4")
 
 
-def test_with_another_libtpu(monkeypatch):
+def test_with_the_wrong_version_of_libtpu(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: ['libtpu==0.0.42.*; extra == "tpu"'])
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.51")
@@ -330,7 +330,7 @@ def test_the_pinned_version():
     assert chips.pinned_libtpu(importlib.metadata.requires("jax")).startswith("0.0.")
 
 
-def test_published_figures_agree_with_each_other():
+def test_published_specifications_are_consistent():
     for chip in chips.CHIPS.values():
         assert 0.9 < chip.hbm_bytes / 2**30 / round(chip.hbm_bytes / 2**30) <= 1.02
         assert 150 < chip.peak_flops / chip.hbm_bandwidth < 600
@@ -338,7 +338,7 @@ def test_published_figures_agree_with_each_other():
     assert chips.CHIPS["v5e"].clock == pytest.approx(1.5e9, rel=0.01)
 
 
-# The command.
+# Tests of the command.
 
 
 def command(*extra):
@@ -360,7 +360,7 @@ def test_the_command_without_a_topology():
     tiny.check_told(tiny.run(*command()).error, what="--topology", got="none", expected="v5e:16x16", fix="shape")
 
 
-def test_what_is_not_known_yet():
+def test_values_that_are_not_set_yet():
     tree = config_file.get_config("tiny,phase2")
     tree.update_from_flattened_dict({**VALUES, "data.seq_len": 48})
     resolved = bert_pretraining.resolve(json.loads(tree.to_json()))
@@ -373,11 +373,11 @@ def test_what_is_not_known_yet():
     assert given["model"]["vocab_size"] == 7
 
 
-if importlib.util.find_spec("libtpu"):  # else there are no such tests, so that none is missed
+if importlib.util.find_spec("libtpu"):  # without libtpu these tests are not collected, rather than skipped
 
     @pytest.fixture(scope="module")
     def on_tpus(tmp_path_factory):
-        """The same, of four TPUs; in a process of its own, which has libtpu's settings."""
+        """The plan of a config on four TPUs, made in a separate process because of libtpu's settings."""
         path = tmp_path_factory.mktemp("plan") / "plan.json"
         environment = {key: value for key, value in os.environ.items() if key != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
         arguments = [sys.executable, "launch.py", *command("--topology=v5e:2x2", f"--output={path}")]

@@ -1,4 +1,4 @@
-"""What compiled programs cost: hand-made ones with known figures, and parts as TPU's and CPU's compilers write them."""
+"""Costs of compiled programs: hand-written ones with known costs, and parts of real programs for TPUs and CPUs."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from bertjax.planning.costs import Collective, step_costs
 from bertjax.planning.flops import matrix_flops
 from bertjax.planning.roofline import collective_table
 
-# Three rounds of a product and an all-gather; before them an all-reduce, after them a reduce-scatter as TPUs have it,
-# one communication in two parts, and one branch or the other.
+# An all-reduce; three iterations of a product and an all-gather; a reduce-scatter in the TPU compiler's form; a
+# collective in two parts; and a conditional with two branches.
 PROGRAM = """HloModule jit_step, is_scheduled=true, num_partitions=8
 
 %add (x: f32[], y: f32[]) -> f32[] {
@@ -90,7 +90,7 @@ def test_a_program_with_known_costs():
     assert costs.uncounted_loops == 0
     pair, everyone = (0, 1), tuple(range(8))
     assert sorted(costs.collectives.values()) == [
-        Collective("all-gather", 8 * 16 * 4, pair, 1),  # begun and ended beside different computations
+        Collective("all-gather", 8 * 16 * 4, pair, 1),  # its start and end are next to different computations
         Collective("all-gather", 8 * 16 * 4, pair, 3),
         Collective("all-reduce", 4 * 16 * 4, everyone, 1),
         Collective("reduce-scatter", 16 * 16 * 2, everyone, 1),
@@ -102,25 +102,26 @@ def test_a_program_with_known_costs():
     }
 
 
-def test_what_is_read_and_written():
-    # A round adds two numbers and gathers 256 bytes to fast memory, from which and from 256 bytes it makes 128.
+def test_bytes_read_and_written():
+    # An iteration adds two numbers, and gathers 256 bytes to on-chip memory. A product of these and 256 bytes makes
+    # 128.
     a_round = 12 + 256 + (256 + 128)
     fusions = 2 * (256 + 512) + (512 + 64)
-    rest = 2 * 256 + (256 + 256) + 3 * 256  # the all-reduce, the branch that does something, the last sum
+    rest = 2 * 256 + (256 + 256) + 3 * 256  # the all-reduce, the nontrivial branch, the last sum
     assert step_costs(PROGRAM, 8).hbm_bytes == 3 * a_round + fusions + rest
 
 
-def test_a_noted_number_of_rounds_counts():
+def test_a_known_trip_count_is_used():
     noted = 'body=%body, backend_config={"known_trip_count":{"n":"5"}}'
     assert step_costs(PROGRAM.replace("body=%body", noted), 8).flops == 5 * 2 * 4 * 8 * 16
 
 
-def test_a_loop_without_a_number_of_rounds_is_told():
+def test_a_loop_with_an_unknown_number_of_iterations_is_reported():
     costs = step_costs(PROGRAM.replace("direction=LT", "direction=NE"), 8)
     assert (costs.flops, costs.uncounted_loops) == (2 * 4 * 8 * 16, 1)
 
 
-def test_slices_count_what_they_take():
+def test_only_the_read_part_of_slices_is_counted():
     text = """HloModule a
 
 %fused (p: f32[24,64], i: s32[]) -> f32[1,64] {
@@ -185,7 +186,7 @@ def test_groups_of_devices(attribute, group):
     ("shapes", "attributes", "products"),
     [
         (("f32[8,16]", "f32[16,4]", "f32[8,4]"), "dim_labels=bf_io->bf", 8 * 4 * 16),
-        # 64 x 16 products of 128x64 by 64x128, as places of a window of which one each is there
+        # 64 x 16 products of 128x64 by 64x128, as window positions of which only one is not padding
         (
             ("f32[64,16,128,64]", "f32[64,16,128,64]", "f32[64,16,128,128]"),
             "window={size=64x16 stride=63x15 lhs_dilate=64x16}, dim_labels=01bf_01oi->01bf",
@@ -197,7 +198,7 @@ def test_groups_of_devices(attribute, group):
             "dim_labels=01bf_01io->01bf",
             64 * 16 * 128 * 128 * 64,
         ),
-        # a gradient of weights, summed over 64 rows and 128 places
+        # a gradient of weights, summed over 64 rows and 128 positions
         (
             ("bf16[64,128,16]", "bf16[64,128,32]", "bf16[16,32,1]"),
             "window={size=64}, dim_labels=0fb_0io->bf0",
@@ -234,20 +235,20 @@ def test_a_real_program():
     assert {each.group for each in costs.collectives.values()} == {tuple(range(8))}
 
 
-def test_products_of_traced_functions():
+def test_matrix_flops_of_traced_functions():
     weights, x = np.zeros((5, 16, 16)), np.zeros((2, 64, 16))
 
-    def rounds(x):
+    def iterations(x):
         return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0]
 
-    assert matrix_flops(jax.make_jaxpr(rounds)(x).jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
-    assert matrix_flops(jax.make_jaxpr(jax.jit(jax.checkpoint(rounds)))(x).jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
-    either = jax.make_jaxpr(lambda x: jax.lax.cond(x[0, 0, 0] > 0, rounds, lambda x: x, x))(x)
+    assert matrix_flops(jax.make_jaxpr(iterations)(x).jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
+    assert matrix_flops(jax.make_jaxpr(jax.jit(jax.checkpoint(iterations)))(x).jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
+    either = jax.make_jaxpr(lambda x: jax.lax.cond(x[0, 0, 0] > 0, iterations, lambda x: x, x))(x)
     assert matrix_flops(either.jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
 
 
 class At:
-    """A device at a place of the grid."""
+    """A device with coordinates in the grid."""
 
     def __init__(self, *coords):
         self.coords = coords
@@ -257,9 +258,9 @@ def test_links_of_a_group():
     small = [At(x, y, 0) for x in range(4) for y in range(4)]
     pod = [At(x, y, 0) for x in range(16) for y in range(16)]
     cube = [At(x, y, z) for x in range(4) for y in range(4) for z in range(4)]
-    assert links(small, small, CHIPS["v5e"]) == 2  # two lines
-    assert links(pod, pod, CHIPS["v5e"]) == 4  # two rings
+    assert links(small, small, CHIPS["v5e"]) == 2  # a line in each dimension
+    assert links(pod, pod, CHIPS["v5e"]) == 4  # a ring in each dimension
     assert links(pod[:16], pod, CHIPS["v5e"]) == 2  # a ring
-    assert links(pod[:8], pod, CHIPS["v5e"]) == 1  # half of one
+    assert links(pod[:8], pod, CHIPS["v5e"]) == 1  # half of a ring
     assert links(cube, cube, CHIPS["v5p"]) == 6
     assert links([object(), object()], [object()] * 2, CHIPS["v5p"]) == 1

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and the means of several."""
+"""Best checkpoints, and means of several checkpoints."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Each second of training is charged once, over kills and resumptions too."""
+"""Each second of training is charged exactly once, even after kills and resumptions."""
 
 import json
 
@@ -8,7 +8,7 @@ from bertjax.runs import goodput
 
 
 class Clock:
-    """Time that goes by when it is told to, and how much of it went to compiling."""
+    """A clock that tests advance, with the total time of compilation."""
 
     def __init__(self, monkeypatch):
         self.now = self.compiled = 0.0
@@ -29,7 +29,7 @@ def ledger(workdir, clock, is_writer=True):
 
 
 def start(workdir, clock, begun, steps, save_every=4, log_every=2, is_writer=True):
-    """A run whose steps take 1 s each and saves 0.5 s; it is killed after the last of `steps`."""
+    """A run with steps of 1 s and saves of 0.5 s that is killed after the last of `steps`."""
     with ledger(workdir, clock, is_writer) as book:
         clock.spend(3.0, compiling=1.0)
         book.begin(begun)
@@ -47,12 +47,12 @@ def kinds(workdir):
     return {kind: seconds for kind, seconds in goodput.summary(workdir).items() if seconds}
 
 
-def test_time_goes_to_what_it_was_spent_on(tmp_path, clock):
+def test_time_is_charged_to_its_kind(tmp_path, clock):
     with ledger(tmp_path, clock) as book:
         clock.spend(5.0, compiling=2.0)
         book.begin(0)
         clock.spend(10.0, compiling=4.0)
-        book.add_waits(data_wait=1.5, compile_wait=4.5)  # with the tracing, which is not compiling to XLA
+        book.add_waits(data_wait=1.5, compile_wait=4.5)  # compile_wait includes tracing, which compile_seconds does not
         with book.spending("evaluation"):
             clock.spend(2.0, compiling=0.5)
         clock.spend(1.0)
@@ -67,16 +67,16 @@ def test_time_goes_to_what_it_was_spent_on(tmp_path, clock):
     assert sum(kinds(tmp_path).values()) == clock.now
 
 
-def test_steps_that_a_kill_makes_go_again_are_lost(tmp_path, clock):
-    start(tmp_path, clock, begun=0, steps=6)  # saved at 4, killed at 6
-    start(tmp_path, clock, begun=4, steps=7)  # killed at 7; of the last step nobody wrote
+def test_steps_repeated_after_a_kill_are_lost(tmp_path, clock):
+    start(tmp_path, clock, begun=0, steps=6)  # saved after 4, killed after 6
+    start(tmp_path, clock, begun=4, steps=7)  # killed after 7; the last step was not written
     start(tmp_path, clock, begun=4, steps=8)
     expected = {"step": 4.0 + 4.0, "init": 6.0, "compile": 3.0, "checkpoint": 1.0, "lost": 2.0 + 2.0}
     assert kinds(tmp_path) == expected
     assert sum(expected.values()) == clock.now - 1.0
 
 
-def test_the_checkpoint_that_is_gone_takes_along_what_was_lost_after_it(tmp_path, clock):
+def test_deleted_checkpoints_replace_earlier_lost_time(tmp_path, clock):
     start(tmp_path, clock, begun=0, steps=6)
     start(tmp_path, clock, begun=4, steps=8)
     start(tmp_path, clock, begun=0, steps=2)  # both checkpoints were deleted
@@ -85,7 +85,7 @@ def test_the_checkpoint_that_is_gone_takes_along_what_was_lost_after_it(tmp_path
 
 
 @pytest.mark.parametrize("torn", ['{"step": 8, "kin', '{"step": 8, "kind": "step", "seconds": 9'])
-def test_a_line_that_a_kill_has_torn_is_passed_over(tmp_path, clock, torn):
+def test_an_incomplete_line_is_ignored(tmp_path, clock, torn):
     start(tmp_path, clock, begun=0, steps=4)
     with (tmp_path / "goodput.jsonl").open("a") as file:
         file.write(torn)
@@ -95,13 +95,13 @@ def test_a_line_that_a_kill_has_torn_is_passed_over(tmp_path, clock, torn):
     assert (tmp_path / "goodput.jsonl").read_text().count("\n") == 9
 
 
-def test_one_process_writes(tmp_path, clock):
+def test_only_one_process_writes(tmp_path, clock):
     start(tmp_path, clock, begun=0, steps=4, is_writer=False)
     assert not list(tmp_path.iterdir())
     assert goodput.summary(tmp_path) == {}
 
 
-def test_a_summary_is_a_line():
+def test_the_summary_is_one_line():
     seconds = {"step": 512.4, "init": 3.0, "compile": 20.0, "data_wait": 0.0, "evaluation": 27.2, "lost": 0.0}
     assert goodput.describe(seconds) == "goodput 91 %: steps 512 s, evaluation 27 s, compile 20 s, init 3 s"
     assert goodput.describe({}) == "goodput: no time"

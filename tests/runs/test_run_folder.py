@@ -1,4 +1,4 @@
-"""What a run's folder remembers of how it began."""
+"""The lock, text fingerprint and environment of a run's folder, and differences of configs."""
 
 import errno
 import fcntl
@@ -8,39 +8,39 @@ import subprocess
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.runs.run_folder import alone, check_text, differences, save_environment, source_commit
+from bertjax.runs.run_folder import check_text, differences, locked, save_environment, source_commit
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path, monkeypatch):
-    with alone(tmp_path / "run"):
-        told = "run: got a folder in which another training is going on"
-        with pytest.raises(UserError, match=told), alone(tmp_path / "run"):
+    with locked(tmp_path / "run"):
+        message = "run: got a folder that another training is using"
+        with pytest.raises(UserError, match=message), locked(tmp_path / "run"):
             pass
-        with alone(tmp_path / "other"):
+        with locked(tmp_path / "other"):
             pass
 
         def no_locks(*_):
             raise OSError(errno.ENOLCK, "No locks available")
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
-        with alone(tmp_path / "run"):
+        with locked(tmp_path / "run"):
             pass
     monkeypatch.undo()
-    with alone(tmp_path / "run"):
+    with locked(tmp_path / "run"):
         pass
 
 
-def test_a_run_that_has_begun_keeps_its_text(tmp_path):
+def test_the_text_of_a_run_must_not_change(tmp_path):
     check_text(tmp_path, "one")
-    check_text(tmp_path, "two")  # no update has been made on the first
+    check_text(tmp_path, "two")  # allowed, because no update was made with text one
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "valid/x": 1.0}\n{"step": 2, "train/loss": 1.0}\n')
     check_text(tmp_path, "two")
-    with pytest.raises(UserError, match="got prepared text three; expected two, which the run began with"):
+    with pytest.raises(UserError, match="got prepared text three; expected two, which the run started with"):
         check_text(tmp_path, "three")
     assert (tmp_path / "text_fingerprint").read_text() == "two\n"
 
 
-def test_how_a_run_began_is_kept_once_it_has(tmp_path):
+def test_the_environment_of_the_first_start_is_kept(tmp_path):
     for command in ("mistaken", "first"):
         save_environment(tmp_path, {"command": [command]})
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "valid/x": 1.0}\n{"step": 2, "train/loss": 1.0}\n')
@@ -68,18 +68,18 @@ def test_the_commit_of_a_file_that_git_tracks(tmp_path):
     assert source_commit(tmp_path / "tracked.py") == f"{commit}-dirty"
 
 
-def test_a_key_that_came_later_is_off_in_older_runs():
+def test_a_key_added_later_is_off_in_older_runs():
     old = {"batch_size": 8, "data": {"source": "a"}}
     for off in (False, 0, "", []):
         new = {"batch_size": 8, "data": {"source": "a", "later": off}}
         assert differences(old, new) == differences(new, old) == []
     on = {"batch_size": 8, "data": {"source": "a", "later": True}}
-    assert differences(old, on) == ["data.later: None there, True now"]
-    assert differences(new, on) == ["data.later: [] there, True now"]
+    assert differences(old, on) == ["data.later: None before, True now"]
+    assert differences(new, on) == ["data.later: [] before, True now"]
     assert differences({"batch_size": 8, "data": {"source": ""}}, {"batch_size": 0, "data": {"source": ""}}) == [
-        "batch_size: 8 there, 0 now"
+        "batch_size: 8 before, 0 now"
     ]
 
 
-def test_pmap_draws_other_masks_and_so_is_another_run():
-    assert differences({"parallel": "jit"}, {"parallel": "pmap"}) == ["parallel: 'jit' there, 'pmap' now"]
+def test_parallel_must_not_change():
+    assert differences({"parallel": "jit"}, {"parallel": "pmap"}) == ["parallel: 'jit' before, 'pmap' now"]

@@ -98,7 +98,7 @@ def test_a_sweep_resumes_after_a_new_key_that_is_off(tmp_path):
     folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
     later = {"packing": False, "prefix": "", "few": 0}
     folder.check(tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), **later}))
-    with pytest.raises(UserError, match="packing: None there, True now"):
+    with pytest.raises(UserError, match="packing: None before, True now"):
         folder.check(
             tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), "packing": True})
         )
@@ -136,7 +136,7 @@ def test_missing_rows_and_changed_checkpoint_settings_are_refused(tmp_path):
     fewer = made.sweep(rows=made.values()["rows"][:2])
     with pytest.raises(UserError, match=r"row 'No A & B', stage pretrain: recorded, but not in this sweep"):
         folder.check(tmp_path, expansion.recipes(fewer, (), made.load))
-    with pytest.raises(UserError, match=r"checkpoint.final: 'latest' there, 'best' now .* it starts from another run"):
+    with pytest.raises(UserError, match=r"checkpoint.final: 'latest' before, 'best' now .* it starts from another run"):
         folder.check(tmp_path, expansion.recipes(sweep, ["pretrain.checkpoint.final=best"], made.load))
 
 
@@ -168,7 +168,7 @@ def test_a_sweep_resumes_after_a_config_file_unsets_a_key(tmp_path):
 
     before = begin(128)
     assert begin(None) == begin(None) == before
-    with pytest.raises(UserError, match=r"stage task: data\.seq_len: 128 there, 64 now"):
+    with pytest.raises(UserError, match=r"stage task: data\.seq_len: 128 before, 64 now"):
         begin(64)
 
 
@@ -189,7 +189,7 @@ def test_rows_with_different_epochs_have_separate_runs(tmp_path):
 def test_a_sweep_with_other_epochs_is_refused(tmp_path):
     recipes = expansion.recipes(made.sweep(), (), of_epochs(3))
     folder.save(tmp_path, "sweep.py", recipes, (), 0)
-    with pytest.raises(UserError, match=r"row 'base', stage task: num_epochs: 3 there, 4 now"):
+    with pytest.raises(UserError, match=r"row 'base', stage task: num_epochs: 3 before, 4 now"):
         folder.check(tmp_path, expansion.recipes(made.sweep(), (), of_epochs(4), folder.recorded(tmp_path)))
 
 
@@ -200,7 +200,7 @@ def test_a_sweep_with_digests_without_epochs_resumes(tmp_path, monkeypatch):
     folder.save(tmp_path, "sweep.py", old, expansion.runs(made.sweep(), old, (0,), 0, tmp_path, {}), 0)
     now = expansion.recipes(made.sweep(), (), of_epochs(3), folder.recorded(tmp_path))
     assert {key: recipe.digest for key, recipe in now.items()} == {key: each.digest for key, each in old.items()}
-    with pytest.raises(UserError, match="num_epochs: 3 there, 4 now"):
+    with pytest.raises(UserError, match="num_epochs: 3 before, 4 now"):
         folder.check(tmp_path, expansion.recipes(made.sweep(), (), of_epochs(4), folder.recorded(tmp_path)))
 
 

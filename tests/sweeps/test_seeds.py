@@ -194,7 +194,7 @@ def test_a_folder_with_runs_of_a_different_config(flags, sweep, tmp_path):
     (tmp_path / "seed5").symlink_to(sweep[0] / "seed3")
     message = tiny.run(*flags, f"--workdir={tmp_path}", "--seeds=0,5").error
     what = f"--workdir={tmp_path / 'seed5'}"
-    check(message, what=what, got="seed: 3 there, 5 now", expected="an empty folder", fix="choose another --workdir")
+    check(message, what=what, got="seed: 3 before, 5 now", expected="an empty folder", fix="choose another --workdir")
     assert not (tmp_path / "seed0").exists()
 
 

@@ -1,4 +1,4 @@
-"""A run: what it writes, that it resumes exactly, that it stops cleanly."""
+"""Training runs: their files, exact resumption, clean stops and errors."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def ready(text, **overrides):
 
 
 def train(tree, workdir, profile=range(0)):
-    """Trains on one device: programs for several take twice as long to compile."""
+    """Trains on one device, because programs for several take twice as long to compile."""
     task, data, settings, _ = tiny.pretraining(tree)
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir / "config.json").write_text(json.dumps(tree))
@@ -43,13 +43,13 @@ def train(tree, workdir, profile=range(0)):
 
 
 def train_on(task, data, settings, workdir, profile=range(0)):
-    """The same, of a task, its data and its settings."""
+    """Trains a task on one device with given data and settings."""
     with tiny.few_devices(1):
         loop.train(task, data, settings, workdir, profile)
 
 
 class Killed(BaseException):
-    """What a trainer that is patched to die raises."""
+    """Raised by a trainer that is patched to die."""
 
 
 def final_params(workdir):
@@ -62,7 +62,7 @@ def equal(a, b):
 
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory):
-    """A finished run whose saves were slow, and which checked before each update that the last due one was durable."""
+    """A finished run with slow saves, which checks before each update that the last due checkpoint is durable."""
 
     def slow_manifest(self):
         time.sleep(0.3)
@@ -92,7 +92,7 @@ def lines(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_what_a_run_logs(finished):
+def test_the_log_of_a_run(finished):
     logged = lines(finished)
     assert logged[0]["step"] == 0 and set(logged[0]) == {"step", "valid/masked_lm_unigram_loss"}
     trained = [line for line in logged if "train/loss" in line]
@@ -114,17 +114,17 @@ def test_what_a_run_logs(finished):
     evaluated = [line for line in logged if "valid/masked_lm_loss" in line]
     assert [line["step"] for line in evaluated] == [3, 6]
     parts = trained[-1]["train/masked_lm_loss"] + trained[-1]["train/next_sentence_loss"]
-    # The loss is a mean over steps of means over tokens, its parts are means over tokens.
+    # The loss is a mean over steps of means over tokens; its parts are means over tokens.
     assert trained[-1]["train/loss"] == pytest.approx(parts, rel=0.05)
     assert list((finished / "tensorboard").iterdir())
 
 
-def test_where_the_time_of_a_run_went(text, finished, tmp_path, caplog):
+def test_goodput_accounts_for_the_time_of_a_run(text, finished, tmp_path, caplog):
     caplog.set_level("INFO", "bertjax")
     copy = shutil.copytree(finished, tmp_path / "copy")
     before = goodput.summary(copy)
     assert {kind for kind, seconds in before.items() if seconds} >= {"step", "init", "evaluation", "checkpoint"}
-    shutil.rmtree(copy / "checkpoints" / "6")  # a run that was killed in its last save
+    shutil.rmtree(copy / "checkpoints" / "6")  # as if the run had been killed in its last save
     task, data, settings, _ = ready(text)
     began = time.perf_counter()
     train_on(task, data, settings, copy)
@@ -171,13 +171,13 @@ def test_the_last_checkpoints_and_the_best_are_kept(text, tmp_path):
         checkpoints.find_steps(tmp_path, "3" if best != 3 else "5")
 
 
-def test_no_update_begins_before_the_checkpoint_that_was_due_is_durable(finished):
-    # The fixture checks it; the log has the seconds that the updates waited.
+def test_updates_wait_until_the_last_due_checkpoint_is_durable(finished):
+    # The fixture checks it before each update; the log contains the seconds of waiting.
     assert lines(finished)[-2]["train/save_wait_seconds"] > 0.6
 
 
 @pytest.mark.slow
-def test_an_evaluation_goes_on_while_the_checkpoint_is_written(text, tmp_path, monkeypatch):
+def test_a_checkpoint_is_written_during_an_evaluation(text, tmp_path, monkeypatch):
     def slow_manifest(self):
         assert evaluated.wait(60)
         manifest(self)
@@ -195,8 +195,8 @@ def test_an_evaluation_goes_on_while_the_checkpoint_is_written(text, tmp_path, m
 
 
 @pytest.mark.parametrize("kills", [(3,), pytest.param((1, 4), marks=pytest.mark.slow)])
-def test_a_run_resumes_exactly_dropout_on(text, finished, tmp_path, kills):
-    """Killed after any updates, saved or not, a run ends with the same parameters bit for bit."""
+def test_a_run_with_dropout_resumes_exactly(text, finished, tmp_path, kills):
+    """A run that is killed after any updates, saved or not, ends with bitwise the same parameters."""
     original = loop.Trainer.settle
     for kill in kills:
 
@@ -215,23 +215,23 @@ def test_a_run_resumes_exactly_dropout_on(text, finished, tmp_path, kills):
     assert steps == sorted(set(steps)), "no step is logged twice"
 
 
-def test_all_processes_resume_from_the_step_that_the_first_one_finds(tmp_path, monkeypatch):
+def test_all_processes_resume_from_the_step_that_process_0_finds(tmp_path, monkeypatch):
     made, agreed = [], []
     monkeypatch.setattr(loop.distributed, "of_first_process", lambda number: (made.append(number), 4)[1])
     monkeypatch.setattr(loop.distributed, "agree", lambda value, what: agreed.append((value, what)))
-    monkeypatch.setattr(checkpoints, "_SECONDS_BEHIND", 1.5)
+    monkeypatch.setattr(checkpoints, "_MAX_LAG_SECONDS", 1.5)
     monkeypatch.setattr(checkpoints.time, "sleep", lambda _: (tmp_path / "checkpoints" / "4").mkdir(exist_ok=True))
     config = checkpoints.CheckpointConfig(1, 1, "", "min", 1, "latest")
     with checkpoints.Checkpoints(tmp_path, config) as behind:
-        assert loop._step_to_resume(behind) == 4  # which comes into sight while it waits
+        assert loop._step_to_resume(behind) == 4  # the file becomes visible while the process waits
         (tmp_path / "checkpoints" / "4").rmdir()
-        monkeypatch.setattr(checkpoints, "_SECONDS_BEHIND", 0)
+        monkeypatch.setattr(checkpoints, "_MAX_LAG_SECONDS", 0)
         loop._step_to_resume(behind)
     assert made == [-1, -1]
     assert agreed == [("there", "checkpoint 4 of the run"), ("missing", "checkpoint 4 of the run")]
 
 
-def test_sigterm_saves_at_once_and_the_run_goes_on_from_there(text, finished, tmp_path, monkeypatch):
+def test_sigterm_saves_a_checkpoint_and_the_run_resumes_from_it(text, finished, tmp_path, monkeypatch):
     original = loop.Trainer.settle
 
     def settle(self, state):
@@ -248,7 +248,7 @@ def test_sigterm_saves_at_once_and_the_run_goes_on_from_there(text, finished, tm
     assert equal(final_params(tmp_path), final_params(finished))
 
 
-def test_sigterm_during_an_evaluation_leaves_it(text):
+def test_sigterm_stops_an_evaluation(text):
     task, data, settings, _ = ready(text)
     trainer = loop.Trainer(task, settings, jax.devices())
     with Preemption() as preempted:
@@ -257,7 +257,7 @@ def test_sigterm_during_an_evaluation_leaves_it(text):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_an_evaluation_that_sigterm_interrupted_is_made_up_for(text, tmp_path, monkeypatch):
+def test_an_evaluation_interrupted_by_sigterm_is_repeated(text, tmp_path, monkeypatch):
     def evaluate(self, params, data, stop):
         os.kill(os.getpid(), signal.SIGTERM)
         return original(self, params, data, stop)
@@ -273,8 +273,8 @@ def test_an_evaluation_that_sigterm_interrupted_is_made_up_for(text, tmp_path, m
 
 
 @pytest.mark.parametrize("is_written", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatch, is_written):
-    """Whether the line of its scores had been written or not, there is one in the end, and the best is known."""
+def test_an_evaluation_interrupted_by_a_kill_is_repeated(text, tmp_path, monkeypatch, is_written):
+    """In the end the log has one line with its scores, written before the kill or after, and the best is known."""
 
     def evaluate(self, params, data, stop):
         if not is_written:
@@ -287,7 +287,7 @@ def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatc
         original_finish(self, step, scores)
 
     original, original_finish = loop.Trainer.evaluate, checkpoints.Checkpoints.finish
-    metric = "valid/next_sentence_loss"  # which grows, so that the best is not the last
+    metric = "valid/next_sentence_loss"  # it increases, so the best checkpoint is not the last
     tree = config(text, evaluate_every=4, checkpoint__save_every=4, checkpoint__keep=1, checkpoint__best_metric=metric)
     monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
     monkeypatch.setattr(checkpoints.Checkpoints, "finish", finish)
@@ -305,12 +305,12 @@ def test_an_evaluation_that_was_killed_is_made_up_for(text, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.training.health._BEFORE_JUDGING", 3)
+    monkeypatch.setattr("bertjax.training.health._MIN_VALUES", 3)
     task, data, settings, _ = ready(text, evaluate_every=100, checkpoint__best_metric="")
     denominators = task.denominators
 
     def smaller(batch):
-        # The fifth batch seems to have fewer predictions than it has, by the number that marks it.
+        # The fifth batch gets a wrong number of predictions, which increases its loss.
         scale = jnp.where(batch["next_sentence_weights"][0, 0] == 1, 1.0, 0.02)
         return {term: value * scale for term, value in denominators(batch).items()}
 
@@ -324,7 +324,7 @@ def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
     assert spikes == {2: None, 4: None, 6: 1.0}
 
 
-def test_a_finished_run_is_left_as_it_is(text, finished, tmp_path):
+def test_a_finished_run_is_not_changed(text, finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "copy")
     before = (copy / "metrics.jsonl").read_text()
     train(config(text), copy)
@@ -342,17 +342,20 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
     assert kept == [2]
 
 
-def test_the_first_bad_parameter_is_named(text):
+def test_the_first_parameter_that_is_not_finite_is_named(text):
     task, data, settings, _ = ready(text)
     params = random_params(task.init)
     params["bert"]["pooler"]["kernel"][0, 0] = np.inf
     batch = next(data.batches("train", 0, np.arange(16)))
-    assert health._first_bad(task, params, batch, 0, settings).startswith("parameter bert/pooler/kernel went bad first")
+    message = health._first_not_finite(task, params, batch, 0, settings)
+    assert message.startswith("the first such parameter is bert/pooler/kernel (")
 
 
-def test_the_first_bad_operation_and_gradient_are_named(text):
+def test_the_first_operation_and_gradient_that_are_not_finite_are_named(text):
     task, data, settings, _ = ready(text)
-    params = jax.tree.map(lambda param: 1e30 * param, random_params(task.init))  # whose products are beyond float32
+    params = jax.tree.map(lambda param: 1e30 * param, random_params(task.init))  # products of these overflow float32
     batch = next(data.batches("train", 0, np.arange(16)))
-    told = health._first_bad(task, params, batch, 0, settings)
-    assert re.fullmatch(r"the parameters are finite; nan generated by .*; the gradient of bert/.* is bad", told), told
+    message = health._first_not_finite(task, params, batch, 0, settings)
+    assert re.fullmatch(
+        r"the parameters are finite; nan generated by .*; the gradients of bert/.* are not finite", message
+    ), message
