@@ -110,7 +110,7 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
         values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
         if values and trains:
             config = overrides.override(config, values, module.FREE_AFTER_TRAINING)
-        config = config if request.mode == "plan" else sharding.fitted(config)
+        config = config if request.mode == "plan" else sharding.fit_to_devices(config)
     elif run and init_from.is_lost(config):
         config = init_from.restore(run, config, request.overrides)
     else:

@@ -1,4 +1,4 @@
-"""What XLA compiles: how long that takes, what came from the compilation cache, and what should not have been."""
+"""The compilation cache, counts of compiled programs, and detection of recompilations during training."""
 
 import contextlib
 import hashlib
@@ -18,33 +18,33 @@ _log = logging.getLogger(__name__)
 
 
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
-_LARGEST = 2**31  # bytes of a cache folder, about
-_LEAST_SECONDS = 0.05  # compiling anything faster takes no longer than reading it
+_MAX_BYTES = 2**31  # approximate limit of a cache folder
+_MIN_SECONDS = 0.05  # compiling a faster program takes no longer than reading it from the cache
 
 
 def keep_programs() -> None:
-    """Keeps compiled programs between starts, in a folder of the user's cache.
+    """Enables the persistent compilation cache, in a folder of the user's cache.
 
-    Does nothing if `JAX_COMPILATION_CACHE_DIR` names another folder or `JAX_ENABLE_COMPILATION_CACHE=false`. The folder
-    is `$XDG_CACHE_HOME/bertjax/compiled/`, by default in `~/.cache`, with a subfolder for each kind of processor, since
-    a program that was compiled for one need not run on another. Once it exceeds two gigabytes, the programs that were
-    used longest ago are deleted.
+    Does nothing if `JAX_COMPILATION_CACHE_DIR` names another folder, or if `JAX_ENABLE_COMPILATION_CACHE=false`. The
+    folder is `$XDG_CACHE_HOME/bertjax/compiled/`, by default in `~/.cache`. It has a subfolder for each kind of
+    processor, because a program compiled for one kind may not run on another. If a subfolder exceeds two gigabytes, the
+    least recently used programs are deleted.
     """
     if os.environ.get(_FOLDER) or not jax.config.values["jax_enable_compilation_cache"]:
         return
     try:
         folder = cache_folder() / "compiled" / _processor()
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or one that cannot be written
+    except (OSError, RuntimeError):  # no home folder, or one that cannot be written
         return
-    with contextlib.suppress(OSError):  # another process deletes too
-        _prune(folder, _LARGEST)
+    with contextlib.suppress(OSError):  # another process may delete the same files
+        _prune(folder, _MAX_BYTES)
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
 
 
 def _processor() -> str:
-    """Returns a name for the kind of this machine's processor: its architecture and a digest of its features."""
+    """Returns a name for this machine's kind of processor: its architecture and a digest of its features."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -54,26 +54,26 @@ def _processor() -> str:
     return f"{platform.machine()}-{digest[:8]}"
 
 
-def _prune(folder: Path, largest: int) -> None:
-    """Deletes the files that were used longest ago while the others exceed half of `largest`, if all exceed it."""
+def _prune(folder: Path, max_bytes: int) -> None:
+    """If the files exceed `max_bytes`, deletes the least recently used ones until at most half of it is left."""
     files = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
     total = sum(status.st_size for status, _ in files)
-    if total <= largest:
+    if total <= max_bytes:
         return
     for status, path in sorted(files, key=lambda file: max(file[0].st_atime, file[0].st_mtime)):
         Path(path).unlink(missing_ok=True)
         total -= status.st_size
-        if total <= largest / 2:
+        if total <= max_bytes / 2:
             break
 
 
 class Compilations:
-    """Counts what is compiled while it is entered.
+    """A context manager that counts the programs compiled inside it.
 
     Attributes:
-      programs: names of what was compiled, or fetched from the compilation cache instead: "jit(step)".
-      seconds: how long that took.
-      cache_hits: how many were fetched.
+      programs: names of the programs that were compiled or read from the compilation cache, such as "jit(step)".
+      seconds: the total time of compiling and reading.
+      cache_hits: the number of programs that were read from the cache.
     """
 
     def __init__(self) -> None:
@@ -101,16 +101,16 @@ class Compilations:
 
 
 class Recompilations:
-    """Programs that training compiled after the first update of a shape, which had compiled all that it should need."""
+    """Counts programs that training compiles after the first update of each announced batch shape."""
 
     def __init__(self, specs: Sequence[Mapping[str, jax.ShapeDtypeStruct]]) -> None:
-        """Args: what batches should look like; each shape may be compiled once."""
+        """Takes the announced shapes of batches; each may be compiled once."""
         self._expected = [_shapes(spec) for spec in specs]
         self._number = len(self._expected)
-        self._count, self._told = 0, ""
+        self._count, self._message = 0, ""
 
     def expects(self, batch: Mapping[str, jax.Array]) -> bool:
-        """Returns whether the step will be compiled for a batch, as the first of a shape that the task announces."""
+        """Returns whether a batch is the first one of an announced shape, so that the step will be compiled."""
         return _shapes(batch) in self._expected
 
     def progress(self) -> str:
@@ -118,7 +118,7 @@ class Recompilations:
         return f" (shape {self._number - len(self._expected) + 1} of {self._number})" if self._number > 1 else ""
 
     def watch(self, step: int, programs: Sequence[str], batch: Mapping[str, jax.Array]) -> None:
-        """Looks at what update `step` compiled for its batch, which may be nothing."""
+        """Checks the programs, if any, that update `step` compiled for its batch."""
         shapes = _shapes(batch)
         if shapes in self._expected:
             self._expected.remove(shapes)
@@ -126,20 +126,20 @@ class Recompilations:
             self.add(step, programs, shapes)
 
     def add(self, step: int, programs: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Adds what should not have been compiled. The tests of this project raise here."""
+        """Counts unexpected programs. The tests of this project replace this method by one that raises."""
         self._count += len(programs)
         seen = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        reason = f"for shapes that the task does not announce, or that were compiled before ({seen})"
-        self._told = f"step {step} compiled {', '.join(programs)} {reason}; JAX_EXPLAIN_CACHE_MISSES=1 tells more"
+        reason = f"for unannounced or already compiled shapes ({seen}); for details set JAX_EXPLAIN_CACHE_MISSES=1"
+        self._message = f"step {step} compiled {', '.join(programs)} {reason}"
 
     def take(self) -> dict[str, float]:
-        """How many there were since this was last asked, nothing for none; warns of the last."""
+        """Returns the number of recompilations since the last call, if any, and logs a warning about the last one."""
         if not self._count:
             return {}
-        _log.warning("%d recompilations; %s", self._count, self._told)
-        figures = {"train/recompilations": float(self._count)}
+        _log.warning("%d recompilations; %s", self._count, self._message)
+        metrics = {"train/recompilations": float(self._count)}
         self._count = 0
-        return figures
+        return metrics
 
 
 def size_of(batch: Mapping[str, jax.Array]) -> str:

@@ -1,4 +1,4 @@
-"""The settings of a training run that every task has."""
+"""The settings that all tasks share for training and inference."""
 
 import dataclasses
 import math
@@ -13,26 +13,30 @@ from bertjax.training.sharding import MeshConfig
 
 @dataclasses.dataclass(frozen=True)
 class InferenceConfig(Constrained):
-    """Where a task runs, which is all there is to say of one that is not trained."""
+    """The settings of a task that only predicts.
+
+    Attributes:
+      mesh: the devices.
+    """
 
     mesh: MeshConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig(InferenceConfig):
-    """How a task is trained.
+    """The settings of training.
 
     Attributes:
-      seed: of parameters, data order, masks and dropout.
-      rng: how dropout's random bits are made: "threefry2x32", the same everywhere, or "rbg", faster on one TPU or GPU,
-        which may differ between kinds of devices and versions of JAX. With "rbg" each of several TPU chips draws
-        those of the whole batch, with "threefry2x32" its own.
-      num_steps: updates; in fine-tuning those of `num_epochs` where it is not set.
+      seed: seed of initial parameters, data order, masks and dropout.
+      rng: generator of dropout's random bits: "threefry2x32", which gives the same bits everywhere, or "rbg", which is
+        faster on one TPU or GPU, but may differ between kinds of devices and versions of JAX. On several TPU chips,
+        each chip draws the bits of the whole batch with "rbg", and only its own with "threefry2x32".
+      num_steps: number of updates. Default in fine-tuning: the updates of `num_epochs`.
       batch_size: rows of an update, over all devices and micro-batches.
-      accumulation_steps: micro-batches that an update's rows are worked through in.
-      log_every: updates between two lines of the log; the last is logged in any case.
-      evaluate_every: updates between two evaluations; after the last there is one in any case. In fine-tuning once an
-        epoch where it is not set.
+      accumulation_steps: number of micro-batches of an update.
+      log_every: updates between two lines of the log. The last update is always logged.
+      evaluate_every: updates between two evaluations. There is always one after the last update. Default in
+        fine-tuning: once per epoch.
       parallel: "jit", or "pmap" for comparison.
     """
 
@@ -54,33 +58,34 @@ class TrainingConfig(InferenceConfig):
                 "config key accumulation_steps",
                 got=f"{self.accumulation_steps} micro-batches for batch_size {self.batch_size}",
                 expected="a divisor of batch_size",
-                fix="change one of the two",
+                fix="change batch_size or accumulation_steps",
             )
 
     def check_final(self) -> None:
-        """Raises UserError if the run will not have the checkpoints that `checkpoint.final` names at its end."""
+        """Raises UserError if the finished run will not have the checkpoints that `checkpoint.final` names."""
         kept = self.checkpoint
         kind, _, count = kept.final.partition(":")
         if kind == "best" and not kept.best_metric:
-            got, fix = f"{kept.final}, and no checkpoint.best_metric", "set --config.checkpoint.best_metric"
-            raise UserError("config key checkpoint.final", got=got, expected="a metric to tell the best by", fix=fix)
+            got, fix = f"{kept.final}, but no checkpoint.best_metric", "set --config.checkpoint.best_metric"
+            expected = "a metric that defines the best checkpoint"
+            raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
         every, most = kept.save_every, kept.keep
         saved = [*range(every, self.num_steps, every), self.num_steps][-most:]
         if kind.isdecimal() and int(kind) not in saved:
             raise UserError(
                 "config key checkpoint.final",
-                got=f"step {kind}, which will not be kept",
+                got=f"step {kind}, whose checkpoint will not be kept",
                 expected=f"{self.num_steps}, or a multiple of {every} from {saved[0]} on",
-                fix="choose one of these, or save or keep more (checkpoint.{save_every,keep})",
+                fix="choose one of these, or save or keep more checkpoints (checkpoint.{save_every,keep})",
             )
-        if kind == "best":  # those that are evaluated too
+        if kind == "best":  # only checkpoints that are also evaluated
             every, most = math.lcm(every, self.evaluate_every), kept.keep_best
-        there = min(-(-self.num_steps // every), most)
-        if count and int(count) > there:
+        available = min(-(-self.num_steps // every), most)
+        if count and int(count) > available:
             raise UserError(
                 "config key checkpoint.final",
-                got=f"{kept.final}, of {there} that there will be",
-                expected=f"the mean of at most {there}",
-                fix=f"set --config.checkpoint.final={kind}:{there}, or save, evaluate or keep more of them "
+                got=f"{kept.final}, but only {available} such checkpoints",
+                expected=f"the mean of at most {available}",
+                fix=f"set --config.checkpoint.final={kind}:{available}, or save, evaluate or keep more checkpoints "
                 "(checkpoint.{save_every,keep,keep_best}, evaluate_every)",
             )

@@ -1,4 +1,4 @@
-"""Evaluation and prediction, once for all tasks: static shapes, rows over the mesh, nothing dropped or doubled."""
+"""Evaluation and prediction of any task, with static shapes and rows split over the mesh. Each row is used once."""
 
 import itertools
 import operator
@@ -34,37 +34,37 @@ from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate
 
 Row = Mapping[str, np.ndarray]
-# Rows that are sorted by length together hold so many tokens, and so do their outputs in memory.
+# Tokens of the rows that are sorted by length together; their outputs are in memory at the same time.
 _WINDOW_TOKENS = 2**16
-# Places in a batch: rows times their padded length, where at most so many hypotheses of a row are followed at once.
+# Positions of a batch (rows times padded length), for tasks with a width of at most `_WIDTH`.
 _BATCH_PLACES = 2**12
 _WIDTH = 4
 
 
 def checkpoint_name(workdir: Path, which: str) -> str:
-    """Returns the steps of a run's checkpoint, joined by "+" where it is the mean of several; see `restore_params`."""
+    """Returns the step of a run's checkpoint, or several steps joined by "+" for a mean; see `restore_params`."""
     return "+".join(map(str, find_steps(workdir, which)))
 
 
 class Predictor:
-    """Infers from rows of any length: padded to few shapes, split over a mesh, compiled once for each shape.
+    """Runs `Predicts.infer` on rows of any length. Rows are padded to few shapes, and each shape is compiled once.
 
     Attributes:
-      mesh: where.
+      mesh: the devices that rows are split over.
     """
 
     def __init__(self, task: Predicts, mesh: Mesh) -> None:
-        """Args: what infers; where."""
+        """Makes a predictor for a task on a mesh."""
         self._infer, self._lengths, self.mesh = jax.jit(task.infer), task.predict_lengths(), mesh
         self._places = _BATCH_PLACES // max(1, task.width() // _WIDTH)
 
     def __call__(
         self, params: Params, examples: Iterable[Example], done: int = 0
     ) -> Iterator[tuple[Example, list[Output]]]:
-        """Yields each example with the outputs of its rows, in order, but for the first `done` of them.
+        """Yields examples with the outputs of their rows, in order, skipping the first `done` examples.
 
-        Reads examples a window at a time. Windows and batches do not depend on `done`, so that outputs do not either,
-        to their last bits.
+        Reads one window of examples at a time. Windows and batches do not depend on `done`, so outputs are bitwise
+        equal for any `done`.
         """
         for window in _windows(examples):
             if done < len(window):
@@ -74,7 +74,7 @@ class Predictor:
             done = max(0, done - len(window))
 
     def _outputs(self, params: Params, rows: Sequence[Row]) -> list[Output]:
-        """The outputs of rows, in their order."""
+        """The outputs of rows, in the same order."""
         running = []
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         for members, shape in self._batches(rows):
@@ -91,24 +91,25 @@ class Predictor:
         return [outputs[i] for i in range(len(rows))]
 
     def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int]]]:
-        """Which rows go together, and what their arrays are padded to: from the longest down, so that all are full.
+        """Yields batches as indices of rows and padded lengths of arrays, from the longest rows to the shortest.
 
-        Full batches have a power of two of rows, so that few shapes are compiled for the others, which are filled up.
+        All batches except the last are full. The number of rows of a full batch is a power of two, so that few shapes
+        are compiled; the last batch is filled up.
         """
         waiting = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
         while waiting:
-            fitting = max(1, self._places // self._fitting(_length(rows[waiting[-1]])))
+            fitting = max(1, self._places // self._padded_length(_length(rows[waiting[-1]])))
             count = 1 << (fitting.bit_length() - 1)
             members, waiting = waiting[-count:], waiting[:-count]
             names = [name for name, array in rows[members[0]].items() if array.ndim]
-            yield members, {name: self._fitting(max(len(rows[i][name]) for i in members)) for name in names}
+            yield members, {name: self._padded_length(max(len(rows[i][name]) for i in members)) for name in names}
 
-    def _fitting(self, length: int) -> int:
+    def _padded_length(self, length: int) -> int:
         return next(padded for padded in self._lengths if padded >= length)
 
 
 def _length(row: Row) -> int:
-    """Of its longest array: a given target may be longer than its source."""
+    """The length of a row's longest array; a given target may be longer than its source."""
     return max(len(array) for array in row.values() if array.ndim)
 
 
@@ -125,7 +126,7 @@ def _windows(examples: Iterable[Example]) -> Iterator[list[Example]]:
 
 
 def _stack(rows: Sequence[Row], shape: Mapping[str, int], count: int) -> dict[str, np.ndarray]:
-    """Pads the rows' arrays with zeros to `shape`, and the rows with copies of the first to `count`."""
+    """Pads arrays with zeros to the lengths in `shape`, and adds copies of the first row up to `count` rows."""
     stacked = {}
     for name, first in rows[0].items():
         stacked[name] = np.zeros((count, shape[name]) if first.ndim else count, first.dtype)
@@ -137,10 +138,17 @@ def _stack(rows: Sequence[Row], shape: Mapping[str, int], count: int) -> dict[st
 
 
 class Evaluation:
-    """Scores parameters on the held-out split; compiled once."""
+    """Computes the validation metrics of parameters. Compiled once."""
 
     def __init__(self, task: Task, predictor: Predictor, batch_size: int, accumulation: int) -> None:
-        """Args: the task, what infers, the rows of a global batch, and in how many parts they are worked through."""
+        """Makes an evaluation.
+
+        Args:
+          task: the task.
+          predictor: the predictor for examples of `Data.held_out`.
+          batch_size: rows of a global batch.
+          accumulation: number of micro-batches of a batch.
+        """
         self._task, self._predictor, self._mesh, self._batch_size = task, predictor, predictor.mesh, batch_size
 
         def metrics(params: Params, batch: Batch) -> Metrics:
@@ -149,7 +157,7 @@ class Evaluation:
         self._metrics = jax.jit(metrics)
 
     def __call__(self, params: Params, data: Data, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """The figures of the held-out split, as "valid/NAME"; None if `stop` said so on the way."""
+        """Returns the validation metrics as "valid/NAME", or None if `stop` returned True before the end."""
         rows = sharding.local_rows(self._mesh, self._batch_size)
         total, results = None, []
         for batch in track(data.batches("valid", 0, rows), "evaluating", "batches"):
@@ -162,42 +170,51 @@ class Evaluation:
             if stop():
                 return None
             results.append(result)
-        assert total or results, "the held-out split is not empty"
+        assert total or results, "the validation split must not be empty"
         scores = self._task.score(results) if results else {}
-        figures = means(total or {}, "valid") | {f"valid/{name}": value for name, value in scores.items()}
-        missing = [name for name in self._task.score_names() if f"valid/{name}" not in figures]
-        assert not missing, f"names of no figure: {missing}"
-        return figures
+        metrics = means(total or {}, "valid") | {f"valid/{name}": value for name, value in scores.items()}
+        missing = [name for name in self._task.score_names() if f"valid/{name}" not in metrics]
+        assert not missing, f"missing metrics: {missing}"
+        return metrics
 
 
-def _check_all_read(fresh: Params, started: Params) -> None:
-    """Raises UserError if a module has kept the parameters that were drawn for it: what it says would mean nothing."""
+def _check_all_loaded(fresh: Params, started: Params) -> None:
+    """Raises UserError if a module is still at its random initialization, which makes predictions meaningless."""
     kept = jax.tree_util.tree_leaves_with_path(jax.tree.map(operator.is_, fresh, started))
     modules = dict.fromkeys("/".join(part.key for part in path[:-1] or path) for path, is_fresh in kept if is_fresh)
     if modules:
         raise UserError(
             "config key init_from",
             got="no weights of " + ", ".join(modules) + " for this task",
-            expected="a model that has learned it",
-            fix="name one, or train with this init_from first, and then use the run by --workdir",
+            expected="a model that was trained for it",
+            fix="name such a model, or first train with this init_from and then use the run with --workdir",
         )
 
 
 class Inference:
-    """A trained task: its parameters, on the mesh.
+    """A trained task with its parameters on the mesh.
 
     Attributes:
       task: the task.
       params: the parameters.
       mesh: the devices.
-      checkpoint: the steps of the run's checkpoint; "" for published weights.
+      checkpoint: the name of the run's checkpoint, see `checkpoint_name`; "" for published weights.
     """
 
     def __init__(self, task: Predicts, config: InferenceConfig, workdir: Path | None, checkpoint: str) -> None:
-        """Args: the task; its settings; the run and which of its checkpoints, or None and "final" for `init_from`."""
+        """Restores the parameters.
+
+        Args:
+          task: the task.
+          config: its settings.
+          workdir: the run; None for the weights in `init_from`.
+          checkpoint: which of the run's checkpoints, see `restore_params`; "final" for `init_from`.
+        Raises:
+          UserError: if the checkpoint does not exist, or if `init_from` has no weights for a module.
+        """
         if workdir is None and checkpoint != "final":
-            got, expected = f"{checkpoint!r}, and no --workdir", "a run in --workdir to choose among the checkpoints of"
-            fix = "leave it out: a run in init_from gives those of its checkpoint.final"
+            got, expected = f"{checkpoint!r}, but no --workdir", "a run in --workdir whose checkpoint to use"
+            fix = "leave it out; for a run in init_from, its checkpoint.final is used"
             raise UserError("--checkpoint", got=got, expected=expected, fix=fix)
         self.task, self._config = task, config
         self.mesh = mesh = sharding.make_mesh(config.mesh, jax.devices())
@@ -208,43 +225,43 @@ class Inference:
         if workdir is None:
             fresh = jax.jit(task.init, out_shardings=shardings)(jax.random.key(0))
             started = task.warm_start(fresh)
-            _check_all_read(fresh, started)
+            _check_all_loaded(fresh, started)
             self.params = jax.device_put(started, shardings)
         else:
             self.params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
 
     def evaluate(self, data: Data) -> dict[str, float]:
-        """The metrics of the held-out split, and its baselines."""
+        """Returns the metrics of the validation and test splits, and the baselines."""
         config = self._config
-        assert isinstance(self.task, Task) and isinstance(config, TrainingConfig), "not of a task that only predicts"
+        assert isinstance(self.task, Task) and isinstance(config, TrainingConfig), "the task only predicts"
         evaluation = Evaluation(self.task, self._predictor, config.batch_size, config.accumulation_steps)
         scores = evaluation(self.params, data, lambda: False)
         assert scores is not None
         return {**scores, **data.baselines(), **self.test(data)}
 
     def test(self, data: Data) -> dict[str, float]:
-        """The figures of the test split, as "test/NAME"; none without one."""
-        assert isinstance(self.task, Task), "not of a task that only predicts"
+        """Returns the metrics of the test split as "test/NAME"; empty without a test split."""
+        assert isinstance(self.task, Task), "the task only predicts"
         results = list(self._predictor(self.params, data.tested()))
         scores = self.task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
     def records(self, examples: Iterable[Example], done: int = 0) -> Iterator[Mapping[str, Any]]:
-        """A record for each example, in order, but for the first `done` of them."""
+        """Yields a record for each example, in order, skipping the first `done` examples."""
         for example, outputs in self._predictor(self.params, examples, done):
             is_bad = isinstance(example.source, BadInput)
             yield {"error": example.source.error} if is_bad else self.task.record(example, outputs)
 
     def attention(self, example: Example) -> Mapping[str, Attended] | None:
-        """What the words of an example looked at; None for one of no row or of several."""
+        """Returns the attention weights of an example, by kind; None unless the example has exactly one row."""
         ((_, outputs),) = self._predictor(self.params, [example])
         attend = self.task.attention
-        assert attend, "not of a task without attention"
+        assert attend, "the task has no attention"
         return attend(self.params, example, outputs) if len(outputs) == 1 else None
 
     def samples(self, data: Data, count: int) -> Iterator[Mapping[str, Any]]:
-        """What the task shows of `count` held-out examples."""
-        assert isinstance(self.task, Task), "not of a task that only predicts"
+        """Returns the task's samples for the run's page, from `count` validation examples."""
+        assert isinstance(self.task, Task), "the task only predicts"
 
         def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
             return self._predictor(self.params, itertools.islice(examples, count))
@@ -252,7 +269,7 @@ class Inference:
         return self.task.samples(self.params, data, infer)
 
     def export(self, folder: Path) -> None:
-        """Writes the published form; parameters that are split over processes are gathered first."""
-        assert isinstance(self.task, Task), "not of a task that only predicts"
+        """Exports the model to a folder. Parameters that are split over processes are gathered first."""
+        assert isinstance(self.task, Task), "the task only predicts"
         task, params = self.task, multihost_utils.process_allgather(self.params, tiled=True)
         distributed.on_first_process(lambda: task.export(params, folder))

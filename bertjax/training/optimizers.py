@@ -1,4 +1,4 @@
-"""Optimizers as values: AdamW in BERT's form and the standard one, LAMB, schedules, parameter groups."""
+"""Optimizers: AdamW with or without bias correction, LAMB, learning rate schedules and parameter groups."""
 
 import dataclasses
 import math
@@ -18,38 +18,38 @@ from bertjax.errors import UserError
 
 Schedule = Callable[[Any], jax.Array]
 
-# The schedules that reach their end with a number of updates.
+# The schedules whose decay depends on the number of updates.
 _DECAYING = ("linear", "sqrt_decay", "cosine")
-# What the lowest layer of an encoder reads: BERT's tables, or those of an encoder-decoder that are not the decoder's.
+# The input embeddings of an encoder: those of BERT, or those of an encoder-decoder except the decoder's.
 _ENCODER_INPUT = re.compile(r"(^|/)(embeddings(/|$)|source_)")
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Constrained, prefix="optimizer"):
-    """How parameters are updated.
+    """Settings of the optimizer.
 
     Attributes:
       name: "adamw" or "lamb".
-      learning_rate: the peak of the schedule.
-      schedule: "linear" (BERT's), "sqrt_decay" (its square root), "inverse_sqrt" (Noam's), "cosine" or "constant",
-        after `warmup_steps`.
-      warmup_steps: updates of linear warm-up; in fine-tuning those of `warmup_fraction` where it is not set.
-      weight_decay: decoupled decay, times the learning rate.
-      no_decay: parameters whose path matches this pattern do not decay.
-      beta1, beta2, eps: Adam's.
-      bias_correction: Adam's and LAMB's; BERT has none ("mostly an oversight", its author says).
-      clip_norm: largest norm of the whole gradient but for what is frozen; 0 to leave it.
-      layer_decay: what the learning rate of an encoder's layer is multiplied by for each layer above it, and once more
-        for what is on top of it; of its embeddings, as if they were the layer below all (Howard and Ruder 2018,
-        section 3.2). 1 for none.
-      frozen_layers: how many layers of the encoder, from the first, stay as they are, and its embeddings with them; 0
-        for none.
-      groups: ordered (path pattern, overrides): a parameter belongs to the first group whose pattern is found
-        in its path ("bert/encoder/layers/attention/query/kernel"). Overrides are any keys of `optimizer` but
-        `groups`, `clip_norm`, `layer_decay`, `frozen_layers` and `schedule_steps`, or {"frozen": True} alone:
+      learning_rate: peak of the schedule.
+      schedule: schedule after the warm-up: "linear" (as in BERT), "sqrt_decay" (its square root), "inverse_sqrt"
+        (Vaswani et al. 2017), "cosine" or "constant".
+      warmup_steps: updates of linear warm-up. Default in fine-tuning: `warmup_fraction` of all updates.
+      weight_decay: decoupled weight decay, multiplied by the learning rate.
+      no_decay: pattern of parameter paths without weight decay.
+      beta1, beta2, eps: hyperparameters of Adam.
+      bias_correction: whether Adam and LAMB correct the bias of their moments. BERT does not ("mostly an oversight",
+        its author says).
+      clip_norm: maximum global norm of the gradient, excluding frozen parameters; 0 for no clipping.
+      layer_decay: factor of the learning rate of an encoder layer for each encoder layer above it, and once more for
+        the parameters on top of the encoder; embeddings count as the lowest layer (Howard and Ruder 2018, section 3.2).
+        1 for no decay.
+      frozen_layers: number of frozen encoder layers, from the first; embeddings are then frozen too. 0 for none.
+      groups: ordered pairs (path pattern, overrides). A parameter belongs to the first group whose pattern is found in
+        its path ("bert/encoder/layers/attention/query/kernel"). Overrides are {"frozen": True} alone, or any keys of
+        `optimizer` except `groups`, `clip_norm`, `layer_decay`, `frozen_layers` and `schedule_steps`. Example:
         `--config.optimizer.groups="(('embeddings', {'learning_rate': 1e-5}),)"`.
-      schedule_steps: updates over which "linear", "sqrt_decay" and "cosine" decay; None for `num_steps`. The rate stays
-        at its last value after them. Where it is set, `num_steps` of a run may be raised later.
+      schedule_steps: updates over which "linear", "sqrt_decay" and "cosine" decay; None for `num_steps`. Afterwards the
+        learning rate is constant. If it is set, `num_steps` of a run may be raised later.
     """
 
     name: Annotated[str, one_of("adamw", "lamb")]
@@ -92,25 +92,26 @@ def _check_pattern(pattern: Any, where: str) -> None:
             f"config key {where}",
             got=f"{pattern!r} ({error})",
             expected="a regular expression",
-            fix="correct it; a plain part of a parameter's path is one",
+            fix="correct it; for example, use a part of a parameter's path",
         ) from error
 
 
 def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> optax.GradientTransformation:
-    """The optimizer of a run.
+    """Returns the optimizer of a run.
 
     Args:
-      config: its settings.
-      params: the parameters, or their shapes: group patterns are looked up in their paths.
-      num_steps: updates of the run, over which the schedule decays unless the config says otherwise.
+      config: the settings.
+      params: the parameters or their shapes. Group patterns are matched with their paths.
+      num_steps: updates of the run, over which the schedule decays unless `schedule_steps` is set.
     Raises:
-      UserError: a group that matches nothing or overrides what cannot be overridden.
+      UserError: if a group matches no parameter or has an invalid override, or if `frozen_layers` exceeds the number of
+        layers.
     """
     labels, optimizers = _labels(config, params), {"default": _update_rule(config, num_steps)}
     for i, (_, overrides) in enumerate(config.groups):
         optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
     factors = _depth_factors(config, params)
-    trained = _trained(config, labels, factors)
+    trained = _not_frozen(config, labels, factors)
     clip = clip_by_global_norm(config.clip_norm, trained) if config.clip_norm else optax.identity()
     chain = [clip, optax.partition(optimizers, labels)]
     if config.layer_decay != 1 or config.frozen_layers:
@@ -119,7 +120,7 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> o
 
 
 def _depth_factors(config: OptimizerConfig, params: Params) -> Params:
-    """What `layer_decay` and `frozen_layers` multiply updates by: for each parameter an array that broadcasts to it."""
+    """The factors of `layer_decay` and `frozen_layers`: for each parameter an array that broadcasts to it."""
     names = path_names(params)
     depths = {
         leaf.shape[0]
@@ -131,10 +132,10 @@ def _depth_factors(config: OptimizerConfig, params: Params) -> Params:
         raise UserError(
             "config key optimizer.frozen_layers",
             got=config.frozen_layers,
-            expected=f"at most {num_layers}, which the model has",
+            expected=f"at most {num_layers}, the number of the model's layers",
             fix="lower it",
         )
-    factors = config.layer_decay ** np.arange(num_layers + 1, -1, -1.0)  # embeddings, each layer, the rest
+    factors = config.layer_decay ** np.arange(num_layers + 1, -1, -1.0)  # embeddings, each layer, all other parameters
     factors[: config.frozen_layers + 1 if config.frozen_layers else 0] = 0
 
     def factor(name: str, param: Any) -> Any:
@@ -145,25 +146,24 @@ def _depth_factors(config: OptimizerConfig, params: Params) -> Params:
     return jax.tree.map(factor, names, params)
 
 
-def _trained(config: OptimizerConfig, labels: Params, factors: Params) -> Params:
-    """Where parameters are updated, and not frozen: for each a Boolean array that broadcasts to it."""
+def _not_frozen(config: OptimizerConfig, labels: Params, factors: Params) -> Params:
+    """Which parameters are not frozen: for each parameter a Boolean array that broadcasts to it."""
     frozen = {f"group {i}" for i, (_, overrides) in enumerate(config.groups) if overrides.get("frozen")}
     return jax.tree.map(lambda label, factor: (factor != 0) & (label not in frozen), labels, factors)
 
 
 def _is_encoder_layer(name: str) -> bool:
-    """Whether a parameter holds those of all layers of the encoder, along its first axis."""
+    """Whether an array stacks the parameters of all encoder layers along its first axis."""
     return "encoder/layers/" in name
 
 
 def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
-    """The learning rate by number of updates done.
+    """Returns the learning rate as a function of the number of previous updates.
 
-    BERT's "linear" matches `create_optimizer` of google-research/bert: the decay spans all steps, not those
-    after the warm-up, so that the rate drops a little as the warm-up ends; the first update has rate 0.
-    "sqrt_decay" is `PolyWarmUpScheduler` of NVIDIA's BERT (degree 0.5), which likewise spans all steps.
-    "inverse_sqrt" is the schedule of Vaswani et al. 2017, section 5.3, with its peak as `learning_rate`:
-    their factor d_model**-0.5 * warmup_steps**-0.5.
+    "linear" matches `create_optimizer` of google-research/bert: the decay spans all steps, including the warm-up, so
+    the rate drops slightly when the warm-up ends. The first update has rate 0. "sqrt_decay" is `PolyWarmUpScheduler` of
+    NVIDIA's BERT (degree 0.5), which also spans all steps. "inverse_sqrt" is the schedule of Vaswani et al. 2017,
+    section 5.3, with `learning_rate` as its peak, which is d_model**-0.5 * warmup_steps**-0.5 in the paper.
     """
     warmup, peak, num_steps = config.warmup_steps, config.learning_rate, config.schedule_steps or num_steps
 
@@ -176,7 +176,7 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
         elif config.schedule == "cosine":
             after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / max(num_steps - warmup, 1), 0, 1)))
         elif config.schedule == "inverse_sqrt":
-            # Counts updates from 1, as the paper does.
+            # The paper counts updates from 1.
             step = step + 1
             after = jnp.sqrt(max(warmup, 1) / step)
         else:
@@ -200,14 +200,14 @@ def schedule_length(optimizer: Mapping[str, Any], num_steps: int) -> int | None:
 
 
 def path_names(params: Params) -> Params:
-    """The tree of `params` with each leaf replaced by its path, "encoder/layers/output/kernel"."""
+    """Returns the tree of `params` with each leaf replaced by its path, such as "encoder/layers/output/kernel"."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), params
     )
 
 
 def _labels(config: OptimizerConfig, params: Params) -> Params:
-    """Which group each parameter belongs to."""
+    """The name of each parameter's group."""
     names = path_names(params)
     patterns = [pattern for pattern, _ in config.groups]
 
@@ -221,10 +221,10 @@ def _labels(config: OptimizerConfig, params: Params) -> Params:
         if f"group {i}" not in used:
             raise UserError(
                 f"config key optimizer.groups[{i}]",
-                got=f"pattern {pattern!r}, which no parameter is left to match",
-                expected="a pattern found in at least one path that no earlier group takes, such as "
+                got=f"pattern {pattern!r}, which matches no parameter outside the earlier groups",
+                expected="a pattern found in the path of such a parameter; paths are for example "
                 + ", ".join(jax.tree.leaves(names)[:3]),
-                fix="correct the pattern, or move the group forward",
+                fix="correct the pattern, or move the group to the front",
             )
     return labels
 
@@ -256,30 +256,34 @@ def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTrans
     return optax.chain(
         scale_by_adam(config.beta1, config.beta2, config.eps, config.bias_correction),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
-        # As in Google's code, what does not decay is not scaled either: a bias that starts at 0 would stay there.
+        # As in Google's code, parameters without decay are not scaled either: a bias initialized at 0 would stay at 0.
         optax.masked(scale_by_layer_trust_ratio(), decays) if config.name == "lamb" else optax.identity(),
         optax.scale_by_learning_rate(make_schedule(config, num_steps)),
     )
 
 
-def clip_by_global_norm(largest: float, counted: Params) -> optax.GradientTransformation:
-    """Scales gradients down to a largest norm of all that counts, which Boolean arrays that broadcast to them say.
+def clip_by_global_norm(max_norm: float, included: Params) -> optax.GradientTransformation:
+    """Returns a transformation that scales gradients down to a maximum global norm.
 
-    As `optax.clip_by_global_norm`, but by one factor: a division and a selection for each element would keep the
-    scaled gradients from being fused into the update, a write and a read of all of them.
+    Unlike `optax.clip_by_global_norm`, it multiplies by one factor. optax's division and selection per element prevent
+    the scaled gradients from being fused into the update, which costs a write and a read of all gradients.
+
+    Args:
+      max_norm: the maximum norm.
+      included: Boolean arrays that broadcast to the gradients: which elements the norm includes.
     """
 
     def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, Any]:
         del params
-        counting = jax.tree.map(lambda g, counts: g if np.all(counts) else g * counts, updates, counted)
-        factor = largest / jnp.maximum(optax.global_norm(counting), largest)
+        measured = jax.tree.map(lambda g, included: g if np.all(included) else g * included, updates, included)
+        factor = max_norm / jnp.maximum(optax.global_norm(measured), max_norm)
         return jax.tree.map(lambda g: g * factor, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 class AdamState(NamedTuple):
-    """Adam's moments, and how often they were updated."""
+    """Adam's moments, and the number of their updates."""
 
     updates: jax.Array  # int32
     mu: Params
@@ -287,10 +291,10 @@ class AdamState(NamedTuple):
 
 
 def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
-    """Adam (Kingma and Ba 2015), or without its bias correction: `AdamWeightDecayOptimizer` of google-research/bert.
+    """Returns Adam (Kingma and Ba 2015). Without bias correction: `AdamWeightDecayOptimizer` of google-research/bert.
 
-    As `optax.scale_by_adam`, but the update is computed from the new moments as they are stored. Left to itself the
-    compiler fuses their computation into the update again, and since that needs the old ones, copies those first.
+    Unlike `optax.scale_by_adam`, it computes the update from the stored new moments. Without the barrier, the compiler
+    would compute the new moments a second time inside the update, and copy the old moments for this.
     """
 
     def init(params: Params) -> AdamState:
@@ -313,9 +317,9 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """LAMB's ratio of the norms of parameter and update (You et al. 2020, algorithm 2), layer by layer.
+    """Returns LAMB's scaling by the ratio of the norms of parameter and update (You et al. 2020, algorithm 2).
 
-    Our layers are stacked on axis 0 of one array, and each of them has a norm of its own.
+    The parameters of all layers are stacked on axis 0 of one array; each layer has its own norm.
     """
 
     def scale(name: str, update: jax.Array, param: jax.Array) -> jax.Array:

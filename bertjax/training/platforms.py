@@ -1,4 +1,4 @@
-"""The platforms that JAX tries."""
+"""The choice of the platforms that JAX initializes."""
 
 import importlib.util
 import os
@@ -8,18 +8,18 @@ from glob import glob
 
 import jax
 
-_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")  # of TPUs
-_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "TPU_LIBRARY_PATH")  # are also set where there is none
+_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")  # device files of TPUs
+_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "TPU_LIBRARY_PATH")  # variables that are also set on machines without TPU
 
 
 def leave_out_tpu() -> None:
-    """Keeps JAX from trying a TPU that is not there, before it touches any device.
+    """Excludes TPUs from JAX's platforms if the machine has none. Must be called before JAX uses a device.
 
-    Where libtpu is installed for `--mode=plan`, it would print errors about missing TPU hosts. JAX itself looks for
-    TPUs when it is imported, and chooses them if it finds some. What `JAX_PLATFORMS` says stands.
+    If libtpu is installed for `--mode=plan`, JAX would print errors about missing TPU hosts. This changes nothing if
+    JAX found TPUs when it was imported, or if `JAX_PLATFORMS` is set.
     """
     plugins = _plugins()
-    is_known = all(name.startswith("xla_cuda") for name in plugins)  # what others are called in the list is unknown
+    is_known = all(name.startswith("xla_cuda") for name in plugins)  # platform names of other plugins are unknown
     if jax.config.values["jax_platforms"] is None and is_known and _has_libtpu() and not _may_have_tpu():
         jax.config.update("jax_platforms", "cuda,cpu" if plugins else "cpu")
 
@@ -38,6 +38,6 @@ def _has_libtpu() -> bool:
 
 
 def _plugins() -> Sequence[str]:
-    """The names of the plugins through which JAX has other platforms than CPU and TPU."""
+    """The names of JAX's installed plugins for platforms other than CPU and TPU."""
     found = importlib.util.find_spec("jax_plugins")
     return [module.name for module in pkgutil.iter_modules(found.submodule_search_locations)] if found else []

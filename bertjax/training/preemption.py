@@ -1,4 +1,4 @@
-"""Being told to stop: SIGTERM asks a run to save and leave."""
+"""Preemption: after SIGTERM, a run saves a checkpoint and stops."""
 
 import itertools
 import logging
@@ -12,13 +12,13 @@ _log = logging.getLogger(__name__)
 
 
 class Preemption:
-    """Notices SIGTERM, on one process or, by agreement at the same poll, on all.
+    """Detects SIGTERM. With several processes, all of them detect it at the same poll.
 
-    With `jax.distributed` initialized its own handler takes the signal of any process to all; without it
-    a handler of ours does for the one.
+    If `jax.distributed` is initialized, JAX's handler forwards a signal of any process to all processes. Otherwise a
+    handler of this class is installed.
     """
 
-    # JAX agrees on the number of a poll at which all stop, so the numbers go on from one run to the next.
+    # The processes agree on a poll number at which to stop, so numbers continue from one run to the next.
     _polls = itertools.count()
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Preemption:
             signal.signal(signal.SIGTERM, self._previous)
 
     def __call__(self) -> bool:
-        """Whether to stop; every process must ask equally often."""
+        """Returns whether to stop. All processes must call this equally often."""
         if self._distributed and not self._noticed:
             self._noticed = multihost_utils.reached_preemption_sync_point(next(self._polls))
         return self._noticed
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        _log.warning("SIGTERM: saving, then leaving")
+        _log.warning("got SIGTERM: saving a checkpoint, then stopping")
         self._noticed = True

@@ -1,4 +1,4 @@
-"""One batch ahead: it is made and sent to the devices while they still work on the one before."""
+"""Prefetching: the next batch is made and sent to the devices while they process the current one."""
 
 import concurrent.futures
 import time
@@ -12,10 +12,15 @@ from bertjax.contract import Batch
 
 
 class Prefetch:
-    """Takes batches from an iterator to the devices, in a thread."""
+    """Sends batches from an iterator to the devices, in a thread, one batch ahead."""
 
     def __init__(self, batches: Iterator[Batch], put: Callable[[Batch], Any]) -> None:
-        """Args: host batches, without end; what sends one to the devices."""
+        """Starts to make the first batch.
+
+        Args:
+          batches: an infinite iterator of batches on the host.
+          put: sends a batch to the devices.
+        """
         self._batches, self._put = batches, put
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "prefetch")
         self._next = self._pool.submit(self._make)
@@ -29,12 +34,12 @@ class Prefetch:
         self._pool.shutdown(cancel_futures=True)
 
     def take(self, busy: Any) -> tuple[Any, float]:
-        """The next batch, and the seconds that the devices were idle for want of it.
+        """Returns the next batch, and the seconds for which the devices were idle because it was not ready.
 
         Args:
-          busy: the last results that the devices are working on; time until these are there is not lost.
+          busy: the results that the devices are computing. Waiting for these does not count as idle time.
         Raises:
-          whatever the iterator raised.
+          Exception: whatever the iterator raised.
         """
         waited = 0.0
         if not self._next.done():

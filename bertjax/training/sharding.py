@@ -1,4 +1,4 @@
-"""Where arrays live: one mesh of (data, fsdp, tensor), and how parameters and batches are laid out over it."""
+"""Sharding of parameters and batches over one mesh with axes (data, fsdp, tensor)."""
 
 import dataclasses
 import logging
@@ -21,18 +21,18 @@ _log = logging.getLogger(__name__)
 # Keys of `model` whose values are split over the tensor axis.
 SPLIT_BY_TENSOR = ("num_heads", "intermediate_size")
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
-# Smaller arrays are not worth the communication.
+# Sharding smaller arrays is not worth the communication.
 _MIN_FSDP_SIZE = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis; -1 for all that the other axes leave.
+    """The number of devices along each axis of the mesh; -1 for all remaining devices.
 
     Attributes:
-      data: devices over which rows of a batch are split, parameters being copied.
-      fsdp: devices over which rows are split, and parameters and optimizer state too (gathered where they are used).
-      tensor: devices over which attention heads and the feed-forward layer are split.
+      data: devices that rows of a batch are split over; parameters are replicated.
+      fsdp: devices that rows, parameters and optimizer state are split over; parameters are gathered for each use.
+      tensor: devices that attention heads and feed-forward layers are split over.
     """
 
     data: int
@@ -41,7 +41,7 @@ class MeshConfig:
 
 
 def mesh_shape(config: MeshConfig, count: int) -> tuple[int, int, int]:
-    """The sizes of the mesh's axes over `count` devices. Raises UserError if they do not fit."""
+    """Returns the sizes of the mesh's axes for `count` devices. Raises UserError if they do not fit."""
     shape = list(dataclasses.astuple(config))
     if shape.count(-1) == 1:
         rest = math.prod(size for size in shape if size != -1)
@@ -58,17 +58,17 @@ def mesh_shape(config: MeshConfig, count: int) -> tuple[int, int, int]:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
-    """The mesh over all of `devices`, which are those of all processes. Raises UserError if they do not fit."""
+    """Returns the mesh over `devices`, those of all processes. Raises UserError if they do not fit the config."""
     shape = mesh_shape(config, len(devices))
     placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(placed, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
 def check_split(config: Mapping[str, Any], count: int) -> None:
-    """Raises UserError if a tensor axis over `count` devices does not divide what a config says that it splits.
+    """Raises UserError if the tensor axis, for `count` devices, does not divide the model's sizes that it splits.
 
-    Nothing else need divide: a dimension that the fsdp axis does not divide, such as most vocabularies, stays whole and
-    another is split.
+    Other sizes need not be divisible: if the fsdp axis does not divide a dimension, such as the vocabulary size,
+    another dimension is split.
     """
     *_, tensor = mesh_shape(MeshConfig(**config["mesh"]), count)
     for key in SPLIT_BY_TENSOR:
@@ -82,17 +82,17 @@ def check_split(config: Mapping[str, Any], count: int) -> None:
             )
 
 
-def fitted(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's config for the devices that there are, which may be others than those that it was trained on.
+def fit_to_devices(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Adapts a run's config to the current devices, which may differ from those of training.
 
-    Its mesh where that fits, or else all devices on the data axis; and as many rows in a batch as divide over them,
-    which changes no held-out figure.
+    If the mesh does not fit, all devices go on the data axis. The batch size is rounded up to a multiple of the devices
+    that rows are split over, which does not change validation metrics.
     """
     count, mesh = jax.device_count(), config["mesh"]
     try:
         check_split(config, count)
     except UserError:
-        _log.info("the run's mesh %s does not fit %d device(s): rows are split over all of them", dict(mesh), count)
+        _log.info("the run's mesh %s does not fit %d device(s); rows are split over all devices", dict(mesh), count)
         mesh = {"data": -1, "fsdp": 1, "tensor": 1}
     data, fsdp, _ = mesh_shape(MeshConfig(**mesh), count)
     multiple = data * fsdp * config["accumulation_steps"]
@@ -100,12 +100,12 @@ def fitted(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over the data and fsdp axes."""
+    """Returns the sharding of batches: rows over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
 def check_rows(mesh: Mesh, batch_size: int) -> None:
-    """Raises UserError if the rows of a batch do not divide by the devices they are split over."""
+    """Raises UserError unless the batch size is a multiple of the devices that rows are split over."""
     shards = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % shards:
         raise UserError(
@@ -117,7 +117,9 @@ def check_rows(mesh: Mesh, batch_size: int) -> None:
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> Int64[np.ndarray, " rows"]:
-    """The rows of a global batch that this process's devices hold, in order; on a pod they need not be one block.
+    """Returns the indices of the rows of a global batch on this process's devices, ascending.
+
+    On a pod they may not be one contiguous block.
 
     Raises:
       UserError: see `check_rows`.
@@ -129,25 +131,25 @@ def local_rows(mesh: Mesh, batch_size: int) -> Int64[np.ndarray, " rows"]:
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This process's rows to its devices, as global arrays of the rows of all processes."""
+    """Sends this process's rows to its devices. Returns global arrays with the rows of all processes."""
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
 
 
 def tree_shardings(shapes: Any, mesh: Mesh, rules: Rules) -> Any:
-    """Shardings for a tree of parameters, or of optimizer state that repeats the parameters' paths.
+    """Returns the shardings of a tree of parameters, or of optimizer state whose paths contain those of parameters.
 
     Args:
       shapes: a tree of arrays or `ShapeDtypeStruct`s.
       mesh: the mesh.
-      rules: (path pattern, mesh axis of each of the last dimensions or None); the first match counts.
+      rules: pairs (path pattern, mesh axis or None of each of the last dimensions). The first match is used.
     """
 
     def sharding(name: str, leaf: Any) -> NamedSharding:
         spec: list[str | None] = [None] * leaf.ndim
         axes = next((axes for pattern, axes in rules if re.search(pattern, name)), ())
         for dimension, axis in zip(range(leaf.ndim - len(axes), leaf.ndim), axes, strict=True):
-            # An axis of one device splits nothing, and would keep another from the dimension.
+            # An axis of one device splits nothing, and would block the dimension for the fsdp axis.
             if axis and mesh.shape[axis] > 1 and dimension >= 0 and leaf.shape[dimension] % mesh.shape[axis] == 0:
                 spec[dimension] = axis
         free = [d for d in range(leaf.ndim) if spec[d] is None and leaf.shape[d] % mesh.shape["fsdp"] == 0]
@@ -159,5 +161,5 @@ def tree_shardings(shapes: Any, mesh: Mesh, rules: Rules) -> Any:
 
 
 def with_shardings(shapes: Any, shardings: Any) -> Any:
-    """`ShapeDtypeStruct`s that say where the arrays shall live."""
+    """Returns the shapes as `ShapeDtypeStruct`s with the given shardings."""
     return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)

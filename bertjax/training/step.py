@@ -1,4 +1,4 @@
-"""One update: a pure function of (state, batch, index, seed), compiled once over the mesh, or mapped by pmap."""
+"""The training step: a pure function of (state, batch, index, seed), compiled over the mesh or mapped by pmap."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,38 +20,38 @@ Tree = Any
 
 
 class TrainState(NamedTuple):
-    """All that an update changes."""
+    """The state that updates change."""
 
-    step: jax.Array  # int32: updates done
+    step: jax.Array  # int32: number of updates so far
     params: Params
     opt_state: Any
 
 
 class StepReport(NamedTuple):
-    """What an update tells the loop; arrays that it may fetch later."""
+    """The results of an update for the loop, which may fetch these arrays later."""
 
     metrics: Metrics
     gradient_norm: jax.Array  # before clipping
-    finite: jax.Array  # bool: loss and gradient are finite, and so the update was made
+    finite: jax.Array  # bool: whether loss and gradient are finite; if not, the update was skipped
 
 
-# state, batch, index of the update -> state, report
+# (state, batch, index of the update) -> (state, report)
 StepFunction = Callable[[TrainState, Tree, Any], tuple[TrainState, StepReport]]
 
 
 def init_state(task: Task, optimizer: optax.GradientTransformation, seed: jax.Array | int) -> TrainState:
-    """A fresh state; pure, to be compiled with the shardings it shall have."""
+    """Returns the initial state. A pure function, to be compiled with the state's shardings."""
     params = task.init(jax.random.key(seed))
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 
 class Parts(NamedTuple):
-    """What the rows at hand are of the global batch: all of it under jit, whose arrays are global.
+    """Functions from a device's rows to the global batch. The defaults are for jit, whose arrays are global.
 
     Attributes:
-      whole_batch: from the rows at hand to the global batch.
-      all_sum: from sums over the rows at hand to sums over the global batch.
-      own_key: from the key of an update to that of the rows at hand.
+      whole_batch: gathers the global batch from the local rows.
+      all_sum: adds sums over local rows to sums over the global batch.
+      own_key: derives the key of the local rows from the key of an update.
     """
 
     whole_batch: Callable[[Tree], Tree] = lambda tree: tree
@@ -59,22 +59,22 @@ class Parts(NamedTuple):
     own_key: Callable[[jax.Array], jax.Array] = lambda key: key
 
 
-_ALL_AT_HAND = Parts()
+_GLOBAL = Parts()
 
 
 def make_gradient(
-    task: Task, config: TrainingConfig, parts: Parts = _ALL_AT_HAND
+    task: Task, config: TrainingConfig, parts: Parts = _GLOBAL
 ) -> Callable[[Params, Tree, Any, Any], tuple[tuple[jax.Array, Metrics], Params]]:
-    """The loss of one global batch with its metrics, and the gradient, of (params, batch, index, seed).
+    """Returns a function of (params, batch, index, seed) that computes loss, metrics and gradient of a global batch.
 
-    The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch.
-    Micro-batches and devices add up sums, so with dropout off the gradient does not depend on how the batch was
-    divided; with it on, the masks drawn depend on `accumulation_steps`.
+    The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch. Sums are
+    added over micro-batches and devices, so without dropout the gradient does not depend on how the batch is divided.
+    With dropout, the masks depend on `accumulation_steps`.
 
     Args:
-      task: whose loss.
-      config: into how many micro-batches the rows are divided; dropout keys are a function of (seed, index,
-        micro-batch), of the kind `rng`. The seed is an argument, so that runs of several seeds are one program.
+      task: the task.
+      config: the settings. Dropout keys are a function of (seed, index, micro-batch) and of the kind `rng`. The seed is
+        an argument of the result, so that runs with different seeds share one program.
       parts: how the batch is divided over devices.
     """
 
@@ -96,9 +96,9 @@ def make_gradient(
 
 
 def make_step(
-    task: Task, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _ALL_AT_HAND
+    task: Task, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _GLOBAL
 ) -> Callable[[TrainState, Tree, Any, Any], tuple[TrainState, StepReport]]:
-    """The update of one global batch, of (state, batch, index, seed); see `make_gradient`."""
+    """Returns a function of (state, batch, index, seed) that makes one update; see `make_gradient`."""
     gradient = make_gradient(task, config, parts)
 
     def step(state: TrainState, batch: Tree, index: jax.Array, seed: jax.Array) -> tuple[TrainState, StepReport]:
@@ -106,7 +106,7 @@ def make_step(
         metrics["loss"] = (value, jnp.ones(()))
 
         gradient_norm = optax.global_norm(grads)
-        # A state that has missed an update takes no later one, so it stays as it was before the bad step.
+        # After a skipped update, later updates are skipped too, so the state stays as it was before the bad step.
         finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == index)
 
         def updated() -> TrainState:
@@ -119,17 +119,17 @@ def make_step(
 
 
 def seed_of(config: TrainingConfig) -> np.uint32:
-    """The seed as compiled programs take it."""
+    """Returns the seed in the dtype that compiled programs expect."""
     return np.uint32(config.seed)
 
 
 def dropout_key(rng: str, seed: jax.Array | int, index: jax.Array | int) -> jax.Array:
-    """The key of an update, to be split over its micro-batches."""
+    """Returns the dropout key of an update, to be split over its micro-batches."""
     return jax.random.fold_in(jax.random.key(seed, impl=rng), index)
 
 
 def accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys: jax.Array) -> Tree:
-    """The sum of `micro_step` over as many micro-batches as there are keys, each with rows of every device."""
+    """Returns the sum of `micro_step` over micro-batches, one per key. Each micro-batch has rows of every device."""
     if len(keys) == 1:
         return micro_step(batch, keys[0])
     parts = jax.tree.map(lambda x: x.reshape(-1, len(keys), *x.shape[1:]).swapaxes(0, 1), batch)
@@ -141,17 +141,17 @@ def accumulate(micro_step: Callable[[Tree, jax.Array], Tree], batch: Tree, keys:
 
 
 class Assembly(NamedTuple):
-    """What a run's updates are compiled from; nothing of it is computed yet."""
+    """The inputs for compiling a run's update. No array is computed yet."""
 
     mesh: Mesh
     optimizer: optax.GradientTransformation
-    init: Callable[[Any], TrainState]  # from the seed to a fresh state
-    shapes: TrainState  # of its arrays
-    shardings: TrainState  # where they live
+    init: Callable[[Any], TrainState]  # from the seed to the initial state
+    shapes: TrainState  # shapes of the state's arrays
+    shardings: TrainState  # shardings of the state's arrays
 
 
 def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> Assembly:
-    """Puts a task, its settings and devices together. Raises UserError where they do not fit."""
+    """Returns mesh, optimizer and shardings of a task. Raises UserError if task, config and devices do not fit."""
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_rows(mesh, config.batch_size)
     sharding.check_rows(mesh, config.batch_size // config.accumulation_steps)
@@ -171,7 +171,7 @@ def jit_update(
     state_shardings: Tree,
     config: TrainingConfig,
 ) -> Any:
-    """The update as `jax.jit` has it, to be called or lowered with the mesh in force.
+    """Returns the jitted update, to be called or lowered inside `jax.set_mesh(mesh)`.
 
     The state is donated and keeps its shardings.
     """
@@ -191,7 +191,7 @@ def jit_step(
     state_shardings: Tree,
     config: TrainingConfig,
 ) -> StepFunction:
-    """The update, compiled over the mesh; see `jit_update`."""
+    """Returns the update, compiled over the mesh; see `jit_update`."""
     compiled = jit_update(task, optimizer, mesh, state_shardings, config)
 
     def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
@@ -202,10 +202,10 @@ def jit_step(
 
 
 def pmap_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, config: TrainingConfig) -> StepFunction:
-    """The same update through `jax.pmap`, one device for each block of rows, for those who compare with it.
+    """Returns the same update through `jax.pmap`, with one device per block of rows, for comparison.
 
     Raises:
-      UserError: parameters are to be split, or there are several processes; `parallel=jit` does both.
+      UserError: if the mesh splits parameters, or if there are several processes. `parallel=jit` supports both.
     """
     if mesh.shape["data"] != mesh.size or jax.process_count() > 1:
         raise UserError(

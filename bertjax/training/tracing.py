@@ -1,4 +1,4 @@
-"""A trace of some updates, for XProf or Perfetto: in the folder `profile/` of a run."""
+"""Traces of updates for XProf or Perfetto, in the folder `profile/` of a run."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 class _Update(Protocol):
     @property
-    def done(self) -> int: ...  # updates, with this one
+    def done(self) -> int: ...  # number of updates so far, including this one
 
     @property
     def state(self) -> Any: ...
@@ -26,24 +26,28 @@ T = TypeVar("T", bound=_Update)
 
 
 def parse_steps(text: str) -> range:
-    """The updates that "100:110" stands for, counted from 1, both ends included; none for "". Raises UserError."""
+    """Returns the updates of a range such as "100:110", counted from 1, including both ends; none for "".
+
+    Raises:
+      UserError: if the text is not such a range.
+    """
     first, _, last = text.partition(":")
     if not text:
         return range(0)
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        expected = "the first and the last update to trace, counted from 1: 100:110"
-        raise UserError("--profile", got=repr(text), expected=expected, fix="correct it; ten updates are plenty")
+        expected = "the first and the last update to trace, counted from 1, such as 100:110"
+        raise UserError("--profile", got=repr(text), expected=expected, fix="correct it; ten updates are enough")
     return range(int(first), int(last) + 1)
 
 
 def traced(updates: Iterator[T], begun: int, steps: range, folder: Path) -> Iterator[T]:
-    """Yields updates, each as soon as it is on its way, and traces some on process 0, with what goes on between them.
+    """Yields updates as soon as they are dispatched, and traces some of them on process 0, including the time between.
 
     Args:
-      updates: those after the first `begun`.
-      begun: how many a resumed run has made before.
-      steps: the numbers of those to trace, as far as they are still to come.
-      folder: for the trace.
+      updates: the updates after the first `begun`.
+      begun: the number of updates before, in a resumed run.
+      steps: the numbers of the updates to trace; those up to `begun` are skipped.
+      folder: the folder of the trace.
     """
     ahead = range(max(steps.start, begun + 1), steps.stop)
     if not ahead or not distributed.is_first_process():

@@ -42,6 +42,6 @@ def test_published_values_are_of_keys_of_the_config():
 
 def test_common_keys_are_described_once():
     page = build_keys.page()
-    assert page.count("decoupled decay, times the learning rate.") == 1
+    assert page.count("decoupled weight decay, multiplied by the learning rate.") == 1
     section = page.partition("## configs/multiple_choice.py")[2].partition("\n## ")[0]
     assert "| `batch_size` | `16` | `16` |" in section and "`optimizer.layer_decay`" not in section

@@ -175,7 +175,7 @@ def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):
     assert outcome.status is None, outcome.status
     assert json.loads(outcome.stdout)["label"] == "b"
     assert "has no class names; assuming a, b, c" in outcome.stderr
-    told = {"what": "init_from", "got": "no weights of classifier", "expected": "has learned", "fix": "name one"}
+    told = {"what": "init_from", "got": "no weights of classifier", "expected": "was trained", "fix": "name such"}
     two = published(folder, "predict", **{"data.labels": "('a','b')", "data.seq_len": 10})
     tiny.check_told(two.error, **told)
     none = published(folder, "predict", **{"data.seq_len": 10})
@@ -301,7 +301,7 @@ def test_a_run_without_a_new_key_resumes_and_predicts(run, tmp_path):
     again = [f"--workdir={older}" if flag.startswith("--workdir") else flag for flag in command]
     assert tiny.run_on_one(*again).status is None
     assert "config key data.packing" not in tiny.run_on_one(*again, "--config.data.packing=True").error
-    assert "data.packing: False there, True now" in tiny.run_on_one(*again, "--config.data.packing=True").error
+    assert "data.packing: False before, True now" in tiny.run_on_one(*again, "--config.data.packing=True").error
 
 
 @pytest.mark.slow
@@ -337,7 +337,7 @@ def test_a_random_head_cannot_predict(run):
         *command, "--config.data.seq_len=16", "--config.data.labels=('cat','none')", stdin=b"the cat"
     )
     tiny.check_told(
-        outcome.error, what="init_from", got="no weights of classifier", expected="has learned", fix="train with this"
+        outcome.error, what="init_from", got="no weights of classifier", expected="was trained", fix="train with this"
     )
 
 

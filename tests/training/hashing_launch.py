@@ -1,4 +1,4 @@
-"""`launch.py` at a walking pace, with a line for each row of each training batch: which batch, which row, its sha256.
+"""Runs `launch.py` slowly, and writes a line for each row of each training batch: batch, row and sha256.
 
 The lines go to a file in the folder that the environment variable BATCH_HASHES names.
 """
@@ -21,7 +21,7 @@ _SECONDS = 0.2  # between batches, so that a run can be killed at some step
 
 @contextlib.contextmanager
 def hashing(folder: Path, seconds: float = 0.0) -> Iterator[None]:
-    """Writes the hashes of training batches to a file in `folder`, and waits so many seconds between batches."""
+    """Writes the hashes of training batches to a file in `folder`, and waits `seconds` between batches."""
     original = PretrainingData.batches
 
     def batches(data, split, start, rows):
@@ -39,7 +39,7 @@ def hashing(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
 
 def main() -> None:
-    """Does what `launch.py` does."""
+    """Runs `launch.py` with hashing."""
     with hashing(Path(os.environ["BATCH_HASHES"]), _SECONDS):
         app.run(launch.main, flags_parser=launch._parse_flags)
 

@@ -1,4 +1,4 @@
-"""Updates of any task through the trainer, on any devices; as a program, on those of several processes."""
+"""Trains any task on any devices. As a program, it trains all tasks as one of several processes."""
 
 import argparse
 import importlib
@@ -22,7 +22,7 @@ from bertjax.training.optimizers import path_names
 from tests import tiny
 
 STEPS = 10
-# Smaller arrays than a user's are split, since all arrays are small.
+# All arrays of these models are small, so a smaller limit is needed to split any.
 MIN_FSDP_SIZE = 64
 _SMALL = {
     "num_steps": STEPS,
@@ -35,13 +35,14 @@ _SMALL = {
     "model.max_positions": 48,
     "model.dropout": 0.0,
     "model.attention_dropout": 0.0,
-    "optimizer.warmup_steps": 0,  # in which the first update would have rate 0
+    "optimizer.warmup_steps": 0,  # with warm-up, the first update has learning rate 0
     "optimizer.learning_rate": 1e-3,
 }
 _OF_TASKS = {
     "bert_pretraining": {"data.seq_len": 32, "data.lines": "sentence", "data.vocab_size": 128, "data.workers": 1},
     "classification": {"data.seq_len": 16, "model.classifier_dropout": 0.0},
-    # The biases of keys have no gradient but rounding, of which Adam makes whole updates at the paper's eps of 1e-9.
+    # The gradient of key biases is only rounding error, which Adam would scale to full updates at the paper's eps of
+    # 1e-9.
     "translation": {
         "data.seq_len": 32,
         "model.num_decoder_layers": 1,
@@ -62,25 +63,25 @@ TASKS = tuple(_OF_TASKS)
 
 
 class Result(NamedTuple):
-    """What the updates gave.
+    """The result of the updates.
 
     Attributes:
-      losses: of each update.
+      losses: the loss of each update.
       first: the parameters after the first update, on the host.
-      last: those after the last.
-      bytes_per_device: of parameters and the optimizer's state, on each of this process's devices.
-      promised_bytes: what the mesh promises for each device.
+      last: the parameters after the last update.
+      bytes_per_device: bytes of parameters and optimizer state on each of this process's devices.
+      expected_bytes: the bytes that each device should hold with this mesh.
     """
 
     losses: list[float]
     first: Any
     last: Any
     bytes_per_device: list[int]
-    promised_bytes: int
+    expected_bytes: int
 
 
 def write_data(task: str, folder: Path) -> dict[str, Any]:
-    """Data for a task, small; returns the keys of the config that name them."""
+    """Writes small data for a task and returns the config keys that name them."""
     folder.mkdir(parents=True, exist_ok=True)
     if task == "bert_pretraining":
         return {"data.source": str(tiny.write_text(folder / "text.txt", documents=60))}
@@ -92,11 +93,11 @@ def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int
     """Trains a task on the first devices of all processes.
 
     Args:
-      task: its experiment's name.
-      data: what `write_data` returned.
-      folder: for what is prepared of it.
-      mesh: devices for data, fsdp and tensor.
-      devices: how many.
+      task: the name of the experiment.
+      data: the config keys from `write_data`.
+      folder: the folder for prepared data.
+      mesh: sizes of the axes data, fsdp and tensor.
+      devices: the number of devices.
     """
     with mock.patch.object(sharding, "_MIN_FSDP_SIZE", MIN_FSDP_SIZE):
         return _train(task, data, folder, mesh, devices)
@@ -118,7 +119,7 @@ def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, in
             losses.append(float(update.report.metrics["loss"][0]))
             first = on_host(update.state.params) if first is None else first
     state = update.state.params, update.state.opt_state
-    return Result(losses, first, on_host(update.state.params), bytes_per_device(state), promised_bytes(state, mesh))
+    return Result(losses, first, on_host(update.state.params), bytes_per_device(state), expected_bytes(state, mesh))
 
 
 def on_host(params: Any) -> Any:
@@ -127,7 +128,7 @@ def on_host(params: Any) -> Any:
 
 
 def bytes_per_device(state: Any) -> list[int]:
-    """What each of this process's devices holds of a state."""
+    """The bytes of a state on each of this process's devices."""
     held: dict[Any, int] = {}
     for leaf in jax.tree.leaves(state):
         for shard in leaf.addressable_shards:
@@ -135,8 +136,8 @@ def bytes_per_device(state: Any) -> list[int]:
     return list(held.values())
 
 
-def promised_bytes(state: Any, mesh: tuple[int, int, int]) -> int:
-    """What a device should hold: `tensor` splits heads and feed-forward layers, `fsdp` all arrays but tiny ones."""
+def expected_bytes(state: Any, mesh: tuple[int, int, int]) -> int:
+    """The expected bytes per device. `tensor` splits heads and feed-forward layers, `fsdp` all but tiny arrays."""
     _, fsdp, tensor = mesh
     total = 0
     for name, leaf in zip(jax.tree.leaves(path_names(state)), jax.tree.leaves(state), strict=True):
@@ -153,7 +154,7 @@ def promised_bytes(state: Any, mesh: tuple[int, int, int]) -> int:
 
 
 def main() -> None:
-    """Trains all tasks as one of several processes, and writes their results."""
+    """Trains all tasks as one of several processes, and writes the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("mesh", type=lambda text: tuple(map(int, text.split("x"))))
     parser.add_argument("data", type=json.loads, help="of each task")

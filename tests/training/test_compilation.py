@@ -1,4 +1,4 @@
-"""What is compiled is counted, and a training step that is compiled again is noticed."""
+"""Counts of compiled programs, detection of recompilations, and the compilation cache."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from bertjax.training import compilation, loop
 from tests import processes, tiny
 
 ROOT = Path(__file__).parents[2]
-add = compilation.Recompilations.add  # before the fixture that makes it fail
+add = compilation.Recompilations.add  # the original, before an autouse fixture replaces it
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,11 @@ def test_programs_and_cache_hits_are_counted():
         program()(x)
         assert (len(compiled.programs), compiled.cache_hits) == (2, 1)
     program()(x)
-    assert len(compiled.programs) == 2, "nothing is counted after it was left"
+    assert len(compiled.programs) == 2, "programs after the context are not counted"
 
 
 def changing(data, from_batch):
-    """Data whose batches lose half of their length on the way."""
+    """Data whose batches are truncated to half of their length from batch `from_batch`."""
 
     def cut(name, rows):
         return rows[:, : rows.shape[1] // 2] if name in ("input_ids", "token_type_ids", "segment_ids") else rows
@@ -78,7 +78,7 @@ def test_a_steady_run_compiles_its_step_once(text, parallel, program, caplog):
     assert trainer.notices() == {}
 
 
-def test_another_shape_is_an_error_here(text):
+def test_an_unexpected_shape_fails_tests(text):
     task, data, settings, _ = tiny.pretraining(tiny.config(text, model__num_layers=1))
     trainer = loop.Trainer(task, settings, jax.devices()[:1])
     with (
@@ -90,7 +90,7 @@ def test_another_shape_is_an_error_here(text):
 
 
 @pytest.mark.slow
-def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeypatch, caplog):
+def test_an_unexpected_shape_is_logged_and_counted_in_a_run(text, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(compilation.Recompilations, "add", add)
     task, data, settings, _ = tiny.pretraining(tiny.config(text, mesh__data=8, model__num_layers=1))
     with caplog.at_level(logging.WARNING, "bertjax.training.compilation"):
@@ -98,7 +98,7 @@ def test_another_shape_is_warned_of_and_counted_in_a_run(text, tmp_path, monkeyp
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     counts = {line["step"]: line.get("train/recompilations", 0) for line in lines if "train/loss" in line}
     assert counts == {2: 0, 4: 1, 6: 0}
-    # Other libraries warn too, when they are collected.
+    # Garbage collection can trigger warnings of other libraries.
     (message,) = (record.message for record in caplog.records if record.name == compilation.__name__)
     assert re.fullmatch(r"1 recompilations; step 4 compiled jit\(step\) for .*input_ids \(16, 16\).*", message), message
 
@@ -122,18 +122,18 @@ def test_each_announced_shape_is_compiled_once(monkeypatch):
     assert added == [4, 5]
 
 
-def test_what_was_compiled_again_is_told(caplog):
+def test_recompiled_programs_are_named(caplog):
     recompilations = compilation.Recompilations([])
     add(recompilations, 7, ["jit(step)"], {"x": (2,)})
     assert recompilations.take() == {"train/recompilations": 1}
     assert recompilations.take() == {}
-    assert "1 recompilations; step 7 compiled jit(step) for shapes that" in caplog.messages[0]
+    assert "1 recompilations; step 7 compiled jit(step) for unannounced" in caplog.messages[0]
     assert "(x (2,))" in caplog.messages[0]
 
 
 @pytest.fixture
 def cache_settings(tmp_path, monkeypatch):
-    """JAX's settings of a user who has set nothing, restored afterwards; returns the user's cache folder."""
+    """Sets JAX's default settings, restores them afterwards, and returns the user's cache folder."""
     names = ("compilation_cache_dir", "enable_compilation_cache", "persistent_cache_min_compile_time_secs")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
@@ -149,7 +149,7 @@ def test_programs_are_kept_in_the_users_cache(cache_settings):
 
 
 @pytest.mark.parametrize("how", ["named", "disabled"])
-def test_the_user_chooses_another_folder_or_none(cache_settings, monkeypatch, how):
+def test_environment_variables_of_the_user_are_respected(cache_settings, monkeypatch, how):
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere" if how == "named" else "")
     jax.config.update("jax_enable_compilation_cache", how == "named")
@@ -165,19 +165,19 @@ def test_a_cache_that_cannot_be_written_is_not_used(cache_settings, tmp_path, mo
     assert jax.config.jax_compilation_cache_dir == before
 
 
-def test_a_full_cache_loses_what_was_used_longest_ago(tmp_path):
+def test_the_least_recently_used_programs_are_deleted(tmp_path):
     for age in range(6):
         path = tmp_path / f"program{age}"
         path.write_bytes(bytes(100))
         os.utime(path, (1e9 - age, 1e9 - age))
     compilation._prune(tmp_path, 600)
-    assert len(list(tmp_path.iterdir())) == 6, "not full yet"
+    assert len(list(tmp_path.iterdir())) == 6, "the limit is not exceeded"
     compilation._prune(tmp_path, 599)
     assert {path.name for path in tmp_path.iterdir()} == {"program0", "program1"}
 
 
 @pytest.mark.slow
-def test_the_second_start_takes_its_programs_from_the_cache(text, tmp_path):
+def test_a_second_start_reads_its_programs_from_the_cache(text, tmp_path):
     environment = {**processes.environment(), "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     values = {"num_steps": 1, "model__num_layers": 1}
     counts = []

@@ -1,4 +1,4 @@
-"""The settings that every run has, checked together."""
+"""Checks of training settings that depend on each other."""
 
 import dataclasses
 import json
@@ -20,23 +20,24 @@ def settings(num_steps, evaluate_every, **checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("final", "there"),
+    ("final", "available"),
     [("last:4", 3), ("last:9", 3), ("best:3", 2), ("latest", None), ("best", None), ("last:3", None), ("best:2", None)],
 )
-def test_checkpoints_that_a_run_will_not_have(final, there):
-    """Of 50 updates, those saved are after 20, 40 and 50; those scored too after 40 and 50."""
+def test_more_checkpoints_than_a_run_will_have(final, available):
+    """Of 50 updates, checkpoints are saved after 20, 40 and 50, and evaluated after 40 and 50."""
     config = settings(50, 40, save_every=20, keep=5, keep_best=4, best_metric="valid/loss", final=final)
-    if there is None:
+    if available is None:
         config.check_final()
         return
-    with pytest.raises(UserError, match=rf"final: got {final}, of {there} that .* at most {there}\. Fix: .*:{there},"):
+    message = rf"final: got {final}, but only {available} .* at most {available}\. Fix: .*:{available},"
+    with pytest.raises(UserError, match=message):
         config.check_final()
 
 
 def test_checkpoints_that_are_not_kept():
-    with pytest.raises(UserError, match=r"final: got last:3, of 2 that"):
+    with pytest.raises(UserError, match=r"final: got last:3, but only 2"):
         settings(100, 10, save_every=10, keep=2, final="last:3").check_final()
-    with pytest.raises(UserError, match=r"final: got best:3, of 2 that"):
+    with pytest.raises(UserError, match=r"final: got best:3, but only 2"):
         settings(100, 10, save_every=10, keep_best=2, best_metric="valid/loss", final="best:3").check_final()
 
 
@@ -46,12 +47,12 @@ def test_a_step_that_is_not_kept(final, kept):
     if kept:
         config.check_final()
         return
-    told = rf"final: got step {final}, which will not be kept; expected 50, or a multiple of 20 from 40 on"
-    with pytest.raises(UserError, match=told):
+    message = rf"got step {final}, whose checkpoint will not be kept; expected 50, or a multiple of 20 from 40 on"
+    with pytest.raises(UserError, match=message):
         config.check_final()
 
 
 @pytest.mark.parametrize("final", ["best", "best:2"])
-def test_the_best_by_no_metric(final):
-    with pytest.raises(UserError, match=rf"final: got {final}, and no checkpoint.best_metric; expected a metric"):
+def test_the_best_checkpoint_without_a_metric(final):
+    with pytest.raises(UserError, match=rf"final: got {final}, but no checkpoint.best_metric; expected a metric"):
         settings(100, 10, save_every=10, best_metric="", final=final).check_final()

@@ -1,4 +1,4 @@
-"""A run that is killed goes on with another number of processes as if nothing had happened."""
+"""A killed run that resumes with another number of processes sees the same batches."""
 
 import pytest
 
@@ -9,7 +9,7 @@ STEPS, BATCH_SIZE = 16, 16
 
 
 def hashes(folder):
-    """The sha256 of each row of each batch; all that came across it agree."""
+    """The sha256 of each row of each batch; checks that all records of a row agree."""
     found = {}
     for path in folder.iterdir():
         for line in path.read_text().split("\n")[:-1]:

@@ -1,4 +1,4 @@
-"""Spikes are noticed, counted and warned of once; noise, trends and shifts are not spikes."""
+"""Spikes are counted and logged once; noise, trends and shifts are not spikes."""
 
 import logging
 
@@ -29,19 +29,19 @@ def test_a_falling_loss_has_no_spikes():
     assert counted(2 + 8 * np.exp(-steps / 500) + noisy(5000, 0.0, 0.05)) == 0
 
 
-def test_each_spike_counts():
+def test_each_spike_is_counted():
     values = noisy(1000)
     values[[100, 500, 501, 502, 900]] += 2
     assert counted(values) == 5
 
 
-def test_a_spike_below_the_median_is_none():
+def test_values_below_the_median_are_no_spikes():
     values = noisy(1000)
     values[500] = 0
     assert counted(values) == 0
 
 
-def test_the_first_values_are_not_judged():
+def test_the_first_values_are_no_spikes():
     values = noisy(200)
     values[[20, 63]] += 100
     assert counted(values) == 0
@@ -49,12 +49,12 @@ def test_the_first_values_are_not_judged():
     assert counted(values) == 1
 
 
-def test_a_new_level_becomes_usual():
+def test_a_new_level_is_no_spike_after_a_while():
     values = np.concatenate([noisy(200), noisy(2000, level=9.0)])
-    assert 40 <= counted(values) <= 64  # at most half of the memory
+    assert 40 <= counted(values) <= 64  # at most half of the window
 
 
-def test_an_excess_that_is_small_beside_the_median_is_none():
+def test_an_excess_below_a_fraction_of_the_median_is_no_spike():
     values = noisy(200, deviation=1e-4)
     values[100] *= 1.04
     assert counted(values) == 0
@@ -63,7 +63,7 @@ def test_an_excess_that_is_small_beside_the_median_is_none():
 
 
 def test_the_gradient_norm_may_double():
-    # A distribution with a long tail, as norms of gradients have.
+    # Gradient norms have a distribution with a long tail.
     norms = np.exp(noisy(5000, 0.0, 0.2))
     assert counted(norms, least=1.0, log_scale=True) == 0
     norms[3000] = 8.0
@@ -71,7 +71,7 @@ def test_the_gradient_norm_may_double():
 
 
 def test_gradient_norms_of_a_healthy_fine_tuning_have_no_spikes():
-    # Once most rows are classified right, the norms of batches differ by a factor of ten and more.
+    # When most rows are classified correctly, the norms of batches differ by more than a factor of ten.
     norms = np.exp(noisy(5000, -1.0, 1.2))
     assert counted(norms, least=1.0) > 10
     assert counted(norms, least=1.0, log_scale=True) == 0
@@ -83,7 +83,7 @@ def test_a_norm_of_zero_is_no_error():
     assert counted(np.zeros(200), least=1.0, log_scale=True) == 0
 
 
-def test_one_warning_for_all_since_the_last(caplog):
+def test_one_warning_for_all_spikes_since_the_last_call(caplog):
     spikes = Spikes("gradient_norm", 1.0, log_scale=True)
     for step in range(100):
         spikes.add(step, 1.0)
@@ -92,4 +92,4 @@ def test_one_warning_for_all_since_the_last(caplog):
     with caplog.at_level(logging.WARNING):
         assert spikes.take() == {"train/gradient_norm_spikes": 2.0}
         assert spikes.take() == {}
-    assert caplog.messages == ["2 spikes of gradient_norm; step 101 had 4, the median of those before is 1"]
+    assert caplog.messages == ["2 spikes of gradient_norm; step 101 had 4; the median of the steps before is 1"]

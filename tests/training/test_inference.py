@@ -1,4 +1,4 @@
-"""Outputs for rows of any number and length: in order, none dropped or doubled, whatever they are batched with."""
+"""Outputs for any number and lengths of rows: in order, complete, and independent of the batch."""
 
 import itertools
 
@@ -16,10 +16,10 @@ LENGTHS = bucket_lengths(40)  # 16, 24, 32, 40
 
 
 class Model(Task):
-    """What a predictor asks of a task: a sum over the tokens, each in its context, and the tokens themselves.
+    """A task whose outputs are a sum over the tokens, weighted by their positions, and the tokens themselves.
 
     Attributes:
-      shapes: of `input_ids`, one for each program that was compiled.
+      shapes: the shape of `input_ids` of each compiled program.
     """
 
     def __init__(self):
@@ -36,11 +36,11 @@ class Model(Task):
         return {"mean": mean, "ids": batch["input_ids"], "marks": batch["marks"], "number": batch["number"]}
 
 
-Model.__abstractmethods__ = frozenset()  # a predictor calls no others
+Model.__abstractmethods__ = frozenset()  # a predictor calls no other methods
 
 
 def row(number, length):
-    """A row with arrays of two lengths and a scalar, told by its first token."""
+    """A row with arrays of two lengths and a scalar. Its first token is its number."""
     return {
         "input_ids": np.arange(length, dtype=np.int32) + 100 * (number + 1),
         "segment_ids": np.ones(length, np.int32),
@@ -50,7 +50,7 @@ def row(number, length):
 
 
 def examples_of(lengths, rows_each=(1,)):
-    """Examples of so many rows, over and over; the source is the numbers of their rows."""
+    """Examples with the given numbers of rows, repeated; the source is the numbers of their rows."""
     numbers, counts = iter(range(len(lengths))), itertools.cycle(rows_each)
     while members := list(itertools.islice(numbers, next(counts))):
         yield Example([row(i, lengths[i]) for i in members], members)
@@ -65,7 +65,7 @@ def predict(examples, where=None, model=None):
 
 
 def check_outputs(results, lengths):
-    """Checks that each row has the output that it has alone, in order."""
+    """Checks that outputs are in order and equal those of each row alone."""
     numbers = [number for example, _ in results for number in example.source]
     assert numbers == list(range(len(lengths)))
     for example, outputs in results:
@@ -90,28 +90,28 @@ def test_any_number_of_rows_on_any_mesh(count, shape):
     check_outputs(predict(examples_of(lengths), mesh(*shape)), lengths)
 
 
-def test_a_batch_of_a_number_of_rows_that_devices_do_not_divide():
-    # 4096 places hold 102 rows of 40, of which a power of two is taken; 8 devices do not divide the 3 that are left.
+def test_a_batch_whose_rows_are_not_divisible_by_the_devices():
+    # 102 rows of 40 fit into 4096 positions; batches have a power of two of rows, and the 3 left do not divide by 8.
     lengths = [40] * 67
     model = Model()
     check_outputs(predict(examples_of(lengths), model=model), lengths)
     assert model.shapes == [(64, 40), (8, 40)]
 
 
-def test_examples_of_several_rows_keep_theirs_together():
+def test_examples_with_several_rows_get_all_their_outputs():
     lengths = random_lengths(60)
     results = predict(examples_of(lengths, [1, 4, 2]))
     check_outputs(results, lengths)
     assert [len(outputs) for _, outputs in results][:4] == [1, 4, 2, 1]
 
 
-def test_an_example_of_no_row_has_no_output():
+def test_an_example_without_rows_has_no_outputs():
     results = predict([Example([row(0, 9)], [0]), Example([], []), Example([row(1, 5)], [1])])
     check_outputs(results, [9, 5])
     assert [len(outputs) for _, outputs in results] == [1, 0, 1]
 
 
-def test_examples_are_read_a_window_at_a_time(monkeypatch):
+def test_one_window_of_examples_is_read_at_a_time(monkeypatch):
     monkeypatch.setattr(inference, "_WINDOW_TOKENS", 100)
     read, lengths = [], [10] * 35
 
@@ -125,11 +125,11 @@ def test_examples_are_read_a_window_at_a_time(monkeypatch):
         results.append(result)
         held.append(len(read) - len(results) + 1)
     check_outputs(results, lengths)
-    assert max(held) == 5  # of 20 tokens each
+    assert max(held) == 5  # each example has 20 tokens
     assert held[:6] == [5, 4, 3, 2, 1, 5]
 
 
-def test_a_resumed_prediction_batches_the_remaining_rows_as_before(monkeypatch):
+def test_a_resumed_prediction_makes_the_same_batches(monkeypatch):
     monkeypatch.setattr(inference, "_WINDOW_TOKENS", 60)
     predictor, examples = Predictor(Model(), mesh()), list(examples_of([40, 5, 5, 5, 5, 5] * 4))
     whole = list(predictor(jnp.float32(0.5), examples))
@@ -137,18 +137,18 @@ def test_a_resumed_prediction_batches_the_remaining_rows_as_before(monkeypatch):
         rest = list(predictor(jnp.float32(0.5), examples, done))
         assert [example.source for example, _ in rest] == [example.source for example, _ in whole[done:]]
         for (_, outputs), (_, before) in zip(rest, whole[done:], strict=True):
-            # As many zeros of padding, too: they depend on the batch.
+            # The zeros of padding are equal too, and their number depends on the batch.
             assert [output["ids"].tolist() for output in outputs] == [output["ids"].tolist() for output in before]
 
 
-def test_an_example_longer_than_a_window_is_one(monkeypatch):
+def test_an_example_larger_than_a_window(monkeypatch):
     monkeypatch.setattr(inference, "_WINDOW_TOKENS", 30)
     lengths = random_lengths(20)
     check_outputs(predict(examples_of(lengths, [10])), lengths)
 
 
 def test_few_shapes_are_compiled():
-    # Rows of a batch are a power of two of at most 256 (4096 places of 16), so that 8 to 256 are possible.
+    # The rows of a batch are a power of two, at most 256 (4096 positions of length 16) and at least 8.
     model, places = Model(), 4096
     predictor = Predictor(model, mesh())
     for count in range(1, 400, 23):
@@ -158,19 +158,19 @@ def test_few_shapes_are_compiled():
     for rows, length in model.shapes:
         assert length in LENGTHS
         assert rows >= 8 and rows & (rows - 1) == 0
-        assert rows // 2 < places / length  # as few as the power of two allows
+        assert rows // 2 < places / length  # a power of two, so at most half of the batch is unused
     assert len(model.shapes) <= len(LENGTHS) * 6
 
 
-def test_rows_of_one_length_go_together():
+def test_rows_of_similar_length_share_a_batch():
     model = Model()
     lengths = [40, 3] * 100
     check_outputs(predict(examples_of(lengths), model=model), lengths)
-    # The longest 64 first, twice, 100 of them long; then what is left, all short.
+    # Two batches of the 64 longest rows, which include all 100 long rows; then the others, all short.
     assert model.shapes == [(64, 40), (128, 8)]
 
 
-def test_the_same_numbers_whatever_the_batch():
+def test_outputs_do_not_depend_on_the_batch():
     lengths = random_lengths(40)
     examples = list(examples_of(lengths))
     together = {example.source[0]: outputs[0]["mean"] for example, outputs in predict(examples)}
@@ -179,6 +179,6 @@ def test_the_same_numbers_whatever_the_batch():
             np.testing.assert_allclose(outputs[0]["mean"], together[example.source[0]], atol=1e-5)
 
 
-def test_a_row_that_is_too_long_is_a_bug_and_is_not_cut():
+def test_a_row_that_is_too_long_is_not_truncated():
     with pytest.raises(StopIteration):
         Predictor(Model(), mesh())._fitting(41)

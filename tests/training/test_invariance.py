@@ -1,4 +1,4 @@
-"""Updates of each task, dropout off, are the same whatever devices and processes they are spread over."""
+"""Without dropout, updates of each task do not depend on the devices and processes."""
 
 import functools
 import json
@@ -11,11 +11,11 @@ import pytest
 from tests import processes
 from tests.training import invariance
 
-MESHES = {"8 data": (8, 1, 1), "8 fsdp": (1, 8, 1)}  # all axes together: in two processes
+MESHES = {"8 data": (8, 1, 1), "8 fsdp": (1, 8, 1)}  # all axes together are tested with two processes
 
 
 def distance(a, b):
-    """Norm of the difference over the norm, of whole trees."""
+    """The norm of the difference of two trees, divided by the norm."""
 
     def norm(tree):
         return np.sqrt(sum(float(np.sum(np.float64(leaf) ** 2)) for leaf in jax.tree.leaves(tree)))
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(folder):
-    """The keys of each task's data."""
+    """The config keys of each task's data."""
     return {task: invariance.write_data(task, folder / task) for task in invariance.TASKS}
 
 
@@ -53,31 +53,31 @@ def check(name, result, expected):
     losses = max(abs(a - b) / b for a, b in zip(result.losses, expected.losses, strict=True))
     first, last = distance(result.first, expected.first), distance(result.last, expected.last)
     held = max(result.bytes_per_device)
-    print(f"{name}: losses {losses:.1e}, parameters {first:.1e}, at the end {last:.1e}, {held} bytes a device")
+    print(f"{name}: losses {losses:.1e}, parameters {first:.1e}, after all updates {last:.1e}, {held} bytes per device")
     assert len(expected.losses) == invariance.STEPS and expected.losses[-1] < expected.losses[0]
     assert losses <= 1e-5
     assert first <= 1e-5
     assert last <= 1e-3
-    assert set(result.bytes_per_device) == {result.promised_bytes}
+    assert set(result.bytes_per_device) == {result.expected_bytes}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", invariance.TASKS)
 @pytest.mark.parametrize("mesh", MESHES)
-def test_devices_make_no_difference(alone, data, folder, task, mesh):
+def test_updates_do_not_depend_on_the_mesh(alone, data, folder, task, mesh):
     expected = alone(task)
     result = invariance.train(task, data[task], folder / task, MESHES[mesh], 8)
     check(f"{task}, {mesh}", result, expected)
-    share = result.promised_bytes / expected.promised_bytes
+    share = result.expected_bytes / expected.expected_bytes
     assert share == 1 if mesh == "8 data" else share < 0.2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", invariance.TASKS)
-def test_two_processes_of_four_devices_make_no_difference(alone, of_two_processes, task):
+def test_updates_do_not_depend_on_the_number_of_processes(alone, of_two_processes, task):
     expected = alone(task)
     for i, results in enumerate(of_two_processes):
         result = invariance.Result(*results[task])
         assert len(result.bytes_per_device) == 4
         check(f"{task}, process {i}", result, expected)
-        assert result.promised_bytes / expected.promised_bytes < 0.5
+        assert result.expected_bytes / expected.expected_bytes < 0.5

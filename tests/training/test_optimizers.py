@@ -1,4 +1,4 @@
-"""Updates and schedules against the published code's arithmetic, done by hand in NumPy."""
+"""Updates and schedules compared with the published algorithms in NumPy."""
 
 import dataclasses
 
@@ -65,7 +65,7 @@ def adam_by_hand(start, grads, *, decay, corrected, trust=None, lr=1e-2):
 
 
 @pytest.mark.parametrize("corrected", [False, True])
-def test_adamw_is_berts_update_and_leaves_bias_and_norm_undecayed(corrected):
+def test_adamw_matches_bert_and_does_not_decay_biases_and_norms(corrected):
     got = updated(dataclasses.replace(BERT, bias_correction=corrected))
     for path, decay in ((("layers", "kernel"), 0.01), (("layers", "bias"), 0.0), (("norm", "scale"), 0.0)):
         grads = [gradients(step)[path[0]][path[1]] for step in range(3)]
@@ -86,8 +86,8 @@ def test_lamb_scales_each_stacked_layer_by_its_own_norms():
         np.testing.assert_allclose(got["layers"]["kernel"][layer], expected, rtol=2e-5, atol=1e-6)
 
 
-def test_lamb_leaves_alone_what_does_not_decay():
-    # A bias that starts at zero has a trust ratio near zero, and would stay there.
+def test_lamb_does_not_scale_parameters_without_decay():
+    # A bias initialized at zero has a trust ratio near zero, so scaling would keep it there.
     got = updated(dataclasses.replace(BERT, name="lamb", bias_correction=True))
     grads = [gradients(step)["layers"]["bias"] for step in range(3)]
     expected = adam_by_hand(params()["layers"]["bias"], grads, decay=0.0, corrected=True)
@@ -95,7 +95,7 @@ def test_lamb_leaves_alone_what_does_not_decay():
 
 
 @pytest.mark.parametrize("limit", [0.5, 1e6])
-def test_clipping_is_of_the_norm_of_the_whole_gradient(limit):
+def test_clipping_uses_the_global_norm(limit):
     # One step of uncorrected Adam with a large eps shows the scale of the gradient: 0.1 g / (sqrt(0.001) |g| + eps).
     config = dataclasses.replace(BERT, clip_norm=limit, weight_decay=0.0, eps=1.0, learning_rate=1e2)
     grad = np.asarray(gradients(0)["head"]["kernel"], np.float64) * min(1, limit / optax.tree.norm(gradients(0)))
@@ -104,12 +104,12 @@ def test_clipping_is_of_the_norm_of_the_whole_gradient(limit):
 
 
 @pytest.mark.parametrize("overrides", [{"frozen": True, "lerning_rate": 1.0}, {"frozen": 3}, {"clip_norm": 1.0}])
-def test_overrides_that_there_are_not(overrides):
+def test_unknown_overrides(overrides):
     with pytest.raises(UserError, match=r"groups\[0\]: got (frozen=|clip_norm=).*; expected frozen=True alone, or"):
         make_optimizer(dataclasses.replace(BERT, groups=(("head", overrides),)), params(), 10)
 
 
-def test_groups_override_in_order_and_freeze():
+def test_the_first_matching_group_overrides_or_freezes():
     config = dataclasses.replace(
         BERT, groups=(("head", {"frozen": True}), ("kernel", {"learning_rate": 0.0}), ("bias", {"learning_rate": 1.0}))
     )
@@ -120,7 +120,7 @@ def test_groups_override_in_order_and_freeze():
     np.testing.assert_array_equal(got["norm"]["scale"], plain["norm"]["scale"])
 
 
-def test_groups_warm_up_on_their_own():
+def test_groups_can_have_their_own_warm_up():
     def warmed(steps, **changes):
         return updated(dataclasses.replace(BERT, schedule="inverse_sqrt", warmup_steps=steps, **changes), steps=6)
 
@@ -132,17 +132,17 @@ def test_groups_warm_up_on_their_own():
 
 
 def test_a_group_without_parameters_is_an_error():
-    with pytest.raises(UserError, match=r"groups\[1\].*'head/kernel'.*no parameter"):
+    with pytest.raises(UserError, match=r"groups\[1\].*'head/kernel'.*matches no parameter"):
         updated(dataclasses.replace(BERT, groups=(("head", {"frozen": True}), ("head/kernel", {"frozen": True}))))
 
 
 @pytest.mark.parametrize("overrides", [{"clip_norm": 1.0}, {"rate": 1.0}, {"learning_rate": "fast"}])
-def test_a_wrong_override_is_an_error(overrides):
+def test_an_invalid_override_is_an_error(overrides):
     with pytest.raises(UserError, match="overrides of name"):
         updated(dataclasses.replace(BERT, groups=(("head", overrides),)))
 
 
-def test_linear_schedule_drops_as_the_warm_up_ends_as_in_google_bert():
+def test_linear_schedule_matches_google_bert():
     schedule = make_schedule(dataclasses.replace(BERT, schedule="linear", learning_rate=1.0, warmup_steps=10), 100)
     assert float(schedule(0)) == 0
     np.testing.assert_allclose(float(schedule(9)), 0.9, rtol=1e-6)
@@ -151,7 +151,7 @@ def test_linear_schedule_drops_as_the_warm_up_ends_as_in_google_bert():
     assert float(schedule(100)) == 0
 
 
-def test_square_root_decay_is_nvidias():
+def test_square_root_decay_matches_nvidia():
     config = dataclasses.replace(BERT, schedule="sqrt_decay", learning_rate=6e-3, warmup_steps=2_001)
     schedule = make_schedule(config, 7_038)
     np.testing.assert_allclose(float(schedule(1_000)), 6e-3 * 1_000 / 2_001, rtol=1e-6)
@@ -160,8 +160,8 @@ def test_square_root_decay_is_nvidias():
     assert float(schedule(7_038)) == 0
 
 
-def test_inverse_square_root_is_noams_schedule():
-    d_model, warmup = 512, 4000  # the paper's
+def test_inverse_square_root_matches_the_paper():
+    d_model, warmup = 512, 4000  # as in the paper
     peak = d_model**-0.5 * warmup**-0.5
     config = dataclasses.replace(BERT, schedule="inverse_sqrt", learning_rate=peak, warmup_steps=warmup)
     schedule = make_schedule(config, 100_000)
@@ -182,11 +182,11 @@ def test_path_names():
     assert jax.tree.leaves(path_names({"a": {"b": jnp.ones(1)}, "c": [jnp.ones(1)]})) == ["a/b", "c/0"]
 
 
-# Layers by their depth.
+# Tests of layer_decay and frozen_layers.
 
 
 def deep_params(num_layers=3):
-    """As a fine-tuned BERT's are named: layers stacked, a head beside them."""
+    """Parameters named like those of a fine-tuned BERT, with stacked layers and a head."""
     rng = np.random.default_rng(1)
 
     def normal(*shape):
@@ -203,7 +203,7 @@ def deep_params(num_layers=3):
 
 
 def change(config, steps=3):
-    """How far each parameter goes; gradients do not depend on the parameters."""
+    """The change of each parameter. Gradients do not depend on the parameters."""
     start, tree = deep_params(), jax.tree.map(jnp.asarray, deep_params())
     optimizer = make_optimizer(config, tree, 10)
     state = optimizer.init(tree)
@@ -215,7 +215,7 @@ def change(config, steps=3):
     return jax.tree.map(lambda end, begin: np.asarray(end, np.float64) - begin, tree, start)
 
 
-# Without decay, which follows the parameters, and with a clip, which is of the gradients before any scaling.
+# No weight decay, since it depends on the parameters. Clipping applies to the gradients before scaling.
 DEEP = dataclasses.replace(BERT, weight_decay=0.0, clip_norm=1.0)
 
 
@@ -224,7 +224,7 @@ def by_path(tree):
 
 
 def check_factors(config, plain, *, embeddings, layers, head, steps=3):
-    """Checks that each parameter goes that many times as far as in `plain`."""
+    """Checks that each parameter changes by the given factor times its change in `plain`."""
     got, expected = by_path(change(config, steps)), by_path(change(plain, steps))
     for name, far in expected.items():
         factor = head
@@ -238,18 +238,18 @@ def check_factors(config, plain, *, embeddings, layers, head, steps=3):
 
 @pytest.mark.parametrize(("name", "steps"), [("adamw", 3), ("lamb", 1)])
 def test_layer_decay_counts_the_layers_above(name, steps):
-    # LAMB's ratio is of the update before it is scaled; after a first step it is of other parameters.
+    # LAMB's ratio uses the update before scaling; after the first step the parameters differ.
     plain = dataclasses.replace(DEEP, name=name)
     decayed = dataclasses.replace(plain, layer_decay=0.5)
     check_factors(decayed, plain, embeddings=0.0625, layers=(0.125, 0.25, 0.5), head=1.0, steps=steps)
 
 
-def test_without_decay_of_the_rate_nothing_is_scaled():
+def test_layer_decay_1_scales_nothing():
     check_factors(dataclasses.replace(DEEP, layer_decay=1.0), DEEP, embeddings=1, layers=(1, 1, 1), head=1)
 
 
 @pytest.mark.parametrize("frozen", [1, 2, 3])
-def test_frozen_layers_and_the_embeddings_stay_bit_for_bit(frozen):
+def test_frozen_layers_and_embeddings_do_not_change(frozen):
     far = by_path(change(dataclasses.replace(BERT, weight_decay=0.1, frozen_layers=frozen)))
     for name, moved in far.items():
         if "embeddings/" in name:
@@ -259,7 +259,7 @@ def test_frozen_layers_and_the_embeddings_stay_bit_for_bit(frozen):
             assert all(layer.all() for layer in moved[frozen:]), name
         else:
             assert moved.all(), name
-    # The others learn as they do beside layers that are not frozen.
+    # The other layers change as they do without frozen layers.
     plain = by_path(change(dataclasses.replace(BERT, weight_decay=0.1)))
     np.testing.assert_array_equal(far["classifier/kernel"], plain["classifier/kernel"])
 
@@ -273,8 +273,8 @@ def test_frozen_layers_and_the_embeddings_stay_bit_for_bit(frozen):
         ({"layer_decay": 0.5, "groups": (("embeddings|pooler", {"learning_rate": 0.0}),)}, lambda bert: bert),
     ],
 )
-def test_what_is_frozen_has_no_part_in_the_norm_that_is_clipped(changes, trained):
-    config = dataclasses.replace(DEEP, clip_norm=0.5, eps=1.0, **changes)  # whose updates show the gradient's scale
+def test_the_clipped_norm_excludes_frozen_parameters(changes, trained):
+    config = dataclasses.replace(DEEP, clip_norm=0.5, eps=1.0, **changes)  # a large eps shows the gradient's scale
     optimizer, grads = make_optimizer(config, deep_params(), 10), deep_params()
     updates, _ = jax.jit(optimizer.update)(grads, optimizer.init(deep_params()), deep_params())
     clipped = grads["classifier"]["bias"] * 0.5 / optax.tree.norm((trained(grads["bert"]), grads["classifier"]))
@@ -292,7 +292,7 @@ def test_frozen_layers_and_layer_decay_together():
     check_factors(config, plain, embeddings=0.0, layers=(0.0, 0.25, 0.5), head=1.0)
 
 
-def test_layers_are_scaled_beside_groups():
+def test_layer_decay_applies_in_groups():
     groups = (("classifier", {"learning_rate": 2e-2}), ("attention/bias", {"frozen": True}))
     whole = dataclasses.replace(DEEP, clip_norm=0.0)
     config = dataclasses.replace(whole, layer_decay=0.5, groups=groups)
@@ -303,7 +303,7 @@ def test_layers_are_scaled_beside_groups():
     np.testing.assert_allclose(far[kernel][1], plain[kernel][1] / 4, rtol=1e-3, atol=1e-6)
 
 
-def test_what_the_encoder_of_an_encoder_decoder_reads_is_below_its_layers():
+def test_source_embeddings_count_as_the_lowest_layer():
     layers = {"kernel": jnp.ones((2, 4))}
     tables = dict.fromkeys(("embeddings", "source_embeddings", "source_positions"), jnp.ones(3))
     above = dict.fromkeys(("target_embeddings", "target_positions", "output"), jnp.ones(3))
@@ -320,7 +320,7 @@ def test_what_the_encoder_of_an_encoder_decoder_reads_is_below_its_layers():
 
 
 @pytest.mark.parametrize(("changes", "number"), [({"frozen_layers": 4}, 3), ({"frozen_layers": 1}, 0)])
-def test_more_frozen_layers_than_there_are(changes, number):
+def test_more_frozen_layers_than_layers(changes, number):
     tree = deep_params() if number else {"classifier": deep_params()["classifier"]}
     with pytest.raises(UserError) as error:
         make_optimizer(dataclasses.replace(BERT, **changes), tree, 10)
@@ -328,12 +328,12 @@ def test_more_frozen_layers_than_there_are(changes, number):
         f"error: {error.value}",
         what="optimizer.frozen_layers",
         got=str(changes["frozen_layers"]),
-        expected=f"at most {number}, which the model has",
+        expected=f"at most {number}, the number of the model's layers",
         fix="lower it",
     )
 
 
 @pytest.mark.parametrize(("key", "value"), [("layer_decay", -0.5), ("frozen_layers", -1)])
-def test_depth_does_not_go_below_zero(key, value):
+def test_negative_values_are_user_errors(key, value):
     with pytest.raises(UserError, match=rf"optimizer\.{key}: got {value}; expected at least 0\. Fix: change"):
         dataclasses.replace(BERT, **{key: value})

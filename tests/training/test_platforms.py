@@ -1,4 +1,4 @@
-"""Which platforms JAX is left to try."""
+"""The choice of the platforms that JAX initializes."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from bertjax.training import platforms
 
 @pytest.fixture
 def machine(monkeypatch):
-    """One with libtpu and no TPU, where JAX has found nothing to choose."""
+    """Simulates a machine with libtpu and without TPU, on which JAX has not chosen a platform."""
     values = {"jax_platforms": None}
     machine = SimpleNamespace(values=values, plugins=(), devices=())
     monkeypatch.setattr(platforms.jax, "config", SimpleNamespace(values=values, update=values.__setitem__))
@@ -24,15 +24,15 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("plugins", "expected"), [((), "cpu"), (("xla_cuda12",), "cuda,cpu"), (("xla_cuda13", "mine"), None)]
 )
-def test_a_tpu_that_is_not_there_is_not_tried(machine, monkeypatch, plugins, expected):
-    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")  # by JAX itself, where it sees no TPU
+def test_a_missing_tpu_is_excluded(machine, monkeypatch, plugins, expected):
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")  # JAX itself sets it on machines without TPU
     machine.plugins = plugins
     platforms.leave_out_tpu()
     assert machine.values["jax_platforms"] == expected
 
 
 @pytest.mark.parametrize("what", ["device", "environment", "choice", "no libtpu"])
-def test_jax_decides_otherwise(machine, monkeypatch, what):
+def test_the_platforms_are_left_to_jax(machine, monkeypatch, what):
     if what == "device":
         machine.devices = ("/dev/accel0",)
     elif what == "environment":

@@ -1,4 +1,4 @@
-"""A run that is stopped and resumed has the same checkpoints as one that is not."""
+"""A run that is stopped and resumed has the same checkpoints as an uninterrupted run."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def train(tree, workdir):
 
 
 def stop_at(monkeypatch, settled, evaluated, kill):
-    """Stops a training by SIGTERM or a kill once: at its n-th update, or in its n-th evaluation."""
+    """Stops training once, by SIGTERM or a kill, at its n-th update or in its n-th evaluation."""
     counts = {"settle": 0, "evaluate": 0}
     original = {name: getattr(loop.Trainer, name) for name in counts}
 
@@ -46,9 +46,9 @@ def stop_at(monkeypatch, settled, evaluated, kill):
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    """Saved every 2 updates, evaluated every 3: after 3 and 9 there is an evaluation of what is not saved."""
+    """Settings that save every 2 updates and evaluate every 3: states 3 and 9 are evaluated and not saved."""
     text = tiny.write_text(tmp_path_factory.mktemp("preemption") / "text.txt")
-    # By a loss that grows the best is an early one.
+    # The metric increases, so the best checkpoint is an early one.
     checkpoint = {"keep": 3, "keep_best": 1, "best_metric": "valid/next_sentence_loss", "final": "last:3"}
     named = {f"checkpoint__{name}": value for name, value in checkpoint.items()}
     return tiny.config(text, mesh__data=8, num_steps=12, log_every=6, **named)
@@ -61,7 +61,7 @@ def uninterrupted(settings, tmp_path_factory):
     return workdir
 
 
-# Each start counts from where it resumes; the parameters are settled twice an update.
+# Each start counts from its first update; `settle` is called twice per update.
 STOPS = [
     [(0, 1, False), (13, 0, False)],  # in the evaluation after update 3, then before the last update
     pytest.param([(1, 0, False), (0, 1, False), (2, 0, True), (0, 2, True), (5, 0, False)], marks=pytest.mark.slow),
@@ -69,7 +69,7 @@ STOPS = [
 
 
 @pytest.mark.parametrize("stops", STOPS)
-def test_stopping_changes_no_checkpoint(settings, uninterrupted, tmp_path, stops):
+def test_stopping_does_not_change_checkpoints(settings, uninterrupted, tmp_path, stops):
     for settled, evaluated, kill in stops:
         with pytest.MonkeyPatch.context() as patch:
             stop_at(patch, settled, evaluated, kill)
@@ -78,7 +78,7 @@ def test_stopping_changes_no_checkpoint(settings, uninterrupted, tmp_path, stops
                     train(settings, tmp_path)
             else:
                 train(settings, tmp_path)
-        assert not (tmp_path / "checkpoints" / "12").exists(), "it was not stopped"
+        assert not (tmp_path / "checkpoints" / "12").exists(), "the run was not stopped"
     train(settings, tmp_path)
     for which in ("last:3", "best", "final"):
         assert checkpoints.find_steps(tmp_path, which) == checkpoints.find_steps(uninterrupted, which)
@@ -88,7 +88,7 @@ def test_stopping_changes_no_checkpoint(settings, uninterrupted, tmp_path, stops
     assert kept[0] == kept[1]
 
 
-def test_a_stopped_run_is_used_by_its_latest_checkpoint(settings, tmp_path):
+def test_a_stopped_run_is_used_with_its_latest_checkpoint(settings, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, 5, 0, kill=False)
         train(settings, tmp_path)

@@ -1,4 +1,4 @@
-"""Layouts over a mesh of eight devices."""
+"""Shardings over a mesh of eight devices."""
 
 import jax
 import jax.numpy as jnp
@@ -9,25 +9,25 @@ from jax.sharding import PartitionSpec as P
 from bertjax.errors import UserError
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.training import optimizers
-from bertjax.training.sharding import MeshConfig, fitted, local_rows, make_mesh, put_batch, tree_shardings
+from bertjax.training.sharding import MeshConfig, fit_to_devices, local_rows, make_mesh, put_batch, tree_shardings
 
 
 def mesh(data, fsdp, tensor):
     return make_mesh(MeshConfig(data, fsdp, tensor), jax.devices())
 
 
-def test_one_axis_takes_the_devices_that_the_others_leave():
+def test_minus_1_takes_the_remaining_devices():
     assert dict(mesh(-1, 2, 2).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
     assert dict(mesh(-1, 1, 1).shape) == {"data": 8, "fsdp": 1, "tensor": 1}
 
 
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (-1, 3, 1), (-1, -1, 1), (4, 1, 1), (0, 1, 1), (16, 1, 1)])
-def test_a_mesh_that_does_not_use_all_devices_is_an_error(sizes):
+def test_a_mesh_must_use_all_devices(sizes):
     with pytest.raises(UserError, match=r"mesh.*8 device.*--config.mesh.data=8"):
         mesh(*sizes)
 
 
-def test_rows_that_do_not_divide_are_an_error():
+def test_a_batch_size_that_is_not_divisible_is_an_error():
     np.testing.assert_array_equal(local_rows(mesh(4, 2, 1), 16), np.arange(16))
     with pytest.raises(UserError, match=r"got 20; expected a multiple of 8.* Fix: make batch_size"):
         local_rows(mesh(4, 2, 1), 20)
@@ -42,10 +42,10 @@ def test_rows_that_do_not_divide_are_an_error():
         ((2, 1, -1), (-1, 1, 1), 32),
     ],
 )
-def test_a_run_is_used_on_other_devices_than_it_was_trained_on(trained, used, rows):
+def test_config_of_a_run_on_other_devices(trained, used, rows):
     axes = ("data", "fsdp", "tensor")
     config = {"mesh": dict(zip(axes, trained, strict=True)), "model": {"num_heads": 2}, "batch_size": 20}
-    found = fitted({**config, "accumulation_steps": 2, "seed": 3})
+    found = fit_to_devices({**config, "accumulation_steps": 2, "seed": 3})
     assert found == {
         "mesh": dict(zip(axes, used, strict=True)),
         "model": {"num_heads": 2},
@@ -55,7 +55,7 @@ def test_a_run_is_used_on_other_devices_than_it_was_trained_on(trained, used, ro
     }
 
 
-def test_a_batch_arrives_whole_and_in_order():
+def test_put_batch_keeps_all_rows_in_order():
     batch = {"x": np.arange(48).reshape(16, 3)}
     placed = put_batch(batch, mesh(2, 2, 2))["x"]
     np.testing.assert_array_equal(placed, batch["x"])
@@ -75,8 +75,8 @@ def test_parameters_are_split_by_rule_then_by_their_largest_dimension():
     assert specs["layers"]["attention"]["query"]["kernel"] == P(None, "fsdp", "tensor")
     assert specs["layers"]["attention"]["query"]["bias"] == P(None, "tensor")
     assert specs["layers"]["output"]["kernel"] == P(None, "tensor", "fsdp")
-    assert specs["embeddings"]["word_embeddings"] == P(None, "fsdp")  # 1001 does not divide
-    assert specs["pooler"]["bias"] == P(None)  # too small to be worth it
+    assert specs["embeddings"]["word_embeddings"] == P(None, "fsdp")  # 1001 is not divisible
+    assert specs["pooler"]["bias"] == P(None)  # too small to split
 
 
 def test_optimizer_state_follows_the_paths_of_its_parameters():
@@ -86,8 +86,8 @@ def test_optimizer_state_follows_the_paths_of_its_parameters():
     assert shardings.mu["layers"]["attention"]["query"]["kernel"].spec == P(None, "fsdp", "tensor")
 
 
-def test_rows_need_not_be_one_block(monkeypatch):
-    # On a pod the mesh follows the network, and a process's devices may stand apart in it.
+def test_local_rows_may_not_be_contiguous(monkeypatch):
+    # On a pod the mesh follows the network, so a process's devices may not be adjacent in it.
     whole = mesh(8, 1, 1)
     spans = {device: (slice(2 * i, 2 * i + 2),) for i, device in enumerate(jax.devices()) if i in (1, 4, 5)}
     monkeypatch.setattr(
@@ -98,7 +98,7 @@ def test_rows_need_not_be_one_block(monkeypatch):
 
 @pytest.mark.slow
 def test_activations_stay_split_by_rows_under_fsdp():
-    """Without the constraint each device computes all rows: the temporary memory gives it away."""
+    """Without the constraint each device computes all rows, which shows in the temporary memory."""
     from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
 
     values = {"vocab_size": 64, "hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}

@@ -1,4 +1,4 @@
-"""One update does not depend on how the batch was divided, and a bad one is not made."""
+"""Updates do not depend on how the batch is divided, and updates that are not finite are skipped."""
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def keep_gradient(optimizer):
 
 
 def compiled(tree, devices):
-    """The task and data of a config, its mesh, the step of an update, and a function that returns the first state."""
+    """The task and data of a config, its mesh, the update step, and a function that returns the initial state."""
     task, data, settings, _ = tiny.pretraining(tree)
     mesh = sharding.make_mesh(settings.mesh, devices)
     params = random_params(task.init)
@@ -56,7 +56,7 @@ def run(program, updates=UPDATES):
 
 
 def distance(a, b):
-    """Norm of the difference over the norm, of whole trees."""
+    """The norm of the difference of two trees, divided by the norm."""
 
     def norm(tree):
         return np.sqrt(sum(float(np.sum(np.float64(leaf) ** 2)) for leaf in jax.tree.leaves(tree)))
@@ -74,7 +74,7 @@ WAYS = {
     "scanned": ({"model__scan_layers": True}, 1),
     "remat": ({"model__remat": True}, 1),
 }
-FAST = ("4x8", "all axes")  # the others are in part the same
+FAST = ("4x8", "all axes")  # the other cases partly cover the same code
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +97,14 @@ def test_gradient_and_updates_do_not_depend_on_how_the_batch_is_divided(text, wh
     assert all_ <= 1e-5
 
 
-def test_denominators_are_of_the_whole_batch_not_means_of_means(text):
+def test_denominators_are_those_of_the_whole_batch(text):
     # Rows with unequal numbers of predicted tokens: a mean of per-micro-batch means would differ.
     batch = next(tiny.pretraining(no_dropout(text)).data.batches("train", 0, np.arange(32)))
     counts = batch["masked_weights"].sum(axis=1)
     assert len(set(counts.tolist())) > 1
 
 
-def test_a_bad_update_is_not_made_and_none_after_it(on_one_device):
+def test_an_update_that_is_not_finite_and_all_later_ones_are_skipped(on_one_device):
     _, data, mesh, step, first = on_one_device
     batches = [dict(batch) for batch, _ in zip(data.batches("train", 0, np.arange(32)), range(3), strict=False)]
     batches[1]["masked_weights"] = batches[1]["masked_weights"] * np.nan
@@ -119,8 +119,8 @@ def test_a_bad_update_is_not_made_and_none_after_it(on_one_device):
         jax.tree.map(np.testing.assert_array_equal, after, states[0])
 
 
-def test_all_seeds_are_one_program(text):
-    """So that they share what is compiled, while dropout and parameters are those of each."""
+def test_all_seeds_share_one_program(text):
+    """Dropout and parameters still depend on the seed."""
 
     def word_embeddings(init, seed):
         return init(seed).params["bert"]["embeddings"]["word_embeddings"]
@@ -140,7 +140,7 @@ def test_all_seeds_are_one_program(text):
     assert (words[0] != words[1]).any()
 
 
-def test_the_kind_of_random_bits_is_a_setting(text):
+def test_rng_sets_the_kind_of_random_bits(text):
     drawn = {}
     for rng in ("threefry2x32", "rbg"):
         settings = tiny.pretraining({**tiny.config(text), "rng": rng}).settings

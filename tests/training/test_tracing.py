@@ -1,4 +1,4 @@
-"""Which updates are traced, and that they are whole."""
+"""The updates that are traced, and that their traces are complete."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Update(NamedTuple):
 
 @pytest.fixture
 def events(monkeypatch):
-    """What happened, in order: the profiler begins, updates, the profiler ends."""
+    """The list of events: start of the profiler, updates, end of the profiler."""
     events = []
 
     class Trace:
@@ -47,19 +47,19 @@ def updates(events, begun, last):
     [
         (0, "2:3", [1, "to", 2, 3, "end", 4, 5]),
         (0, "1:1", ["to", 1, "end", 2, 3, 4, 5]),
-        (2, "2:4", ["to", 3, 4, "end", 5]),  # a run that goes on
+        (2, "2:4", ["to", 3, 4, "end", 5]),  # a resumed run
         (2, "1:2", [3, 4, 5]),
-        (0, "4:9", [1, 2, 3, "to", 4, 5, "end"]),  # the run is over before
+        (0, "4:9", [1, 2, 3, "to", 4, 5, "end"]),  # the run ends before the last one
         (0, "", [1, 2, 3, 4, 5]),
     ],
 )
-def test_the_steps_that_are_asked_for(events, begun, steps, expected):
+def test_the_requested_steps_are_traced(events, begun, steps, expected):
     seen = [update.done for update in traced(updates(events, begun, 5), begun, parse_steps(steps), Path("to"))]
     assert events == expected
     assert seen == list(range(begun + 1, 6))
 
 
-def test_a_trace_ends_with_a_run_that_is_stopped(events):
+def test_a_trace_ends_when_the_run_is_stopped(events):
     for update in traced(updates(events, 0, 5), 0, parse_steps("1:4"), Path("to")):
         if update.done == 2:
             break
@@ -73,6 +73,6 @@ def test_other_processes_trace_nothing(events, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["5", "5:", ":5", "0:3", "4:3", "a:b", "1:2:3", "-1:3"])
-def test_steps_that_make_no_sense(text):
+def test_invalid_steps(text):
     with pytest.raises(UserError, match=f"--profile: got '{text}'; expected the first and the last update"):
         parse_steps(text)
