@@ -38,7 +38,7 @@ while read -r line; do last=$line; done
 [ -z "$last" ] || printf '%s\\n' "$last" >&2"""
 
 
-_GIVE_ADDRESS = "give --coordinator_address=HOST:PORT --num_processes=N --process_id=I to each process"
+_GIVE_ADDRESS = "pass --coordinator_address=HOST:PORT --num_processes=N --process_id=I to each process"
 
 
 class ExitMessage:

@@ -100,7 +100,7 @@ def _encoding(config: Config, tokenizer: WordPiece) -> Encoding:
 def _rules(config: Config) -> Rules:
     """The selection rules for summaries that are compared with the reference."""
     rules = build(SelectionConfig, config.selection, "selection")
-    return lambda article: selection.matched(rules, article.article.summary or (), config.match_reference)
+    return lambda article: selection.rules_for_reference(rules, article.article.summary or (), config.match_reference)
 
 
 class ExtractiveData(SummarizationData[Config]):

@@ -1,4 +1,4 @@
-"""Bad text, values and flags are told in one line: what was got, what was expected, and the fix."""
+"""One-line messages for bad texts, config values and flags."""
 
 import functools
 import gzip
@@ -13,7 +13,7 @@ from tests.tiny import check_told as check
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with a text and the vocabulary of that text: `text.txt`, `vocabulary`."""
+    """A folder with a text, `text.txt`, and its `vocabulary`."""
     home = tmp_path_factory.mktemp("bad_input")
     text = tiny.write_text(home / "text.txt")
     assert tiny.run("--mode=prepare", *tiny.arguments(text, home / "run")).status is None
@@ -24,7 +24,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def train(home, tmp_path):
-    """Trains on the text with other values or flags; returns what is told."""
+    """Returns a function that trains on the text with other values or flags, and returns the error message."""
 
     def call(*flags: str, **overrides: object) -> str:
         return tiny.run(*tiny.arguments(home / "text.txt", tmp_path / "run", **overrides), *flags).error
@@ -34,18 +34,18 @@ def train(home, tmp_path):
 
 @pytest.fixture
 def prepare(train):
-    """Prepares the text with other values; returns the message. Cheaper than training, which first checks the model."""
+    """Returns a function that prepares the text with other values and returns the message. Faster than `train`."""
     return functools.partial(train, "--mode=prepare")
 
 
 def named(value: object) -> str | None:
-    """The name of a case: what the user gave. Patterns and bytes stay out of it."""
+    """The id of a test case: the value without patterns and bytes."""
     if isinstance(value, dict):
         return ",".join(f"{key}={given}" for key, given in value.items())
     return " ".join(value) if isinstance(value, list) else ""
 
 
-# The text.
+# Texts.
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_bad_text(prepare, home, tmp_path, name, content, got, expected, fix, vo
     given = {"data__vocab_file": home / "vocabulary" / "vocab.txt"} if vocabulary == "given" else {}
     message = prepare(data__source=path, data__prepared_dir=tmp_path / "prepared", **given)
     check(message, what=re.escape(str(path)), got=got, expected=expected, fix=fix)
-    assert not list((tmp_path / "prepared").glob("*/"))  # nothing half prepared
+    assert not list((tmp_path / "prepared").glob("*/"))  # no incomplete preparation
 
 
 def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
@@ -149,7 +149,7 @@ def test_a_batch_larger_than_the_epoch(home, tmp_path):
     check(message, what="batch_size", got=r"4096 rows per step, but \d+ rows", expected="at least one", fix="more text")
 
 
-# The vocabulary.
+# Vocabularies.
 
 SPECIALS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
@@ -187,7 +187,7 @@ def test_a_vocabulary_of_another_casing(prepare, home):
     )
 
 
-# Values.
+# Config values.
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_vocabulary_of_another_casing(prepare, home):
     ],
     ids=named,
 )
-def test_a_bad_value_is_told_before_the_text_is_read(train, tmp_path, overrides, what, got, expected, fix):
+def test_a_bad_value_is_reported_before_the_text_is_read(train, tmp_path, overrides, what, got, expected, fix):
     prepared = tmp_path / "prepared"
     message = train(data__prepared_dir=prepared, **overrides)
     check(message, what=what, got=got, expected=expected, fix=fix)
@@ -301,7 +301,7 @@ def test_a_bad_value_is_told_before_the_text_is_read(train, tmp_path, overrides,
     assert not (tmp_path / "run").exists()
 
 
-# The command line.
+# Flags.
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_bad_flag(train, flags, what, got, expected, fix):
     ],
     ids=named,
 )
-def test_a_config_that_is_not_there(tmp_path, flags, what, got, expected, fix):
+def test_a_missing_config(tmp_path, flags, what, got, expected, fix):
     workdir = [] if "--mode" in str(flags) else [f"--workdir={tmp_path / 'run'}"]
     config = ["--config=configs/bert_pretraining.py:tiny"] if "--mode" in str(flags) else []
     check(tiny.run(*config, *workdir, *flags).error, what=what, got=got, expected=expected, fix=fix)
@@ -366,7 +366,7 @@ def test_training_without_a_folder():
     check(message, what="--workdir", got="none", expected="a folder", fix="--workdir=runs/NAME")
 
 
-def test_a_config_beside_the_runs_own(home):
+def test_a_config_in_addition_to_that_of_the_run(home):
     flags = [f"--workdir={home / 'run'}", "--config=configs/bert_pretraining.py:tiny"]
     message = tiny.run("--mode=predict", *flags).error
     check(message, what="--config", got="beside the run's own", expected="--workdir of a run", fix="leave out")

@@ -1,4 +1,4 @@
-"""Bad rows and values of fine-tuning are told in one line: what was got, what was expected, and the fix."""
+"""One-line messages for bad rows and config values of fine-tuning."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ GOOD = "sentence\tlabel\na cat .\tyes\na dog .\tno\n"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with `rows.tsv`, a `vocabulary` for them, and `published` weights of a classifier of them."""
+    """A folder with `rows.tsv`, their `vocabulary`, and `published` weights of a classifier."""
     home = tmp_path_factory.mktemp("bad_rows")
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict({**VALUES, **tiny.write_table(home)})
@@ -39,7 +39,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def train(home, tmp_path):
-    """Trains with other values; returns what is told, before anything is left in the run's folder."""
+    """Returns a function that trains with other values and returns the message. No metrics may be logged."""
 
     def call(content: str | bytes | None = None, name: str = "rows.tsv", variant: str = ":tiny", **overrides: object):
         values = {**VALUES, "data.source": home / "rows.tsv", "data.vocab_file": home / "vocabulary"}
@@ -55,7 +55,7 @@ def train(home, tmp_path):
     return call
 
 
-# The rows of a table, each told with file and line.
+# Rows of a table; messages name file and line.
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def train(home, tmp_path):
         (GOOD.encode() + b"caf\xe9\tyes\n", 4, "byte 0xe9 at byte offset 41", "UTF-8 text", "iconv"),
         (GOOD + "a cat\n", 4, "one field", "2, the columns sentence, label", "correct the row"),
         (GOOD + "a\tcat\tyes\n", 4, "3 fields", "2, the columns sentence, label", "or config.data.separator"),
-        ('sentence\tlabel\n"a\tcat"\tyes\n', 2, "3 fields", "2, the columns", "correct the row"),  # no quoting in TSV
+        ('sentence\tlabel\n"a\tcat"\tyes\n', 2, "3 fields", "2, the columns", "correct the row"),  # TSV has no quoting
     ],
     ids=["text", "label", "header", "twice", "empty", "unlabeled", "long", "latin", "few", "many", "tab"],
 )
@@ -99,13 +99,13 @@ def test_a_bad_row_of_json_lines(train, tmp_path, content, got, expected):
 
 
 @pytest.mark.parametrize("target", ["nan", "inf", "-Infinity", "good", "1,5"])
-def test_a_target_that_is_no_number(train, tmp_path, target):
+def test_a_target_that_is_not_a_number(train, tmp_path, target):
     message = train(f"sentence\tlabel\na\t1.5\nb\t{target}\n", **NUMBERS)
     what = rf"{tmp_path}/rows\.tsv:3$"
     check(message, what=what, got=f"'{target}' in column 'label'", expected="a finite number", fix="correct the row")
 
 
-def test_a_held_out_label_that_no_training_row_has(train, tmp_path):
+def test_a_validation_label_that_no_training_row_has(train, tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na cat .\tyes\na bird .\tmaybe\n")
     message = train(GOOD, data__valid_source=tmp_path / "dev.tsv")
     what = rf"{tmp_path}/dev\.tsv:3$"
@@ -113,7 +113,7 @@ def test_a_held_out_label_that_no_training_row_has(train, tmp_path):
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_a_bad_row_where_nothing_in_the_config_depends_on_rows(train, tmp_path):
+def test_a_bad_row_if_the_config_does_not_depend_on_rows(train, tmp_path):
     lengths = dict.fromkeys(("num_steps", "evaluate_every", "checkpoint__save_every"), 1)
     message = train(GOOD + "a\t\n", data__labels="('no', 'yes')", **lengths)
     check(message, what=rf"{tmp_path}/rows\.tsv:4$", got="an empty label", expected="a class", fix="correct the row")
@@ -175,7 +175,7 @@ def test_a_regression_without_rows(train):
     check(message, what="data.source", got="nothing", expected="rows to train on", fix="--config.data.source=FILE")
 
 
-# Values.
+# Config values.
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,13 @@ def test_a_regression_without_rows(train):
         ({"evaluate_every": 0}, "evaluate_every", "0", "at least 1", "change"),
         ({"checkpoint__save_every": 0}, "checkpoint.save_every", "0", "at least 1", "change"),
         ({"batch_size": 0}, "batch_size", "0", "at least 1", "change"),
-        ({"optimizer__frozen_layers": 2}, "frozen_layers", "2", "at most 1, which the model has", "lower it"),
+        (
+            {"optimizer__frozen_layers": 2},
+            "frozen_layers",
+            "2",
+            "at most 1, the number of the model's layers",
+            "lower it",
+        ),
         ({"model__lstm_size": -1}, "model.lstm_size", "-1", "at least 0", "model.lstm_size"),
     ],
     ids=lambda value: ",".join(f"{key}={given}" for key, given in value.items()) if isinstance(value, dict) else "",
@@ -238,7 +244,7 @@ def test_f1_of_three_classes(train):
     check(message, what="config key metrics", got="f1 with 3 classes", expected="two classes", fix="use macro_f1")
 
 
-# The vocabulary and the weights.
+# Vocabularies and weights.
 
 
 def test_a_vocabulary_larger_than_the_models(train):
@@ -288,7 +294,7 @@ def test_a_vocabulary_that_contradicts_the_weights(train, home):
     check(message, what="data.vocab_file", got="/vocabulary", expected="/published, as in init_from", fix="leave it")
 
 
-# Lines to predict on.
+# Input lines of predictions.
 
 
 def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
@@ -309,7 +315,7 @@ def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
         (b"caf\xe9\ta\n", "byte 0xe9", "UTF-8", "convert the input"),
     ],
 )
-def test_a_line_that_is_no_pair(home, tmp_path, line, got, expected, fix):
+def test_a_line_that_is_not_a_pair(home, tmp_path, line, got, expected, fix):
     good = b"a cat .\ta dog .\n"
     message = predict(home, tmp_path / "out.jsonl", good + line + good, "one", "two")
     check(message, what="^input line 2$", got=got, expected=expected, fix=fix)

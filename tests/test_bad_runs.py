@@ -1,4 +1,4 @@
-"""Damaged runs, weights, disks and inputs are told in one line: what was got, what was expected, and the fix."""
+"""One-line messages for damaged runs and weights, full disks and bad inputs."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ MASKED = b"the [MASK] sees a cat\n"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with a text, a run on it and what the run exports: `text.txt`, `run`, `published`."""
+    """A folder with a text, `text.txt`; a `run` trained on it; and its export, `published`."""
     home = tmp_path_factory.mktemp("bad_runs")
     text = tiny.write_text(home / "text.txt")
     assert launch(*tiny.arguments(text, home / "run", evaluate_every=2)).status is None
@@ -30,7 +30,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def train(home, tmp_path):
-    """Trains on the text with other values; returns what is told."""
+    """Returns a function that trains on the text with other values, and returns the error message."""
 
     def call(workdir: Path = tmp_path / "run", **overrides: object) -> str:
         return launch(*tiny.arguments(home / "text.txt", workdir, **overrides)).error
@@ -40,7 +40,7 @@ def train(home, tmp_path):
 
 @pytest.fixture
 def copied(home, tmp_path):
-    """A copy of the run, or of another folder beside it, to be spoiled."""
+    """Returns a function that copies the run, or another folder of `home`, to be damaged."""
 
     def call(name: str = "run") -> Path:
         return shutil.copytree(home / name, tmp_path / name)
@@ -55,21 +55,21 @@ def predict(workdir: Path, *flags: str, stdin: bytes = MASKED) -> str:
 # Runs and their checkpoints.
 
 
-def test_the_folder_of_a_run_of_another_config(train, home):
+def test_the_folder_of_a_run_with_another_config(train, home):
     before = (home / "run" / "config.json").read_text()
     message = train(workdir=home / "run", seed=3, model__activation="relu", evaluate_every=2)
     check(
         message,
         what=f"--workdir={home / 'run'}",
-        got="another config: model.activation: 'gelu' there, 'relu' now; seed: 0 there, 3 now$",
-        expected="an empty folder, or a run of the same config",
+        got="another config: model.activation: 'gelu' before, 'relu' now; seed: 0 before, 3 now$",
+        expected="an empty folder, or a run with the same config",
         fix="another --workdir",
     )
     assert (home / "run" / "config.json").read_text() == before
 
 
 @pytest.mark.slow
-def test_after_mistakes_and_a_full_disk_the_same_folder_can_be_trained_in(train, home, tmp_path):
+def test_a_folder_can_be_reused_after_errors_and_a_full_disk(train, home, tmp_path):
     assert "no/such" in train(data__source="no/such.txt")
     assert "4096 rows" in train(batch_size=4096)
     with no_room(16_000):
@@ -82,7 +82,7 @@ def test_after_mistakes_and_a_full_disk_the_same_folder_can_be_trained_in(train,
 
 
 @pytest.mark.parametrize("mode", ["evaluate", "predict", "export"])
-def test_a_folder_that_is_no_run(tmp_path, mode):
+def test_a_folder_that_is_not_a_run(tmp_path, mode):
     message = launch(f"--mode={mode}", f"--workdir={tmp_path}", f"--output={tmp_path / 'out'}", stdin=MASKED).error
     check(message, what=f"--workdir={tmp_path}", got="no readable config.json", expected="a run", fix="train it first")
     assert not (tmp_path / "out").exists()
@@ -95,7 +95,7 @@ def test_a_damaged_config(copied, content, got):
     check(predict(run), what=f"--workdir={run}", got=got, expected="the folder of a run", fix="correct the path")
 
 
-def test_a_config_with_keys_lost(copied):
+def test_a_config_with_missing_keys(copied):
     run = copied()
     config = json.loads((run / "config.json").read_text())
     for key in ("init_from", "experiment"):
@@ -116,9 +116,15 @@ def test_a_run_without_checkpoints(copied):
 
 
 @pytest.mark.parametrize("which", ["77", "newest", "-2", "last:0", "last:five", "best:x"])
-def test_a_checkpoint_that_is_not_there(home, which):
+def test_a_missing_checkpoint(home, which):
     message = predict(home / "run", f"--checkpoint={which}")
-    check(message, what=f"checkpoint '{which}'", got="steps 2, 4, 6", expected="one of the steps", fix="--checkpoint")
+    check(
+        message,
+        what=f"checkpoint '{which}'",
+        got="steps 2, 4, 6",
+        expected="one of the existing steps",
+        fix="--checkpoint",
+    )
 
 
 def largest_file(folder: Path) -> Path:
@@ -140,9 +146,9 @@ def test_a_damaged_checkpoint(home, copied, damage, got, item):
     run = copied()
     path = largest_file(run / "checkpoints" / "6" / item)
     damage(path)
-    parts = {"what": f"checkpoint file {path}$", "got": got, "expected": "sha256 .* as it was written"}
+    parts = {"what": f"checkpoint file {path}$", "got": got, "expected": "sha256 .* as saved"}
     fix = f"restore the file, or delete {run}/checkpoints/6"
-    if item == "params":  # all that predictions read
+    if item == "params":  # predictions read only the parameters
         check(predict(run), **parts, fix=fix)
     again = launch(*tiny.arguments(home / "text.txt", run, evaluate_every=2)).error
     check(again, **parts, fix=fix)
@@ -154,12 +160,16 @@ def test_a_damaged_checkpoint(home, copied, damage, got, item):
 def test_a_checkpoint_without_its_digests_or_scores(copied):
     run = copied()
     with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 6, "valid/mask')  # as a kill leaves it
+        file.write('{"step": 6, "valid/mask')  # an incomplete line, as after a kill
     assert launch("--mode=predict", f"--workdir={run}", "--checkpoint=best", stdin=MASKED).status is None
     (run / "metrics.jsonl").unlink()
     message = predict(run, "--checkpoint=best")
     check(
-        message, what="checkpoint 'best'", got="2, 4, 6", expected="best .by the figures in metrics.jsonl", fix="--ch"
+        message,
+        what="checkpoint 'best'",
+        got="2, 4, 6",
+        expected="best .by checkpoint.best_metric in metrics",
+        fix="--ch",
     )
     (run / "checkpoints" / "6" / "manifest.json").unlink()
     check(predict(run), what="manifest.json", got="No such file", expected="digests", fix="restore the file")
@@ -227,7 +237,7 @@ def test_published_weights_with_a_file_missing(copied, lost, what, got, fix):
     check(from_folder(folder), what=f"{what}{folder}", got=got, expected=".", fix=fix)
 
 
-def test_published_weights_that_do_not_tell_the_casing(copied):
+def test_published_weights_without_casing(copied):
     folder = copied("published")
     for name in ("tokenizer_config.json", "tokenizer.json"):
         (folder / name).unlink()
@@ -235,7 +245,7 @@ def test_published_weights_that_do_not_tell_the_casing(copied):
     check(from_folder(folder), what="data.lowercase", got=got, expected="True for an uncased", fix="data.lowercase=")
 
 
-def test_published_weights_that_are_not_there(home, tmp_path):
+def test_missing_published_weights(home, tmp_path):
     for path, got in ((tmp_path / "nowhere", "no such folder"), (home / "text.txt", "no checkpoint, config.json or")):
         check(from_folder(path), what=f"init_from={path}", got=got, expected="a run, a folder", fix="correct")
 
@@ -246,7 +256,7 @@ def test_a_size_that_contradicts_the_published_weights(train, home):
 
 
 @pytest.mark.parametrize(("from_published", "learned"), [(True, 49), (False, 8), (True, -1)])
-def test_positions_that_cannot_have_been_learned(train, home, from_published, learned):
+def test_more_positions_than_learned(train, home, from_published, learned):
     source = {"init_from": home / "published"} if from_published else {}
     check(
         train(learned_positions=learned, **source),
@@ -262,7 +272,7 @@ def test_positions_that_cannot_have_been_learned(train, home, from_published, le
 
 @contextlib.contextmanager
 def no_room(size: int):
-    """No file grows beyond `size` bytes, whoever writes it: a full disk that needs no disk."""
+    """Simulates a full disk by limiting the size of all files to `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -275,12 +285,12 @@ def check_no_room(message: str, what: object, got: str = "File too large") -> No
     check(message, what=re.escape(str(what)), got=got, expected="with free space", fix="free some space")
 
 
-def test_a_full_disk_under_predictions(home):
+def test_a_full_disk_while_writing_predictions(home):
     message = predict(home / "run", "--output=/dev/full", stdin=MASKED * 9)
     check_no_room(message, "/dev/full", "No space left on device")
 
 
-def test_a_full_disk_under_a_file_of_predictions(home, tmp_path):
+def test_a_full_disk_while_writing_a_file_of_predictions(home, tmp_path):
     output = tmp_path / "out.jsonl"
     with no_room(500):
         message = predict(home / "run", f"--output={output}", stdin=MASKED * 9)
@@ -289,20 +299,20 @@ def test_a_full_disk_under_a_file_of_predictions(home, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [4_000, 8_000])  # the config alone has some 2,000 bytes
-def test_a_full_disk_under_the_prepared_text(home, tmp_path, size):
+@pytest.mark.parametrize("size", [4_000, 8_000])  # the config has about 2,000 bytes
+def test_a_full_disk_while_preparing_the_text(home, tmp_path, size):
     prepared = tmp_path / "prepared"
     command = tiny.arguments(home / "text.txt", tmp_path / "run", data__prepared_dir=prepared)
     with no_room(size):
         message = launch(*command).error
     check_no_room(message, "")
-    # Finished parts are kept, but not under a final name. Once there is room, preparation resumes from them.
+    # Finished parts are kept under a temporary name, and preparation resumes from them when there is space.
     assert [path.suffix for path in prepared.glob("*/")] == [".partial"]
     assert launch("--mode=prepare", *command).status is None
     assert [path.suffix for path in prepared.glob("*/")] == [""]
 
 
-def test_a_full_disk_under_an_export(home, tmp_path):
+def test_a_full_disk_while_exporting(home, tmp_path):
     with no_room(20_000):
         message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={tmp_path / 'out'}").error
     check_no_room(message, tmp_path / "out")
@@ -312,7 +322,7 @@ def test_a_full_disk_under_an_export(home, tmp_path):
 @pytest.mark.parametrize("folder", ["/proc/run", "/sys/kernel/run", "/dev/null/run"])
 def test_a_folder_that_cannot_be_written(train, home, folder):
     reasons = "No such file|not permitted|Not a directory|Read-only|Permission denied"
-    if folder == "/proc/run":  # training takes a while until it writes
+    if folder == "/proc/run":  # only one case, because training takes a while
         check(train(workdir=Path(folder)), what=folder, got=reasons, expected="writable", fix="another path")
     message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={folder}").error
     check(message, what=folder, got=reasons, expected="writable", fix="another path")
@@ -334,7 +344,7 @@ def test_an_export_without_a_folder(home):
     check(message, what="--output", got="none", expected="a folder to export to", fix="--output=FOLDER")
 
 
-# Lines to predict on.
+# Input lines of predictions.
 
 
 @pytest.mark.parametrize(
@@ -358,7 +368,7 @@ def test_a_line_that_cannot_be_predicted_on(home, tmp_path, line, got, expected,
     assert not output.exists() and not list(tmp_path.glob("*partial*"))
 
 
-def test_an_input_that_is_not_there(home, tmp_path):
+def test_a_missing_input(home, tmp_path):
     message = predict(home / "run", f"--input={tmp_path / 'none.txt'}")
     check(message, what=f"--input={tmp_path}/none.txt", got="No such file", expected="a file that", fix="path")
     check(
@@ -370,10 +380,10 @@ def test_an_input_that_is_not_there(home, tmp_path):
     )
 
 
-# Numbers.
+# Values that are not finite.
 
 
-def test_published_weights_that_are_spoiled(copied, tmp_path):
+def test_published_weights_that_are_not_finite(copied, tmp_path):
     folder, name = copied("published"), "bert.embeddings.LayerNorm.weight"
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {name: np.full_like(tensors[name], np.nan)}, folder / "model.safetensors")
@@ -391,7 +401,7 @@ def test_numbers_that_are_not_finite(train, tmp_path):
         message,
         what=r"^step 3$",
         got=r"loss or gradient that is not finite; .*bert/\w+",
-        expected="finite numbers; the last checkpoint from before",
+        expected="finite numbers; the last checkpoint before",
         fix="lower optimizer.learning_rate",
     )
     run = tmp_path / "run"

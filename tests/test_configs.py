@@ -1,4 +1,4 @@
-"""Every config of configs/, at every size: it loads, all of its keys are read, and no others are taken."""
+"""All configs in configs/, at all sizes: they load, all their keys are used, and unknown keys are errors."""
 
 import dataclasses
 import importlib
@@ -28,11 +28,11 @@ MODULES = {
     for path in sorted((ROOT / "configs").glob("*.py"))
     if hasattr(module := importlib.import_module(f"bertjax.configs.{path.stem}"), "get_config")
 }
-del MODULES["features"]  # which trains nothing, and has no sizes: tests/experiments/test_features.py
+del MODULES["features"]  # it trains nothing and has no sizes; see tests/experiments/test_features.py
 SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.items()}
 SIZES["translation"] = ("tiny", "base", "big", "rnn")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
-# What each config needs beside a size.
+# The values that each config needs in addition to a size.
 NEEDED = {
     "bert_pretraining": {},
     "bertsum_abs": {},
@@ -43,7 +43,7 @@ NEEDED = {
     "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
     "translation": {},
 }
-# A model smaller than tiny.
+# The sizes of a model smaller than "tiny".
 SMALLER = {
     "model.num_layers": 1,
     "model.hidden_size": 16,
@@ -51,12 +51,12 @@ SMALLER = {
     "model.intermediate_size": 16,
     "model.max_positions": 128,
 }
-# What follows from the vocabulary.
+# Keys that are set from the vocabulary.
 FOLLOWS = tuple(("model", f"{of}vocab_size") for of in ("", "source_", "target_"))
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:
-    """What each config needs to run on a tiny text, which is written to a folder."""
+    """Writes tiny data for a config and returns the values that it needs."""
     values = {"num_steps": 2, "batch_size": 8, "data.valid_fraction": 0.2}
     if name == "bert_pretraining":
         text = {"data.source": tiny.write_text(folder / "text.txt"), "data.lines": "sentence"}
@@ -87,7 +87,7 @@ def tree_of(name: str, size: str) -> dict[str, Any]:
 
 
 def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
-    """The task of a config, without text, and its settings."""
+    """The task of a config, made without data, and its settings."""
     module = importlib.import_module(f"bertjax.experiments.{tree['experiment']}")
     check_unresolved((TrainingConfig, module.Config), tree)
     resolved = Resolved(module, module.resolve(tree))
@@ -97,7 +97,7 @@ def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
 
 
 def leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of each value, and of each subtree."""
+    """The path of each value and each subtree."""
     for key, value in tree.items():
         yield (*prefix, key)
         if isinstance(value, Mapping):
@@ -111,7 +111,7 @@ def changed(tree: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[
 
 @pytest.fixture(autouse=True)
 def _no_fingerprint(monkeypatch):
-    """Spares reading all of the embedded text."""
+    """Avoids reading the whole embedded text."""
     monkeypatch.setattr("bertjax.data.readers.documentation.fingerprint", lambda: {})
 
 
@@ -121,23 +121,23 @@ def test_there_are_configs():
 
 
 @pytest.mark.parametrize(("name", "size"), VARIANTS)
-def test_a_config_makes_all_that_a_run_needs(name, size):
+def test_a_config_builds_task_and_settings(name, size):
     task, settings = make(tree_of(name, size))
     assert settings.optimizer.warmup_steps < settings.num_steps
-    # The sizes of encoders are those of pretraining: the other tasks are traced at the smallest and the largest.
+    # Encoders have the sizes of pretraining, so other tasks are traced only at the smallest and the largest size.
     if name in ("bert_pretraining", "translation") or size in (SIZES[name][0], SIZES[name][-1]):
         loop.Trainer(task, settings, jax.devices()[:1])
 
 
 @pytest.mark.parametrize(("size", "published"), [("base", 109_482_240), ("large", 335_141_888)])
-def test_the_published_sizes_have_their_parameters(size, published):
+def test_published_sizes_have_the_published_number_of_parameters(size, published):
     tree = changed(tree_of("bert_pretraining", size), ("model", "vocab_size"), 30_522)
     shapes = jax.eval_shape(make(tree)[0].init, jax.random.key(0))["bert"]
     assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == published
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_without_a_size_the_config_asks_for_one_or_for_a_folder(name):
+def test_a_config_without_a_size_needs_a_size_or_a_folder(name):
     with pytest.raises(UserError, match=r"--config: got neither a (size|model) nor init_from .*Fix: append "):
         make(tree_of(name, ""))
 
@@ -156,19 +156,19 @@ def test_the_docstring_has_a_command_that_names_the_config(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_dead_key_is_an_error_in_every_subtree(name):
+def test_an_unknown_key_is_an_error_in_every_subtree(name):
     tree = tree_of(name, SIZES[name][0])
     subtrees = [(), *(path for path in leaves(tree) if isinstance(value_at(tree, path), Mapping))]
     assert len(subtrees) > 4
     for path in subtrees:
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as error:
             make(changed(tree, (*path, "num_stepz"), 1))
-        assert f"config key {'.'.join((*path, 'num_stepz'))}: got an unknown key; expected " in str(told.value)
+        assert f"config key {'.'.join((*path, 'num_stepz'))}: got an unknown key; expected " in str(error.value)
 
 
 @pytest.fixture
 def defaults(monkeypatch):
-    """The keys that have a default, and those of them whose default the config was built with; filled by `make`."""
+    """Two sets that `make` fills: the keys with a default, and those of them that a config does not set."""
     have: set[str] = set()
     used: set[str] = set()
 
@@ -189,7 +189,7 @@ def defaults(monkeypatch):
 
 @pytest.mark.parametrize(("name", "size"), VARIANTS)
 def test_a_config_file_names_every_key(name, size, defaults):
-    """Those with a default too; a missing key without one is an error by itself."""
+    """This includes keys with a default. A missing key without a default is an error anyway."""
     make(tree_of(name, size))
     have, used = defaults
     assert have
@@ -212,9 +212,9 @@ def test_every_key_without_a_default_is_needed(name, defaults):
             make(without)
             assert key in defaults[1]
             continue
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as error:
             make(without)
-        assert f"config key {key}: got no value" in str(told.value)
+        assert f"config key {key}: got no value" in str(error.value)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -224,9 +224,9 @@ def test_every_value_has_a_type(name):
         if path[0] == "experiment":
             continue
         wrong = 3 if isinstance(value_at(tree, path), (Mapping, str)) else {"wrong": 1}
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as error:
             make(changed(tree, path, wrong))
-        assert f"config key {'.'.join(path)}: got {wrong!r} ({type(wrong).__name__}); expected" in str(told.value)
+        assert f"config key {'.'.join(path)}: got {wrong!r} ({type(wrong).__name__}); expected" in str(error.value)
 
 
 def value_at(tree: Any, path: tuple[str, ...]) -> Any:
@@ -235,7 +235,7 @@ def value_at(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
-# Of each config, a variant that sets no length, and the default.
+# For each config, a variant that sets no length, and the default length.
 LENGTHS = {
     "bert_pretraining": ("mini", 128),
     "bertsum_abs": ("mini", 512),
@@ -250,7 +250,7 @@ LENGTHS = {
 
 @pytest.mark.parametrize("name", LENGTHS)
 def test_the_default_length_fits_the_model(name):
-    """A length that is set does not have to: then the two are compared."""
+    """A length that is set may not fit; then it is compared with the model's."""
     variant, default = LENGTHS[name]
     for positions, expected in ((512, default), (77, 77)):
         tree = changed(tree_of(name, variant), ("model", "max_positions"), positions)
@@ -272,7 +272,7 @@ def test_the_default_length_fits_the_model(name):
         ("lamb,phase2,large", (32_768, 1_563, 512, "lamb", 4e-3, 200)),
     ],
 )
-def test_recipes_of_pretraining(variant, expected):
+def test_pretraining_settings_match_published_ones(variant, expected):
     tree = tree_of("bert_pretraining", variant)
     optimizer = tree["optimizer"]
     length = make({**tree, "init_from": ""})[0]._config.data["seq_len"]
@@ -287,8 +287,8 @@ def test_recipes_of_pretraining(variant, expected):
     ("size", "millions", "sizes", "dropout"),
     [("base", 65, (6, 512, 8, 2048), 0.1), ("big", 213, (6, 1024, 16, 4096), 0.3)],
 )
-def test_the_recipes_of_translation(size, millions, sizes, dropout):
-    """Table 3 of Vaswani et al. (2017), its sections 5.3 and 5.4, and the 37,000 tokens that both languages share."""
+def test_translation_settings_match_the_paper(size, millions, sizes, dropout):
+    """Checks table 3 and sections 5.3 and 5.4 of Vaswani et al. (2017), with 37,000 tokens shared by both languages."""
     tree = tree_of("translation", size)
     for side in ("source", "target"):
         tree = changed(tree, ("model", f"{side}_vocab_size"), 37_000)
@@ -306,13 +306,13 @@ def test_the_recipes_of_translation(size, millions, sizes, dropout):
 
 
 @pytest.mark.parametrize("variant", ["base,large", "lamb,lamb", "base,phase3", "base phase2"])
-def test_variants_that_make_no_sense_are_errors(variant):
+def test_invalid_variants_are_errors(variant):
     with pytest.raises(ValueError, match=rf"got '{variant}'; expected names, separated by commas: at most one of tiny"):
         MODULES["bert_pretraining"].get_config(variant)
 
 
 @pytest.mark.slow
-def test_the_second_phase_goes_on_from_the_first(tmp_path):
+def test_the_second_phase_starts_from_the_first(tmp_path):
     prepared = {"data.prepared_dir": tmp_path / "prepared", "optimizer.warmup_steps": 0}
     values = small("bert_pretraining", tmp_path) | prepared
     first, second = tmp_path / "first", tmp_path / "second"
@@ -330,8 +330,8 @@ def test_the_second_phase_goes_on_from_the_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_one_with_other_heads(tmp_path):
-    """With the head that the first run lacks, and without the one that the second has."""
+def test_a_run_starts_from_a_run_with_other_heads(tmp_path):
+    """The second run has a head that the first run lacks, and lacks a head of the first run."""
     values = small("bert_pretraining", tmp_path) | {"data.seq_len": 32, "optimizer.learning_rate": 0.0}
     values |= {"optimizer.warmup_steps": 0}
     trees = []
@@ -350,7 +350,7 @@ def test_a_run_goes_on_from_one_with_other_heads(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
-def test_a_config_at_its_smallest_trains_from_end_to_end(name, tmp_path):
+def test_each_config_trains_at_its_smallest_size(name, tmp_path):
     workdir = tmp_path / "run"
     outcome = tiny.run_on_one(
         f"--config=configs/{name}.py:{SIZES[name][0]}",

@@ -1,4 +1,4 @@
-"""Which package may import which, and how long a function may be."""
+"""Rules about imports between packages and the length of functions."""
 
 import ast
 import functools
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# For each place, the longest match counting: what it may import. `bertjax.experiments.find` imports by name.
+# The packages that each module or package may import; the longest match applies. `bertjax.experiments.find` imports by name.
 _BASE = ("bertjax.config", "bertjax.errors", "bertjax.files", "bertjax.progress", "bertjax.words")
 _DATA = tuple(f"bertjax.data.{name}" for name in ("random", "splits", "parts", "workers", "beam"))
 _SHARED_DATA = (*_DATA, "bertjax.data.prepared", "bertjax.data.readers", "bertjax.data.text", "bertjax.data.rows")
@@ -112,7 +112,7 @@ LAYERS = {
     "bertjax/__init__.py": ("bertjax.loading",),
 }
 OURS = ("bertjax", "tests", "benchmarks")
-# Libraries that only some places may import; the empty tuple is for those that belong to tests and benchmarks.
+# The modules that may import each library; empty for libraries that only tests and benchmarks use.
 OWNERS = {
     "orbax": ("bertjax/runs/checkpoints.py",),
     "tensorboardX": ("bertjax/training/metric_log.py",),
@@ -143,7 +143,7 @@ def imported(source: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            # With its dots, a relative import matches nothing that is allowed.
+            # A relative import keeps its dots, so it matches no allowed name.
             module = "." * node.level + (node.module or "")
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
@@ -153,7 +153,7 @@ def is_within(name: str, parents: tuple[str, ...]) -> bool:
 
 
 def violations(path: str, source: str) -> list[str]:
-    """What a file of that path, relative to the root, imports although it may not."""
+    """The forbidden imports of a file; `path` is relative to the root."""
     place = max((place for place in LAYERS if path.startswith(place)), key=len, default=None)
     if place is None:
         return [f"{path} is in no layer"]
@@ -170,7 +170,7 @@ def violations(path: str, source: str) -> list[str]:
 
 
 def oversized(path: str, source: str) -> list[str]:
-    """Functions over 60 lines; a config's function is a list of values."""
+    """The functions over 60 lines, except those of configs, which are lists of values."""
     found = []
     for node in nodes(source):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not path.startswith("configs/"):
@@ -188,20 +188,20 @@ def sources() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 
 
-def test_the_layers_hold():
+def test_all_imports_are_allowed():
     files = sources()
     assert len(files) > 30
     assert [v for path, source in files.items() for v in violations(path, source)] == []
 
 
-def test_nothing_is_oversized():
+def test_no_function_is_too_long():
     assert [o for path, source in sources().items() for o in oversized(path, source)] == []
 
 
 @pytest.mark.parametrize(
     "library", ["orbax", "tensorboardX", "tensorflow_datasets", "apache_beam", "submitit", "absl.flags"]
 )
-def test_one_module_owns_each_of_these(library):
+def test_only_one_module_imports_each_of_these(library):
     importers = [path for path, source in sources().items() if any(is_within(n, (library,)) for n in imported(source))]
     assert importers == list(OWNERS[library])
 
@@ -278,17 +278,17 @@ def test_a_planted_violation_is_found(path, source):
         ("bertjax/runs/checkpoints.py", "import orbax.checkpoint as ocp"),
     ],
 )
-def test_what_is_allowed_is_not_reported(path, source):
+def test_allowed_imports_are_not_reported(path, source):
     assert violations(path, source) == []
 
 
-def test_what_is_oversized_is_found():
+def test_functions_that_are_too_long_are_found():
     long = "def f():\n" + "    pass\n" * 60
     assert oversized("bertjax/a.py", long) == ["bertjax/a.py: f has 61 lines"]
     assert oversized("configs/a.py", long) == []
 
 
-def test_the_walks_name_what_exists():
+def test_functions_named_in_the_architecture_exist():
     text = (ROOT / "docs/explanation/architecture.md").read_text()
     rows = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|", text, re.MULTILINE)
     assert len(rows) == 16

@@ -1,4 +1,4 @@
-"""Instances that share a row learn what they learn alone: the same losses, metrics and gradients."""
+"""Packing does not change losses, metrics and gradients."""
 
 import importlib
 import itertools
@@ -38,7 +38,7 @@ SMALL = {
 
 
 def write_numbers(folder):
-    """Sentences with a number each."""
+    """Writes sentences with a number each."""
     keys = tiny.write_table(folder)
     first, *rows = Path(keys["data.source"]).read_text().splitlines()
     numbered = [f"{row.split(chr(9))[0]}\t{number % 7 / 2}" for number, row in enumerate(rows)]
@@ -46,7 +46,7 @@ def write_numbers(folder):
     return keys
 
 
-# Of each: the experiment, what writes its rows, and what else its config has.
+# For each case: the experiment, the function that writes its rows, and additional config values.
 FINE_TUNING = {
     "classes": ("classification", tiny.write_table, {"class_weights": (1.0, 3.0)}),
     "numbers": (
@@ -65,8 +65,8 @@ def text(tmp_path_factory):
 
 
 def totals(task, batches):
-    """Sums, metrics, denominators and the gradient of the loss over batches."""
-    # Larger than at the start, so that attention is far from uniform and depends on who may look at whom.
+    """The sums, metrics, denominators and gradient of the loss over all batches."""
+    # Larger parameters than at initialization, so that attention is not uniform and depends on the mask.
     params = random_params(task.init, scale=0.1)
 
     def loss(params, batch):
@@ -75,12 +75,12 @@ def totals(task, batches):
 
     measure = jax.jit(jax.value_and_grad(loss, has_aux=True))
     made = [measure(params, batch) for batch in batches]
-    (_, told), gradient = jax.tree.map(lambda *parts: sum(np.asarray(part, np.float64) for part in parts), *made)
-    return told, gradient
+    (_, sums), gradient = jax.tree.map(lambda *parts: sum(np.asarray(part, np.float64) for part in parts), *made)
+    return sums, gradient
 
 
 def epoch(tree):
-    """Sums, metrics, denominators and the gradient of the loss over all instances of the first epoch; and its rows."""
+    """The sums, metrics, denominators and gradient over all instances of the first epoch, and its number of rows."""
     task, data, *_ = tiny.pretraining(tree)
     batches = data._split("train").evaluation(np.arange(tree["batch_size"]))
     return *totals(task, batches), data._split("train")._plan.count(0)
@@ -97,7 +97,7 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     for (name, a), (_, b) in zip(
         jax.tree.leaves_with_path(alone[:2]), jax.tree.leaves_with_path(packed[:2]), strict=True
     ):
-        if "tokens" not in str(name):  # counted once a batch
+        if "tokens" not in str(name):  # counted once per batch
             assert abs(a - b) <= 1e-5 * abs(a), (name, a, b)
     assert alone[1]["tokens"][0] == packed[1]["tokens"][0]
     assert alone[2] == packed[2]
@@ -116,7 +116,7 @@ def fine_tuning(name, folder, **overrides):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FINE_TUNING)
-def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
+def test_packing_does_not_change_losses_and_gradients_of_fine_tuning(name, tmp_path):
     plain, rows, *_ = fine_tuning(name, tmp_path)
     packed, data, settings, _ = fine_tuning(name, tmp_path, **{"data.packing": True})
     alone = rows._rows.padded(np.arange(len(rows._rows.lengths)), 48)
@@ -125,9 +125,9 @@ def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
     (specs,) = packed.batch_specs()
     shapes = {key: (array.shape, array.dtype) for key, array in shared[0].items()}
     assert shapes == {key: (spec.shape, spec.dtype) for key, spec in specs.items()}
-    (told, gradient), (packed_told, packed_gradient) = totals(plain, [alone]), totals(packed, shared)
-    told[1]["tokens"] = packed_told[1]["tokens"] = packed_told[1]["tokens"][0]  # counted once a batch
-    for (path, a), (_, b) in zip(jax.tree.leaves_with_path(told), jax.tree.leaves_with_path(packed_told), strict=True):
+    (sums, gradient), (packed_sums, packed_gradient) = totals(plain, [alone]), totals(packed, shared)
+    sums[1]["tokens"] = packed_sums[1]["tokens"] = packed_sums[1]["tokens"][0]  # counted once per batch
+    for (path, a), (_, b) in zip(jax.tree.leaves_with_path(sums), jax.tree.leaves_with_path(packed_sums), strict=True):
         assert abs(a - b) <= 1e-5 * abs(a), (path, a, b)
     difference = jax.tree.map(lambda a, b: a - b, gradient, packed_gradient)
     distance = float(optax.global_norm(difference) / optax.global_norm(gradient))
@@ -136,7 +136,7 @@ def test_packing_changes_nothing_in_fine_tuning(name, tmp_path):
 
 
 def test_packed_batches_resume_at_any_step(text):
-    """Batches from a later step on are those of an uninterrupted run, across epochs too."""
+    """Batches after a resumption equal those of an uninterrupted run, even across epochs."""
     tree = tiny.config(text, data__packing=True, data__valid_rows=5)
     data, rows = tiny.pretraining(tree).data, np.arange(tree["batch_size"])
     steps = 2 * (data._split("train")._plan.count(0) // tree["batch_size"]) + 1

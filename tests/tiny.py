@@ -1,4 +1,4 @@
-"""A text and a model small enough to train in a test, and `launch.py` without a process of its own."""
+"""Small texts and models that train within a test, and `launch.py` inside the test process."""
 
 import contextlib
 import functools
@@ -59,29 +59,29 @@ _PHRASES = {
     "time": ("early Monday", "late Sunday"),
 }
 
-# What is told of a mistake.
-_TOLD = re.compile(
+# The form of a UserError's message.
+_MESSAGE = re.compile(
     r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. (?P<fix>Fix: .+\.|Did you mean .+\?)"
 )
 
 
 class Outcome(NamedTuple):
-    """How a launch ended."""
+    """The result of running `launch.py`."""
 
-    status: int | str | None  # None if all went well; 1, 75, or what is told on the last line otherwise
+    status: int | str | None  # None for success; else 1, 75, or the error message
     stdout: str
     stderr: str
 
     @property
     def error(self) -> str:
-        """The message for the user, which is one line and the only thing that goes with a failure."""
+        """The error message, which must be one line without a traceback."""
         assert isinstance(self.status, str), f"no error: {self.stdout}"
         assert "\n" not in self.status and "Traceback" not in self.status, self.status
         return self.status
 
 
 def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
-    """Documents of a few sentences each, a blank line between them."""
+    """Writes documents of a few sentences, separated by blank lines; returns the path."""
     rng = random.Random(seed)
     sentences = [
         [" ".join(rng.choices(_WORDS, k=rng.randint(3, 12))) + " ." for _ in range(rng.randint(2, 9))]
@@ -93,9 +93,9 @@ def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
 
 
 def write_sentences(folder: Path, count: int = 60, scheme: str = "BIO") -> dict[str, object]:
-    """Sentences with people, known by their names, and old places, in a file of columns with a cased vocabulary.
+    """Writes tagged sentences to a file of columns, and a cased vocabulary. Names are PER, and "old PLACE" is LOC.
 
-    Returns the keys of the config that name the two.
+    Returns the config keys for the two files.
     """
     rng = random.Random(0)
     sentences = [[row for _ in range(rng.randint(2, 5)) for row in _phrase(rng, scheme)] for _ in range(count)]
@@ -107,7 +107,7 @@ def write_sentences(folder: Path, count: int = 60, scheme: str = "BIO") -> dict[
 
 
 def _phrase(rng: random.Random, scheme: str) -> list[tuple[str, str]]:
-    """Words with their tags: a person or an old place, or neither, and then one word of another kind."""
+    """Tagged words: a person, an old place, or an untagged place, followed by another word."""
     name, place = rng.choice(_NAMES), rng.choice(_PLACES)
     person = rng.choice([[name], [name, "Bell"], [name + "my", "Bell"]])
     words, kind = rng.choice([(person, "PER"), (["old", place], "LOC"), ([place], "")])
@@ -117,15 +117,15 @@ def _phrase(rng: random.Random, scheme: str) -> list[tuple[str, str]]:
 
 
 def write_questions(folder: Path, contexts: int = 40, answerable: float = 1.0, words: int = 9) -> dict[str, object]:
-    """Which color and which time each context names, in a SQuAD file with a vocabulary beside it.
+    """Writes a SQuAD file with questions about the color and time in each context, and a vocabulary.
 
     Args:
-      folder: for the two.
-      contexts: how many, of two questions each.
-      answerable: what fraction of the questions has an answer.
-      words: how many a context has at most, beside the answers.
+      folder: the folder of the two files.
+      contexts: the number of contexts, each with two questions.
+      answerable: the fraction of questions with an answer.
+      words: the maximum number of words of a context in addition to the answers.
     Returns:
-      the keys of the config that name the two.
+      The config keys for the two files.
     """
     rng = random.Random(0)
     paragraphs = [_paragraph(rng, f"c{number}", answerable, words) for number in range(contexts)]
@@ -138,7 +138,7 @@ def write_questions(folder: Path, contexts: int = 40, answerable: float = 1.0, w
 
 
 def _paragraph(rng: random.Random, name: str, answerable: float, words: int) -> dict[str, Any]:
-    """A context and its questions, in SQuAD's form."""
+    """A context and its questions, in SQuAD's format."""
     phrases = {kind: rng.choice(group) for kind, group in _PHRASES.items() if rng.random() < answerable}
     parts = [*rng.choices(_WORDS, k=rng.randint(3, words)), *phrases.values()]
     rng.shuffle(parts)
@@ -154,9 +154,9 @@ def _paragraph(rng: random.Random, name: str, answerable: float, words: int) -> 
 
 
 def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
-    """Sentences, labeled by whether there is a cat, in a TSV file with a vocabulary beside it.
+    """Writes a TSV file of sentences labeled by whether they contain "cat", and a vocabulary.
 
-    Returns the keys of the config that name the two.
+    Returns the config keys for the two files.
     """
     rng = random.Random(0)
     sentences = [rng.choices(_WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
@@ -186,9 +186,9 @@ CHOICE_WORDS = (
 
 
 def write_choices(folder: Path, count: int = 60) -> dict[str, object]:
-    """Questions in SWAG's form, whose right ending has the animal of their text, in a CSV file with a vocabulary.
+    """Writes a CSV file of SWAG questions, whose correct ending has the animal of the text, and a vocabulary.
 
-    Returns the keys of the config that name the two.
+    Returns the config keys for the two files.
     """
     rng, lines = random.Random(0), ["sent1,sent2,ending0,ending1,ending2,ending3,label"]
     for _ in range(count):
@@ -202,16 +202,16 @@ def write_choices(folder: Path, count: int = 60) -> dict[str, object]:
 
 
 def write_articles(folder: Path, count: int = 60, length: int = 6) -> dict[str, object]:
-    """Articles whose summaries are those two of their sentences in which someone sings, and a vocabulary.
+    """Writes articles whose summaries are their two sentences with "sings", and a vocabulary.
 
     A sentence has 7 words and a full stop: 10 tokens.
 
     Args:
-      folder: for the two.
-      count: how many.
-      length: sentences of each.
+      folder: the folder of the two files.
+      count: the number of articles.
+      length: the number of sentences of an article.
     Returns:
-      the keys of the config that name the two.
+      The config keys for the two files.
     """
     rng = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ def _article(rng: random.Random, length: int) -> dict[str, list[str]]:
 
 
 def values(text: Path, **overrides: object) -> dict[str, object]:
-    """What shrinks the tiny config of pretraining; keys of `overrides` are dotted names with "__" for the dots."""
+    """Config values that shrink the tiny config of pretraining. Keys of `overrides` have "__" for dots."""
     shrunk = {
         "num_steps": 6,
         "batch_size": 16,
@@ -259,14 +259,14 @@ def values(text: Path, **overrides: object) -> dict[str, object]:
 
 
 def config(text: Path, **overrides: object) -> dict:
-    """The tiny config of pretraining, shrunk, as `launch.py` resolves it."""
+    """The shrunk tiny config of pretraining, resolved as by `launch.py`."""
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict(values(text, **overrides))
     return bert_pretraining.resolve(json.loads(tree.to_json()))
 
 
 def arguments(text: Path, workdir: Path, **overrides: object) -> list[str]:
-    """The command line that trains such a config."""
+    """The command line that trains the shrunk config of pretraining."""
     return [
         "--config=configs/bert_pretraining.py:tiny",
         f"--workdir={workdir}",
@@ -275,7 +275,7 @@ def arguments(text: Path, workdir: Path, **overrides: object) -> list[str]:
 
 
 class Ready(NamedTuple):
-    """What training starts with."""
+    """The inputs of training."""
 
     task: Any
     data: Any
@@ -284,7 +284,7 @@ class Ready(NamedTuple):
 
 
 def ready(tree: Mapping[str, Any], folder: Path) -> Ready:
-    """The task, the data, prepared in a folder, and the settings of the config of a new run."""
+    """Prepares the data of a new run in a folder, and returns its task, data, settings and config."""
     module = importlib.import_module(f"bertjax.experiments.{tree['experiment']}")
     resolved = Resolved(module, module.resolve(tree))
     data = resolved.data(folder)
@@ -294,20 +294,20 @@ def ready(tree: Mapping[str, Any], folder: Path) -> Ready:
 
 
 def pretraining(tree: Mapping[str, Any]) -> Ready:
-    """The same of pretraining, its text prepared where the config says."""
+    """`ready` for pretraining, whose text is prepared in `data.prepared_dir`."""
     return ready(tree, Path(tree["data"]["prepared_dir"]))
 
 
 @contextlib.contextmanager
 def few_devices(count: int) -> Iterator[None]:
-    """Lets JAX report only so many of the session's devices."""
+    """Makes JAX report only the first `count` devices of the session."""
     there = jax.devices()[:count]
     with mock.patch.multiple(jax, devices=lambda *_: there, device_count=lambda: count):
         yield
 
 
 def run(*command: str, stdin: bytes = b"", devices: int | None = None) -> Outcome:
-    """Does what `python launch.py COMMAND` does, in this process, which leaves flags and logging as they were.
+    """Runs `launch.py COMMAND` in this process, and restores flags and logging afterwards.
 
     Args:
       *command: the arguments.
@@ -332,12 +332,12 @@ def run(*command: str, stdin: bytes = b"", devices: int | None = None) -> Outcom
     return Outcome(status, stdout.getvalue(), stderr.getvalue())
 
 
-# As `run`, with one device: programs for several take twice as long to compile and to run.
+# `run` with one device, because programs for several take twice as long to compile and to run.
 run_on_one = functools.partial(run, devices=1)
 
 
 def evaluate_elsewhere(run: Path, folder: Path, **overrides: object) -> dict[str, float]:
-    """The metrics that a copy of a run prints, whose training data is gone, with config keys of the command line."""
+    """The metrics of a copy of a run without its training data, evaluated with the given config keys."""
     copy = shutil.copytree(run, folder / "elsewhere")
     config = json.loads((copy / "config.json").read_text())
     config["data"]["source"] = "gone"
@@ -349,8 +349,8 @@ def evaluate_elsewhere(run: Path, folder: Path, **overrides: object) -> dict[str
 
 
 def check_told(message: str, *, what: str, got: str, expected: str, fix: str) -> None:
-    """Checks that each part of a message says what it should, as regular expressions."""
-    parts = _TOLD.fullmatch(message)
+    """Checks each part of a UserError's message against a regular expression."""
+    parts = _MESSAGE.fullmatch(message)
     assert parts, message
     for name, pattern in {"what": what, "got": got, "expected": expected, "fix": fix}.items():
         assert re.search(pattern, parts[name]), f"{name} is {parts[name]!r} in {message!r}"
@@ -358,7 +358,7 @@ def check_told(message: str, *, what: str, got: str, expected: str, fix: str) ->
 
 @contextlib.contextmanager
 def _flags_kept():
-    """Restores all flags but those of modules that are imported meanwhile; flags of a config's keys are removed."""
+    """Restores flags, except those defined by modules imported inside the context; removes flags of config keys."""
     before = flagsaver.save_flag_values()
     try:
         yield
@@ -378,12 +378,12 @@ def _logging_kept():
 
 
 def saved_params(tree: dict, workdir: Path, which: str = "latest") -> Any:
-    """The parameters of a checkpoint of a pretraining run, as numpy arrays."""
+    """The parameters of a checkpoint of a pretraining run, as NumPy arrays."""
     return params_of(pretraining(tree).task, workdir, which)
 
 
 def params_of(task: Any, workdir: Path, which: str = "latest") -> Any:
-    """The parameters of a checkpoint of a task's run, as numpy arrays."""
+    """The parameters of a checkpoint of a task's run, as NumPy arrays."""
     here = SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     return jax.device_get(

@@ -62,7 +62,7 @@ def sample(
     def advance(state: _State) -> _State:
         logits, cache = step(state.tokens, state.cache, Beams(state.place, own, lineage))
         logits = logits.astype(jnp.float32)
-        allowed = _allow(config, state, logits, state.place < min_lengths, eos_id, banned)
+        allowed = _mask_logits(config, state, logits, state.place < min_lengths, eos_id, banned)
         tokens = _draw(config, jax.vmap(jax.random.fold_in, (0, None))(keys, state.place), allowed)
         picked = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
         drawn = _record(state, tokens, picked - jax.nn.logsumexp(logits, axis=-1), pad_id)
@@ -84,7 +84,7 @@ def sample(
     return drawn._replace(scores=drawn.log_probabilities)
 
 
-def _allow(
+def _mask_logits(
     config: DecodingConfig,
     state: _State,
     logits: Float[Array, "B K V"],

@@ -58,7 +58,7 @@ class SelectionConfig(Constrained, prefix="selection"):
             )
 
 
-def matched(config: SelectionConfig, reference: Sequence[str], how: str) -> SelectionConfig:
+def rules_for_reference(config: SelectionConfig, reference: Sequence[str], how: str) -> SelectionConfig:
     """Returns rules for a summary as long as a reference summary. They replace all limits, including the threshold.
 
     Args:
@@ -74,7 +74,7 @@ def matched(config: SelectionConfig, reference: Sequence[str], how: str) -> Sele
     return config
 
 
-def plain(config: SelectionConfig) -> SelectionConfig:
+def rules_for_baselines(config: SelectionConfig) -> SelectionConfig:
     """Returns rules for `lead_scores` and `oracle_scores`: the same length limits, without threshold and blocking.
 
     If the threshold is the only limit, the result allows at most three sentences, as in published LEAD-3 results.

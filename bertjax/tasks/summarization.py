@@ -370,13 +370,13 @@ def summary(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> 
 
 def lead(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
     """The first sentences, as many as `rules` allow, without threshold and n-gram blocking."""
-    return summary(article, selection.lead_scores(len(article.numbers)), selection.plain(rules))
+    return summary(article, selection.lead_scores(len(article.numbers)), selection.rules_for_baselines(rules))
 
 
 def oracle(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
     """The oracle's sentences, as many as `rules` allow, without threshold and n-gram blocking."""
     labels = np.flatnonzero(article.labels).tolist()
-    return summary(article, selection.oracle_scores(labels, len(article.numbers)), selection.plain(rules))
+    return summary(article, selection.oracle_scores(labels, len(article.numbers)), selection.rules_for_baselines(rules))
 
 
 def metric_names(config: RougeConfig) -> tuple[str, ...]:

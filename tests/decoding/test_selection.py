@@ -11,9 +11,9 @@ from bertjax.decoding.selection import (
     Refusal,
     SelectionConfig,
     lead_scores,
-    matched,
     oracle_scores,
-    plain,
+    rules_for_baselines,
+    rules_for_reference,
     select,
 )
 from bertjax.errors import UserError
@@ -69,17 +69,19 @@ def test_the_first_sentence_with_the_ngram_is_named():
 
 def test_rules_for_the_length_of_a_reference():
     rules, reference = config(num_sentences=3, word_budget=9, threshold=0.5), ["a b c", "d e", "f g", "h"]
-    assert matched(rules, reference, "") is rules
-    assert matched(rules, reference, "sentences") == config(num_sentences=4, word_budget=0, threshold=None)
-    assert matched(rules, reference, "words") == config(num_sentences=0, word_budget=8, threshold=None)
+    assert rules_for_reference(rules, reference, "") is rules
+    assert rules_for_reference(rules, reference, "sentences") == config(num_sentences=4, word_budget=0, threshold=None)
+    assert rules_for_reference(rules, reference, "words") == config(num_sentences=0, word_budget=8, threshold=None)
 
 
 def test_rules_for_lead_and_oracle_scores():
-    assert plain(config(threshold=0.5)) == config(num_sentences=3, block_ngrams=0)
-    assert plain(config(num_sentences=0, word_budget=9)) == config(num_sentences=0, word_budget=9, block_ngrams=0)
+    assert rules_for_baselines(config(threshold=0.5)) == config(num_sentences=3, block_ngrams=0)
+    assert rules_for_baselines(config(num_sentences=0, word_budget=9)) == config(
+        num_sentences=0, word_budget=9, block_ngrams=0
+    )
     only = config(num_sentences=0, threshold=0.5)
-    assert select(lead_scores(6), SENTENCES, plain(only)).chosen == (0, 1, 2)
-    assert select(oracle_scores((4, 5), 6), SENTENCES, plain(only)).chosen == (4, 5)
+    assert select(lead_scores(6), SENTENCES, rules_for_baselines(only)).chosen == (0, 1, 2)
+    assert select(oracle_scores((4, 5), 6), SENTENCES, rules_for_baselines(only)).chosen == (4, 5)
 
 
 def test_lead_and_oracle_obey_the_rules():
