@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# The packages that each module or package may import; the longest match applies. `bertjax.experiments.find` imports by name.
+# The packages that each module or package may import; the longest match applies. `bertjax.experiments.find` imports by
+# name.
 _BASE = ("bertjax.config", "bertjax.errors", "bertjax.files", "bertjax.progress", "bertjax.words")
 _DATA = tuple(f"bertjax.data.{name}" for name in ("random", "splits", "parts", "workers", "beam"))
 _SHARED_DATA = (*_DATA, "bertjax.data.prepared", "bertjax.data.readers", "bertjax.data.text", "bertjax.data.rows")
