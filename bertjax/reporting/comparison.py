@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.reporting import panels, titles
 
-NOTHING = "–"
+_NOTHING = "–"
 _DIGITS = 4
 
 
@@ -51,7 +51,7 @@ def _best(name: str, values: Sequence[float | None]) -> float | None:
 
 def _cell(name: str, value: float | None, reference: float | None, best: float | None) -> dict[str, Any]:
     if value is None or not math.isfinite(value):
-        return {"text": NOTHING, "value": ""}
+        return {"text": _NOTHING, "value": ""}
     cell = {"text": number(value), "value": value, "best": value == best}
     if reference is None or not math.isfinite(reference) or value == reference:
         return cell
@@ -69,7 +69,7 @@ def _means(
     cells: list[dict[str, Any]] = [{"text": "mean ± deviation"}]
     for name in names:
         mean, deviation = means.get(name), deviations.get(name)
-        text = NOTHING if mean is None else number(mean)
+        text = _NOTHING if mean is None else number(mean)
         cells.append({"text": text + ("" if deviation is None else f" ± {deviation:.2g}"), "value": mean})
     return cells
 

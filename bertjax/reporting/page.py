@@ -139,13 +139,13 @@ def _compared(
     environments = [environment for run in runs.values() if (environment := _environment(run.folder))]
     return _rendered(
         title=title,
-        verdict=verdict.of_runs(runs, environments, summary.means if summary else {}, len(missing)),
+        verdict=verdict.of_runs(runs, environments, summary, len(missing)),
         notices=notices,
         results=table,
         comparison=[_of_seeds(runs, summary, links)] if summary else list(_of_stages(runs, places, links)),
         runs={name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, ())) for name, run in chosen.items()},
         config=_config({name: run.config for name, run in chosen.items()}, "Keys that differ between the runs"),
-        environment=next(iter(environments), {}),
+        environment=_shared(environments),
     )
 
 
@@ -291,6 +291,12 @@ def _config(sides: Mapping[str, Mapping[str, Any]], said: str) -> dict[str, Any]
 def _environment(folder: Path) -> dict[str, Any]:
     path = folder / _ENVIRONMENT
     return read_object(path) if path.exists() else {}
+
+
+def _shared(environments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts that several environments have in common."""
+    first = environments[0] if environments else {}
+    return {name: value for name, value in first.items() if all(one.get(name) == value for one in environments)}
 
 
 def _told(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """The head of a page: how a run ended, its main metric against a baseline, and what it took."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.reporting import goodput, panels, titles
 from bertjax.reporting.comparison import difference, number
+from bertjax.reporting.results import Summary
 from bertjax.reporting.runs import Run
 
 _TILES = 5
@@ -50,14 +52,14 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_runs(
-    runs: Mapping[str, Run], environments: Sequence[Mapping[str, Any]], means: Mapping[str, float | None], rest: int
+    runs: Mapping[str, Run], environments: Sequence[Mapping[str, Any]], summary: Summary | None, rest: int
 ) -> dict[str, Any]:
     """The head of a page of several runs: the mean of their main metric if they are seeds, else its best value.
 
     Args:
       runs: by their names.
       environments: of those that have one.
-      means: the mean of each metric over seeds; empty if the runs are no seeds.
+      summary: of several seeds; None for other runs.
       rest: the number of runs that have no metrics yet.
     """
     done, total = sum(run.is_finished for run in runs.values()), len(runs) + rest
@@ -66,30 +68,33 @@ def of_runs(
     return {
         "status": f"{done} of {total} runs finished" if done < total else f"All {total} runs finished",
         "is_finished": done == total,
-        "main": main and _of_best(main, runs, means),
+        "main": main and _of_several(main, runs, summary),
         "tiles": [],
         "facts": _facts(spent, environments),
     }
 
 
-def _of_best(main: _Main, runs: Mapping[str, Run], means: Mapping[str, float | None]) -> dict[str, Any]:
-    if (mean := means.get(main.name)) is not None:
-        return {**_told(main, mean), "of": f"mean of {len(runs)} seeds"}
-    values = {name: run.final_metrics()[main.name] for name, run in runs.items() if main.name in run.final_metrics()}
-    choose = min if titles.direction(main.name) == "lower" else max
-    best = choose(values, key=lambda name: values[name])
+def _of_several(main: _Main, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
+    if summary and (mean := summary.means.get(main.name)) is not None:
+        return {**_told(main, mean), "of": f"mean of {len(summary.seeds)} seeds"}
+    values = {name: run.final_metrics().get(main.name, math.nan) for name, run in runs.items()}
+    gains = {name: _sign(main) * value for name, value in values.items() if math.isfinite(value)}
+    best = max(gains or values, key=lambda name: gains.get(name, 0.0))
     return {**_told(main, values[best]), "of": f"best run: {best}"}
 
 
 def _told(main: _Main, value: float) -> dict[str, Any]:
     """The main metric in words."""
     told = {**titles.of(main.name), "value": number(value)}
-    if main.baseline is None:
+    if main.baseline is None or not math.isfinite(value):
         return told
     name, level = main.baseline
-    gain = (value - level) * (-1 if titles.direction(main.name) == "lower" else 1)
     against = f"{difference(value, level)} against the {name} ({number(level)})"
-    return {**told, "against": against, "is_better": gain > 0}
+    return {**told, "against": against, "is_better": _sign(main) * (value - level) > 0}
+
+
+def _sign(main: _Main) -> int:
+    return -1 if titles.direction(main.name) == "lower" else 1
 
 
 def _tiles(metrics: Mapping[str, float], main: _Main | None) -> list[dict[str, str]]:

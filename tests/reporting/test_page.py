@@ -1,6 +1,7 @@
 """The pages, read back: what stands where, and that they need nothing else."""
 
 import json
+import math
 import re
 import runpy
 import sys
@@ -220,6 +221,26 @@ def test_runs_side_by_side(make_run, tmp_path):
     assert [run["name"] for run in found.data["curves"]["runs"]] == ["a", "b"]
     assert found.tables["keys"][0] == found.tables["differing"][0] == ["key", "a", "b"]
     assert found.tables["differing"][1:] == [["seed", "1", "2"]]
+
+
+def test_several_runs_show_the_environment_that_they_share(make_run, tmp_path):
+    runs = {name: make_run(name, lines([300])) for name in "ab"}
+    for number, folder in enumerate(runs.values()):
+        environment = {"command": [f"launch{number}.py"], "Python": "3.11", "cores": number, "commit": f"c{number}"}
+        (folder / "environment.json").write_text(json.dumps(environment))
+    (tmp_path / "page.html").write_text(page.of_runs(runs))
+    found = read(tmp_path / "page.html").sections
+    assert "3.11" in found["environment"] and "cores" not in found["environment"]
+    assert "launch" not in found["environment"] and "Commitc0, c1" in found["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"), [((math.nan, 5.0), "5 best run: b"), ((math.nan,), "not finite best run: a")]
+)
+def test_a_run_that_is_not_finite_is_not_the_best(make_run, tmp_path, losses, told):
+    runs = {name: make_run(name, [{"step": 300, "valid/loss": loss}]) for name, loss in zip("ab", losses, strict=False)}
+    (tmp_path / "page.html").write_text(page.of_runs(runs))
+    assert told in verdict(tmp_path / "page.html")
 
 
 def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):
