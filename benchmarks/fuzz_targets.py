@@ -20,7 +20,7 @@ from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split
 from benchmarks.small_runs import Text
 from bertjax import launch, modes
-from bertjax.data.fine_tuning import choices, given_text, labeled_text, questions, tagged_words
+from bertjax.data.fine_tuning import choices, labeled_text, questions, raw_text, tagged_words
 from bertjax.data.fine_tuning.choices import ChoicesConfig
 from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
 from bertjax.data.fine_tuning.tagged_words import Columns
@@ -298,11 +298,11 @@ def _of_run(run: Path) -> list[Path]:
 
 
 def _read_vocabulary(folder: Path, skips: bool) -> list[Any]:
-    return given_text.load_wordpiece(folder / "vocab.txt", True).encode_batch(["a cat", "\u0130"])
+    return raw_text.load_wordpiece(folder / "vocab.txt", True).encode_batch(["a cat", "\u0130"])
 
 
 def _read_tokenizer(folder: Path, skips: bool) -> list[Any]:
-    return given_text.load_wordpiece(folder, True).encode_batch(["a cat", "\u0130"])
+    return raw_text.load_wordpiece(folder, True).encode_batch(["a cat", "\u0130"])
 
 
 def _read_subwords(folder: Path, skips: bool) -> list[Any]:

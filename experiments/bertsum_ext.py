@@ -249,7 +249,7 @@ build_task = ExtractiveSummarization
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
     """The logit of each sentence within the limits; -inf if no row contains it."""
     article, rows = example.source
-    return article_rows.merged(rows, [output["logits"] for output in outputs], len(article.sentences))
+    return article_rows.merge_scores(rows, [output["logits"] for output in outputs], len(article.sentences))
 
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:

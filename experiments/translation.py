@@ -27,7 +27,7 @@ from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
 from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
-from bertjax.data.translation.rows import RowsConfig, TranslationRows, joined
+from bertjax.data.translation.rows import RowsConfig, TranslationRows, join_parts
 from bertjax.data.translation.text import DATES, DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
@@ -260,7 +260,7 @@ class TranslationData(Data):
             encoded, dates = self._encoding.encoder.encoded, self._text.dates
             return StreamBatches(lambda start: encoded(dates(start)), length, config.batch_size)
         report = self._prepared.report
-        self._encoding.encoder.report_left_out(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
+        self._encoding.encoder.report_too_long(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
         pairs = PairRows(self._prepared.train)
         if self._rows.packing:
             return PackedBatches(pairs, row_capacity(length, length // 2), config.batch_size, config.seed)
@@ -288,8 +288,8 @@ class TranslationData(Data):
 
     def _to_compare(self, pair: Pair) -> Example:
         encoder, limit = self._encoding.encoder, self._encoding.limit
-        _, target = encoder.files.parted_target(pair.target, pair.where)
-        return Example(encoder.to_translate(pair.source, limit, pair.where, refuses=False), (pair.source, target))
+        _, target = encoder.files.split_target_prefix(pair.target, pair.where)
+        return Example(encoder.source_rows(pair.source, limit, pair.where, refuses=False), (pair.source, target))
 
 
 build_data = TranslationData
@@ -417,10 +417,10 @@ class Translation(Task):
 
     def _to_translate(self, texts: Sequence[str], where: str) -> Example:
         text, refuses = texts[0].strip(), self._encoder.config.on_long_line == "refuse"
-        return Example(self._encoder.to_translate(text, self._encoding.limit, where, refuses), (text, None))
+        return Example(self._encoder.source_rows(text, self._encoding.limit, where, refuses), (text, None))
 
     def _to_score(self, pair: Pair) -> Example:
-        return Example([self._encoder.to_score(pair, self._encoding.limit)], (pair.source, pair.target))
+        return Example([self._encoder.scoring_row(pair, self._encoding.limit)], (pair.source, pair.target))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `Task.predict_lengths`."""
@@ -458,7 +458,7 @@ class Translation(Task):
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text and the score of a rank. For a text in several rows, joins the texts and adds the scores."""
         parts = [self._encoder.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
-        return joined(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
+        return join_parts(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
         """The weights of encoder, decoder and cross-attention, for the best translation."""

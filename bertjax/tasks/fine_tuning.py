@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, at_least, build_part
 from bertjax.contract import Batch, Data, RowIndices
-from bertjax.data.fine_tuning.given_text import GivenText
+from bertjax.data.fine_tuning.raw_text import RawText
 from bertjax.data.prepared import PreparationConfig, PreparedRows, Recipe, ValidRows
 from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, max_examples
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
@@ -157,7 +157,7 @@ class FineTuningData(Data, Generic[C, R]):
           packing: whether training examples share rows.
         """
         self._config, self._folder, self._seq_len, self._packing = config, folder, seq_len, packing
-        self._given = GivenText.of(config.data, folder)
+        self._raw_text = RawText.of(config.data, folder)
         self._preparation = build_part(PreparationConfig, config.data, "data")
         self._trains = bool(config.data["source"])
 
@@ -169,20 +169,20 @@ class FineTuningData(Data, Generic[C, R]):
     @property
     def fingerprint(self) -> str:
         """See `Data.fingerprint`."""
-        return self._given.fingerprint
+        return self._raw_text.fingerprint
 
     def prepare(self) -> None:
         """Copies the vocabulary into the folder, and prepares the rows."""
-        self._given.run()
+        self._raw_text.run()
         self.prepared.run()
 
     @functools.cached_property
     def tokenizer(self) -> WordPiece:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
-        folder = self._given.folder
+        folder = self._raw_text.folder
         if not self._trains and (folder / "vocab.txt").exists():
             return read_tokenizer(self._config, folder)
-        return self._given.kept_tokenizer()
+        return self._raw_text.kept_tokenizer()
 
     @functools.cached_property
     @abc.abstractmethod

@@ -192,7 +192,9 @@ class SummarizationData(Data, Generic[C]):
     def tokenizer(self) -> WordPiece:
         """The folder's vocabulary if it is prepared or there are no training articles; defaults the given one."""
         is_kept = not self._trains or self._text.is_finished()
-        return read_tokenizer(self._config, self._folder) if is_kept else article_text.given(self._parts.vocabulary)
+        if is_kept:
+            return read_tokenizer(self._config, self._folder)
+        return article_text.named_vocabulary(self._parts.vocabulary)
 
     @property
     @abc.abstractmethod

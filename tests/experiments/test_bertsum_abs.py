@@ -220,7 +220,7 @@ def test_contradictory_settings_are_reported(tmp_path, overrides, told):
 def test_a_vocabulary_without_sentence_tokens_is_refused(tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    with pytest.raises(UserError, match="take BERT's published vocabulary"):
+    with pytest.raises(UserError, match="use BERT's published vocabulary"):
         ready(tmp_path, data__vocab_file=str(Path(vocabulary)))
 
 

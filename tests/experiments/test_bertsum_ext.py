@@ -491,13 +491,13 @@ def test_an_article_of_a_megabyte(run, tmp_path, end):
     [
         ("", "input line 1", "an empty article"),
         (" \n\n", "input line 1", "an empty"),
-        ("12 | 3\n", "", "without a letter"),
+        ("12 | 3\n", "", "without letters"),
     ],
 )
 def test_invalid_articles(run, text, what, got):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=text.encode())
-    tiny.check_told(outcome.error, what=what, got=got, expected="a text with letters", fix="complete or delete")
+    tiny.check_told(outcome.error, what=what, got=got, expected="a text with letters", fix="add the text, or delete")
 
 
 def test_unreadable_inputs(run, tmp_path):

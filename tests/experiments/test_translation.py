@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from bertjax.configs import translation as config_file
 from bertjax.data.text import subwords
-from bertjax.data.translation.rows import joined
+from bertjax.data.translation.rows import join_parts
 from bertjax.errors import UserError
 from bertjax.experiments import translation
 from bertjax.interop import marian
@@ -228,10 +228,10 @@ def test_forced_decoding_gives_the_same_scores(run, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["a cat."], "input line 1: got a cat.; expected a text and its target, with a tab between them"),
+        (["a cat."], "input line 1: got a cat.; expected a text and its target, separated by a tab"),
         (["a cat.\tein Katze.", "a cat."], "input line 2: got a cat.;"),
         (["a cat.\t"], "expected a text and its target"),
-        (["a cat.\t" + "Katze " * 40], "tokens; expected at most 23. Fix: divide both"),
+        (["a cat.\t" + "Katze " * 40], "tokens; expected at most 23. Fix: divide the source and"),
     ],
 )
 def test_invalid_pairs_to_score(run, lines, told):
@@ -507,7 +507,7 @@ def test_long_validation_lines_are_always_split(tmp_path):
     ],
 )
 def test_joining_of_translated_parts_depends_on_the_script(parts, expected):
-    assert joined(parts) == expected
+    assert join_parts(parts) == expected
 
 
 def test_a_long_word_is_split_completely(tmp_path):
@@ -527,7 +527,7 @@ def test_a_pair_of_ten_thousand_words_is_left_out_and_reported(tmp_path, caplog)
     data = ready_from(tmp_path, "tiny", values).data
     assert next(data.batches("train", 0, np.arange(32)))["input_ids"].shape[1] <= 16
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert sum(bool(re.fullmatch("left out 1 of [0-9]+ pairs of .*: over 16 tokens", each)) for each in told) == 1
+    assert sum(bool(re.fullmatch("skipped 1 of [0-9]+ pairs of .*: more than 16 tokens", each)) for each in told) == 1
 
 
 @pytest.mark.parametrize(
@@ -591,7 +591,7 @@ def test_a_line_must_have_one_of_several_prefixes(tmp_path):
     files |= {"data__test_target": targets, "data__source_prefix": ("A: ", "B: ")}
     task = task_of(tmp_path, **files)
     assert [decoded(task, example) for example in task.examples(iter(["B: a cat."]))] == [["B: a cat."]]
-    with pytest.raises(UserError, match=r"input line 1: got 'a cat\.', a text without a prefix; expected one that"):
+    with pytest.raises(UserError, match=r"input line 1: got 'a cat\.', a text without a prefix; expected a text"):
         list(task.examples(iter(["a cat."])))
 
 
@@ -677,7 +677,7 @@ def test_dates_never_end(tmp_path):
     np.testing.assert_equal([first, second], [next(stream), next(stream)])
     assert not np.array_equal(first["input_ids"], second["input_ids"])
     assert len(list(data.tested())) == 1000
-    with pytest.raises(UserError, match=r"data\.seq_len: got 16; expected at least \d\d, as of a date\. Fix: raise"):
+    with pytest.raises(UserError, match=r"data\.seq_len: got 16; expected at least \d\d, the longest pair of dates"):
         task_of(tmp_path, **{**changes, "data__seq_len": 16}, model__max_positions=64, model__share_embeddings=False)
 
 
@@ -807,10 +807,10 @@ def test_each_variant_makes_a_task(variant):
         ({"model__source_vocab_size": 50}, "model.source_vocab_size: got 50; expected at least [0-9]+, the tokens"),
         (
             {"data__source": "dates", "data__source_prefix": ("A: ",)},
-            "data.source: got dates, beside data.source_prefix",
+            "data.source: got dates together with data.source_prefix",
         ),
         ({"data__source": "dates", "data__packing": True}, "data.packing: got True; expected False for dates"),
-        ({"data__source": "dates", "data__valid_source": "x.en"}, "data.source: got dates, beside data.valid_source"),
+        ({"data__source": "dates", "data__valid_source": "x.en"}, "got dates together with data.valid_source"),
         ({"data__source": "dates", "data__source_locale": "English"}, "data.source_locale: got 'English'"),
     ],
 )

@@ -35,7 +35,7 @@ TASKS = {
     "pairs": ("classification", {"data.text_columns": ("a", "b")}, ["a\tcat", "b\tdog"], "a", "1 separated by tabs"),
     "tags": ("tagging", {}, ["a cat .", "the dog ."], " ", "an empty line"),
     "features": ("features", {"pooling": "word"}, ["a cat .", "the\tdog ."], "a\tcat\t.", "3 separated by tabs"),
-    "extracts": ("bertsum_ext", ARTICLES, ["A cat.", "The dog."], "..", "an article without a letter"),
+    "extracts": ("bertsum_ext", ARTICLES, ["A cat.", "The dog."], "..", "an article without letters"),
     "summaries": ("bertsum_abs", ARTICLES, ["A cat.", "The dog."], "", "an empty article"),
     "translations": ("translation", {"data.on_long_line": "refuse"}, ["cat", "dog"], "cat " * 40, "tokens"),
     "scores": ("translation", {"decoding.method": "forced"}, ["cat\tKatze", "dog\tHund"], "cat", "cat"),
@@ -152,7 +152,7 @@ PARAGRAPH = {"context": "the dog .", "qas": [QUESTION]}
     [
         ([PARAGRAPH, {**PARAGRAPH, "qas": [{"id": "r"}, {**QUESTION, "id": "s"}]}], "no 'question'"),
         ([PARAGRAPH, {"qas": [QUESTION]}, {**PARAGRAPH, "qas": [{**QUESTION, "id": "s"}]}], "no 'context'"),
-        ([PARAGRAPH, PARAGRAPH, {**PARAGRAPH, "qas": [{**QUESTION, "id": "s"}]}], "the id of .* again"),
+        ([PARAGRAPH, PARAGRAPH, {**PARAGRAPH, "qas": [{**QUESTION, "id": "s"}]}], "the same id as "),
     ],
 )
 def test_a_skipped_bad_question_is_an_example_with_the_reason(home, monkeypatch, paragraphs, got):
@@ -295,7 +295,7 @@ def test_each_line_needs_one_of_several_prefixes(home):
     task = make(home, "translations", **values)
     good, bad, empty = task.examples(iter(["B: cat", "cat", ""]))
     assert good.rows and not empty.rows and not isinstance(empty.source, BadInput)
-    expected = "expected one that begins with a prefix of data.source_prefix: 'A: ', 'B: '"
+    expected = "expected a text that begins with a prefix of data.source_prefix: 'A: ', 'B: '"
     assert bad.source.error == f"input line 2: got 'cat', a text without a prefix; {expected}"
     scores = make(home, "scores", **values, **{"data.target_prefix": ("C: ", "D: ")})
     good, bad = scores.examples(iter(["B: cat\tC: Katze", "B: cat\tKatze"]))

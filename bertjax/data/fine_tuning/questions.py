@@ -1,4 +1,4 @@
-"""Questions with answers that stand in a text: the JSON files of SQuAD 1.1 and 2.0, read and checked."""
+"""Reads and checks questions with answers in a text, from the JSON files of SQuAD 1.1 and 2.0."""
 
 import dataclasses
 import hashlib
@@ -16,48 +16,48 @@ from bertjax.errors import UserError
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Contexts are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+# The validation split depends only on the order of contexts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class QuestionsConfig(SplitConfig):
-    """Which questions to read: paths or globs of SQuAD files, separated by commas. Contexts are held out.
+    """The questions to read: paths or globs of SQuAD files, separated by commas. Contexts are never divided.
 
     Attributes:
-      on_bad_row: "stop" at a malformed question, paragraph or article, or "skip" and count it.
+      on_bad_row: "stop" to raise an error at a malformed question, paragraph or article, "skip" to skip and count it.
     """
 
     on_bad_row: OnBadRow
 
 
 class Answer(NamedTuple):
-    """An answer's text, and the character of the context where it starts."""
+    """An answer's text, and the character of the context at which it starts."""
 
     text: str
-    start: int | None  # None for one that does not stand where it is said to
+    start: int | None  # None if the text is not at the stated position
 
 
-_ParseAnswer = Callable[[Any, str, str], Answer]  # from its row, the context, and its place for messages
+_ParseAnswer = Callable[[Any, str, str], Answer]  # takes the answer's row, the context, and the position for messages
 
 
 class Question(NamedTuple):
     """A question about a text."""
 
     id: str
-    title: str  # of the article; "" if it has none
+    title: str  # the title of the article; "" if it has none
     question: str
     context: str
-    answers: tuple[Answer, ...]  # all right ones that are known; none if it is impossible, or to be answered
-    is_impossible: bool  # the context does not answer it (SQuAD 2.0)
-    where: str  # file and place in it, for messages
+    answers: tuple[Answer, ...]  # all known correct answers; empty if it is impossible or is input for prediction
+    is_impossible: bool  # whether the context has no answer (SQuAD 2.0)
+    where: str  # the file and the position in it, for messages
 
 
 def read_splits(config: QuestionsConfig) -> Iterator[tuple[str, Question]]:
-    """Yields each question with its split, "train" or "valid". Questions of equal contexts are never divided.
+    """Yields each question with its split, "train" or "valid". Questions with the same context are in one split.
 
     Raises:
-      UserError: as `read_questions` and `splits.read_splits`.
+      UserError: if `read_questions` or `splits.read_splits` raises it.
     """
 
     def read(source: str, key: str) -> Iterator[Question]:
@@ -82,20 +82,20 @@ def _read(config: QuestionsConfig, source: str, key: str, aligned: bool) -> Iter
     for question in read_questions(source, key, bad_rows, aligned=aligned):
         count += 1
         yield question
-    _log.info("read %s: %d questions, %d bad rows left out", source, count, bad_rows.count)
+    _log.info("read %s: %d questions, %d bad rows skipped", source, count, bad_rows.count)
 
 
 def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -> Iterator[Question]:
     """Yields the questions of SQuAD files, in their order.
 
     Args:
-      source: paths or globs of JSON files (.gz too), separated by commas.
-      key: the config key that names them, for messages.
-      bad_rows: what to do with a question, paragraph or article that is wrong.
-      aligned: whether an answer is wrong that does not stand where it is said to; only training looks there.
+      source: paths or globs of JSON files (also .gz), separated by commas.
+      key: the config key of the source, for messages.
+      bad_rows: how to treat bad questions, paragraphs and articles.
+      aligned: whether an answer that is not at its stated position is bad. Only training uses the position.
     Raises:
-      UserError: a wrong question, paragraph or article, with its place; a file that is not SQuAD's; or no
-        question in the whole source.
+      UserError: if a question, paragraph or article is bad, with its position, a file is not in SQuAD's form, or the
+        whole source has no question.
     """
     seen: dict[str, str] = {}
     parse = _aligned_answer if aligned else _answer
@@ -104,36 +104,36 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
     if not seen:
         raise UserError(
             f"config key {key}={source}",
-            got=f"no questions ({bad_rows.count} bad rows left out)",
+            got=f"no questions ({bad_rows.count} bad rows skipped)",
             expected="at least one question",
-            fix="check that the file is the one meant",
+            fix="check the source",
         )
 
 
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
-    """Yields the questions of a SQuAD file that is the input, to be answered: what answers it has is not looked at."""
+    """Yields the questions of a SQuAD file that is input for prediction. Its answers are ignored."""
     yield from _questions(parse_json(text, "input"), "input", bad_rows, None, {})
 
 
 def _questions(
     value: Any, where: str, bad_rows: BadRows, parse_answer: _ParseAnswer | None, seen: dict[str, str]
 ) -> Iterator[Question]:
-    """Yields the questions of a file's JSON value; `seen` tells where each id stands."""
-    for article in bad_rows.sift(map(_article, _articles(value, where), _places(f"{where}: data"))):
-        for paragraph in bad_rows.sift(map(_paragraph, article.rows, _places(f"{article.where}.paragraphs"))):
+    """Yields the questions of a file's JSON value; `seen` has the position of each id."""
+    for article in bad_rows.sift(map(_article, _articles(value, where), _positions(f"{where}: data"))):
+        for paragraph in bad_rows.sift(map(_paragraph, article.rows, _positions(f"{article.where}.paragraphs"))):
             parse = partial(_question, str(article.row.get("title", "")), paragraph, parse_answer, seen)
-            yield from bad_rows.sift(map(parse, paragraph.rows, _places(f"{paragraph.where}.qas")))
+            yield from bad_rows.sift(map(parse, paragraph.rows, _positions(f"{paragraph.where}.qas")))
 
 
 class _Part(NamedTuple):
-    """An article with its paragraphs, or a paragraph with its questions, not yet looked at."""
+    """An article with its unchecked paragraphs, or a paragraph with its unchecked questions."""
 
     row: dict[str, Any]
-    rows: list[Any]  # of paragraphs or questions
+    rows: list[Any]  # the paragraphs or questions
     where: str
 
 
-def _places(name: str) -> Iterator[str]:
+def _positions(name: str) -> Iterator[str]:
     return (f"{name}[{index}]" for index in itertools.count())
 
 
@@ -160,20 +160,20 @@ def _paragraph(row: Any, where: str) -> _Part:
 def _question(
     title: str, paragraph: _Part, parse_answer: _ParseAnswer | None, seen: dict[str, str], row: Any, where: str
 ) -> Question:
-    """Returns a question, whose id joins `seen`. With a bad context each question of the paragraph is bad."""
+    """Returns a question, and adds its id to `seen`. If the context is bad, every question of the paragraph is bad."""
     context = _text(paragraph.row, "context", paragraph.where)
     id_ = _id(row, where)
-    place = f"{where} (id {id_})"
+    position = f"{where} (id {id_})"
     if id_ in seen:
-        raise RowError(place, f"the id of {seen[id_]} again", "an id of its own", "give each question its own id")
-    text = _text(row, "question", place)
-    answers, is_impossible = _answers(row, context, parse_answer, place) if parse_answer else ((), False)
+        raise RowError(position, f"the same id as {seen[id_]}", "a unique id", "give each question its own id")
+    text = _text(row, "question", position)
+    answers, is_impossible = _answers(row, context, parse_answer, position) if parse_answer else ((), False)
     seen[id_] = where
     return Question(id_, title, text, context, answers, is_impossible, where)
 
 
 def _answers(row: Any, context: str, parse: _ParseAnswer, where: str) -> tuple[tuple[Answer, ...], bool]:
-    """Returns the answers of a question, and whether it has none."""
+    """Returns the answers of a question, and whether it is impossible."""
     is_impossible = "is_impossible" in row and _field(row, "is_impossible", bool, where)
     found = [] if is_impossible and "answers" not in row else _field(row, "answers", list, where)
     answers = tuple(parse(answer, context, f"{where}, answer {n}") for n, answer in enumerate(found, start=1))
@@ -181,42 +181,43 @@ def _answers(row: Any, context: str, parse: _ParseAnswer, where: str) -> tuple[t
         fix = "set is_impossible to false, or move the answers to plausible_answers"
         raise RowError(where, f"is_impossible with {len(answers)} answers", "answers or is_impossible, not both", fix)
     if not answers and not is_impossible:
-        raise RowError(where, "no answers", "an answer, or is_impossible true (SQuAD 2.0)", "add what is missing")
+        fix = "add an answer, or set is_impossible"
+        raise RowError(where, "no answers", "an answer, or is_impossible true (SQuAD 2.0)", fix)
     return answers, is_impossible
 
 
 def _answer(row: Any, context: str, where: str) -> Answer:
-    """Returns an answer, which may stand anywhere or nowhere."""
+    """Returns an answer whose stated position may be wrong."""
     text = _text(row, "text", where)
     start = row.get("answer_start")
-    return Answer(text, start if type(start) is int and _stands(text, context, start) else None)
+    return Answer(text, start if type(start) is int and _is_at(text, context, start) else None)
 
 
 def _aligned_answer(row: Any, context: str, where: str) -> Answer:
-    """Returns an answer that stands where it says it does."""
+    """Returns an answer after checking its stated position."""
     text, start = _text(row, "text", where), _field(row, "answer_start", int, where)
-    if _stands(text, context, start):
+    if _is_at(text, context, start):
         return Answer(text, start)
     right = _nearest(text, context, start)
-    fix = "correct the text, which is nowhere in the context" if right is None else f"set answer_start to {right}"
+    fix = "correct the text, which is not in the context" if right is None else f"set answer_start to {right}"
     found = context[max(start, 0) : max(start, 0) + len(text)]
     got = f"{_short(repr(found))} at answer_start {start} of {len(context)} characters"
     raise RowError(where, got, f"the answer, {_short(repr(text))}", fix)
 
 
-def _stands(text: str, context: str, start: int) -> bool:
+def _is_at(text: str, context: str, start: int) -> bool:
     return start >= 0 and context.startswith(text, start)
 
 
 def _nearest(text: str, context: str, start: int) -> int | None:
-    """Where `text` occurs in `context` nearest to `start`."""
+    """Returns the position of `text` in `context` that is nearest to `start`."""
     start = min(max(start, 0), len(context))
-    places = (context.rfind(text, 0, start + len(text)), context.find(text, start))
-    return min((place for place in places if place >= 0), key=lambda place: abs(place - start), default=None)
+    positions = (context.rfind(text, 0, start + len(text)), context.find(text, start))
+    return min((each for each in positions if each >= 0), key=lambda each: abs(each - start), default=None)
 
 
 def _id(row: Any, where: str) -> str:
-    """Returns the id of a question; some data sets number them."""
+    """Returns the id of a question. Some data sets use numbers."""
     if isinstance(row, dict) and type(row.get("id")) is int:
         return str(row["id"])
     return _text(row, "id", where)

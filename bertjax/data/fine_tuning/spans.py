@@ -1,8 +1,8 @@
-"""Questions with their texts as rows for BERT, and answers out of the scores of start and end.
+"""Converts questions with their contexts to rows for BERT, and scores of start and end to answers.
 
-Windows, training positions and n-best lists follow `run_squad.py` of google-research/bert (BERT section 4.2 and
-4.3), but for one thing: pieces are mapped to the characters that they came from, there and back. So an answer is a
-part of the text as it was written, where Google's code looks for the best match among normalized words.
+Windows, training positions and n-best lists follow `run_squad.py` of google-research/bert (BERT section 4.2 and 4.3),
+with one exception: pieces are mapped to the characters that they came from. An answer is therefore a part of the
+original text, whereas Google's code searches for the best match among normalized words.
 """
 
 import dataclasses
@@ -17,25 +17,25 @@ from bertjax.data.fine_tuning.questions import Answer, Question
 from bertjax.data.text.tokenizers import Pieces, WordPiece
 from bertjax.errors import UserError
 
-# Where contexts are nearly equal, Google's code favors the longer window: each of its pieces counts as this many.
+# If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
 _LENGTH_BONUS = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanConfig(Constrained, prefix="data"):
-    """How texts are cut into windows, and answers chosen.
+    """The division of texts into windows, and the selection of answers.
 
-    An answer can be told only if it lies within a window in which its start has the most context. With Google's
-    values this is so for every answer of `max_answer_length` pieces.
+    An answer can be predicted only if it lies within the window in which its start has the most context. With Google's
+    values this holds for every answer of up to `max_answer_length` pieces.
 
     Attributes:
-      seq_len: tokens of a row at most. Default: 384, or as many as the model has positions, if fewer.
-      doc_stride: pieces from the start of one window to that of the next (128).
-      max_query_length: pieces of a question that are kept (64).
-      max_answer_length: pieces of an answer at most (30).
-      n_best: how many answers are kept, and starts and ends of each window are looked at (20).
+      seq_len: the maximum number of tokens of a row. Default: 384, or the model's number of positions if it is smaller.
+      doc_stride: the number of pieces from the start of one window to the start of the next (128).
+      max_query_length: the maximum number of pieces of a question; the rest is truncated (64).
+      max_answer_length: the maximum number of pieces of an answer (30).
+      n_best: the number of answers to keep, and of starts and ends to consider in each window (20).
       null_answers: whether a question may have no answer (SQuAD 2.0).
-      null_threshold: by how much no answer must score above the best answer to be chosen (0.0).
+      null_threshold: "no answer" is selected if its score exceeds that of the best answer by more than this (0.0).
       packing: whether several windows share a row of `seq_len` tokens in training.
     """
 
@@ -62,28 +62,28 @@ class SpanConfig(Constrained, prefix="data"):
 class Window(NamedTuple):
     """A row of a question and a part of its context.
 
-    `inputs` holds, for S tokens: input_ids [S] int32, that is [CLS] question [SEP] part [SEP]; token_type_ids [S]
-    int32, 1 from the part on.
+    `inputs` has, for S tokens: input_ids [S] int32, which is [CLS] question [SEP] part [SEP]; token_type_ids [S] int32,
+    1 from the part on.
     """
 
     inputs: dict[str, np.ndarray]
-    document: Pieces  # of the whole context
-    part: range  # the pieces of the document that the row has
-    first: int  # place in the row of the first of them
-    max_context: Bool[np.ndarray, " part"]  # whether a piece of the part has the most context in this window
+    document: Pieces  # the pieces of the whole context
+    part: range  # the pieces of the document in the row
+    first: int  # the position in the row of the first piece of the part
+    max_context: Bool[np.ndarray, " part"]  # whether each piece of the part has the most context in this window
 
 
 class Candidate(NamedTuple):
-    """A possible answer, scored."""
+    """A possible answer with its score."""
 
     text: str  # "" for no answer
-    start: int  # characters of the context, half-open
+    start: int  # the half-open range of characters in the context
     end: int
     score: float  # logit of the start plus that of the end
 
 
 def windows(question: Question, tokenizer: WordPiece, config: SpanConfig) -> list[Window]:
-    """The rows that together show the whole context; one at least, even if the context has no pieces."""
+    """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
     query = tokenizer.encode_with_offsets(question.question).ids[: config.max_query_length]
     document = tokenizer.encode_with_offsets(question.context)
     room = config.seq_len - len(query) - 3
@@ -101,14 +101,14 @@ def windows(question: Question, tokenizer: WordPiece, config: SpanConfig) -> lis
 
 
 def _parts(count: int, room: int, stride: int) -> list[range]:
-    """The pieces of each window, up to the first that reaches the end. No stride leaves a gap."""
+    """Returns the pieces of each window, up to the first that reaches the end. Strides are limited to avoid gaps."""
     step = min(stride, room)
     starts = range(0, max(count - room, 0) + step, step)
     return [range(start, min(start + room, count)) for start in starts]
 
 
 def _owners(parts: Sequence[range]) -> Int[np.ndarray, " pieces"]:
-    """The window in which each piece has the most context: on its poorer side; the first of several."""
+    """Returns for each piece the window with the most context on its smaller side; the first of equal windows."""
     owners = np.zeros(parts[-1].stop, np.int64)
     most = np.full(len(owners), -1.0)
     for number, part in enumerate(parts):
@@ -122,15 +122,15 @@ def _owners(parts: Sequence[range]) -> Int[np.ndarray, " pieces"]:
 
 
 def target(window: Window, answer: Answer | None) -> tuple[int, int]:
-    """The places in the row of the first and the last piece of an answer.
+    """Returns the positions in the row of the first and the last piece of an answer.
 
-    These are the pieces that any of the answer's characters came from; Google's code, which searches them by
-    their text, takes whole words where an answer ends inside a piece. They are (0, 0), the [CLS], for None and
-    for an answer that is not wholly in the window or has no pieces.
+    These are all pieces that come from characters of the answer. Google's code searches for them by text, and takes
+    whole words if an answer ends inside a piece. The result is (0, 0), the [CLS], for None and for an answer that is
+    not completely in the window or has no pieces.
     """
     if answer is None:
         return 0, 0
-    assert answer.start is not None, "an answer to learn stands somewhere"
+    assert answer.start is not None, "an answer for training has a position"
     document, part = window.document, window.part
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
     last = int(np.searchsorted(document.starts, answer.start + len(answer.text), side="left")) - 1
@@ -140,7 +140,7 @@ def target(window: Window, answer: Answer | None) -> tuple[int, int]:
 
 
 def with_positions(window: Window, answer: Answer | None) -> dict[str, np.ndarray]:
-    """The inputs of a row, and start_positions and end_positions (int32 scalars) to be learned: see `target`."""
+    """Returns the inputs of a row with start_positions and end_positions (int32 scalars) for training; see `target`."""
     start, end = target(window, answer)
     return {
         **window.inputs,
@@ -150,7 +150,7 @@ def with_positions(window: Window, answer: Answer | None) -> dict[str, np.ndarra
 
 
 def null_score(start_logits: Float[np.ndarray, "windows S"], end_logits: Float[np.ndarray, "windows S"]) -> float:
-    """The score of no answer: that of the [CLS] in the window where it is least, for an answer is in some window."""
+    """Returns the score of no answer: the lowest score of [CLS], because one of the windows may have the answer."""
     return float((start_logits[:, 0].astype(np.float64) + end_logits[:, 0]).min())
 
 
@@ -161,16 +161,16 @@ def best_answers(
     end_logits: Float[np.ndarray, "windows S"],
     config: SpanConfig,
 ) -> list[Candidate]:
-    """The best answers of a question, best first, none twice.
+    """Returns the best answers of a question, best first, each text once.
 
     Args:
-      question: whose answer is sought.
+      question: the question.
       windows: all its rows.
-      start_logits, end_logits: scores of each place of each row; what stands after a row's end is not looked at.
-      config: as of `windows`.
+      start_logits, end_logits: the scores of each position of each row; values after a row's end are ignored.
+      config: the config of `windows`.
     Returns:
-      At most `config.n_best` candidates. With `config.null_answers` no answer ("") is always among them, as one
-      more if it is not good enough. Empty if there is nothing to choose from.
+      At most `config.n_best` candidates. With `config.null_answers`, "no answer" ("") is always included; it is an
+      additional candidate if its score is too low. Empty if there are no candidates.
     """
     spans = [
         _window_spans(window, start, end, config)
@@ -191,7 +191,7 @@ def best_answers(
 
 
 def answer_text(candidates: Sequence[Candidate], config: SpanConfig) -> str:
-    """The text of the answer that `best_answers` amount to; "" for no answer."""
+    """Returns the answer that is selected from the result of `best_answers`; "" for no answer."""
     best = next((candidate for candidate in candidates if candidate.text), None)
     if best is None:
         return ""
@@ -202,7 +202,7 @@ def answer_text(candidates: Sequence[Candidate], config: SpanConfig) -> str:
 def _window_spans(
     window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Scores, first and last characters (half-open) of the spans between the best starts and the best ends."""
+    """Returns scores and half-open character ranges of the spans between the best starts and the best ends."""
     length = len(window.inputs["input_ids"])
     starts, ends = (
         np.argsort(-logits[:length], kind="stable")[: config.n_best] for logits in (start_logits, end_logits)
@@ -211,7 +211,7 @@ def _window_spans(
     may_start = np.zeros(length, bool)
     may_start[window.first : -1] = window.max_context
     sizes = ends - starts[:, None] + 1
-    # An end that comes after a start within the part is in the part, but for the last [SEP].
+    # An end after a start within the part is also within the part, unless it is the last [SEP].
     good = may_start[starts][:, None] & (ends < length - 1) & (sizes >= 1) & (sizes <= config.max_answer_length)
     row, column = np.nonzero(good)
     shift = window.part.start - window.first

@@ -1,4 +1,4 @@
-"""Articles as files and records hold them: plain text, stories, JSON lines, BertSum's JSON, TFDS."""
+"""Reads articles from files and TFDS: plain text, stories, JSON lines, BertSum's JSON and tables."""
 
 import dataclasses
 import itertools
@@ -23,14 +23,15 @@ _TEXT_FIELD = "text"
 
 @dataclasses.dataclass(frozen=True)
 class ArticleFormat(Constrained, prefix="data"):
-    """How sources are laid out.
+    """The format of sources of articles.
 
     Attributes:
-      layout: of plain text: "file", an article a file, or "line", an article a line.
-      article_field, summary_field: of rows and records. A value is a text, whose lines "\\n" ends; or a list of
-        sentences, each a text or a list of words.
-      gold_field: of rows, the sentences that a summary is made of by someone's judgment; "" for none.
-      gold_as: what is in `gold_field`: "numbers" of sentences, from 0; or "labels", 0 or 1 for each sentence.
+      layout: the layout of plain text: "file" for one article per file, "line" for one article per line.
+      article_field: the field of a row or record that holds the article: a text with lines separated by "\\n", or a
+        list of sentences, each a text or a list of words.
+      summary_field: the field that holds the summary, in the same form.
+      gold_field: the field of a row that lists the sentences which annotators selected for the summary; "" for none.
+      gold_as: the content of `gold_field`: "numbers" of sentences, from 0, or "labels", 0 or 1 for each sentence.
     """
 
     layout: Annotated[str, one_of("file", "line")]
@@ -47,44 +48,44 @@ class ArticleFormat(Constrained, prefix="data"):
             raise UserError(
                 "config keys data.{article_field,summary_field,gold_field}",
                 got=", ".join(map(repr, fields)),
-                expected="a field for articles, and other fields or '' for the rest",
-                fix="for example data.article_field=article and data.summary_field=summary",
+                expected="a field for articles, and different fields or '' for the others",
+                fix="set them, for example data.article_field=article and data.summary_field=summary",
             )
 
 
 class Stored(NamedTuple):
-    """An article before its sentences are split. Its texts are stripped and not empty, but for blank lines."""
+    """An article before it is split into sentences. Its texts are stripped; only blank lines are empty."""
 
     id: str
-    body: tuple[str, ...]  # lines, or sentences
-    is_split: bool  # whether `body` is known to be sentences
-    summary: tuple[str, ...] | None  # its sentences; None if the source has none
-    gold: tuple[int, ...] | None  # numbers of sentences, ascending; None if the source has none
-    where: str  # "file:line" (or the like), for messages
-    fields: tuple[str, ...] = ()  # of its row; () if it is none
+    body: tuple[str, ...]  # lines or sentences
+    is_split: bool  # whether `body` is sentences
+    summary: tuple[str, ...] | None  # the sentences of the summary; None if the source has none
+    gold: tuple[int, ...] | None  # numbers of the selected sentences, ascending; None if the source has none
+    where: str  # its position for messages, such as "file:line"
+    fields: tuple[str, ...] = ()  # the fields of its row; () if it is not from a row
 
 
 def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows) -> Iterator[Stored]:
     """Yields the articles of files or of a TFDS dataset, in order.
 
-    Names of files tell what is in them, `.gz` or not:
-    - `.story`: CNN's and Daily Mail's, the article's paragraphs and then its highlights, each after `@highlight`;
-    - `.jsonl`: a row an article;
-    - `.csv`, and `.tsv` whose first line has the article's field: rows as in `.jsonl`;
+    The name of a file, with or without `.gz`, determines its format:
+    - `.story`: CNN and Daily Mail: the paragraphs of an article, then its highlights, each after `@highlight`;
+    - `.jsonl`: one article per row;
+    - `.csv`, and `.tsv` if its first line has the article's field: rows as in `.jsonl`;
     - `.json`: a list of such rows, or rows as in `.jsonl`;
-    - all others: plain text without summaries.
-    Rows without the article's field that have `src` and `tgt` are those of BertSum and PreSumm (`format_to_lines`):
-    lists of sentences that are lists of words. Of others without it the article is in `text`. Where no summary is
-    needed, `tgt` may be missing, and null counts as missing.
+    - others: plain text without summaries.
+    Rows without the article's field that have `src` and `tgt` are rows of BertSum and PreSumm (`format_to_lines`):
+    lists of sentences that are lists of words. Other rows without it have the article in `text`. If no summary is
+    needed, `tgt` may be missing. A null value counts as missing.
 
     Args:
       source: paths, globs and folders, separated by commas, or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
-      key: the config key that named it, for messages.
-      style: how it is laid out.
-      needs_summary: whether an article without one is an error.
-      bad_rows: what to do with an article that is wrong by itself.
+      key: the config key of the source, for messages.
+      style: the format of the source.
+      needs_summary: whether an article without a summary is an error.
+      bad_rows: how to treat bad articles.
     Raises:
-      UserError: a source that cannot be read, or a bad article, with file and line.
+      UserError: if a source cannot be read, or an article is bad, with file and line.
     """
     read_row = partial(_from_row, style=style, needs_summary=needs_summary)
     if source.startswith("tfds:"):
@@ -105,36 +106,36 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
 
 
 def find_files(source: str, key: str) -> list[Path]:
-    """Returns the files of comma-separated paths, globs and folders, as `lines.find_files`.
+    """Returns the files of comma-separated paths, globs and folders; see `lines.find_files`.
 
     Raises:
-      UserError: as there; and files that hold no text.
+      UserError: if `lines.find_files` raises it, or a file has a format without text.
     """
     parts = [part.strip() for part in source.split(",")]
     parts = [str(Path(escape(part)) / "*") if part and Path(part).is_dir() else part for part in parts]
-    also = _TFDS if key.startswith("--") else f"documentation or {_TFDS}"  # which is to train on
+    also = _TFDS if key.startswith("--") else f"documentation or {_TFDS}"  # only training reads the documentation
     paths = lines.find_files(",".join(parts), key, also)
     for path in paths:
         if _kind(path) in (".pt", ".tar", ".tgz", ".zip"):
             raise UserError(
                 f"{lines.named(key)}={path}",
-                got="a file of tensors, or an archive",
+                got="a file of tensors or an archive",
                 expected="text: .txt, .story, .jsonl, .json or .csv",
-                fix="name the text that it was made from, or unpack it",
+                fix="name the text files that it was made from, or unpack it",
             )
     return paths
 
 
 def fingerprint(source: str, key: str) -> Any:
-    """Returns a JSON-able description of what `read` would read, which tells nothing of its place and time."""
+    """Returns a JSON-serializable description of a source, independent of its folder and time."""
     if source.startswith("tfds:"):
         return _records(source, key).fingerprint()
     return [lines.fingerprint(path) for path in find_files(source, key)]
 
 
 def check_gold_field(source: str, key: str, style: ArticleFormat) -> None:
-    """Raises UserError if no row of a source has the field that `gold_field` names; reads up to the first that has."""
-    # What is wrong with rows, and in the field, is told of where they are read.
+    """Raises UserError if no row of a source has the field `gold_field`. Reads up to the first row that has it."""
+    # Bad rows and bad values of the field are skipped here. They are reported when the rows are read.
     articles = read(source, key, dataclasses.replace(style, gold_field=""), False, BadRows("skip"))
     kinds: dict[tuple[str, ...], None] = {}
     for article in articles:
@@ -145,21 +146,21 @@ def check_gold_field(source: str, key: str, style: ArticleFormat) -> None:
         fields = dict.fromkeys(itertools.chain.from_iterable(kinds))
         raise UserError(
             f"config key data.gold_field={style.gold_field}",
-            got=f"a field that no row of {source} has; their fields: {', '.join(map(repr, fields)) or 'none'}",
-            expected="the sentences that someone chose, in some rows at least",
-            fix="correct --config.data.gold_field, or empty it for the oracle's choice",
+            got=f"a field that no row of {source} has; its fields: {', '.join(map(repr, fields)) or 'none'}",
+            expected="a field with the selected sentences of at least some rows",
+            fix="correct --config.data.gold_field, or set it to '' to use the oracle",
         )
 
 
 def has_summaries(source: str, key: str) -> bool:
-    """Whether all files of a source are of a kind that may hold summaries: plain text does not."""
+    """Returns whether all files of a source have formats with summaries, that is, are not plain text."""
     if source.startswith("tfds:"):
         return True
     return all(_kind(path) in (".story", ".jsonl", ".json", ".csv") for path in find_files(source, key))
 
 
 def _kind(path: Path) -> str:
-    """The ending of a file's name, without .gz."""
+    """Returns the suffix of a file's name, without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix
 
 
@@ -168,7 +169,7 @@ def _lines_with_text(path: Path) -> Iterator[Line]:
 
 
 def _texts(path: Path) -> list[str]:
-    """The lines of a file that is one article."""
+    """Returns the lines of a file that is one article."""
     texts, size = [], 0
     for line in lines.read_lines(path, MAX_DOCUMENT_BYTES):
         texts.append(lines.decode(line).strip())
@@ -178,10 +179,10 @@ def _texts(path: Path) -> list[str]:
                 line.where,
                 got=f"a file of more than {MAX_DOCUMENT_BYTES:,} bytes",
                 expected="one article",
-                fix="set --config.data.layout=line if it has one a line, or write each article into a file",
+                fix="set --config.data.layout=line if it has one article per line; otherwise split it into files",
             )
     if not any(texts):
-        raise RowError(f"{path}:1", "a file without text", "an article", "complete or delete the file")
+        raise RowError(f"{path}:1", "a file without text", "an article", "add the text, or delete the file")
     return texts
 
 
@@ -206,7 +207,7 @@ def _story(path: Path, needs_summary: bool) -> Stored:
         raise RowError(f"{path}:{end + 1}", f"{_HIGHLIGHT} before any text", "an article before its highlights")
     if needs_summary and not summary:
         got = f"a story without {_HIGHLIGHT}" if not marks else f"{_HIGHLIGHT} without text after it"
-        raise RowError(f"{path}:{end + 1}", got, f"a summary: {_HIGHLIGHT} and a sentence after it")
+        raise RowError(f"{path}:{end + 1}", got, f"a summary: {_HIGHLIGHT}, followed by a sentence")
     return Stored(path.name, body, False, summary or None, None, f"{path}:1")
 
 
@@ -215,12 +216,12 @@ def _rows(path: Path, style: ArticleFormat, needs_summary: bool, bad_rows: BadRo
         read_line = partial(_from_line, style=style, needs_summary=needs_summary)
         return bad_rows.sift(map(read_line, _lines_with_text(path)))
     rows = lines.read_json(path)
-    places = [f"{path} article {number}" for number in range(1, len(rows) + 1)]
-    return bad_rows.sift(map(partial(_from_row, style=style, needs_summary=needs_summary), places, rows))
+    wheres = [f"{path} article {number}" for number in range(1, len(rows) + 1)]
+    return bad_rows.sift(map(partial(_from_row, style=style, needs_summary=needs_summary), wheres, rows))
 
 
 def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row] | None:
-    """Returns the rows of a CSV file, or of a TSV file whose first line names the articles' column; None of others."""
+    """Returns the rows of a CSV file, or of a TSV file with the article's column; None for other files."""
     if _kind(path) not in (".csv", ".tsv"):
         return None
     fields = (style.article_field, _TEXT_FIELD)
@@ -233,7 +234,7 @@ def _from_table(row: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
 
 
 def _is_list(path: Path) -> bool:
-    """Whether a .json file begins as a list; if not, it has rows."""
+    """Returns whether a .json file is a list; otherwise it has rows."""
     first = next(_lines_with_text(path), None)
     return _kind(path) == ".json" and first is not None and first.content.lstrip().startswith(b"[")
 
@@ -247,14 +248,14 @@ def _numbered(source: str, key: str) -> tuple[Iterator[str], Iterator[Mapping[st
 
 
 def _records(source: str, key: str) -> Any:
-    # Imported here, so that only those who read TFDS wait for it.
+    # Imported here, because the import is slow and only TFDS sources need it.
     from bertjax.data.readers.records import RowRecords
 
     return RowRecords(*split_name(source, key), key)
 
 
 def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -> Stored:
-    """Returns the article in a row's or record's fields."""
+    """Returns the article in the fields of a row or record."""
     if not isinstance(row, Mapping):
         raise RowError(where, f"a JSON {type(row).__name__}", "an object with the fields of an article")
     article_field, summary_field = style.article_field, style.summary_field
@@ -265,12 +266,13 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
         article_field = _TEXT_FIELD
     body = _parts(row, article_field, "article_field", where)
     if not any(body):
-        raise RowError(where, f"an empty article in field {article_field!r}", "text", "complete the row")
+        raise RowError(where, f"an empty article in field {article_field!r}", "text", "add the text, or delete the row")
     summary = None
     if needs_summary or row.get(summary_field) is not None:
         summary = tuple(filter(None, _parts(row, summary_field, "summary_field", where)))
         if needs_summary and not summary:
-            raise RowError(where, f"an empty summary in field {summary_field!r}", "text", "complete the row")
+            fix = "add the summary, or delete the row"
+            raise RowError(where, f"an empty summary in field {summary_field!r}", "text", fix)
     gold = _gold(row, style, body, where) if row.get(style.gold_field) is not None else None
     is_split = isinstance(row[article_field], list)
     stored = filter(None, body) if is_split else body
@@ -278,9 +280,9 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
 
 
 def _id(row: Mapping[str, Any], where: str) -> str:
-    """The name of an article, or where it is from if it has none."""
+    """Returns the id of an article, or its position if it has none."""
     name = row.get("id")
-    if isinstance(name, bytes):  # of TFDS
+    if isinstance(name, bytes):  # TFDS yields bytes
         name = lines.decode(Line(where, 0, name, MAX_DOCUMENT_BYTES))
     if not isinstance(name, (str, int)):
         return where
@@ -289,19 +291,19 @@ def _id(row: Mapping[str, Any], where: str) -> str:
 
 
 def _parts(row: Mapping[str, Any], field: str, key: str, where: str) -> list[str]:
-    """The stripped lines or sentences in a field, empty ones too."""
+    """Returns the stripped lines or sentences in a field, including empty ones."""
     if field not in row:
         got = f"a row without field {field!r}; its fields: {', '.join(map(repr, row)) or 'none'}"
-        raise RowError(where, got, f"the field that config.data.{key} names", f"correct --config.data.{key}")
+        raise RowError(where, got, f"the field of config.data.{key}", f"correct --config.data.{key}")
     value = row[field]
-    if isinstance(value, bytes):  # of TFDS
+    if isinstance(value, bytes):  # TFDS yields bytes
         value = lines.decode(Line(where, 0, value, MAX_DOCUMENT_BYTES))
     if isinstance(value, str):
         texts = value.split("\n")
     elif isinstance(value, list):
         texts = [_sentence(sentence, field, where) for sentence in value]
     else:
-        raise RowError(where, f"{type(value).__name__} in field {field!r}", "a text, or a list of sentences")
+        raise RowError(where, f"{type(value).__name__} in field {field!r}", "a text or a list of sentences")
     lines.check_text("\n".join(texts), where)
     return [text.strip() for text in texts]
 
@@ -309,20 +311,21 @@ def _parts(row: Mapping[str, Any], field: str, key: str, where: str) -> list[str
 def _sentence(value: Any, field: str, where: str) -> str:
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise RowError(where, f"a list in field {field!r} of what is no text", "sentences, or lists of words")
+        raise RowError(where, f"a list in field {field!r} with other values than text", "sentences, or lists of words")
     return " ".join(" ".join(words).split("\n"))
 
 
 def _gold(row: Mapping[str, Any], style: ArticleFormat, body: list[str], where: str) -> tuple[int, ...]:
-    """The numbers of the sentences in the gold field."""
+    """Returns the numbers of the sentences in the gold field."""
     field, values, count = style.gold_field, row[style.gold_field], len(body)
     if not all(body):
-        raise RowError(where, f"an empty sentence in an article that field {field!r} counts", "text in each")
+        got = f"an empty sentence in an article with selected sentences in field {field!r}"
+        raise RowError(where, got, "text in every sentence")
     is_numbers = style.gold_as == "numbers"
     allowed = range(count) if is_numbers else range(2)
     good = isinstance(values, list) and all(type(value) is int and value in allowed for value in values)
     if not good or (not is_numbers and len(values) != count):
         expected = f"numbers of sentences, 0 to {count - 1}" if is_numbers else f"0 or 1 for each of {count} sentences"
-        fix = "correct the row, or --config.data.gold_field or data.gold_as"
+        fix = "correct the row, data.gold_field or data.gold_as"
         raise RowError(where, f"{values!r:.80} in field {field!r}", expected, fix)
     return tuple(sorted(set(values))) if is_numbers else tuple(i for i, label in enumerate(values) if label)

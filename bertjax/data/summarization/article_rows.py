@@ -1,4 +1,4 @@
-"""Articles as rows for BERT (Liu and Lapata 2019, section 3.1): a [CLS] before and a [SEP] after each sentence."""
+"""Converts articles to rows for BERT (Liu and Lapata 2019, section 3.1): each sentence is [CLS] ... [SEP]."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
 
 @dataclasses.dataclass(frozen=True)
 class ArticleRowsConfig(Constrained, prefix="data"):
-    """How articles become rows.
+    """The conversion of articles to rows.
 
     Attributes:
-      seq_len: tokens of a row at most. Default: 512, or as many as the model has positions, if fewer.
-      long_articles: "windows", as many rows as show all of an article, each sentence being scored where it has the
-        most context; or "cut", one row of its first tokens, and no scores for what comes after, as the papers have it;
-        or "cut_presumm", as its code has it: a sentence has a score, too, if nothing but its [CLS] is left, or if the
-        [SEP] at the end has taken the place of that.
-      window_overlap: tokens that neighboring windows share at most. Default: 128, or a quarter of `seq_len` if
-        that is not more than 128.
-      interval_segments: whether the token types of neighboring sentences differ (True, the papers), where it is not
-        set as in what `init_from` has learned from.
-      words: what becomes word pieces, where it is not set as in what `init_from` has learned from: "bert", words as
-        BERT's tokenizer parts them; or "spaces", what is between spaces, lower-cased if the vocabulary is uncased and
-        otherwise as it stands. PreSumm's models have seen the latter, of text that CoreNLP had tokenized: give them
-        such text. BertSum's have seen the former.
+      seq_len: the maximum number of tokens of a row. Default: 512, or the model's number of positions if it is smaller.
+      long_articles: "windows" for as many rows as the article needs, with each sentence scored where it has the most
+        context; "cut" for one row of the first tokens, without scores for the rest, as in the papers; "cut_presumm" to
+        cut as PreSumm's code does: a sentence also has a score if only its [CLS] is left, or if the final [SEP]
+        replaces its [CLS].
+      window_overlap: the maximum number of tokens that neighboring windows share. Default: 128, or a quarter of
+        `seq_len` if it is smaller.
+      interval_segments: whether the token types of neighboring sentences alternate (True in the papers). Default: the
+        setting that `init_from` was trained with.
+      words: the words that are split into word pieces: "bert" for the words of BERT's tokenizer; "spaces" for words
+        separated by spaces, lower-cased if the vocabulary is uncased and otherwise unchanged. PreSumm's models were
+        trained with "spaces" on text tokenized by CoreNLP, so give them such text; BertSum's were trained with "bert".
+        Default: the setting that `init_from` was trained with.
     """
 
     seq_len: int
@@ -47,36 +47,36 @@ class ArticleRowsConfig(Constrained, prefix="data"):
             raise UserError(
                 "config key data.window_overlap",
                 got=self.window_overlap,
-                expected=f"at least 0, and less than data.seq_len={self.seq_len}",
+                expected=f"at least 0 and less than data.seq_len={self.seq_len}",
                 fix="use a quarter of data.seq_len",
             )
 
 
 class ArticleRow(NamedTuple):
-    """A row, and which sentences it shows.
+    """A row and the sentences that it contains.
 
-    `inputs` holds, for S tokens: input_ids and token_type_ids [S] int32; sentence_starts [S] int32, 1 at the [CLS] of
-    each sentence that is shown, else 0; first_sentences, int32, the number of the first of them.
+    `inputs` has, for S tokens: input_ids and token_type_ids [S] int32; sentence_starts [S] int32, 1 at the [CLS] of
+    each sentence and 0 elsewhere; first_sentences int32, the number of the row's first sentence in the article.
     """
 
     inputs: dict[str, np.ndarray]
-    shows: range
-    owns: range  # those whose scores count; no other row of the article owns them
-    is_cut: bool = False  # whether some of the article's tokens are in no row
+    shows: range  # the sentences in the row
+    owns: range  # the sentences whose scores come from this row; no other row of the article owns them
+    is_cut: bool = False  # whether some tokens of the article are in no row
 
 
 def rows(
     sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig, inputs: Sequence[str] = INPUTS
 ) -> list[ArticleRow]:
-    """The rows of an article, one at least. A sentence that normalizes to nothing becomes [UNK].
+    """Returns the rows of an article, at least one. A sentence that normalizes to nothing is [UNK].
 
-    Where an article is cut, so may be its last sentence; see `ArticleRowsConfig.long_articles`.
+    If the article is cut, its last sentence may be truncated; see `ArticleRowsConfig.long_articles`.
 
     Args:
       sentences: the sentences of the article.
       tokenizer: the tokenizer.
-      config: how articles become rows.
-      inputs: the fields of `ArticleRow.inputs` that the rows have.
+      config: the conversion settings.
+      inputs: the fields of `ArticleRow.inputs` to keep.
     """
     found = _rows(sentences, tokenizer, config)
     return [row._replace(inputs={name: row.inputs[name] for name in inputs}) for row in found]
@@ -90,38 +90,38 @@ def _rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsCon
     if config.long_articles == "windows":
         return [_row(pieces, part, tokenizer, config) for part in cover(sizes, limit, config.window_overlap)]
     firsts = np.cumsum(sizes) - sizes
-    last = limit - 3 if config.long_articles == "cut" else limit - 1  # with room for [CLS], a piece and [SEP]
+    last = limit - 3 if config.long_articles == "cut" else limit - 1  # "cut" leaves room for [CLS], a piece and [SEP]
     kept = int(np.searchsorted(firsts, last, side="right"))
     row = _row(pieces, Part(range(kept), range(kept)), tokenizer, config)
     return [row._replace(is_cut=sum(len(ids) + 2 for ids in whole) > limit)]
 
 
 def with_labels(row: ArticleRow, labels: Sequence[int]) -> dict[str, np.ndarray]:
-    """The inputs of a row together with what is to be learned.
+    """Returns the inputs of a row with the labels of its sentences.
 
     Args:
-      row: of the article.
-      labels: 1 for each sentence of it that belongs into its summary, else 0.
+      row: the row of an article.
+      labels: for each sentence of the article, 1 if it belongs to the summary, else 0.
     Returns:
-      `row.inputs`; labels and label_weights [S] float32: at the [CLS] of each sentence owned its label, and 1; else 0.
+      `row.inputs`; labels and label_weights [S] float32: the label and 1 at the [CLS] of each owned sentence, else 0.
     """
     first, last = row.owns.start - row.shows.start, row.owns.stop - row.shows.start
-    places = np.flatnonzero(row.inputs["sentence_starts"])[first:last]
+    positions = np.flatnonzero(row.inputs["sentence_starts"])[first:last]
     targets, weights = np.zeros((2, len(row.inputs["input_ids"])), np.float32)
-    targets[places] = labels[row.owns.start : row.owns.stop]
-    weights[places] = 1
+    targets[positions] = labels[row.owns.start : row.owns.stop]
+    weights[positions] = 1
     return {**row.inputs, "labels": targets, "label_weights": weights}
 
 
-def merged(
+def merge_scores(
     found: Sequence[ArticleRow], scores: Sequence[Float[np.ndarray, " _"]], count: int
 ) -> Float[np.ndarray, " {count}"]:
-    """The scores of an article's sentences, each from the row that owns it; -inf for those that no row shows.
+    """Returns the scores of an article's sentences, each from the row that owns it; -inf if no row contains it.
 
     Args:
-      found: its rows.
-      scores: for each, those of the sentences that it shows, and what there is after them.
-      count: sentences of the article.
+      found: the rows of the article.
+      scores: for each row, the scores of its sentences, optionally followed by padding.
+      count: the number of sentences of the article.
     """
     whole = np.full(count, -np.inf)
     for row, values in zip(found, scores, strict=True):
@@ -131,14 +131,14 @@ def merged(
 
 
 def encode(sentences: Sequence[str], tokenizer: WordPiece, words: str) -> list[list[int]]:
-    """The pieces of each sentence; see `ArticleRowsConfig.words`."""
+    """Returns the word pieces of each sentence; see `ArticleRowsConfig.words`."""
     if words == "bert":
         return tokenizer.encode_batch(sentences)
     return [tokenizer.encode_words(between_spaces(sentence, tokenizer.lowercase)) for sentence in sentences]
 
 
 def between_spaces(sentence: str, lowercase: bool) -> list[str]:
-    """The words of a sentence, of which nothing is parted and no accent stripped."""
+    """Returns the words between spaces, optionally lower-cased. Punctuation is not split and accents are kept."""
     return (sentence.lower() if lowercase else sentence).split()
 
 

@@ -1,4 +1,4 @@
-"""The articles of a run, and the vocabulary that they are encoded with."""
+"""The articles of a run, and the vocabulary that encodes them."""
 
 import dataclasses
 import functools
@@ -18,17 +18,17 @@ from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.files import completed
 
-# Articles are held out by their texts alone, so that runs with other seeds are scored on the same ones.
+# The validation split depends only on the texts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
-_DONE = "vocabulary_of"  # a file with the fingerprint of what the vocabulary was made for
+_DONE = "vocabulary_of"  # a file with the fingerprint of the vocabulary's sources
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedVocabularyConfig(VocabularyConfig):
-    """Which vocabulary.
+    """The vocabulary, named or trained.
 
     Attributes:
-      vocab_size: of one that is trained on the articles, where neither `vocab_file` nor `init_from` gives one.
+      vocab_size: the size of a vocabulary trained on the articles, if neither `vocab_file` nor `init_from` has one.
     """
 
     vocab_size: int
@@ -36,11 +36,11 @@ class TrainedVocabularyConfig(VocabularyConfig):
 
 @dataclasses.dataclass(frozen=True)
 class LabelsConfig:
-    """What is to be learned of articles.
+    """The labels of articles for training.
 
     Attributes:
-      limits: what is taken of them.
-      oracle: which sentences are chosen.
+      limits: the limits on articles and sentences.
+      oracle: the selection of sentences.
     """
 
     limits: ArticleLimits
@@ -48,30 +48,30 @@ class LabelsConfig:
 
 
 def splits(config: ArticlesConfig) -> tuple[str, ...]:
-    """Those that there are."""
+    """Returns the names of the splits: "train" and "valid", and "test" if `test_source` is set."""
     return ("train", "valid", "test") if config.test_source else ("train", "valid")
 
 
 def of_split(config: ArticlesConfig, split: str) -> Articles:
-    """The articles of a split, which need summaries. Raises UserError as `Articles`."""
+    """Returns the articles of a split, which need summaries. Raises UserError if `Articles` does."""
     return Articles(config, split, _SPLIT_SEED, needs_summary=True)
 
 
 def fingerprints(config: ArticlesConfig) -> list[dict[str, Any]]:
-    """JSON-serializable descriptions of the articles of each split. Raises UserError for missing sources."""
+    """Returns JSON-serializable descriptions of the articles of each split. Raises UserError for missing sources."""
     return [of_split(config, split).fingerprint() for split in splits(config)]
 
 
 @dataclasses.dataclass(frozen=True)
 class ArticleText:
-    """What a run reads: articles as they stand, and a vocabulary, which may have to be trained on them.
+    """The articles of a run, and its vocabulary, which is trained on them if necessary.
 
     Attributes:
-      folder: where the vocabulary is kept.
-      articles: which articles.
-      vocabulary: which vocabulary.
-      words: that one is trained on, see `ArticleRowsConfig`.
-      more: tokens of one that is trained, beside its own.
+      folder: the folder of the vocabulary.
+      articles: the articles.
+      vocabulary: the vocabulary.
+      words: the kind of words that a trained vocabulary is trained on; see `ArticleRowsConfig`.
+      more: additional tokens of a trained vocabulary.
     """
 
     folder: Path
@@ -82,23 +82,23 @@ class ArticleText:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """What the rows and their encoding depend on. Raises UserError for sources that are not there."""
+        """A digest of everything that rows and their encoding depend on. Raises UserError for missing sources."""
         texts = fingerprints(self.articles)
         config = self.vocabulary
-        vocabulary: Any = given(config).vocab if config.vocab_file else [config.vocab_size, self.words]
+        vocabulary: Any = named_vocabulary(config).vocab if config.vocab_file else [config.vocab_size, self.words]
         return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
 
     def is_finished(self) -> bool:
-        """Whether the folder has the vocabulary."""
+        """Returns whether the folder has the vocabulary."""
         done = self.folder / _DONE
         return done.exists() and done.read_text() == self.fingerprint
 
     def run(self) -> None:
-        """Puts the vocabulary into the folder, unless that has been done."""
+        """Writes the vocabulary to the folder, unless it is there already."""
         fingerprint = self.fingerprint
         if self.is_finished():
             return
-        vocabulary = given(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
+        vocabulary = named_vocabulary(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
         vocabulary.save(self.folder)
         with completed(self.folder / _DONE) as path:
             path.write_text(fingerprint)
@@ -114,6 +114,6 @@ class ArticleText:
         return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
 
 
-def given(config: VocabularyConfig) -> WordPiece:
-    """The vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
+def named_vocabulary(config: VocabularyConfig) -> WordPiece:
+    """Returns the vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
     return load_wordpiece(Path(config.vocab_file), config.lowercase)

@@ -1,4 +1,4 @@
-"""Articles with their summaries, as sentences: what extractive and abstractive summarization read."""
+"""Articles with their summaries, split into sentences, for extractive and abstractive summarization."""
 
 import dataclasses
 import itertools
@@ -30,31 +30,31 @@ def _by_lines(lines: Sequence[str]) -> Iterator[list[str]]:
     return ([line] for line in lines if line)
 
 
-# What makes sentences of lines. Punkt with our lists (`sentences`) finds 99.5 % of the 14,185 sentences that the
-# summaries of BBC News Summary are made of (99.9 % in its test split), and most of the others go over a line end. No
-# kept library that was measured finds more, so there is no second one to choose.
+# The functions that split lines into sentences. Punkt with our word lists (`sentences`) finds 99.5 % of the 14,185
+# sentences in the summaries of BBC News Summary (99.9 % in its test split); most of the others cross a line end. None
+# of the libraries that were measured finds more, so there is no other splitter.
 _SPLITTERS: dict[str, Callable[[Sequence[str]], Iterator[list[str]]]] = {"punkt": _by_punkt, "lines": _by_lines}
 
 
 @dataclasses.dataclass(frozen=True)
 class ArticlesConfig(ArticleFormat):
-    """Which articles to read.
+    """The articles to read.
 
-    A source is `documentation` (the embedded default, see `docstring_summaries`), or what `article_formats.read` takes:
-    paths, globs and folders of .txt, .story, .jsonl, .json and .csv files, `.gz` or not, or
+    A source is `documentation` (the embedded default, see `docstring_summaries`), or a source of
+    `article_formats.read`: paths, globs and folders of .txt, .story, .jsonl, .json and .csv files, `.gz` or not, or
     `tfds:cnn_dailymail:train`.
 
     Attributes:
-      source: articles to train on.
-      valid_source: held-out articles; empty to hold out some of those to train on.
-      test_source: articles to test on; empty for none.
-      valid_fraction: which fraction is held out if `valid_source` is empty: articles of one text on one side, and
-        docstrings of one module.
-      splitter: what makes sentences of the lines of an article: "punkt", or "lines" where each line is a sentence.
-        To the former a line end ends a sentence, unless the text is wrapped: two lines at least, and a third of all, go
-        on in lower case in the next one; then a blank line does. Summaries always have one a line, and lists of
-        sentences are left as they are.
-      on_bad_row: "stop" at a bad article, or "skip" and count it.
+      source: training articles.
+      valid_source: validation articles; empty to split them off the training articles.
+      test_source: test articles; empty for none.
+      valid_fraction: the fraction that is split off if `valid_source` is empty. Articles with the same text are in the
+        same split, and so are docstrings of the same module.
+      splitter: the method that splits the lines of an article into sentences: "punkt", or "lines" if each line is a
+        sentence. With "punkt" a line end ends a sentence, unless the text is wrapped: if at least two lines, and a
+        third of all, continue in lower case on the next line, only blank lines do. Summaries always have one sentence
+        per line. Lists of sentences are not split.
+      on_bad_row: "stop" to raise an error at a bad article, "skip" to skip and count it.
     """
 
     source: str
@@ -66,24 +66,28 @@ class ArticlesConfig(ArticleFormat):
 
 
 class Article(NamedTuple):
-    """An article as it was written. It has one sentence or more, none of them empty or with outer spaces."""
+    """An article in its original text. It has at least one sentence; sentences are stripped and not empty."""
 
     id: str
     sentences: tuple[str, ...]
-    summary: tuple[str, ...] | None  # its sentences; None if the source has none
-    gold: tuple[int, ...] | None  # numbers of the sentences that someone chose, ascending; None if the source has none
-    where: str  # "file:line" (or the like), for messages
+    summary: tuple[str, ...] | None  # the sentences of the summary; None if the source has none
+    gold: tuple[int, ...] | None  # numbers of the sentences that annotators selected, ascending; None if not annotated
+    where: str  # its position for messages, such as "file:line"
 
 
 class Articles:
-    """The articles of one split, read anew each time."""
+    """The articles of one split. Each iteration reads them again."""
 
     def __init__(self, config: ArticlesConfig, split: str, seed: int, needs_summary: bool) -> None:
-        """Args: which articles; "train", "valid" or "test"; what draws those held out; whether each has a summary.
+        """Checks the source.
 
+        Args:
+          config: the articles to read.
+          split: "train", "valid" or "test".
+          seed: the seed that selects validation articles.
+          needs_summary: whether articles without summaries are an error.
         Raises:
-          UserError: a source that is not given, is not there, has no summaries although it needs them, or none of the
-            chosen sentences that it is said to have.
+          UserError: if the source is not set, does not exist, lacks required summaries, or no row has `gold_field`.
         """
         self._config, self._split, self._seed, self._needs_summary = config, split, seed, needs_summary
         self._is_divided = split != "test" and not config.valid_source
@@ -97,8 +101,8 @@ class Articles:
         """Yields the articles, in order.
 
         Raises:
-          UserError: a source that cannot be read; a bad article, with file and line; or no article at all. Bad are,
-            besides those of `article_formats.read`, articles without a letter.
+          UserError: if a source cannot be read, an article is bad, with file and line, or there are no articles. In
+            addition to the errors of `article_formats.read`, an article without letters is bad.
         """
         bad_rows = BadRows(self._config.on_bad_row)
         count, fraction = 0, self._config.valid_fraction
@@ -109,15 +113,15 @@ class Articles:
         if not count:
             raise UserError(
                 f"config key {self._key}={self._source}",
-                got=f"no articles for the split {self._split} ({bad_rows.count} bad ones left out)",
+                got=f"no articles for the split {self._split} ({bad_rows.count} bad ones skipped)",
                 expected="at least one",
-                fix="check that the source is the one meant, give more articles, or change data.valid_fraction; "
-                "config.data.on_bad_row=stop tells of the first bad article",
+                fix="check the source, add articles, or change data.valid_fraction; "
+                "config.data.on_bad_row=stop reports the first bad article",
             )
-        _log.info("read %s of %s: %d articles, %d left out", self._split, self._source, count, bad_rows.count)
+        _log.info("read %s of %s: %d articles, %d skipped", self._split, self._source, count, bad_rows.count)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns a JSON-able description of what is read, which tells nothing of its place and time."""
+        """Returns a JSON-serializable description of the articles, independent of their folder and time."""
         is_documentation = self._source == _DOCUMENTATION
         text = documentation.fingerprint() if is_documentation else article_formats.fingerprint(self._source, self._key)
         read = [field.name for field in dataclasses.fields(ArticleFormat)]
@@ -137,15 +141,15 @@ class Articles:
             raise UserError(
                 f"config key {self._key}={self._source}",
                 got="plain text, which has no summaries",
-                expected="articles with their summaries: .story, .jsonl, .json or .csv files, or tfds:NAME[:SPLIT]",
-                fix="give such files; --mode=predict summarizes plain text",
+                expected="articles with summaries: .story, .jsonl, .json or .csv files, or tfds:NAME[:SPLIT]",
+                fix="use such files; --mode=predict summarizes plain text",
             )
-        # Those that are held out may well have none of their own.
+        # Validation and test articles may lack the field.
         if self._config.gold_field and self._key == "data.source":
             article_formats.check_gold_field(self._source, self._key, self._config)
 
     def _all_articles(self, bad_rows: BadRows) -> Iterator[tuple[str, Article]]:
-        """Yields the articles of both sides, each with a text: those of one text are on one side."""
+        """Yields all articles of the source, each with the text whose hash determines its split."""
         if self._source == _DOCUMENTATION:
             for name, module, body, summary in docstring_summaries.docstrings():
                 yield module, Article(name, body, (summary,), None, name)
@@ -156,14 +160,14 @@ class Articles:
 
 
 def parse(texts: Iterable[str], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
-    """Yields the articles in lines of text that is to be summarized; see `ArticleFormat.layout`.
+    """Yields the articles in lines of input for prediction; see `ArticleFormat.layout`.
 
     Args:
-      texts: the lines, as `check_text` takes them.
-      config: how they are read.
-      bad_rows: what to do with a bad article.
+      texts: the lines, checked with `check_text`.
+      config: the format of articles.
+      bad_rows: how to treat bad articles.
     Raises:
-      UserError: a bad article, with its line; or no article at all.
+      UserError: if an article is bad, with its line, or there are no articles.
     """
     bodies = [list(texts)] if config.layout == "file" else ([text] for text in texts)
     return _parsed(bodies, config, bad_rows)
@@ -197,28 +201,28 @@ def _of_lines(number: int, body: Any) -> Stored:
 
 
 def read(source: str, key: str, config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
-    """Yields the articles of files or of a TFDS dataset, with summaries or without.
+    """Yields the articles of files or of a TFDS dataset, with or without summaries.
 
     Args:
-      source: as `article_formats.read` takes it.
-      key: the config key or flag that names it, for messages.
-      config: how it is read.
-      bad_rows: what to do with a bad article.
+      source: a source of `article_formats.read`.
+      key: the config key or flag of the source, for messages.
+      config: the format of articles.
+      bad_rows: how to treat bad articles.
     Raises:
-      UserError: a source that cannot be read, a bad article, or no article at all.
+      UserError: if a source cannot be read, an article is bad, or there are no articles.
     """
     stored = article_formats.read(source, key, config, False, bad_rows)
     return _to_summarize(stored, f"{named(key)}={source}", config, bad_rows)
 
 
 def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
-    """Yields the articles. Raises UserError if there are none, good or bad."""
+    """Yields the articles. Raises UserError if there are none, neither good nor bad."""
     found = bad_rows.sift(map(partial(_split, splitter=config.splitter), stored))
     count = 0
     for count, article in enumerate(found, start=1):  # noqa: B007
         yield article
     if not count + bad_rows.count:
-        fix = "check that it is the one meant"
+        fix = "check the input"
         raise UserError(where, got="no articles", expected="at least one", fix=fix)
 
 
@@ -226,11 +230,11 @@ def _split(stored: Stored, splitter: str) -> Article:
     """Returns the article with its sentences."""
     found = stored.body if stored.is_split else _sentences(stored.body, splitter)
     if fault := _fault(found):
-        raise RowError(stored.where, fault, "a text with letters", "complete or delete it")
+        raise RowError(stored.where, fault, "a text with letters", "add the text, or delete the article")
     if stored.gold is not None and len(found) != len(stored.body):
-        expected = "sentences that are parted already, so that their numbers mean the same"
-        fix = "set --config.data.splitter=lines, or empty data.gold_field"
-        raise RowError(stored.where, "numbers of sentences of an article that is still to be split", expected, fix)
+        expected = "an article that is split into sentences already, so that the numbers apply"
+        fix = "set --config.data.splitter=lines, or set data.gold_field to ''"
+        raise RowError(stored.where, "numbers of sentences of an article that is not split", expected, fix)
     return Article(stored.id, found, stored.summary, stored.gold, stored.where)
 
 
@@ -239,8 +243,8 @@ def _sentences(body: Sequence[str], splitter: str) -> tuple[str, ...]:
 
 
 def _fault(found: Iterable[str]) -> str:
-    """What keeps sentences from being an article; "" if nothing."""
+    """Returns why sentences are not an article; "" if they are."""
     found = list(found)
     if not found:
         return "an empty article"
-    return "" if any(map(str.isalpha, "".join(found))) else "an article without a letter"
+    return "" if any(map(str.isalpha, "".join(found))) else "an article without letters"

@@ -1,8 +1,8 @@
 """The embedded articles: docstrings of the standard library, each summarized by its own first line.
 
-PEP 257 has it that a docstring begins with a line that sums it up, and that a blank line follows. The rest is the
-article. The summary is not a part of it, so a model learns which sentences come closest. Python 3.11 has about a
-thousand, most of them short: a demonstration, whose figures say nothing about news.
+By PEP 257, a docstring starts with a summary line, followed by a blank line. The rest is the article. The article does
+not contain the summary, so a model learns to select the closest sentences. Python 3.11 has about a thousand such
+docstrings, most of them short. They serve as a demonstration; their metrics are not comparable to those of news.
 """
 
 import functools
@@ -11,14 +11,14 @@ from typing import NamedTuple
 from bertjax.data.readers import documentation
 from bertjax.data.text import sentences
 
-# Fewer leave nothing to choose from.
+# Articles with fewer sentences leave no choice.
 _MIN_SENTENCES = 3
 
 
 class Summarized(NamedTuple):
-    """A docstring."""
+    """A docstring with its summary."""
 
-    name: str  # its module's file, and its number among the docstrings there
+    name: str  # the file of its module, and its number among the docstrings of that file
     module: str
     sentences: tuple[str, ...]
     summary: str
@@ -26,12 +26,12 @@ class Summarized(NamedTuple):
 
 @functools.cache
 def docstrings() -> tuple[Summarized, ...]:
-    """Returns the docstrings whose first line is prose and stands alone, and whose rest has three sentences or more.
+    """Returns the docstrings whose first line is prose, followed by a blank line and at least three sentences.
 
-    In the order of modules, and in them as in the source. The same text comes once, and none has its summary in it.
+    The order is that of modules, then of the source. Duplicates are removed. No docstring contains its own summary.
 
     Raises:
-      UserError: this Python's standard library has no sources.
+      UserError: if this Python's standard library has no sources.
     """
     seen: dict[tuple[str, ...], Summarized] = {}
     for module, texts in documentation.docstrings():
@@ -43,7 +43,7 @@ def docstrings() -> tuple[Summarized, ...]:
 
 
 def _parts(text: str) -> tuple[str, tuple[str, ...]]:
-    """The prose of a docstring's first line, "" if it does not stand alone, and the sentences of the others."""
+    """Returns the prose of a docstring's first line ("" if no blank line follows), and the sentences of the rest."""
     first, _, rest = text.partition("\n")
     is_summary = rest and not rest.partition("\n")[0].strip()
     prose = documentation.paragraphs(first) if is_summary else []

@@ -1,4 +1,4 @@
-"""Which articles and sentences are long enough, and how much of long ones is taken: PreSumm's limits."""
+"""PreSumm's limits on the lengths of articles, sentences and summaries."""
 
 import dataclasses
 import itertools
@@ -12,16 +12,16 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class ArticleLimits:
-    """Limits of what is learned from and evaluated, in words as `words.split` has them; published values in brackets.
+    """Limits on articles for training and evaluation. Lengths are in words of `words.split`; brackets have PreSumm's.
 
     Attributes:
-      min_sentences: an article with fewer sentences that are long enough is left out (3).
-      max_sentences: so many sentences that are long enough are taken, the first (100).
-      min_words: a sentence is long enough if it has more words than this (5; strictly more, whatever its name says).
-      max_words: so many words of a sentence are taken, the first (200).
-      min_summary_words: an article whose summary has fewer words is left out (5). PreSumm counts word pieces, its three
-        markers among them; BertSum has no such limit (0).
-      max_summary_words: so many words of a summary are taken to learn from, the first (500, of word pieces).
+      min_sentences: an article with fewer sentences of sufficient length is dropped (3).
+      max_sentences: only the first sentences of sufficient length are used, at most this many (100).
+      min_words: a sentence has sufficient length if it has more words than this; exactly this many are too few (5).
+      max_words: only the first words of a sentence are used, at most this many (200).
+      min_summary_words: an article whose summary has fewer words is dropped (5). PreSumm counts word pieces, including
+        its three special tokens; BertSum has no such limit (0).
+      max_summary_words: only the first words of a summary are used for training, at most this many (500 word pieces).
     """
 
     min_sentences: int
@@ -40,35 +40,35 @@ class ArticleLimits:
                     f"config keys data.limits.min_{name} and max_{name}",
                     got=f"{low} and {high}",
                     expected=f"{lowest} <= min_{name} {'<' if name == 'words' else '<='} max_{name}",
-                    fix="change one of them; PreSumm has 3 to 100 sentences, 5 to 200 words, 5 to 500 of a summary",
+                    fix="change one; PreSumm has 3 to 100 sentences, 5 to 200 words, and 5 to 500 in a summary",
                 )
 
 
 class LimitedArticle(NamedTuple):
-    """What is taken of an article.
+    """The part of an article that is within the limits.
 
-    A summary that is made of it takes `article.sentences[number]`, whole; the model reads `sentences`.
+    A model reads the truncated `sentences`. An extractive summary has the whole sentences `article.sentences[number]`.
     """
 
     article: Article
-    numbers: tuple[int, ...]  # of the sentences taken, in the article
-    sentences: tuple[str, ...]  # their texts, cut
-    labels: tuple[int, ...]  # 1 for those of them that the oracle took, else 0
-    summary: tuple[str, ...] | None  # cut
+    numbers: tuple[int, ...]  # the numbers of the used sentences in the article
+    sentences: tuple[str, ...]  # the truncated texts of the used sentences
+    labels: tuple[int, ...]  # for each used sentence, 1 if the oracle selected it, else 0
+    summary: tuple[str, ...] | None  # the truncated summary
 
 
 def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, drops: bool) -> LimitedArticle | None:
-    """Returns what is taken of an article, or None if it is out of limits.
+    """Returns the part of an article within the limits, or None if the article is dropped.
 
-    In PreSumm's order: the oracle has seen the whole article; then sentences too short are left out, the others are
-    cut, and the first are taken.
+    The order of steps is PreSumm's: the oracle reads the whole article; then short sentences are removed, the others
+    are truncated, and the first are used.
 
     Args:
       article: the article.
-      oracle: numbers of the sentences to choose; () if there are none to learn from.
+      oracle: the numbers of the selected sentences; () without labels.
       limits: the limits.
-      drops: whether an article can be left out, as in training. PreSumm drops none of those to test on, BertSum does.
-        If not, one whose sentences are all too short keeps them.
+      drops: whether the article may be dropped, as in training. PreSumm drops no test articles; BertSum does. If not,
+        an article with only short sentences keeps them.
     """
     summary = None if article.summary is None else _cut_summary(article.summary, limits.max_summary_words)
     sizes = [len(words.split(sentence)) for sentence in article.sentences]
@@ -88,7 +88,7 @@ def _cut(text: str, size: int, max_words: int) -> str:
 
 
 def _cut_summary(summary: Sequence[str], max_words: int) -> tuple[str, ...]:
-    """The first words of a summary, in their sentences."""
+    """Returns the first words of a summary, as sentences."""
     sizes = [len(words.split(sentence)) for sentence in summary]
     rooms = [max_words - before for before in itertools.accumulate(sizes, initial=0)]
     return tuple(_cut(s, size, room) for s, size, room in zip(summary, sizes, rooms, strict=False) if room > 0)

@@ -1,8 +1,8 @@
-"""The sentences of an article that come closest to its summary: what extractive models learn to choose.
+"""Selects the sentences of an article that are closest to its summary, as labels for extractive models.
 
-The measure and the greedy search are those of PreSumm (Liu and Lapata 2019, `greedy_selection` in `data_builder.py`,
-after Nallapati et al. 2017), and give the same sentences; the exhaustive search is BertSum's `combination_selection`.
-Where summaries are made of their articles' own sentences, these can be had word for word.
+The measure and the greedy search are PreSumm's (Liu and Lapata 2019, `greedy_selection` in `data_builder.py`, after
+Nallapati et al. 2017), and select the same sentences. The exhaustive search is BertSum's `combination_selection`. If
+summaries consist of sentences of their articles, these can be selected exactly.
 """
 
 import dataclasses
@@ -23,38 +23,38 @@ _Words = Sequence[bytes]
 _Score = Callable[[tuple[int, ...]], float]
 
 _KEPT = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-_SPACES = b"\t\v\f\r\x1c\x1d\x1e\x1f"  # what str.split parts words at, but for the space and the line end
+_SPACES = b"\t\v\f\r\x1c\x1d\x1e\x1f"  # the white space of str.split, other than the space and the line end
 _TO_SPACES = bytes.maketrans(_SPACES, b" " * len(_SPACES))
 _DELETED = bytes(set(range(128)) - set(_KEPT + _SPACES + b" \n"))
 _ROUGE_WORD = re.compile(r"[a-z0-9]+")
 _STEMMED_FROM = 4  # letters, as in ROUGE-1.5.5 and rouge-score
-_EPSILON = 1e-8  # PreSumm's, against division by zero
-_SLACK = 1e-9  # more than rounding can make of a bound
+_EPSILON = 1e-8  # PreSumm's protection against division by zero
+_SLACK = 1e-9  # larger than the rounding error of a bound
 
 
 @dataclasses.dataclass(frozen=True)
 class OracleConfig(Constrained, prefix="data.oracle"):
-    """How sentences are chosen; what PreSumm does, in brackets.
+    """The selection of sentences. PreSumm's settings are in brackets.
 
     Attributes:
-      method: "greedy", the best sentence to add, until there are enough or none makes it better (PreSumm); or
-        "combination", the best of all sets of sentences, of equal ones the smallest and first. With 100 sentences that
-        is 170,000 sets of 3. BertSum's takes up to one more than it is told: 3 there is `num_sentences` 4 here. Or
-        "verbatim", the first sentence that is the same as one of the summary, white space aside, for each of these; no
-        words are compared then, so `counts` to `lowercase` are as PreSumm has them.
-      counts: "sets", F1 of ROUGE-1 and of ROUGE-2 together, of sets of n-grams, which do not go beyond a sentence in
-        the article and do in the summary (PreSumm); or "counts", F1 as ROUGE has it, n-grams counted as often as they
-        come and none beyond a sentence, lower-cased, words being runs of letters and digits.
-      ngrams: the n of the ROUGE-n that are added up; (1, 2) with "sets".
-      stem: of "counts": whether words of four letters or more are stemmed, by NLTK's Porter as in rouge-score.
-      lowercase: of "sets": whether case makes no difference. PreSumm lower-cases afterwards, if at all (False).
-      num_sentences: the most that are chosen (3); of "verbatim" the first of the article.
-      first_sentences: only so many of an article are looked at; 0 for all. (100; BertSum: 0.)
-      letters: which ones words are made of: "ascii", with digits (PreSumm, ROUGE), which leaves nothing of many
-        languages; or "unicode", those of all scripts, see `words.without_punctuation`.
+      method: "greedy" to add the best sentence until there are enough or none improves the score (PreSumm);
+        "combination" for the best set of sentences, of equal ones the smallest and first; "verbatim" for the first
+        copy of each sentence of the summary, ignoring white space. 100 sentences have 170,000 sets of 3. BertSum's
+        search takes up to one sentence more than configured: its 3 is `num_sentences` 4 here. "verbatim" compares no
+        words, so `counts` to `lowercase` must have PreSumm's values.
+      counts: "sets" for the sum of F1 of ROUGE-1 and ROUGE-2 over sets of n-grams, which cross sentence boundaries in
+        the summary but not in the article (PreSumm); "counts" for F1 as in ROUGE: n-grams are counted with repetition,
+        stay within a sentence, and are lower-cased; words are runs of letters and digits.
+      ngrams: the values of n whose ROUGE-n are added; (1, 2) with "sets".
+      stem: with "counts", whether NLTK's Porter stemmer stems words of four letters or more, as in rouge-score.
+      lowercase: with "sets", whether case is ignored (False; PreSumm lower-cases only afterwards).
+      num_sentences: the maximum number of selected sentences (3); with "verbatim", the first in the article.
+      first_sentences: the number of sentences considered, from the first; 0 for all (100; BertSum: 0).
+      letters: the characters of words: "ascii" letters and digits (PreSumm, ROUGE), which removes all text of many
+        languages, or "unicode" for all scripts; see `words.without_punctuation`.
 
     Raises:
-      UserError: a value out of range.
+      UserError: if a value is out of range.
     """
 
     method: Annotated[str, one_of("greedy", "combination", "verbatim")]
@@ -82,14 +82,14 @@ class OracleConfig(Constrained, prefix="data.oracle"):
 
 
 def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig) -> tuple[int, ...]:
-    """Returns the numbers of the chosen sentences, ascending; () if none has anything in common with the summary.
+    """Returns the numbers of the selected sentences, ascending; () if none has anything in common with the summary.
 
-    BertSum's exhaustive search takes the first sentence then.
+    In that case BertSum's exhaustive search selects the first sentence.
 
     Args:
-      sentences: of the article.
-      summary: its sentences.
-      config: how.
+      sentences: the sentences of the article.
+      summary: the sentences of the summary.
+      config: the settings.
     """
     sentences = sentences[: config.first_sentences or len(sentences)]
     if config.method == "verbatim":
@@ -106,16 +106,16 @@ def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfi
 
 
 def _verbatim(sentences: Sequence[str], summary: Sequence[str]) -> tuple[int, ...]:
-    """The sentences that a summary is made of, each where it comes first."""
+    """Returns the sentences of the article that the summary contains, at their first occurrence."""
     wanted = {" ".join(sentence.split()) for sentence in summary} - {""}
-    places: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for i, sentence in enumerate(sentences):
-        places.setdefault(" ".join(sentence.split()), i)
-    return tuple(sorted(places[text] for text in wanted if text in places))
+        numbers.setdefault(" ".join(sentence.split()), i)
+    return tuple(sorted(numbers[text] for text in wanted if text in numbers))
 
 
 def _greedy(score: _Score, count: int, num_sentences: int) -> tuple[int, ...]:
-    """Adds the best sentence, of equal ones the first, as long as it makes the score better."""
+    """Repeatedly adds the best sentence, the first of equal ones, while the score improves."""
     chosen: tuple[int, ...] = ()
     best = 0.0
     for _ in range(num_sentences):
@@ -129,7 +129,7 @@ def _greedy(score: _Score, count: int, num_sentences: int) -> tuple[int, ...]:
 
 
 def _combination(score: _Score, count: int, num_sentences: int) -> tuple[int, ...]:
-    """Tries all sets of sentences that have a score each: smaller ones first, then by their sentences' numbers."""
+    """Returns the best set of sentences with nonzero scores. Tries smaller sets first, then in order of numbers."""
     chosen: tuple[int, ...] = ()
     best = 0.0
     useful = [i for i in range(count) if score((i,)) > 0]
@@ -141,7 +141,7 @@ def _combination(score: _Score, count: int, num_sentences: int) -> tuple[int, ..
 
 
 def _sets_score(words: Sequence[_Words], reference: _Words) -> _Score:
-    """The measure of PreSumm."""
+    """Returns PreSumm's measure."""
     wanted_1, wanted_2 = set(reference), set(_pairs(reference))
 
     def score(numbers: tuple[int, ...]) -> float:
@@ -154,7 +154,7 @@ def _sets_score(words: Sequence[_Words], reference: _Words) -> _Score:
 
 
 def _counts_score(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig) -> _Score:
-    """The measure of ROUGE."""
+    """Returns ROUGE's measure."""
     words = [_rouge_words(sentence, config) for sentence in sentences]
     wanted = [_rouge_words(sentence, config) for sentence in summary]
     references = {n: sum((_ngram_counts(of_sentence, n) for of_sentence in wanted), Counter()) for n in config.ngrams}
@@ -174,21 +174,22 @@ def _counts_score(sentences: Sequence[str], summary: Sequence[str], config: Orac
 
 
 def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int) -> list[int]:
-    """What `_greedy` gives with `_sets_score`, in another order of work: the most promising sentence first.
+    """Returns the result of `_greedy` with `_sets_score`, but tries the most promising sentences first.
 
-    The bound on a sentence's score takes all its hits for new ones, and nothing else in it for new. Where that is above
-    the best score so far, its new hits and words are counted. Then the bound knows that as many pairs are new as words,
-    but for one, or more, since a pair ends in each new word but the first. What is still above is measured.
+    The upper bound of a sentence's score assumes that all its hits are new and that no other words are. If the bound
+    exceeds the best score so far, the new hits and words are counted. A second bound uses that a pair ends in each new
+    word except the first, so there are at least as many new pairs as new words, minus one. Sentences above that bound
+    are scored exactly.
     """
     wanted_1, wanted_2 = set(reference), set(_pairs(reference))
     size_1, size_2 = len(wanted_1), len(wanted_2)
-    # Of each sentence what was not in the summary when last counted: words, those of the reference, pairs of it.
+    # For each sentence, the parts not in the selection when last updated: words, hits among words, hits among pairs.
     fresh = list(map(set, words))
     hits_1 = [wanted_1 & of_sentence for of_sentence in fresh]
     hits_2 = [wanted_2.intersection(_pairs(of_sentence)) for of_sentence in words]
     union_1: set[bytes] = set()
     union_2: set[tuple[bytes, bytes]] = set()
-    in_1 = in_2 = 0  # hits of the summary
+    in_1 = in_2 = 0  # hits of the current selection
     chosen: list[int] = []
     best = 0.0
     while len(chosen) < num_sentences:
@@ -206,7 +207,7 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
             hits_1[i], hits_2[i] = hits_1[i] - union_1, hits_2[i] - union_2
             x, y = len(hits_1[i]), len(hits_2[i])
             if not (x or y):
-                continue  # it makes no score better
+                continue  # the sentence cannot improve the score
             fresh[i] = fresh[i] - union_1
             new = len(fresh[i])
             score = _f1(in_1 + x, len(union_1) + new, size_1)
@@ -226,7 +227,7 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
 
 
 def _f1(hits: int, found: int, wanted: int) -> float:
-    """PreSumm's F1, to the last bit: which of nearly equal sentences wins depends on it."""
+    """Returns PreSumm's F1, bit by bit: which of nearly equal sentences is selected depends on it."""
     precision = hits / found if found else 0.0
     recall = hits / wanted if wanted else 0.0
     return 2.0 * ((precision * recall) / (precision + recall + _EPSILON))
@@ -235,14 +236,14 @@ def _f1(hits: int, found: int, wanted: int) -> float:
 def _clean_words(
     sentences: Sequence[str], summary: Sequence[str], config: OracleConfig
 ) -> tuple[list[list[bytes]], list[bytes]]:
-    """Words as white space parts them, of which letters and digits are kept: of each sentence, of the summary."""
+    """Returns the words of each sentence and of the summary: split at white space, with only letters and digits."""
     texts = [*sentences, " ".join(summary)]
     if config.lowercase:
         texts = [text.lower() for text in texts]
     if config.letters == "unicode":
         *words, reference = [[word.encode() for word in without_punctuation(text, joins=True)] for text in texts]
         return words, reference
-    # White space beyond ASCII parts words too, and would be lost. A line end is to mean the end of a sentence.
+    # Non-ASCII white space also separates words, but encoding would drop it. Line ends mark sentence ends below.
     texts = [text if text.isascii() and "\n" not in text else " ".join(text.split()) for text in texts]
     joined = "\n".join(texts).encode("ascii", "ignore").translate(_TO_SPACES, _DELETED)
     *words, reference = [line.split() for line in joined.split(b"\n")]
@@ -263,7 +264,7 @@ def _stem(word: str) -> str:
 
 @functools.cache
 def _porter() -> "PorterStemmer":
-    # As in `sentences`: not for those who stem nothing to wait for.
+    # Imported on first use, because the import is slow.
     from nltk.stem.porter import PorterStemmer
 
     return PorterStemmer()

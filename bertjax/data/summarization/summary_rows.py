@@ -1,4 +1,4 @@
-"""Articles and their summaries as rows of batches, for models that write: a long side and a short one."""
+"""Batches of articles with their summaries for abstractive models."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -14,32 +14,32 @@ from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
 
-# What PreSumm's models begin a summary with, end it with, and put between its sentences: words that BERT never learned.
+# PreSumm's tokens for the start and end of a summary and between its sentences. BERT's pretraining does not use them.
 START, END, BETWEEN = TARGET_TOKENS = ("[unused0]", "[unused1]", "[unused2]")
 
 
 def target_ids(tokenizer: WordPiece) -> tuple[int, int, int]:
-    """The ids of `TARGET_TOKENS`. Raises UserError for a vocabulary without them."""
-    places = {token: tokenizer.vocab.index(token) for token in TARGET_TOKENS if token in tokenizer.vocab}
-    missing = [token for token in TARGET_TOKENS if token not in places]
+    """Returns the ids of `TARGET_TOKENS`. Raises UserError if the vocabulary lacks one."""
+    ids = {token: tokenizer.vocab.index(token) for token in TARGET_TOKENS if token in tokenizer.vocab}
+    missing = [token for token in TARGET_TOKENS if token not in ids]
     if missing:
         raise UserError(
             "the vocabulary",
             got="no " + ", ".join(missing),
-            expected="the tokens that summaries begin, end and are parted with",
-            fix="take BERT's published vocabulary, or put these in the place of tokens that nobody needs",
+            expected="the tokens that mark the start, the end and the sentences of summaries",
+            fix="use BERT's published vocabulary, or replace unneeded tokens of this one by these",
         )
-    return places[START], places[END], places[BETWEEN]
+    return ids[START], ids[END], ids[BETWEEN]
 
 
 def target(summary: Sequence[str], tokenizer: WordPiece, words: str, limit: int) -> np.ndarray:
-    """What is to be written, int32 [T]: the pieces of all sentences with `BETWEEN` among them, cut, and `END`.
+    """Returns the target sequence, int32 [T]: the sentences' pieces separated by `BETWEEN`, truncated, and `END`.
 
     Args:
-      summary: its sentences.
-      tokenizer: of a vocabulary with `TARGET_TOKENS`.
-      words: what becomes pieces, as in articles: see `ArticleRowsConfig.words`.
-      limit: the longest T.
+      summary: the sentences of the summary.
+      tokenizer: the tokenizer, with `TARGET_TOKENS` in its vocabulary.
+      words: the kind of words; see `ArticleRowsConfig.words`.
+      limit: the maximum T.
     """
     _, end, between = target_ids(tokenizer)
     ids: list[int] = []
@@ -49,7 +49,7 @@ def target(summary: Sequence[str], tokenizer: WordPiece, words: str, limit: int)
 
 
 def sentences(ids: Sequence[int], tokenizer: WordPiece) -> list[str]:
-    """The sentences of a summary that was written: up to `END`, of words as the pieces spell them; none is empty."""
+    """Returns the sentences of a generated summary up to `END`, as words separated by spaces; none is empty."""
     _, end, between = target_ids(tokenizer)
     found: list[list[str]] = [[]]
     for token in ids:
@@ -75,8 +75,8 @@ class SummaryRows:
         """Initializes the pairs.
 
         Args:
-          fields: the fields of at least one pair: "labels", the summary, and those of the article, see `Rows`.
-          target_len: the most tokens of a summary.
+          fields: the fields of at least one pair: "labels" has the summary; the others are the article's, see `Rows`.
+          target_len: the maximum number of tokens of a summary.
         """
         self._sources = Rows({name: field for name, field in fields.items() if name != "labels"})
         self._targets, self._target_len = cast(Ragged, fields["labels"]), target_len
@@ -85,15 +85,15 @@ class SummaryRows:
         self._starts = np.cumsum(self._targets.lengths, dtype=np.int64) - self._targets.lengths
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """The pairs of some indices, articles padded with zeros to `length`; an index of -1 stands for an empty row.
+        """Returns pairs by index, with articles padded with zeros to `length`. The index -1 is an empty row.
 
         Returns:
-          what `Rows.padded` does of the articles; labels and target_segment_ids [B, T] int32, T being `target_len`, 1
-          at tokens and 0 at padding.
+          the fields of `Rows.padded` for the articles; labels and target_segment_ids [B, T] int32, where T is
+          `target_len`; target_segment_ids is 1 at tokens and 0 at padding.
         """
-        places = np.arange(self._target_len)
-        inside = places < np.where(indices < 0, 0, self._targets.lengths[indices])[:, None]
+        positions = np.arange(self._target_len)
+        inside = positions < np.where(indices < 0, 0, self._targets.lengths[indices])[:, None]
         labels = np.zeros(inside.shape, np.int32)
-        labels[inside] = self._targets.values[(self._starts[indices][:, None] + places)[inside]]
+        labels[inside] = self._targets.values[(self._starts[indices][:, None] + positions)[inside]]
         targets = {"labels": labels, "target_segment_ids": inside.astype(np.int32)}
         return {**self._sources.padded(indices, length), **targets}

@@ -1,4 +1,4 @@
-"""Pairs of token sequences as rows of batches, one to a row or several."""
+"""Batches of pairs of token sequences, with one pair per row or several."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from bertjax.data.rows.stored import Fields, Ragged, Row, fields_of
 from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
-# Of each side: its tokens, which pair they are of, and where in it they stand.
+# For each side, the names of its tokens, of the number of each token's pair, and of each token's position in the pair.
 _FIELDS = (
     ("input_ids", "segment_ids", "position_ids"),
     ("labels", "target_segment_ids", "target_position_ids"),
@@ -21,53 +21,53 @@ _FIELDS = (
 
 
 class PairRows:
-    """Pairs held one after another, each a row.
+    """Pairs of token sequences. Each pair is a row.
 
     Attributes:
-      lengths: of the rows: the longer side of each pair.
+      lengths: the length of each row, that of the longer side.
     """
 
     def __init__(self, fields: Fields) -> None:
         """Initializes the pairs.
 
         Args:
-          fields: `input_ids` and `labels`, both `Ragged`. No array in them is empty.
+          fields: `input_ids` and `labels`, both `Ragged`. No sequence is empty.
         """
         self._sides = [_Side(cast(Ragged, fields[tokens])) for tokens, _, _ in _FIELDS]
         self.lengths = np.maximum(*(side.lengths for side in self._sides))
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> "PairRows":
-        """Builds at least one pair. Each has `input_ids` [S] and `labels` [T], neither of them empty."""
+        """Builds at least one pair from rows with `input_ids` [S] and `labels` [T]. No sequence is empty."""
         return cls(fields_of(rows))
 
     def check_fits(self, length: int) -> None:
-        """Raises UserError if a pair has more tokens than `length`, where none is left out."""
+        """Raises UserError if a pair has more tokens than `length`. For dates, which are never dropped."""
         longest = int(self.lengths.max())
         if longest > length:
             fix = "raise --config.data.seq_len"
-            raise UserError(
-                "config key data.seq_len", got=length, expected=f"at least {longest}, as of a date", fix=fix
-            )
+            expected = f"at least {longest}, the longest pair of dates"
+            raise UserError("config key data.seq_len", got=length, expected=expected, fix=fix)
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """The pairs of some indices, padded with zeros to `length`; an index of -1 stands for an empty row.
+        """Returns pairs by index, padded with zeros to `length`. The index -1 is an empty row.
 
         Returns:
-          input_ids, labels [B, S] int32, S being `length`; segment_ids, target_segment_ids [B, S] int32, 1 at
-          tokens and 0 at padding; weights [B] float32, 0 for empty rows.
+          input_ids, labels [B, S] int32, where S is `length`; segment_ids, target_segment_ids [B, S] int32, 1 at tokens
+          and 0 at padding; weights [B] float32, 0 for empty rows.
         """
         batch = self.packed(indices[indices >= 0], (indices >= 0).astype(np.int64), length)
         positions = {positions for _, _, positions in _FIELDS}
         return {name: array for name, array in batch.items() if name not in positions}
 
     def packed(self, instances: Indices, sizes: Int64[np.ndarray, " rows"], length: int) -> dict[str, np.ndarray]:
-        """Rows of several pairs, padded with zeros to `length`; see `packed_rows.Packable`.
+        """Returns packed rows of several pairs, padded with zeros to `length`; see `packed_rows.Packable`.
 
         Returns:
-          input_ids, labels [B, S] int32, S being `length`, pair after pair on each side; segment_ids,
-          target_segment_ids [B, S] int32, the pair's number in its row from 1 on, 0 at padding; position_ids,
-          target_position_ids [B, S] int32, from 0 in each pair; weights [B] float32, 0 for empty rows.
+          input_ids, labels [B, S] int32, where S is `length`, with the pairs in the same order on both sides;
+          segment_ids, target_segment_ids [B, S] int32, the number of the pair in its row from 1 on, 0 at padding;
+          position_ids, target_position_ids [B, S] int32, counted from 0 in each pair; weights [B] float32, 0 for empty
+          rows.
         """
         batch: dict[str, np.ndarray] = {"weights": (sizes > 0).astype(np.float32)}
         for side, names in zip(self._sides, _FIELDS, strict=True):
@@ -80,12 +80,12 @@ class PairRows:
 
 @dataclasses.dataclass(frozen=True)
 class StreamBatches:
-    """Training batches of pairs without end, each taken once, so that there are no epochs.
+    """Training batches of an endless stream of pairs. Each pair is used once, so there are no epochs.
 
     Attributes:
-      rows: from a pair's number to the rows from that one on.
-      length: of the rows.
-      batch_size: rows of a global batch.
+      rows: returns the rows from a given number on.
+      length: the length to which rows are padded.
+      batch_size: rows per global batch.
     """
 
     rows: Callable[[int], Iterator[Row]]
@@ -93,7 +93,11 @@ class StreamBatches:
     batch_size: int
 
     def training(self, start: int, rows: Indices) -> Iterator[dict[str, np.ndarray]]:
-        """Rows `rows` of the batch of each step from `start` on, without end. Raises UserError for pairs too long."""
+        """Yields the rows `rows` of the batch of each step from `start` on, without end.
+
+        Raises:
+          UserError: if a pair is too long.
+        """
         stream = self.rows(start * self.batch_size)
         while True:
             pairs = PairRows.of(itertools.islice(stream, self.batch_size))
@@ -102,7 +106,7 @@ class StreamBatches:
 
 
 class _Side:
-    """Sequences held one after another."""
+    """The sequences of one side, concatenated."""
 
     def __init__(self, sequences: Ragged) -> None:
         self.lengths = sequences.lengths.astype(np.int64)
@@ -111,6 +115,6 @@ class _Side:
         self._ids = sequences.values
 
     def tokens(self, numbers: Indices) -> np.ndarray:
-        """The tokens of the sequences of these numbers, one after another."""
+        """Returns the tokens of the given sequences, concatenated."""
         lengths = self.lengths[numbers]
         return self._ids[np.repeat(self._starts[numbers], lengths) + positions_in_groups(lengths)]

@@ -1,6 +1,6 @@
-"""Dates in the words of one language and of others: an unlimited supply of pairs to translate, without a file.
+"""Generates dates in the words of one language and of others: an unlimited supply of pairs to translate, without files.
 
-The words are those of the CLDR, as Babel has them.
+The words are those of the CLDR, from Babel.
 """
 
 import dataclasses
@@ -23,27 +23,27 @@ from bertjax.data.translation.parallel_text import Pair
 from bertjax.errors import UserError
 
 _SPLITS = ("train", "valid", "test")
-_HELD_OUT = 0.05  # of the dates, for each of valid and test
+_HELD_OUT = 0.05  # the fraction of dates in each of valid and test
 
 _Form = Literal["full", "long", "medium", "short"]
-# What each form of the source is translated to. The target has to be a function of the source, but in English the
-# medium and the long form of a date in May are one.
+# Each form of the source and the form of its target. The target must be a function of the source, but in English the
+# medium and the long form of a date in May are the same.
 _FORMS: tuple[tuple[_Form, _Form], ...] = (("full", "full"), ("long", "long"), ("medium", "long"), ("short", "short"))
 
 _FIRST, _LAST = np.datetime64("1900-01-01"), np.datetime64("2099-12-31")
-# With these days all that can be told apart in a form is seen: months, days, weekdays, and centuries by their lack.
+# These years show all months, days and weekdays of a form, and, by their centuries, whether it omits the century.
 _SAMPLE_YEARS = (1912, 2012)
-_BLOCK = 1024  # pairs that are drawn at once
+_BLOCK = 1024  # pairs per draw
 
 
 @dataclasses.dataclass(frozen=True)
 class DatesConfig:
-    """Which languages.
+    """The languages of dates.
 
     Attributes:
-      source_locale: what dates are given in, as Babel names it, such as "en" or "de_AT".
-      target_locales: what dates are written in, one or more. If there are several, the source begins with the one
-        wanted: "<ko> May 9, 2049".
+      source_locale: the locale of the sources, as Babel names it, such as "en" or "de_AT".
+      target_locales: one or more locales of the targets. If there are several, the source begins with the target's:
+        "<ko> May 9, 2049".
     """
 
     source_locale: str
@@ -55,21 +55,29 @@ class DatesConfig:
                 "config key data.target_locales",
                 got=self.target_locales,
                 expected="one locale or several different ones",
-                fix="for example ('ko',) or ('de', 'ko')",
+                fix="use for example ('ko',) or ('de', 'ko')",
             )
 
 
 class DatePairs:
     """Dates from 1900 to 2099, each pair a pure function of (seed, index).
 
-    A pair has the date in one of four forms (full, long, medium and short). A form is left out where the source's
-    does not determine the target's, as a year of two digits does not determine one of four. A date is in one split,
-    by a hash of it, and so are those a hundred years before or after it, which its short form may also mean. So no
-    test date is ever seen in training, in any form or language.
+    Each pair has the date in one of four forms (full, long, medium and short). A form is omitted if the source does not
+    determine the target: a year of two digits does not determine one of four. A hash of the date selects its split. The
+    date a hundred years earlier or later, which has the same short form, is in the same split. So no test date occurs
+    in training, in any form or language.
     """
 
     def __init__(self, config: DatesConfig, split: str, seed: int) -> None:
-        """Args: the languages; "train", "valid" or "test"; what draws. Raises UserError for an unknown locale."""
+        """Initializes the pairs.
+
+        Args:
+          config: the languages.
+          split: "train", "valid" or "test".
+          seed: the seed of the draws.
+        Raises:
+          UserError: if a locale is unknown.
+        """
         self._config = config
         self._split = choice(split, _SPLITS, "split")
         self._seed = seed
@@ -90,7 +98,7 @@ class DatePairs:
                 yield self._pair(*(int(values[number]) for values in (*drawn, index)))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns a JSON-able description of the pairs."""
+        """Returns a JSON-serializable description of the pairs."""
         return {
             "kind": "dates",
             "split": self._split,
@@ -100,7 +108,7 @@ class DatePairs:
         }
 
     def _draw(self, index: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], ...]:
-        """The day, target and form of each index of a block."""
+        """Returns the day, target and form of each index of a block."""
         part = _SPLITS.index(self._split)
         words = bits(self._seed, Stream.DATES, int(index[0] >> 32), index & 0xFFFFFFFF, 3, part)
         targets = below(words[:, 1], len(self._forms))
@@ -123,14 +131,14 @@ def _locale(name: str, key: str) -> babel.Locale:
         return babel.Locale.parse(name.replace("-", "_"))
     except (ValueError, babel.UnknownLocaleError):
         near = ", ".join(_near(name.replace("-", "_"))) or "de, ko"
-        fix = "correct the name; pybabel --list-locales prints all"
+        fix = "correct the name; pybabel --list-locales lists all"
         raise UserError(
             f"config key {key}", got=repr(name), expected=f"a locale of Babel, such as {near}", fix=fix
         ) from None
 
 
 def _near(name: str) -> list[str]:
-    """The locales that may be meant: by the English name of their language, then by the name's first part, then all."""
+    """Returns similar locales: by the English name of the language, then by language code, then by the whole name."""
     known = localedata.locale_identifiers()
     languages = {title.lower(): code for code, title in babel.Locale("en").languages.items() if code in known}
     named = [languages[title] for title in difflib.get_close_matches(name.lower(), languages, n=2, cutoff=0.8)]
@@ -139,11 +147,11 @@ def _near(name: str) -> list[str]:
 
 
 def _days(split: str) -> Int64[np.ndarray, " n"]:
-    """The ordinals of a split's dates, in order."""
+    """Returns the ordinals of a split's dates, in order."""
     dates = np.arange(_FIRST, _LAST + 1)
     month = dates.astype("datetime64[M]")
     day_of_month = (dates - month).astype(np.int64)
-    # Alike for dates a hundred years apart.
+    # The key is the same for dates a hundred years apart.
     key = (month.astype(np.int64) % 1200) * 31 + day_of_month
     drawn = uniform(bits(0, Stream.ROW_SPLIT, 0, key, 1)[:, 0])
     number = np.searchsorted([1 - 2 * _HELD_OUT, 1 - _HELD_OUT], drawn, side="right")
@@ -151,11 +159,11 @@ def _days(split: str) -> Int64[np.ndarray, " n"]:
     return ordinals[number == _SPLITS.index(split)]
 
 
-@functools.cache  # which is the same for all splits
+@functools.cache  # the result is the same for all splits
 def _determined_forms(
     source: babel.Locale, target: babel.Locale
 ) -> tuple[tuple[DateTimePattern, DateTimePattern], ...]:
-    """The forms in which, among all those taken together, the source determines the target."""
+    """Returns the forms whose source texts determine their targets, also among the texts of all returned forms."""
     starts = [datetime.date(year, 1, 1) for year in _SAMPLE_YEARS]
     dates = [start + datetime.timedelta(days) for start in starts for days in range(366)]
     forms, known = [], dict[str, str]()

@@ -1,4 +1,4 @@
-"""Texts with their translations: two files aligned by line, or a table with two columns."""
+"""Reads texts with their translations: two files aligned by line, or a table with two columns."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-# Of each split: the config keys that name its two sides.
+# For each split, the config keys of its two sides.
 _KEYS = {
     "train": ("source", "target"),
     "valid": ("valid_source", "valid_target"),
@@ -27,26 +27,28 @@ _KEYS = {
 
 @dataclasses.dataclass(frozen=True)
 class ParallelTextConfig(Constrained, prefix="data"):
-    """Which pairs to read.
+    """The pairs to read.
 
-    Either both sides are paths and globs separated by commas, of files aligned by line, `.gz` or not: the first of
-    `source` goes with the first of `target`, and so on, and each may come several times. Or `target` is empty, and
-    `source` is a table with two columns (see `tables.read_rows`), such as `tfds:wmt14_translate/de-en:train`.
+    There are two forms. Either both sides are paths and globs separated by commas, of files aligned by line, `.gz` or
+    not: the first name of `source` is aligned with the first of `target`, and so on. A name may occur several times.
+    Or `target` is empty and `source` is a table with two columns (see `tables.read_rows`), such as
+    `tfds:wmt14_translate/de-en:train`.
 
     Attributes:
-      source, target: what to train on.
-      valid_source, valid_target: held-out pairs; empty to hold out some of those to train on.
-      test_source, test_target: pairs to test on; empty for none.
-      source_column, target_column: of tables; empty for aligned files. A table to predict on needs the first alone.
-      header, separator: of tables, see `tables.read_rows`.
-      valid_fraction: which fraction of the different source texts is held out if `valid_source` is empty. With several
-        prefixes no pair is trained on whose target is such a text either: it may be a held-out pair turned around.
-      source_prefix, target_prefix: texts put before each text of a side, with the space that is to follow: none, one,
-        or one for each of the names that the commas separate. So one model learns several pairs of languages. If there
-        are several, each text to translate has to begin with one of them; no translation is scored with one. Different
-        ones of the targets take some of the sources, or ("",) where the texts themselves tell. A run in `init_from`
-        gives those that it had, where neither is set; ("",) is none beside that.
-      on_bad_row: "stop" at a bad pair, or "skip" and count it.
+      source, target: the training pairs.
+      valid_source, valid_target: the validation pairs; empty to split them off the training pairs.
+      test_source, test_target: the test pairs; empty for none.
+      source_column, target_column: the columns of tables; empty for aligned files. Prediction needs only the first.
+      header, separator: the form of tables, see `tables.read_rows`.
+      valid_fraction: the fraction of the different source texts that is split off if `valid_source` is empty. With
+        several prefixes, a training pair's target is never such a text either, because the pair may be a validation
+        pair in the other direction.
+      source_prefix, target_prefix: texts put before each text of a side, including the following space: none, one, or
+        one for each name between commas. This trains one model on several language pairs. If there are several source
+        prefixes, each text to translate must begin with one of them. Scored translations have no prefix. Different
+        target prefixes require `source_prefix`, which may be ("",) if the source texts show the target language. By
+        default, the prefixes of the run in `init_from` are used; ("",) means no prefix.
+      on_bad_row: "stop" to raise an error at a bad pair, "skip" to skip and count it.
     """
 
     source: str
@@ -73,9 +75,9 @@ class ParallelTextConfig(Constrained, prefix="data"):
             if getattr(self, target) and not getattr(self, source):
                 raise UserError(
                     f"config key data.{source}",
-                    got=f"nothing, beside data.{target}={getattr(self, target)}",
-                    expected="what the targets are translations of",
-                    fix=f"set --config.data.{source}=FILE, or empty data.{target}",
+                    got=f"nothing, but data.{target}={getattr(self, target)}",
+                    expected="the sources of the targets",
+                    fix=f"set --config.data.{source}=FILE, or set data.{target} to ''",
                 )
 
     def _bad_columns(self) -> UserError:
@@ -83,37 +85,37 @@ class ParallelTextConfig(Constrained, prefix="data"):
             "config keys data.{source_column,target_column}",
             got=f"{self.source_column!r} and {self.target_column!r}",
             expected="two different columns of a table, or none for files aligned by line",
-            fix="set both, or neither",
+            fix="set both or neither",
         )
 
     def check_columns(self) -> None:
-        """Raises UserError unless there are columns for both sides of a table, or none; one does to predict on."""
+        """Raises UserError unless both columns are set or neither. Not called for prediction, which needs only one."""
         if bool(self.source_column) != bool(self.target_column):
             raise self._bad_columns()
 
-    def parted_source(self, text: str, where: str) -> tuple[str, str]:
-        """Returns the prefix of a source text and the rest. If all texts have the same prefix, it may be left out.
+    def split_source_prefix(self, text: str, where: str) -> tuple[str, str]:
+        """Returns the prefix of a source text, and the rest. If all texts have the same prefix, it may be missing.
 
         Raises:
-          RowError: there are several prefixes, and the text begins with none of them; with `where` it stands.
+          RowError: if there are several prefixes and the text begins with none of them; `where` is its position.
         """
-        return _parted(text, self.source_prefix, "data.source_prefix", where)
+        return _split_prefix(text, self.source_prefix, "data.source_prefix", where)
 
-    def parted_target(self, text: str, where: str) -> tuple[str, str]:
-        """Returns the prefix of a target text and the rest, as `parted_source`."""
-        return _parted(text, self.target_prefix, "data.target_prefix", where)
+    def split_target_prefix(self, text: str, where: str) -> tuple[str, str]:
+        """Returns the prefix of a target text, and the rest; see `split_source_prefix`."""
+        return _split_prefix(text, self.target_prefix, "data.target_prefix", where)
 
 
 class Pair(NamedTuple):
-    """A text and its translation: stripped and not empty, but for their prefixes."""
+    """A text and its translation. Both are stripped and not empty, except for their prefixes."""
 
     source: str
     target: str
-    where: str  # "file:line" (or the like) of both, for messages
+    where: str  # the position of both for messages, such as "file:line"
 
 
 class _Part(NamedTuple):
-    """One name between the commas of both sides, and what goes before its texts."""
+    """A name between the commas of each side, and the prefixes of its texts."""
 
     source: str
     target: str
@@ -122,13 +124,17 @@ class _Part(NamedTuple):
 
 
 class ParallelText:
-    """The pairs of one split, read anew each time."""
+    """The pairs of one split. Each iteration reads them again."""
 
     def __init__(self, config: ParallelTextConfig, split: str, seed: int) -> None:
-        """Args: which pairs; "train", "valid" or "test"; what draws those held out.
+        """Checks the sources.
 
+        Args:
+          config: the pairs to read.
+          split: "train", "valid" or "test".
+          seed: the seed that selects validation pairs.
         Raises:
-          UserError: sources that do not fit together, or that are not there.
+          UserError: if sources do not exist or do not fit together.
         """
         self._config, self._split, self._seed = config, split, seed
         self._is_divided = split != "test" and not config.valid_source
@@ -144,9 +150,9 @@ class ParallelText:
         """Yields the pairs, in order.
 
         Raises:
-          UserError: a source that cannot be read; files of different numbers of lines, at the end of the shorter
-            one; a bad pair; or no pair at all. Bad are, besides those of `tables.read_rows`, lines that are too
-            long or not UTF-8, and sides that are empty.
+          UserError: if a source cannot be read, aligned files have different numbers of lines (raised at the end of
+            the shorter one), a pair is bad, or there are no pairs. In addition to the errors of `tables.read_rows`,
+            lines that are too long or not UTF-8 and empty sides are bad.
         """
         bad_rows = BadRows(self._config.on_bad_row)
         count = 0
@@ -157,15 +163,15 @@ class ParallelText:
         if not count:
             raise UserError(
                 f"config key data.{self._keys[0]}={self._source}",
-                got=f"no pairs for the split {self._split} ({bad_rows.count} bad ones left out)",
+                got=f"no pairs for the split {self._split} ({bad_rows.count} bad ones skipped)",
                 expected="at least one",
-                fix="check that the source is the one meant, give more pairs, or change data.valid_fraction; "
-                "config.data.on_bad_row=stop tells of the first bad pair",
+                fix="check the source, add pairs, or change data.valid_fraction; "
+                "config.data.on_bad_row=stop reports the first bad pair",
             )
-        _log.info("read %s of %s: %d pairs, %d bad ones left out", self._split, self._source, count, bad_rows.count)
+        _log.info("read %s of %s: %d pairs, %d bad ones skipped", self._split, self._source, count, bad_rows.count)
 
     def _is_of_split(self, pair: Pair) -> bool:
-        """Decides by the source: all its translations are on one side, so that no held-out source is trained on."""
+        """Decides by the source text, so that all its translations are in one split."""
         held_out = partial(is_held_out, fraction=self._config.valid_fraction, seed=self._seed)
         is_valid, is_out = self._split == "valid", held_out(pair.source)
         if is_valid or is_out:
@@ -174,7 +180,7 @@ class ParallelText:
         return not (is_several and held_out(pair.target))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns a JSON-able description of what is read, which tells nothing of its place and time."""
+        """Returns a JSON-serializable description of the pairs, independent of their folder and time."""
         sides = {key: getattr(self._config, key) for key in self._keys}
         read = ("source_column", "target_column", "header", "separator", "source_prefix", "target_prefix", "on_bad_row")
         return {
@@ -184,7 +190,7 @@ class ParallelText:
         }
 
     def _check_sides(self) -> None:
-        """Raises UserError unless there is a table, or two sides."""
+        """Raises UserError unless the source is a table, or there are two sides."""
         self._config.check_columns()
         is_table = bool(self._config.source_column)
         names = " and ".join(f"data.{key}" for key in self._keys)
@@ -197,14 +203,14 @@ class ParallelText:
                 got=f"{self._source!r} and {self._target!r}, with the columns {self._config.source_column!r} and "
                 f"{self._config.target_column!r}",
                 expected="a table with data.source_column and data.target_column, or two files aligned by line",
-                fix=f"empty data.{self._keys[1]} or the columns"
+                fix=f"set data.{self._keys[1]} or the columns to ''"
                 if is_table
-                else f"set data.{self._keys[1]}, or name the columns of the table: 0 and 1, with data.header=False, "
-                "where its first row does not",
+                else f"set data.{self._keys[1]}, or set the columns of the table (0 and 1 with data.header=False if "
+                "its first row has no names)",
             )
         if self._source.startswith("tfds:") and not is_table:
             fix = "set data.source_column and data.target_column, for example to 'de' and 'en'"
-            raise UserError(f"config key data.{self._keys[0]}", got=self._source, expected="its columns", fix=fix)
+            raise UserError(f"config key data.{self._keys[0]}", got=self._source, expected="two columns", fix=fix)
 
     def _make_parts(self) -> list[_Part]:
         sources, targets = _split_names(self._source), _split_names(self._target)
@@ -212,7 +218,7 @@ class ParallelText:
             raise UserError(
                 f"config keys data.{self._keys[0]} and data.{self._keys[1]}",
                 got=f"{len(sources)} and {len(targets)} names separated by commas",
-                expected="as many on both sides",
+                expected="the same number on both sides",
                 fix="name the files of both sides in the same order",
             )
         targets = [""] * len(sources) if self._config.source_column else targets
@@ -227,23 +233,23 @@ class ParallelText:
                 f"config key data.{key}",
                 got=f"{len(prefixes)} texts for {number} names in data.{self._keys[0]}",
                 expected="none, one for all, or one for each name",
-                fix="give as many as there are names, ('',) for none",
+                fix="set one per name, or ('',) for none",
             )
         return prefixes if len(prefixes) == number else (prefixes or ("",)) * number
 
     def _check_chosen(self) -> None:
-        """Raises UserError if nothing that is said of the sources tells which prefix a translation is to have."""
+        """Raises UserError if a source does not show which target prefix its translation has."""
         if len(set(self._config.target_prefix)) > 1 and not self._config.source_prefix:
             raise UserError(
                 "config key data.target_prefix",
-                got=f"{len(self._config.target_prefix)} texts, and no data.source_prefix",
-                expected="sources that say which of them their translation begins with",
-                fix="set data.source_prefix too, with a text for each; or to ('',) where the sources differ anyway, as "
-                "those of different languages do",
+                got=f"{len(self._config.target_prefix)} texts without data.source_prefix",
+                expected="sources that show which prefix their translation has",
+                fix="also set data.source_prefix, with a text for each name, or to ('',) if the sources differ "
+                "already, as texts of different languages do",
             )
 
     def _aligned_files(self) -> list[tuple[Path, Path, _Part]]:
-        """The files of both sides that go together."""
+        """Returns the files of both sides in aligned order."""
         found = []
         for part in self._parts:
             sides = [lines.find_files(name, f"data.{key}") for key, name in zip(self._keys, part[:2], strict=True)]
@@ -251,8 +257,8 @@ class ParallelText:
                 raise UserError(
                     f"config keys data.{self._keys[0]}={part.source} and data.{self._keys[1]}={part.target}",
                     got=f"{len(sides[0])} and {len(sides[1])} files",
-                    expected="as many on both sides",
-                    fix="correct the globs, or name the files one by one",
+                    expected="the same number on both sides",
+                    fix="correct the globs, or name each file",
                 )
             found += [(source, target, part) for source, target in zip(*sides, strict=True)]
         seen: set[tuple[Path, Path]] = set()
@@ -265,7 +271,7 @@ class ParallelText:
         return found
 
     def _all_pairs(self, bad_rows: BadRows) -> Iterator[tuple[Pair, _Part]]:
-        """Yields the pairs without their prefixes."""
+        """Yields the pairs, without prefixes."""
         config, key = self._config, f"data.{self._keys[0]}"
         for source, target, part in self._files:
             for pair in bad_rows.sift(map(_aligned_pair, _aligned(source, target))):
@@ -277,22 +283,22 @@ class ParallelText:
 
 
 def pair_of_line(line: str, where: str) -> Pair:
-    """Returns the source and the target in a line, between which a tab stands. Raises RowError for another line."""
+    """Returns the source and the target in a line, which a tab separates. Raises RowError for other lines."""
     texts = [text.strip() for text in line.split("\t")]
     if len(texts) != 2 or not all(texts):
-        fix = "write SOURCE, a tab, TARGET; or leave out decoding.method=forced to translate"
-        raise RowError(where, line[:80], "a text and its target, with a tab between them", fix)
+        fix = "write SOURCE, a tab and TARGET, or remove decoding.method=forced to translate"
+        raise RowError(where, line[:80], "a text and its target, separated by a tab", fix)
     return Pair(texts[0], texts[1], where)
 
 
-def _parted(text: str, prefixes: tuple[str, ...], key: str, where: str) -> tuple[str, str]:
-    begins = [prefix for prefix in prefixes if f"{text} ".startswith(prefix)]  # a text may have lost the last space
+def _split_prefix(text: str, prefixes: tuple[str, ...], key: str, where: str) -> tuple[str, str]:
+    begins = [prefix for prefix in prefixes if f"{text} ".startswith(prefix)]  # stripping may have removed a space
     if begins:
         prefix = max(begins, key=len)
         return prefix, text[len(prefix) :]
     several = sorted(set(prefixes))
     if len(several) > 1:
-        expected = f"one that begins with a prefix of {key}: {', '.join(map(repr, several))}"
+        expected = f"a text that begins with a prefix of {key}: {', '.join(map(repr, several))}"
         raise RowError(where, f"{text[:40]!r}, a text without a prefix", expected, "put the prefix before the text")
     return (several[0] if several else ""), text
 
@@ -302,12 +308,12 @@ def _split_names(source: str) -> list[str]:
 
 
 def _fingerprint(source: str, key: str) -> list[Any]:
-    """Of the names one by one, as a file may come twice."""
+    """Returns the fingerprint of each name, because a file may occur twice."""
     return [tables.fingerprint(name, key) for name in _split_names(source)]
 
 
 def _aligned(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
-    """Yields the lines of two files; raises UserError at the end of one, if it is not that of the other."""
+    """Yields the lines of two files together. Raises UserError if one file ends before the other."""
     sides = [lines.read_lines(path, MAX_LINE_BYTES) for path in (source, target)]
     for count, (one, other) in enumerate(itertools.zip_longest(*sides)):
         if one is None or other is None:
@@ -317,8 +323,8 @@ def _aligned(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
             raise UserError(
                 f"{source} and {target}",
                 got=f"{numbers[0]:,} and {numbers[1]:,} lines; the first without a partner is {extra.where}",
-                expected="as many lines in both, each the translation of the other's",
-                fix="find where they part, and correct the files",
+                expected="the same number of lines in both, each the translation of the other's",
+                fix="find where the files diverge, and correct them",
             )
         yield one, other
 
@@ -329,7 +335,7 @@ def _aligned_pair(sides: tuple[Line, Line]) -> Pair:
     if not all(texts):
         empty, partner = (other, one) if texts[0] else (one, other)
         expected = f"a text, the translation of {partner.where}"
-        raise RowError(empty.where, "a line without text", expected, "complete or delete both lines")
+        raise RowError(empty.where, "a line without text", expected, "add the text, or delete both lines")
     return Pair(texts[0], texts[1], f"{one.where} and {other.where}")
 
 

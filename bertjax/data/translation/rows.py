@@ -1,4 +1,4 @@
-"""Pairs of texts as pairs of token sequences, to learn from and to translate."""
+"""Converts pairs of texts to pairs of token sequences, for training, scoring and translation."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ _UNSPACED = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31bf\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-# East Asian punctuation, as wide as a character and its space; and quotation marks, which other scripts have too.
+# East Asian punctuation, whose width includes a space; and quotation marks, which other scripts also use.
 _WIDE = "\u3000-\u3003\u3008-\u301f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
 _QUOTES = "\u2018-\u201f\u2026"
 _WITHOUT_SPACE = re.compile(
@@ -39,15 +39,15 @@ Row = dict[str, Int32[np.ndarray, " n"]]
 
 @dataclasses.dataclass(frozen=True)
 class RowsConfig(Constrained, prefix="data"):
-    """How pairs become rows.
+    """The conversion of pairs to rows.
 
     Attributes:
-      seq_len: tokens of each side at most, the end token counted; longer pairs are not trained on. Default: 128,
-        or as many as the model has positions, if fewer.
+      seq_len: the maximum number of tokens of each side, including the end token; longer training pairs are skipped.
+        Default: 128, or the model's number of positions if it is smaller.
       packing: whether short pairs share a row of `seq_len` tokens in training.
-      on_long_line: what to do with a line to translate of more tokens than the model has positions for or, where it is
-        recurrent, than `seq_len`: "split" at ends of sentences or, without any near the middle, between words; or
-        "refuse". The translations of the parts are joined, see `joined`.
+      on_long_line: what to do with a line to translate that is too long: that has more tokens than the model has
+        positions or, for a recurrent model, than `seq_len`. "split" divides it at ends of sentences or, if none is near
+        the middle, between words, and joins the translations of the parts (see `join_parts`); "refuse" raises an error.
     """
 
     seq_len: Annotated[int, at_least(2)]
@@ -57,12 +57,12 @@ class RowsConfig(Constrained, prefix="data"):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRows:
-    """Makes rows: `input_ids` of the source and `labels` of the target, both with their end tokens.
+    """Makes rows of `input_ids` (the source) and `labels` (the target), both with their end tokens.
 
     Attributes:
-      vocabularies: of the two sides.
-      config: see there.
-      files: which prefixes texts have.
+      vocabularies: the vocabularies of the two sides.
+      config: the conversion settings.
+      files: the config of the pairs, for their prefixes.
     """
 
     vocabularies: Vocabularies
@@ -70,7 +70,7 @@ class TranslationRows:
     files: ParallelTextConfig
 
     def encoded(self, pairs: Iterable[Pair]) -> Iterator[Row]:
-        """Each pair as a row, however long."""
+        """Yields each pair as a row of any length."""
         pairs = iter(pairs)
         while part := list(itertools.islice(pairs, _ENCODED_AT_ONCE)):
             sides = [pair.source for pair in part], [pair.target for pair in part]
@@ -78,54 +78,55 @@ class TranslationRows:
                 yield dict(zip(("input_ids", "labels"), row, strict=True))
 
     def fits(self, row: Row) -> bool:
-        """Whether neither side of a row has more than `seq_len` tokens."""
+        """Returns whether neither side of a row has more than `seq_len` tokens."""
         return max(map(len, row.values())) <= self.config.seq_len
 
     def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[Row]:
-        """The rows of a split's pairs that are not too long. Raises UserError if there are none."""
+        """Yields the rows of a split's pairs that are not too long. Raises UserError if there are none."""
         count = fitting = 0
         for row in self.encoded(pairs):
             count += 1
             if self.fits(row):
                 fitting += 1
                 yield row
-        self.report_left_out(count - fitting, count, split)
+        self.report_too_long(count - fitting, count, split)
 
-    def report_left_out(self, long: int, count: int, split: str) -> None:
-        """Warns of pairs that were left out because they are too long.
+    def report_too_long(self, long: int, count: int, split: str) -> None:
+        """Logs a warning if pairs were skipped because they are too long.
 
         Args:
-          long: the number of these pairs.
+          long: the number of skipped pairs.
           count: the number of all pairs.
           split: the split.
         Raises:
-          UserError: if all pairs were left out.
+          UserError: if all pairs were skipped.
         """
         if long:
             what = long, count, split, self.config.seq_len
-            _log.warning("left out %d of %d pairs of %s: over %d tokens", *what)
+            _log.warning("skipped %d of %d pairs of %s: more than %d tokens", *what)
         if long == count:
             raise UserError(
                 "config key data.seq_len",
                 got=f"{self.config.seq_len}, and all {long} pairs of {split} are longer",
-                expected="pairs that fit",
+                expected="a length that some pairs fit in",
                 fix="raise --config.data.seq_len",
             )
 
-    def to_translate(self, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
-        """A text as one row, as several if it is too long for one, or as none if it is empty; each with the prefix.
+    def source_rows(self, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
+        """Converts a text to one row, to several if it is too long, or to none if it is empty; each has the prefix.
 
         Args:
-          text: without white space around it.
-          limit: tokens of a row at most.
-          where: its place, for messages.
-          refuses: whether one that is too long is an error.
+          text: a stripped text.
+          limit: the maximum number of tokens of a row.
+          where: the position of the text, for messages.
+          refuses: whether a text that is too long is an error.
         Raises:
-          RowError: it has none of several prefixes; or it is too long, and is not to be split or cannot be.
+          RowError: if there are several prefixes and the text has none, or if it is too long and may not or cannot be
+            split.
         """
         if not text:
             return []
-        prefix, text = self.files.parted_source(text, where)
+        prefix, text = self.files.split_source_prefix(text, where)
         return self._divided(prefix, text, limit, where, refuses) if text else []
 
     def _divided(self, prefix: str, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
@@ -139,25 +140,25 @@ class TranslationRows:
         halves = text[:cut].rstrip(), text[cut:].lstrip()
         return [row for half in halves for row in self._divided(prefix, half, limit, where, refuses)]
 
-    def to_score(self, pair: Pair, limit: int) -> Row:
-        """A source and its target as one row, with their prefixes.
+    def scoring_row(self, pair: Pair, limit: int) -> Row:
+        """Converts a source and its target to one row, with their prefixes.
 
         Args:
-          pair: the two.
-          limit: tokens of each at most.
+          pair: the source and the target.
+          limit: the maximum number of tokens of each side.
         Raises:
-          RowError: one is too long, or has none of several prefixes.
+          RowError: if a side is too long, or if there are several prefixes and it has none.
         """
         where = pair.where
-        sides = self.files.parted_source(pair.source, where), self.files.parted_target(pair.target, where)
+        sides = self.files.split_source_prefix(pair.source, where), self.files.split_target_prefix(pair.target, where)
         (row,) = self.encoded([Pair("".join(sides[0]), "".join(sides[1]), where)])
         longest = max(map(len, row.values()))
         if longest > limit:
-            raise _too_long(where, longest - 1, limit - 1, "divide both")
+            raise _too_long(where, longest - 1, limit - 1, "divide the source and the target")
         return _with_segments(row)
 
     def translation(self, ids: Int32[np.ndarray, " n"]) -> str:
-        """The text of a target, without its prefix."""
+        """Returns the text of a target, without its prefix."""
         fitting = [len(prefix) for prefix in self._target_prefixes if np.array_equal(prefix, ids[: len(prefix)])]
         return self.vocabularies.target.decode(ids[max(fitting, default=0) :])
 
@@ -170,12 +171,12 @@ class TranslationRows:
         return [np.append(ids, np.int32(vocabulary.eos_id)) for ids in vocabulary.encode_batch(texts)]
 
 
-def joined(parts: Sequence[str]) -> str:
-    """The translations of the parts of a text as one, with a space between them unless their script has none there.
+def join_parts(parts: Sequence[str]) -> str:
+    """Joins the translations of the parts of a text, with a space between them unless their script has none.
 
-    No space is put between two characters of scripts without spaces between words, nor beside East Asian punctuation.
+    No space is put between two characters of scripts without spaces between words, nor next to East Asian punctuation.
 
-    >>> joined(["Ein Hund.", "Eine Katze."]), joined(["犬が見る。", "猫が好き。"])
+    >>> join_parts(["Ein Hund.", "Eine Katze."]), join_parts(["犬が見る。", "猫が好き。"])
     ('Ein Hund. Eine Katze.', '犬が見る。猫が好き。')
     """
     text = ""
@@ -185,7 +186,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def _middle(text: str) -> int:
-    """Where to divide a text: at the end of a sentence near its middle, or else between two words, or anywhere."""
+    """Returns where to divide a text: at a sentence end near its middle, else between two words, else in the middle."""
     middle = len(text) // 2
     for boundary, farthest in ((_SENTENCE_END, middle // 2), (_SPACE, middle)):
         ends = [match.end() for match in boundary.finditer(text) if abs(match.end() - middle) <= farthest]

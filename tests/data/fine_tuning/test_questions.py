@@ -35,7 +35,7 @@ def read(tmp_path, value, on_bad_row="stop", aligned=True, name="dev.json"):
 
 
 @pytest.mark.parametrize("name", ["dev.json", "dev.json.gz"])
-def test_questions(tmp_path, name):
+def test_questions_are_read(tmp_path, name):
     impossible = row("q2", (), is_impossible=True, plausible_answers=[{"text": "Bob", "answer_start": 8}])
     value = squad(row(answers=(("Bob", 13), ("Bob. Bob", 8)), is_impossible=False), impossible)
     first, second = read(tmp_path, value, name=name)
@@ -51,7 +51,7 @@ def test_numbered_ids_and_no_title(tmp_path):
     assert (question.id, question.title) == ("7", "")
 
 
-def test_answers_to_score_need_stand_nowhere(tmp_path):
+def test_answers_for_scoring_may_have_wrong_positions(tmp_path):
     answers = (("Bob", 8), ("Bob", 9), ("Robert", 8), ("cat", "28"), ("cat.", -4))
     bare = {"id": "q2", "question": "Who?", "answers": [{"text": "Ada"}]}
     first, second = read(tmp_path, squad(row(answers=answers), bare), aligned=False)
@@ -61,7 +61,7 @@ def test_answers_to_score_need_stand_nowhere(tmp_path):
         read(tmp_path, squad(row(answers=())), aligned=False)
 
 
-def test_questions_to_be_answered():
+def test_questions_for_prediction_have_no_answers():
     rows = row(answers=()), row("q2", (("Eve", 99),), is_impossible=True), {**row("q3"), "answers": 3}
     first, *others = parse_questions(json.dumps(squad(*rows)), BadRows("stop"))
     assert (first.id, first.answers, first.where) == ("q1", (), "input: data[0].paragraphs[0].qas[0]")
@@ -80,7 +80,7 @@ def splits(config):
     return [[question for split, question in rows if split == name] for name in ("train", "valid")]
 
 
-def test_held_out_questions_take_their_texts_with_them(tmp_path):
+def test_questions_of_a_context_are_in_one_split(tmp_path):
     source = several(tmp_path, "all.json", range(40))
     train, valid = splits(QuestionsConfig(source, "", 0.25, "stop"))
     assert len(train) + len(valid) == 80
@@ -89,7 +89,7 @@ def test_held_out_questions_take_their_texts_with_them(tmp_path):
     assert splits(QuestionsConfig(source, "", 0.25, "stop")) == [train, valid]
 
 
-def test_held_out_questions_of_their_own_source(tmp_path):
+def test_validation_questions_can_have_their_own_source(tmp_path):
     config = QuestionsConfig(several(tmp_path, "a.json", (1, 2)), several(tmp_path, "b.json", (1,)), 0.0, "stop")
     assert [len(questions) for questions in splits(config)] == [4, 2]
     write(tmp_path, squad(row(answers=(("Robert", 8),))), "b.json")
@@ -125,15 +125,15 @@ def without(value, key):
         (squad(row(answers=(("Bob", -1),))), "'Ada' at answer_start -1", "'Bob'", "set answer_start to 8"),
         (squad(row(answers=(("cat.", -4),))), "'Ada ' at answer_start -4", "'cat.'", "set answer_start to 27"),
         (squad(row(answers=(("cat.", 99),))), "'' at answer_start 99", "'cat.'", "set answer_start to 27"),
-        (squad(row(answers=(("Eve", 0),))), "'Ada' at", "'Eve'", "correct the text, which is nowhere in the context"),
+        (squad(row(answers=(("Eve", 0),))), "'Ada' at", "'Eve'", "correct the text, which is not in the context"),
         (squad(row(answers=(("", 0),))), "answer 1: got an empty 'text'", "text", "correct it"),
         (squad(row(answers=(("Ada", "0"),))), "a JSON str under 'answer_start'", "a JSON int", "correct it"),
         (squad(row(answers=(("Ada", True),))), "a JSON bool under 'answer_start'", "a JSON int", "correct it"),
-        (squad(row(answers=())), "(id q1): got no answers", "an answer, or is_impossible true", "add what is"),
+        (squad(row(answers=())), "(id q1): got no answers", "an answer, or is_impossible true", "add an answer, or"),
         (squad(row(is_impossible=True)), "is_impossible with 1 answers", "not both", "set is_impossible to false"),
         (squad(row(is_impossible="no")), "a JSON str under 'is_impossible'", "a JSON bool", "correct it"),
         (squad({**row(), "question": "\ud800?"}), "half of a surrogate pair", "whole characters", "correct the row"),
-        (squad(row(), row()), "qas[1] (id q1): got the id of", "an id of its own", "give each question its own id"),
+        (squad(row(), row()), "qas[1] (id q1): got the same id as", "a unique id", "give each question its own id"),
         (squad(row(), context=" \n"), "paragraphs[0]: got an empty 'context'", "text", "correct it"),
         (squad({**row(), "question": " "}), "(id q1): got an empty 'question'", "text", "correct it"),
         (squad(["who"]), "qas[0]: got a JSON list", "an object with 'id'", "correct it"),
@@ -145,7 +145,7 @@ def without(value, key):
         ({"data": ["x"]}, "data[0]: got a JSON str", "an object with 'paragraphs'", "correct it"),
     ],
 )  # fmt: skip
-def test_bad_rows(tmp_path, value, got, expected, fix):
+def test_bad_rows_are_errors(tmp_path, value, got, expected, fix):
     with pytest.raises(UserError) as error:
         read(tmp_path, value)
     message = str(error.value)
@@ -166,17 +166,17 @@ def test_bad_rows(tmp_path, value, got, expected, fix):
         ({"text": "x"}, "got a JSON dict with the keys 'text'; expected"),
         ({"data": {}}, "got a JSON dict with the keys 'data'"),
         ("{", "dev.json:1: got invalid JSON at column 2"),
-        ({"data": []}, "config key data.source={path}: got no questions (0 bad rows left out)"),
+        ({"data": []}, "config key data.source={path}: got no questions (0 bad rows skipped)"),
     ],
 )
 @pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
-def test_what_is_not_squad_stops(tmp_path, value, got, on_bad_row):
+def test_a_file_that_is_not_squad_raises_with_both_settings(tmp_path, value, got, on_bad_row):
     with pytest.raises(UserError) as error:
         read(tmp_path, value, on_bad_row)
     assert got.replace("{path}", str(tmp_path / "dev.json")) in str(error.value)
 
 
-def test_no_file(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"data.source=.*none.json: got a path that does not exist"):
         list(read_questions(str(tmp_path / "none.json"), "data.source", BadRows("skip"), aligned=True))
 

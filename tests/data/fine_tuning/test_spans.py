@@ -41,7 +41,7 @@ def tokens(ids):
 
 
 def oracle(question, rows, answer):
-    """Logits that are sure of an answer wherever it is in a window."""
+    """Returns logits that predict an answer with certainty in every window that contains it."""
     length = max(len(row.inputs["input_ids"]) for row in rows) + 3
     logits = np.zeros((2, len(rows), length), np.float32)
     for number, row in enumerate(rows):
@@ -51,14 +51,14 @@ def oracle(question, rows, answer):
 
 
 def recovered(question, tokenizer=TOKENIZER, **changes):
-    """What is found again of the question's answer, with oracle logits."""
+    """Returns the answer that is found with oracle logits."""
     settings = config(**changes)
     rows = windows(question, tokenizer, settings)
     answer = question.answers[0] if question.answers else None
     return answer_text(best_answers(question, rows, *oracle(question, rows, answer), settings), settings)
 
 
-def test_rows():
+def test_windows_of_a_question():
     question = ask("a b c d e f g h i", question="who who ? ? ?")
     rows = windows(question, TOKENIZER, config(seq_len=12, doc_stride=3, max_query_length=4))
     assert [tokens(row.inputs["input_ids"]) for row in rows] == [
@@ -69,7 +69,7 @@ def test_rows():
     assert rows[0].inputs["token_type_ids"].tolist() == [0] * 6 + [1] * 6
     assert [row.part for row in rows] == [range(5), range(3, 8), range(6, 9)]
     assert {row.first for row in rows} == {6}
-    # By hand: of d, e the second window has more on the right; g, h stand in the middle of no window.
+    # By hand: d and e have more context on the right in the second window; g and h are in the middle of no window.
     assert [row.max_context.astype(int).tolist() for row in rows] == [
         [1, 1, 1, 1, 0], [0, 1, 1, 1, 0], [0, 1, 1],
     ]  # fmt: skip
@@ -77,10 +77,10 @@ def test_rows():
         assert all(row.inputs[name].dtype == np.int32 for row in rows)
 
 
-def test_a_longer_window_is_favored():
+def test_a_longer_window_is_preferred():
     first, last = windows(ask("a " * 215), TOKENIZER, config(seq_len=210, doc_stride=127))
     assert (first.part, last.part) == (range(205), range(127, 215))
-    # Piece 166 has 38 pieces after it in the first, 39 before it in the last, which is 117 pieces shorter.
+    # Piece 166 has 38 pieces after it in the first window, and 39 before it in the last, which is 117 pieces shorter.
     assert np.flatnonzero(first.max_context)[-1] == 166
     assert np.flatnonzero(last.max_context)[0] + 127 == 167
 
@@ -91,7 +91,7 @@ def test_a_stride_longer_than_a_window_leaves_no_gap():
 
 
 @given(st.integers(0, 60), st.integers(1, 12), st.integers(5, 20))
-def test_windows_cover_the_context_and_each_piece_has_one_best(count, stride, seq_len):
+def test_windows_cover_the_context_and_one_has_the_most_context_of_each_piece(count, stride, seq_len):
     rows = windows(ask("a " * count), TOKENIZER, config(seq_len=seq_len, doc_stride=stride, max_query_length=1))
     best = [piece for row in rows for piece, is_best in zip(row.part, row.max_context, strict=True) if is_best]
     assert sorted(best) == list(range(count))
@@ -119,7 +119,7 @@ def test_targets():
     assert target(row, Answer("er (1", 8)) == (9, 12)
 
 
-def test_targets_out_of_a_window_are_the_cls():
+def test_targets_outside_a_window_are_the_cls():
     question = ask("a b c d e f g", "c d")
     rows = windows(question, TOKENIZER, config(seq_len=8, doc_stride=2, max_query_length=2))
     assert [row.part for row in rows] == [range(3), range(2, 5), range(4, 7)]
@@ -148,7 +148,7 @@ def test_targets_out_of_a_window_are_the_cls():
         ("Japanese", "Japan"),
     ],
 )
-def test_answers_come_back_as_they_were_written(context, answer):
+def test_answers_are_restored_in_their_original_text(context, answer):
     assert recovered(ask(context, answer)) == answer
     assert recovered(ask(context, answer, question="")) == answer
 
@@ -157,20 +157,20 @@ def test_answers_come_back_as_they_were_written(context, answer):
     ("context", "answer", "expected"),
     [("x japanese y", "apan", "japan"), ("x han y", " han ", "han"), ("x ΟΔΟΣ y", "ΔΟ", "ΟΔΟΣ")],
 )
-def test_answers_grow_to_whole_pieces_and_lose_outer_blanks(context, answer, expected):
+def test_answers_are_extended_to_whole_pieces_and_stripped(context, answer, expected):
     assert recovered(ask(context, answer)) == expected
 
 
 @pytest.mark.parametrize("start", range(0, 100, 3))
 @pytest.mark.parametrize("length", [1, 5])
-def test_answers_at_any_place_of_any_window(start, length):
+def test_answers_are_found_at_any_position_of_any_window(start, length):
     words = [f"{number}" for number in range(100, 200)]
     answer = " ".join(words[start : start + length])
     changes = {"seq_len": 80, "doc_stride": 25, "max_query_length": 5, "max_answer_length": 15}
     assert recovered(ask(" ".join(words), answer), **changes) == answer
 
 
-def test_answers_too_long():
+def test_answers_over_the_maximum_length_are_not_found():
     context = " ".join("abcdefghijklmnopqrstuvwxyz" * 2)
     assert recovered(ask(context, context[: 2 * 30 - 1])) == context[: 2 * 30 - 1]
     assert len(recovered(ask(context, context[: 2 * 31 - 1]))) < 61
@@ -196,16 +196,16 @@ def test_best_answers():
     starts = [[0, 99, 99, 99, 3, 2, 1, 99, 99]]
     ends = [[1, 99, 99, 99, 1, 2, 4, 99, 99]]
     found = score(ask("a b  c"), starts, ends)
-    # Sums 7, 6, 5, 5, 4, 4; of equals the better start comes first.
+    # The sums are 7, 6, 5, 5, 4, 4. Of equal sums, the better start comes first.
     assert [one.text for one in found] == ["a b  c", "b  c", "a b", "c", "a", "b"]
     assert [one.score for one in found] == [7, 6, 5, 5, 4, 4]
     assert (found[0].start, found[0].end) == (0, 6)
     assert [one.text for one in score(ask("a b  c"), starts, ends, max_answer_length=1)] == ["c", "a", "b"]
-    # Three of the four best starts are in the question, which leaves one place.
+    # Three of the four best starts are in the question, so one remains.
     assert [one.text for one in score(ask("a b  c"), starts, ends, n_best=5)] == ["a b  c"]
 
 
-def test_no_answer_competes():
+def test_no_answer_is_a_candidate():
     starts, ends = [[2, 0, 0, 0, 3, 2, 1, 0]], [[3.5, 0, 0, 0, 1, 2, 4, 0]]
     question = ask("a b c")
     found = score(question, starts, ends, null_answers=True)
@@ -216,19 +216,19 @@ def test_no_answer_competes():
         assert answer_text(found, config(null_answers=True, null_threshold=threshold)) == text
 
 
-def test_no_answer_scores_as_in_the_window_where_it_is_least():
+def test_the_score_of_no_answer_is_the_lowest_of_all_windows():
     starts, ends = np.float32([[5, 1], [1, 0], [2, 9]]), np.float32([[5, 9], [2, 0], [2, 9]])
     assert null_score(starts, ends) == 3
 
 
-def test_a_start_counts_only_where_it_has_most_context_and_a_text_once():
+def test_a_start_counts_only_in_its_best_window_and_a_text_only_once():
     question = ask("a b c d e a")
     rows = windows(question, TOKENIZER, config(seq_len=9, doc_stride=2, max_query_length=2))
     assert [row.part for row in rows] == [range(4), range(2, 6)]
     assert [row.max_context.astype(int).tolist() for row in rows] == [[1, 1, 1, 0], [0, 1, 1, 1]]
     starts, ends = np.zeros((2, 9)), np.zeros((2, 9))
-    starts[1, 4] = ends[1, 4] = 9  # c, in the window where it is first
-    starts[0, 4] = ends[0, 4] = 3  # a, and again
+    starts[1, 4] = ends[1, 4] = 9  # c at the start of a window, where it has less context
+    starts[0, 4] = ends[0, 4] = 3  # the first a; the next line is the second
     starts[1, 7] = ends[1, 7] = 2
     found = score(question, starts, ends, seq_len=9, doc_stride=2, max_query_length=2, max_answer_length=1)
     assert [(one.text, one.score) for one in found] == [("a", 6), ("b", 0), ("c", 0), ("d", 0), ("e", 0)]
@@ -245,7 +245,7 @@ def test_a_start_counts_only_where_it_has_most_context_and_a_text_once():
         ({"seq_len": 67}, "config key data.seq_len: got 67; expected at least 68"),
     ],
 )
-def test_bad_config(changes, message):
+def test_bad_configs_are_errors(changes, message):
     with pytest.raises(UserError) as error:
         config(**changes)
     assert message in str(error.value)
@@ -271,7 +271,7 @@ def test_oracle_on_published_data(name, counts):
         answer = question.answers[0] if question.answers else None
         expected = answer.text.strip() if answer else ""
         text = recovered(question, tokenizer, null_answers=True)
-        # The annotator's text begins or ends inside a piece: the pieces are more than it, by less than a word.
+        # The annotator's text may begin or end inside a piece. The pieces then exceed it by less than a word.
         is_cut = expected in text and len(text.split()) == len(expected.split())
         is_long = len(tokenizer.encode_with_offsets(expected).ids) > 30
         found["exact" if text == expected else "long" if is_long else "cut" if is_cut else "lost"] += 1

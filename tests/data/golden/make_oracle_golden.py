@@ -1,11 +1,11 @@
-"""Makes oracle.json with the sentences that the published code chooses; or oracle_digests.json, of real articles.
+"""Writes oracle.json with the published code's choices of sentences, or oracle_digests.json for real articles.
 
     python -m tests.data.golden.make_oracle_golden PATH/TO/BertSum
     python -m tests.data.golden.make_oracle_golden PATH/TO/PreSumm --digests DATA_FOLDER
     python -m tests.data.golden.make_oracle_golden PATH/TO/PreSumm --verify DATA_FOLDER
 
-DATA_FOLDER holds the sets named below; with --verify, each of their articles is compared with ours. PreSumm's and
-BertSum's greedy searches are the same; BertSum has `combination_selection` as well.
+DATA_FOLDER holds the data sets named below. --verify compares each of their articles with our choice. PreSumm's and
+BertSum's greedy searches are the same; only BertSum has `combination_selection`.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from bertjax.data.summarization.oracle import oracle
 GOLDEN = Path(__file__).with_name("oracle.json")
 DIGESTS = Path(__file__).with_name("oracle_digests.json")
 SETS = ("bbc_news_summary", "cnn_dailymail_small", "sumpubmed_small")
-# Where sentences end, so that the choices do not depend on our sentence splitter.
+# Sentence ends, so that the choices do not depend on our sentence splitter.
 ENDS = re.compile(r"(?<=[.!?]) ")
-# Short words of few kinds, so that there are many equal scores; and what is stripped, or told apart by case alone.
+# Few short words, so that many scores are equal; and characters that are stripped, or words that differ only in case.
 WORDS = [*"abcdefg", "A", "B", "a-b", "c.", "don't", "1,000", "£5", "é", "naïve", "--", "'", "\u2019", "\x1c", "e\xa0f"]
 
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def read_set(folder: Path, name: str) -> list[Text]:
-    """All articles of one of `SETS`, with their summaries."""
+    """Returns all articles of one of `SETS`, with their summaries."""
     files = ",".join(str(folder / name / f"{split}.jsonl.gz") for split in ("train", "valid", "test"))
     texts = read(files, "lines")
     parts = [[part for line in lines for part in ENDS.split(line)] for lines, _ in texts]
@@ -59,7 +59,7 @@ def read_set(folder: Path, name: str) -> list[Text]:
 
 
 def digest(choices: Iterable[tuple[int, ...]]) -> str:
-    """Of the numbers of the sentences that were chosen of each article, in order."""
+    """Returns the digest of the numbers of the selected sentences, for all articles in order."""
     return hashlib.sha256("\n".join(" ".join(map(str, chosen)) for chosen in choices).encode()).hexdigest()
 
 

@@ -1,11 +1,11 @@
-"""Articles as rows: worked examples, and what each sentence gets wherever it is."""
+"""Tests of rows of articles: worked examples, and the scores and labels of every sentence."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.summarization.article_rows import ArticleRowsConfig, merged, rows, with_labels
+from bertjax.data.summarization.article_rows import ArticleRowsConfig, merge_scores, rows, with_labels
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
@@ -43,7 +43,7 @@ def test_without_interval_segments_all_types_are_0():
     assert not row.inputs["token_type_ids"].any()
 
 
-def test_words_between_spaces_are_not_parted():
+def test_words_between_spaces_are_not_split():
     sentence = "a b. Us  ! c"
     (row,) = rows([sentence], TOKENIZER, config(words="spaces"))
     assert ids(row) == [CLS, A, UNK, US, MARK, C, SEP]
@@ -55,20 +55,20 @@ def test_words_between_spaces_are_not_parted():
 
 
 @pytest.mark.parametrize("words", ["bert", "spaces"])
-def test_a_sentence_of_nothing_is_unknown(words):
+def test_an_empty_sentence_is_unknown(words):
     (row,) = rows(["\u200b" if words == "bert" else " ", "a"], TOKENIZER, config(words=words))
     assert ids(row) == [CLS, UNK, SEP, CLS, A, SEP]
 
 
-def test_an_article_that_is_cut():
-    # The third has room for its first word, the fourth for nothing.
+def test_long_articles_are_cut():
+    # The third sentence has room for its first word, the fourth for none.
     sentences = ["a a a", "b", "c c", "a"]
     (row,) = rows(sentences, TOKENIZER, config(seq_len=11, long_articles="cut"))
     assert ids(row) == [CLS, A, A, A, SEP, CLS, B, SEP, CLS, C, SEP]
     assert row.shows == row.owns == range(3)
     (row,) = rows(sentences, TOKENIZER, config(seq_len=10, long_articles="cut"))
     assert ids(row) == [CLS, A, A, A, SEP, CLS, B, SEP]
-    # PreSumm's code asks for no more than that its [CLS] would be in the row.
+    # PreSumm's code only requires room for the sentence's [CLS].
     for seq_len, shown in ((11, 3), (10, 3), (9, 3), (8, 2), (6, 2), (5, 1)):
         (row,) = rows(sentences, TOKENIZER, config(seq_len=seq_len, long_articles="cut_presumm", window_overlap=0))
         assert ids(row) == [*[CLS, A, A, A, SEP, CLS, B, SEP, CLS, C, C][: seq_len - 1], SEP]
@@ -76,7 +76,7 @@ def test_an_article_that_is_cut():
         assert np.flatnonzero(row.inputs["sentence_starts"]).tolist() == [0, 5, 8][:shown]
     (row,) = rows(["a " * 30, "b"], TOKENIZER, config(long_articles="cut"))
     assert ids(row) == [CLS, *[A] * 10, SEP] and row.shows == range(1)
-    assert merged([row], [np.array([0.5, 0.7])], 2).tolist() == [0.5, -np.inf]
+    assert merge_scores([row], [np.array([0.5, 0.7])], 2).tolist() == [0.5, -np.inf]
 
 
 def test_windows_and_their_labels():
@@ -94,7 +94,7 @@ def test_windows_and_their_labels():
     assert np.flatnonzero(labeled[1]["label_weights"]).tolist() == [3, 7, 11]
     assert labeled[0]["labels"].dtype == labeled[0]["label_weights"].dtype == np.float32
     scores = [np.array([0.0, 1, 2, 99, 99, 99]), np.array([99.0, 3, 4, 5, 99])]
-    assert merged([first, second], scores, 6).tolist() == [0, 1, 2, 3, 4, 5]
+    assert merge_scores([first, second], scores, 6).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 articles = st.lists(st.integers(0, 15).map(lambda count: "a " * count), min_size=1, max_size=30)
@@ -116,23 +116,23 @@ def test_every_sentence_is_scored_once_in_a_row_that_shows_it(sentences, seq_len
         outputs.append(np.concatenate([np.arange(row.shows.start, row.shows.stop), [-1.0] * 5]))
         assert inputs["labels"].sum() == sum(row.owns)
     assert weights == len(sentences)
-    assert merged(found, outputs, len(sentences)).tolist() == labels
+    assert merge_scores(found, outputs, len(sentences)).tolist() == labels
 
 
 @given(articles, st.integers(8, 30))
-def test_a_cut_article_is_the_beginning_of_the_whole(sentences, seq_len):
+def test_a_cut_article_is_a_prefix_of_the_whole(sentences, seq_len):
     (row,) = rows(sentences, TOKENIZER, config(seq_len=seq_len, window_overlap=0, long_articles="cut"))
     shortened = [sentence[: 2 * (seq_len - 2)] for sentence in sentences]
     (whole,) = rows(shortened, TOKENIZER, config(seq_len=10_000))
     length = len(ids(row))
     assert ids(row)[:-1] == ids(whole)[: length - 1] and ids(row)[-1] == SEP
     assert np.array_equal(row.inputs["sentence_starts"], whole.inputs["sentence_starts"][:length])
-    # What is left out has no room for a piece.
+    # A sentence that is not in the row has no room for a piece.
     assert len(row.shows) == len(sentences) or length > seq_len - 3
 
 
 @pytest.mark.parametrize("long_articles", ["cut", "cut_presumm"])
-def test_what_is_cut_has_no_windows_to_overlap(long_articles):
+def test_window_overlap_is_not_checked_for_cut_articles(long_articles):
     assert config(long_articles=long_articles, window_overlap=128).seq_len == 12
 
 
@@ -143,11 +143,11 @@ def test_what_is_cut_has_no_windows_to_overlap(long_articles):
         ({"words": "pieces"}, r"data\.words: got 'pieces'; expected one of bert, spaces"),
         (
             {"window_overlap": 12},
-            r"window_overlap: got 12; expected at least 0, and less than data\.seq_len=12\. Fix: use",
+            r"window_overlap: got 12; expected at least 0 and less than data\.seq_len=12\. Fix: use",
         ),
         ({"window_overlap": -1}, r"window_overlap: got -1"),
     ],
 )
-def test_wrong_configs(changes, message):
+def test_wrong_configs_are_errors(changes, message):
     with pytest.raises(UserError, match=message):
         config(**changes)

@@ -1,4 +1,4 @@
-"""The articles of a run, and the vocabulary that they are encoded with."""
+"""Tests of the articles of a run and the vocabulary that encodes them."""
 
 import json
 
@@ -14,7 +14,7 @@ SENTENCES = ["the cat sat", "a dog ran off", "no", "it rained all day"]
 
 
 def articles(folder, count=20, **changes):
-    """Articles whose summary is their second sentence, but for the last, which is too short to be learned from."""
+    """Writes articles whose summary is their second sentence; the last article is too short for training."""
     rows = [{"article": [*SENTENCES, f"{i} times again"], "summary": SENTENCES[1:2]} for i in range(count)]
     path = folder / "articles.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"article": ["too short"], "summary": ["a b"]}]))
@@ -49,18 +49,18 @@ def test_the_splits(tmp_path):
     assert splits(articles(tmp_path, test_source="a.jsonl")) == ("train", "valid", "test")
 
 
-def test_a_vocabulary_is_trained_once_for_what_it_depends_on(tmp_path, monkeypatch):
+def test_a_vocabulary_is_trained_again_only_if_its_sources_change(tmp_path, monkeypatch):
     first = vocabulary(text(tmp_path))
     assert len(first) == 30 and first[:5] == tuple(SPECIALS)
     with monkeypatch.context() as patch:
         patch.setattr(ArticleText, "_trained", lambda self: pytest.fail("trained again"))
         assert vocabulary(text(tmp_path)) == first
-    assert len(vocabulary(text(tmp_path, vocab_size=40))) == 40  # what a run left that did not begin is made anew
+    assert len(vocabulary(text(tmp_path, vocab_size=40))) == 40  # replaces the vocabulary of other settings
     other = text(tmp_path, vocab_size=40, count=9)
     assert vocabulary(other) != first
 
 
-def test_a_vocabulary_that_is_given(tmp_path):
+def test_a_named_vocabulary_is_used(tmp_path):
     given = tmp_path / "vocab.txt"
     given.write_text("\n".join([*SPECIALS, "a", "the"]) + "\n")
     assert vocabulary(text(tmp_path, vocab_file=str(given))) == (*SPECIALS, "a", "the")
@@ -82,7 +82,7 @@ def test_a_vocabulary_is_trained_on_the_words_that_are_encoded(tmp_path, words):
     assert all(tokenizer.unk_id not in ids for ids in article_rows.encode(sentences, tokenizer, words))
 
 
-def test_the_fingerprint_tells_what_rows_depend_on(tmp_path):
+def test_the_fingerprint_depends_on_articles_and_vocabulary(tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps({"article": SENTENCES, "summary": SENTENCES[:1]}) + "\n")
     before = text(tmp_path).fingerprint
     assert text(tmp_path).fingerprint == before

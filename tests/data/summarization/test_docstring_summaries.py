@@ -1,4 +1,4 @@
-"""Docstrings as articles with summaries."""
+"""Tests of docstrings as articles with summaries."""
 
 from bertjax.data.readers import documentation
 from bertjax.data.summarization import docstring_summaries
@@ -51,7 +51,7 @@ def again():
 '''
 
 
-def test_what_is_an_article(tmp_path, monkeypatch):
+def test_docstrings_with_a_summary_line_are_articles(tmp_path, monkeypatch):
     monkeypatch.setattr(documentation, "_library", lambda: tmp_path)
     (tmp_path / "a.py").write_text(SOURCE)
     (tmp_path / "b.py").write_text(SOURCE)
@@ -63,7 +63,7 @@ def test_what_is_an_article(tmp_path, monkeypatch):
     ]
 
 
-def test_this_pythons_docstrings(monkeypatch):
+def test_the_docstrings_of_this_python(monkeypatch):
     modules = [source for source in documentation._sources() if source[0].startswith(("a", "concurrent", "logging"))]
     monkeypatch.setattr(documentation, "_sources", lambda: iter(modules))
     found = docstring_summaries.docstrings.__wrapped__()

@@ -1,4 +1,4 @@
-"""Limits on sentences, their words and summaries."""
+"""Tests of the limits on sentences, their words and summaries."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def article(*sentences, summary=("x y z",)):
 LONG = article("a b", "c", "d e  f g h", "i\xa0j", "k l", "m n", summary=("s t u", "v w x", "y"))
 
 
-def test_the_short_are_left_out_the_long_are_cut_and_the_first_are_taken():
+def test_short_sentences_are_removed_and_long_ones_truncated():
     taken = limit(LONG, (0, 1, 2, 4), limits(), drops=True)
     assert taken.article is LONG
     assert taken.numbers == (0, 2, 3)
@@ -38,12 +38,12 @@ def test_the_short_are_left_out_the_long_are_cut_and_the_first_are_taken():
     assert taken.summary == ("s t u", "v w")
 
 
-def test_what_is_within_limits_stays_as_it_was_written():
+def test_text_within_the_limits_is_unchanged():
     kept = article("a  b", "c\td", summary=("x  y",))
     assert limit(kept, (), limits(), drops=True)[2:] == (("a  b", "c\td"), (0, 0), ("x  y",))
 
 
-def test_articles_are_left_out_in_training_alone():
+def test_articles_are_dropped_only_in_training():
     few = article("a b", "c", "d")
     assert limit(few, (0,), limits(), drops=True) is None
     assert limit(few, (0,), limits(), drops=False).numbers == (0,)
@@ -54,7 +54,7 @@ def test_articles_are_left_out_in_training_alone():
     assert limit(without, (), limits(), drops=True).summary is None
 
 
-def test_an_article_of_short_sentences_keeps_them_where_none_is_dropped():
+def test_an_article_of_short_sentences_keeps_them_if_it_is_not_dropped():
     short = article("a", "b", "c", "d")
     assert limit(short, (3, 1), limits(), drops=False)[1:4] == ((0, 1, 2), ("a", "b", "c"), (0, 1, 0))
 
@@ -79,13 +79,13 @@ def test_limits_are_kept(sentences, summary):
     ("changes", "message"),
     [
         ({"min_sentences": 0}, r"data\.limits\.min_sentences and max_sentences: got 0 and 3; expected 1 <= min_s"),
-        ({"max_sentences": 1}, r"got 2 and 1; expected 1 <= min_sentences <= max_sentences\. Fix: change one of th"),
+        ({"max_sentences": 1}, r"got 2 and 1; expected 1 <= min_sentences <= max_sentences\. Fix: change one;"),
         ({"min_words": 4}, r"data\.limits\.min_words and max_words: got 4 and 4; expected 0 <= min_words < max_w"),
         ({"min_words": -1}, r"got -1 and 4"),
         ({"min_summary_words": 6}, r"min_summary_words and max_summary_words: got 6 and 5"),
         ({"min_summary_words": 0, "max_summary_words": 0}, r"got 0 and 0"),
     ],
 )
-def test_wrong_limits(changes, message):
+def test_wrong_limits_are_errors(changes, message):
     with pytest.raises(UserError, match=message):
         limits(**changes)

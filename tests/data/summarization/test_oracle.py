@@ -1,4 +1,4 @@
-"""The oracle against the published code's choices, against itself without shortcuts, and on worked examples."""
+"""Tests of the oracle: the published code's choices, the same search without shortcuts, and worked examples."""
 
 import dataclasses
 import gzip
@@ -15,7 +15,7 @@ from bertjax.data.text.sentences import split as split_sentences
 from bertjax.errors import UserError
 from tests.data.golden.make_oracle_golden import SETS, digest, read_set
 
-# See golden/make_oracle_golden.py.
+# Written by golden/make_oracle_golden.py.
 GOLDEN, DIGESTS = (
     json.loads((Path(__file__).parents[1] / "golden" / f"{name}.json").read_text())
     for name in ("oracle", "oracle_digests")
@@ -38,48 +38,49 @@ def config(**changes):
 
 
 def oracle_score(chosen, sentences, summary, given_):
-    """What `oracle` seeks the most of: the sum of F1 values, 0 to 1 each, of some sentences."""
+    """Returns the score that `oracle` maximizes: the sum of F1 values between 0 and 1, for some sentences."""
     if given_.counts == "counts":
         return oracles._counts_score(sentences, summary, given_)(tuple(chosen))
     return oracles._sets_score(*oracles._clean_words(sentences, summary, given_))(tuple(chosen))
 
 
 @pytest.mark.parametrize("number", range(len(GOLDEN)))
-def test_the_published_choices(number):
+def test_choices_equal_those_of_the_published_code(number):
     case = GOLDEN[number]
     assert list(oracle(case["sentences"], case["summary"], config())) == sorted(case["greedy"])
-    # BertSum's looks at one sentence more, and says (0, 0) where it finds nothing.
+    # BertSum's search takes one sentence more, and returns (0, 0) if it finds nothing.
     best = oracle(case["sentences"], case["summary"], config(method="combination", num_sentences=4))
     assert list(best) == [n for n in case["combination"] if case["combination"] != [0, 0]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
-def test_the_published_choices_on_real_articles(data_folder, name):
+def test_choices_on_real_articles_equal_those_of_the_published_code(data_folder, name):
     choices = [oracle(*text, config()) for text in read_set(data_folder, name)]
     assert {"articles": len(choices), "sha256": digest(choices)} == DIGESTS[name]
 
 
 def test_a_worked_example():
-    # F1 of words and of pairs: the first has 3/3 and 3/5, 2/2 and 2/4; the third adds 2 words, and 1 pair of 1.
+    # Precision and recall of words and of pairs: the first sentence has 3/3 and 3/5, 2/2 and 2/4. The third adds two
+    # words and its one pair.
     sentences = ["the cat sat", "the dog", "on mats", "a mat"]
     summary = ["the cat sat", "on mats"]
     assert oracle(sentences, summary, config()) == (0, 2)
     both = oracle_score((0, 2), sentences, summary, config())
-    assert both == pytest.approx(1 + 2 * 3 / 7)  # the pair "sat on" is in the summary alone
+    assert both == pytest.approx(1 + 2 * 3 / 7)  # the pair "sat on" occurs only in the summary
     assert oracle(sentences, summary, config(num_sentences=1)) == (0,)
     assert oracle(sentences, summary, config(first_sentences=2)) == (0,)
 
 
-def test_what_is_compared():
-    # Case counts, unless it is told not to; signs are stripped, and letters beyond ASCII with them.
+def test_case_punctuation_and_stems():
+    # By default case matters. Punctuation and non-ASCII letters are removed.
     assert oracle(["THE CAT", "c a t"], ["the cat"], config()) == ()
     assert oracle(["THE CAT", "c a t"], ["the cat"], config(lowercase=True)) == (0,)
     assert oracle(["x", "“t-h'e” càt."], ["the, ct"], config()) == (1,)
-    # A hyphen parts words in ROUGE.
+    # ROUGE splits words at a hyphen.
     hyphen = ["the-cat", "thecat"]
     assert oracle(hyphen, ["the cat"], config(counts="counts")) == (0,)
-    assert oracle(hyphen, ["the-cat"], config()) == (0,)  # the first of equal ones
+    assert oracle(hyphen, ["the-cat"], config()) == (0,)  # the first of equal sentences
     assert oracle(["nothing", "cats running"], ["a cat runs"], config(counts="counts")) == ()
     assert oracle(["nothing", "cats running"], ["a cats runs"], config(counts="counts", stem=True)) == (1,)
     assert oracle(["nothing", "cats running"], ["running it"], config(counts="counts", stem=True)) == (1,)
@@ -102,7 +103,7 @@ def test_letters_of_all_scripts(counts, sentences, summary):
 
 
 @given(st.lists(st.text("abcAB .,\n", max_size=12), max_size=5), st.lists(st.text("abcAB .,", max_size=12), max_size=2))
-def test_of_ascii_both_alphabets_make_the_same(sentences, summary):
+def test_both_alphabets_give_the_same_for_ascii(sentences, summary):
     for counts in ("sets", "counts"):
         ascii_ = config(counts=counts)
         assert oracle(sentences, summary, ascii_) == oracle(
@@ -110,19 +111,19 @@ def test_of_ascii_both_alphabets_make_the_same(sentences, summary):
         )
 
 
-def test_sets_and_counts_differ_where_words_come_again():
+def test_sets_and_counts_differ_for_repeated_words():
     sentences, summary = ["a a a a", "a b"], ["a a a a"]
     assert oracle(sentences, summary, config(num_sentences=1)) == (0,)
     assert oracle_score((0,), sentences, summary, config()) == pytest.approx(2)
     assert oracle_score((1,), sentences, summary, config()) == pytest.approx(2 / 3)
     assert oracle_score((1,), sentences, summary, config(counts="counts", ngrams=(1,))) == pytest.approx(2 / 6)
-    # Bigrams go on from one sentence to the next in PreSumm's summaries alone.
+    # Only in PreSumm's measure do bigrams of the summary cross sentence boundaries.
     assert oracle_score((0,), ["a b"], ["a", "b"], config()) == pytest.approx(2)
     assert oracle_score((0, 1), ["a", "b"], ["a b"], config()) == pytest.approx(1)
     assert oracle_score((0,), ["a b"], ["a", "b"], config(counts="counts")) == pytest.approx(1)
 
 
-def test_sentences_that_stand_in_the_summary_word_for_word():
+def test_verbatim_selects_copies_of_summary_sentences():
     sentences = ["It rained.", "A dog  ran.", "It rained.", "", "a dog ran.", "A\u00a0cat sat.", "Ran."]
     summary = ["A cat\nsat.", " It rained. ", "A dog ran.", "It rained.", "Nothing else did.", " "]
     verbatim = config(method="verbatim", num_sentences=100, first_sentences=0)
@@ -148,14 +149,14 @@ text = st.lists(st.lists(words, max_size=9).map(" ".join), max_size=9)
 
 
 @given(text, text, st.integers(1, 5), st.booleans())
-def test_the_shortcuts_change_nothing(sentences, summary, num_sentences, lowercase):
+def test_the_shortcuts_do_not_change_the_result(sentences, summary, num_sentences, lowercase):
     given_ = config(num_sentences=num_sentences, lowercase=lowercase)
     plain = oracles._sets_score(*oracles._clean_words(sentences, summary, config(lowercase=lowercase)))
     assert oracle(sentences, summary, given_) == oracles._greedy(plain, len(sentences), num_sentences)
 
 
 @given(text, text, st.sampled_from(["sets", "counts"]), st.integers(1, 3))
-def test_all_combinations_are_never_worse_than_greedy(sentences, summary, counts, num_sentences):
+def test_the_best_combination_is_never_worse_than_greedy(sentences, summary, counts, num_sentences):
     scores = []
     for method in ("greedy", "combination"):
         given_ = config(method=method, counts=counts, num_sentences=num_sentences)
@@ -188,12 +189,12 @@ def test_all_combinations_are_never_worse_than_greedy(sentences, summary, counts
         ({"method": "verbatim", "ngrams": (1,)}, r"data\.oracle\.ngrams: got \(1,\)"),
     ],
 )
-def test_wrong_configs(changes, message):
+def test_wrong_configs_are_errors(changes, message):
     with pytest.raises(UserError, match=message):
         config(**changes)
 
 
-def test_published_summaries_are_made_of_sentences(data_folder):
+def test_published_summaries_consist_of_sentences_of_their_articles(data_folder):
     verbatim = config(method="verbatim", num_sentences=1000, first_sentences=0)
     found = wanted = 0
     with gzip.open(data_folder / "bbc_news_summary" / "test.jsonl.gz", "rt", encoding="utf-8") as rows:
@@ -207,7 +208,7 @@ def test_published_summaries_are_made_of_sentences(data_folder):
 
 
 def test_rouge_2_of_published_choices(data_folder):
-    # Found upstream by a search for the best ROUGE-2 F1, stemmed.
+    # The published choices maximize the F1 of stemmed ROUGE-2.
     rouge_2 = config(counts="counts", ngrams=(2,), stem=True)
     with gzip.open(data_folder / "cnn_dailymail_small" / "oracle_sample.jsonl.gz", "rt", encoding="utf-8") as rows:
         for row in map(json.loads, rows):

@@ -1,4 +1,4 @@
-"""Articles are labeled and encoded once, by any number of workers."""
+"""Tests that articles are labeled and encoded once, by any number of workers."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def prepare(recipe, home, **config):
 
 
 def write(folder, count, name):
-    """Articles of which every fifth is too short to be learned from."""
+    """Writes articles, of which every fifth is too short for training."""
     draw = random.Random(name)
     made = []
     for number in range(count):
@@ -64,7 +64,7 @@ def sources(tmp_path):
 
 
 def limited(config, split):
-    """The articles of a split with the oracle's labels, those out of limits left out of the training articles."""
+    """Returns the articles of a split with the oracle's labels. Training articles out of limits are dropped."""
     for article in Articles(config, split, 0, True).articles():
         chosen = oracle(article.sentences, article.summary, LABELS.oracle)
         if found := limit(article, chosen, LABELS.limits, drops=split == "train"):
@@ -92,7 +92,7 @@ def test_extractive_rows_have_the_labels_of_the_oracle(tmp_path, sources):
     assert report["articles_without_labels"] == sum(not any(each.labels) for each in train)
 
 
-def test_abstractive_rows_have_targets_of_their_own_lengths(tmp_path, sources):
+def test_abstractive_rows_have_targets_of_different_lengths(tmp_path, sources):
     rows = prepare(abstractive(sources), tmp_path / "kept")
     expected = []
     for each in limited(sources, "train"):
@@ -104,7 +104,7 @@ def test_abstractive_rows_have_targets_of_their_own_lengths(tmp_path, sources):
 
 
 @pytest.mark.parametrize("recipe", [extractive, abstractive])
-def test_articles_to_score_have_labels_and_none_is_left_out(tmp_path, sources, recipe):
+def test_evaluation_articles_have_labels_and_none_is_dropped(tmp_path, sources, recipe):
     recipe = recipe(sources)
     rows, alone = prepare(recipe, tmp_path / "kept"), ValidRows(dataclasses.replace(recipe, articles=sources))
     for split in ("valid", "test"):
@@ -124,7 +124,7 @@ def test_two_workers_write_the_same_files(tmp_path, sources, monkeypatch):
     assert all((one / path).read_bytes() == (two / path).read_bytes() for path in files)
 
 
-def test_other_settings_are_prepared_elsewhere(tmp_path, sources):
+def test_other_settings_are_prepared_separately(tmp_path, sources):
     other_limits = dataclasses.replace(LABELS, limits=dataclasses.replace(LABELS.limits, max_words=7))
     other_oracle = dataclasses.replace(LABELS, oracle=dataclasses.replace(LABELS.oracle, num_sentences=1))
     recipes = [
@@ -135,13 +135,13 @@ def test_other_settings_are_prepared_elsewhere(tmp_path, sources):
     assert len({PreparedRows(recipe, tmp_path, PreparationConfig()).folder for recipe in recipes}) == 7
 
 
-def test_blocks_of_which_nothing_is_left(tmp_path, sources, monkeypatch):
+def test_blocks_without_remaining_articles(tmp_path, sources, monkeypatch):
     monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 1)
     rows = prepare(extractive(sources), tmp_path / "kept")
     assert rows.report["articles_left_out"] >= 8 and len(rows.train["first_sentences"])
 
 
-def test_limits_that_leave_nothing(tmp_path):
+def test_limits_that_drop_all_articles_are_an_error(tmp_path):
     labels = LabelsConfig(ArticleLimits(9, 100, 1, 200, 2, 500), LABELS.oracle)
     rows = PreparedRows(abstractive(articles(tmp_path), labels), tmp_path / "kept", PreparationConfig())
     with pytest.raises(
@@ -155,14 +155,14 @@ def labels_of(recipe, article):
     return limit(article, recipe.targets(article), LABELS.limits, drops=True).labels
 
 
-def test_sentences_that_the_source_names_come_before_the_oracle_s(tmp_path):
+def test_selected_sentences_of_the_source_replace_the_oracle(tmp_path):
     recipe = extractive(articles(tmp_path))
     named = Article("0", tuple(SENTENCES), tuple(SENTENCES[1:2]), (2, 3), "a:1")
     assert labels_of(recipe, named) == (0, 0, 1) and recipe.scored(named) == named
     assert labels_of(recipe, named._replace(gold=None)) == (0, 1, 0)
 
 
-def test_a_field_of_chosen_sentences_that_is_missing(tmp_path, caplog):
+def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
     named = [{"article": SENTENCES, "summary": SENTENCES[1:2], **more} for more in ({}, {"ids": [2, 3]}, {})]
     path = tmp_path / "named.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in named))
@@ -175,6 +175,6 @@ def test_a_field_of_chosen_sentences_that_is_missing(tmp_path, caplog):
         "train: 2 articles without field 'ids', where the oracle chooses",
     ]
     with pytest.raises(
-        UserError, match=r"gold_field=id: got a field that no row of .* has; their fields: 'article', 'summary', 'ids'"
+        UserError, match=r"gold_field=id: got a field that no row of .* has; its fields: 'article', 'summary', 'ids'"
     ):
         PreparedRows(extractive(articles(tmp_path, source=str(path), gold_field="id")), tmp_path, PreparationConfig())

@@ -15,16 +15,16 @@ def shown(ids):
     return " ".join(VOCAB[id_] for id_ in ids)
 
 
-def test_targets_have_marks_between_sentences_and_end():
+def test_targets_have_marks_between_sentences_and_at_the_end():
     summary = ["The dog.", "Playing"]
     assert shown(target(summary, TOKENIZER, "bert", 20)) == "the dog . [unused2] play ##ing [unused1]"
-    assert shown(target(summary, TOKENIZER, "bert", 6)) == "the dog . [unused2] play [unused1]"  # cut
+    assert shown(target(summary, TOKENIZER, "bert", 6)) == "the dog . [unused2] play [unused1]"  # truncated
     assert shown(target([], TOKENIZER, "bert", 6)) == "[unused1]"
     assert shown(target(["The dog ."], TOKENIZER, "spaces", 6)) == "the dog . [unused1]"
-    assert shown(target(["The dog."], TOKENIZER, "spaces", 6)) == "the [UNK] [unused1]"  # one word, as in articles
+    assert shown(target(["The dog."], TOKENIZER, "spaces", 6)) == "the [UNK] [unused1]"  # "dog." is one word
 
 
-def test_what_was_written_becomes_sentences():
+def test_generated_tokens_become_sentences():
     ids = [*target(["The dog.", "Playing"], TOKENIZER, "bert", 20).tolist(), VOCAB.index("dog")]
     assert sentences(ids, TOKENIZER) == ["the dog .", "playing"]
     _, end, between = target_ids(TOKENIZER)
@@ -32,8 +32,8 @@ def test_what_was_written_becomes_sentences():
     assert sentences([VOCAB.index("##ing"), between, VOCAB.index("the")], TOKENIZER) == ["##ing", "the"]
 
 
-def test_a_vocabulary_without_marks():
-    with pytest.raises(UserError, match=r"got no \[unused0\], \[unused1\], \[unused2\]; .* Fix: take BERT's"):
+def test_a_vocabulary_without_marks_is_an_error():
+    with pytest.raises(UserError, match=r"got no \[unused0\], \[unused1\], \[unused2\]; .* Fix: use BERT's"):
         target_ids(WordPiece(SPECIALS, lowercase=True))
 
 

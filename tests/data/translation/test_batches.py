@@ -1,4 +1,4 @@
-"""Pairs as rows, one to a row or several: nothing is lost or mixed, and a batch is a function of (seed, step)."""
+"""Tests of pairs as rows, single or packed: each pair is kept whole, and a batch depends only on (seed, step)."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ SIZES = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, 
 
 
 def pair(number, source, target):
-    """A pair that can be told by its tokens."""
+    """A pair that its tokens identify."""
     first = 100 * (number + 1)
     return {
         "input_ids": np.arange(first, first + source, dtype=np.int32),
@@ -25,13 +25,13 @@ def pair(number, source, target):
     }
 
 
-def test_a_pair_without_end_that_is_too_long_is_told():
+def test_a_generated_pair_that_is_too_long_is_an_error():
     def stream(start):
         return (pair(number, 2 + number, 1) for number in itertools.count(start))
 
     batches = StreamBatches(stream, length=4, batch_size=2).training(0, np.arange(2))
     assert next(batches)["input_ids"].shape == (2, 4)
-    with pytest.raises(UserError, match=r"data\.seq_len: got 4; expected at least 5"):
+    with pytest.raises(UserError, match=r"data\.seq_len: got 4; expected at least 5, the longest pair of dates"):
         next(batches)
 
 
@@ -40,7 +40,7 @@ def pairs_of(sizes):
 
 
 def found(batch):
-    """The number, source and target of each pair in a batch, as its segments have them."""
+    """Returns the number, source and target of each pair in a batch, located by its segments."""
     for row in range(len(batch["weights"])):
         for segment in range(1, batch["segment_ids"][row].max() + 1):
             source = batch["input_ids"][row][batch["segment_ids"][row] == segment]
@@ -49,7 +49,7 @@ def found(batch):
 
 
 def check_all_there(batches, sizes):
-    """Every pair comes once, whole, and nothing stands outside the segments."""
+    """Checks that every pair occurs once, complete, and that everything outside the segments is 0."""
     seen = {}
     for batch in batches:
         assert not batch["input_ids"][batch["segment_ids"] == 0].any()
@@ -94,14 +94,14 @@ def test_a_worked_example_of_packing():
     assert {array.dtype.name for array in batch.values()} == {"int32", "float32"}
 
 
-def test_no_more_pairs_in_a_row_than_said():
+def test_rows_have_at_most_the_configured_number_of_pairs():
     rows = PackedRows(pairs_of([(1, 1)] * 7), row_capacity(8, 3), 0, 0)
     assert sorted(rows.lengths.tolist()) == [1, 3, 3]
 
 
 @settings(max_examples=25)
 @given(SIZES, st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_buckets_have_every_pair_once_an_epoch(sizes, batch_size, seed):
+def test_bucketed_batches_have_every_pair_once_per_epoch(sizes, batch_size, seed):
     lengths = bucket_lengths(20)
     batches = BucketedBatches(pairs_of(sizes), lengths, [batch_size] * len(lengths), seed)
     check_all_there(itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch), sizes)
@@ -109,7 +109,7 @@ def test_buckets_have_every_pair_once_an_epoch(sizes, batch_size, seed):
 
 @settings(max_examples=25)
 @given(SIZES, st.integers(20, 50), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch_size, seed):
+def test_packed_batches_have_every_pair_once_per_epoch(sizes, length, most, batch_size, seed):
     batches = PackedBatches(pairs_of(sizes), row_capacity(length, most), batch_size, seed)
     steps = batches.steps_per_epoch
     epochs = list(itertools.islice(batches.training(0, np.arange(batch_size)), 2 * steps))
@@ -117,7 +117,7 @@ def test_packed_batches_have_every_pair_once_an_epoch(sizes, length, most, batch
         check_all_there(epoch, sizes)
         assert max(batch["segment_ids"].max() for batch in epoch) <= most
         assert {batch["input_ids"].shape for batch in epoch} == {(batch_size, length)}
-        assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "one batch at most is not full"
+        assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "at most one batch has empty rows"
 
 
 @pytest.fixture(scope="module")
@@ -139,17 +139,17 @@ def test_a_packed_batch_is_a_function_of_seed_and_step(packed):
             np.testing.assert_equal(batch, again)
 
     def company(epoch):
-        """The sets of pairs that share a row."""
+        """Returns the sets of pairs that share a row."""
         pairs = [(batch, row) for batch in epoch for row in range(4)]
         numbers = [batch["input_ids"][row][batch["segment_ids"][row] > 0] // 100 for batch, row in pairs]
         return {frozenset(row.tolist()) for row in numbers}
 
     others = company(take(packed(4), 0, steps))
-    assert len(company(whole[:steps]) & company(whole[steps : 2 * steps])) < 10, "each epoch packs anew"
+    assert len(company(whole[:steps]) & company(whole[steps : 2 * steps])) < 10, "each epoch must be packed again"
     assert len(company(whole[:steps]) & others) < 10
 
 
-def test_processes_have_the_rows_of_one_packed_batch(packed):
+def test_processes_split_the_rows_of_one_packed_batch(packed):
     batches = packed(3)
     for whole, one, two in zip(
         take(batches, 5, 9), take(batches, 5, 9, (2, 0)), take(batches, 5, 9, (1, 3)), strict=True
@@ -159,29 +159,29 @@ def test_processes_have_the_rows_of_one_packed_batch(packed):
             np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
 
 
-def test_little_is_padding(packed):
+def test_packed_batches_have_little_padding(packed):
     epoch = take(packed(0), 0, packed(0).steps_per_epoch)
     longer = sum(np.maximum((b["input_ids"] > 0).sum(1), (b["labels"] > 0).sum(1)).sum() for b in epoch)
     assert longer > 0.85 * sum(batch["input_ids"].size for batch in epoch)
 
 
 @pytest.mark.parametrize("empty", ["input_ids", "labels"])
-def test_a_side_without_tokens_is_a_bug(empty):
+def test_a_side_without_tokens_is_an_assertion_error(empty):
     with pytest.raises(AssertionError, match="without tokens"):
         PairRows.of([{**pair(0, 2, 2), empty: np.zeros(0, np.int32)}])
 
 
-def test_a_pair_longer_than_a_row_is_a_bug():
+def test_a_pair_longer_than_a_row_is_an_assertion_error():
     with pytest.raises(AssertionError):
         PackedRows(pairs_of([(2, 9)]), row_capacity(8, 2), 0, 0)
 
 
 @pytest.mark.slow
-def test_many_pairs_take_little_time():
+def test_packing_many_pairs_is_fast():
     sizes = np.random.default_rng(0).integers(5, 60, (200_000, 2))
     tokens = np.arange(60, dtype=np.int32)
     pairs = PairRows.of({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
     begin = time.process_time()
     rows = PackedRows(pairs, row_capacity(256, 16), 0, 0)
-    assert time.process_time() - begin < 2  # 0.1 seen
+    assert time.process_time() - begin < 2  # 0.1 seconds when it was measured
     assert pairs.lengths.sum() / (256 * len(rows.lengths)) > 0.99

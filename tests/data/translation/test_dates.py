@@ -1,4 +1,4 @@
-"""Dates in two languages: what they look like, that they are a function of (seed, index), and that no split leaks."""
+"""Tests of dates in two languages: their texts, their dependence on (seed, index), and the separation of splits."""
 
 import datetime
 import functools
@@ -26,7 +26,7 @@ def take(pairs, count, start=0):
 
 @functools.cache
 def translations(source, target):
-    """What a source may be translated to, of dates in some years."""
+    """Returns the possible translations of each source, for the dates of some years."""
     found = {}
     for year in (1905, 1940, 2000, 2040):
         for day in range(365):
@@ -37,7 +37,7 @@ def translations(source, target):
     return found
 
 
-def test_pairs_are_the_words_of_the_cldr():
+def test_pairs_have_the_words_of_the_cldr():
     known = translations("en", "ko")
     assert known["Tuesday, May 8, 2040"] == {"2040년 5월 8일 화요일"}
     assert known["May 8, 2040"] == {"2040년 5월 8일"}
@@ -55,15 +55,15 @@ def test_the_target_is_a_function_of_the_source():
     assert any(source.startswith("May ") for source, _ in pairs)
 
 
-def test_a_form_that_does_not_determine_the_target_is_left_out():
+def test_a_form_that_does_not_determine_the_target_is_omitted():
     # A Japanese short date has four digits of the year, an English one has two.
     assert not any("/" in pair.source for pair in take(stream(("ja",)), 500))
     assert any("/" in pair.source for pair in take(stream(("ko",)), 100))
-    # And the other way round it does no harm.
+    # The other direction is unambiguous.
     assert any(pair.source.count("/") == 2 for pair in take(stream(("en",), source="ja"), 100))
 
 
-def test_all_forms_and_years_come_about_as_often(check_rate):
+def test_all_forms_and_centuries_are_equally_frequent(check_rate):
     pairs = take(stream(), 4000)
     check_rate("short dates", sum("/" in pair.source for pair in pairs), 4000, 1 / 4)
     check_rate("full dates", sum("day," in pair.source for pair in pairs), 4000, 1 / 4)
@@ -93,7 +93,7 @@ def test_several_languages():
         assert known[name].get(pair.source[5:], {pair.target}) == {pair.target}
 
 
-def test_every_date_is_in_one_split_with_all_that_its_forms_may_mean():
+def test_a_date_and_all_dates_with_the_same_short_form_are_in_one_split():
     days = {split: dates._days(split) for split in SPLITS}
     first, last = datetime.date(1900, 1, 1).toordinal(), datetime.date(2099, 12, 31).toordinal()
     assert sorted(np.concatenate(list(days.values())).tolist()) == list(range(first, last + 1))
@@ -107,12 +107,12 @@ def test_every_date_is_in_one_split_with_all_that_its_forms_may_mean():
     assert not train & test and not train & valid and not valid & test
 
 
-def test_no_source_of_one_split_is_in_another():
+def test_splits_have_no_common_sources():
     sources = [{pair.source for pair in take(stream(split=split), 5000)} for split in SPLITS]
     assert not sources[0] & sources[1] and not sources[0] & sources[2] and not sources[1] & sources[2]
 
 
-def test_fingerprints_tell_streams_apart():
+def test_different_streams_have_different_fingerprints():
     prints = [
         str(DatePairs(DatesConfig(source, targets), split, seed).fingerprint())
         for source, targets, split, seed in [
@@ -142,10 +142,10 @@ def test_any_locale(name):
         (("en", ("German",)), r"got 'German'; expected a locale of Babel, such as .*\bde\b"),
         (("en", ("de_KR",)), r"got 'de_KR'; expected a locale of Babel, such as de, "),
         (("en", ("",)), r"data\.target_locales: got ''; expected a locale of Babel, such as de, ko\. Fix"),
-        (("en", ()), r"data\.target_locales: got \(\); expected one locale or several different ones\. Fix: for"),
+        (("en", ()), r"data\.target_locales: got \(\); expected one locale or several different ones\. Fix: use"),
         (("en", ("ko", "ko")), r"got \('ko', 'ko'\)"),
     ],
 )
-def test_unknown_locales(config, message):
+def test_unknown_locales_are_errors(config, message):
     with pytest.raises(UserError, match=message):
         DatePairs(DatesConfig(*config), "train", 0)

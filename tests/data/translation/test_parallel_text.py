@@ -1,4 +1,4 @@
-"""Pairs of texts from files and tables, and all that can be wrong with them."""
+"""Tests of pairs of texts from files and tables, and of their errors."""
 
 import gzip
 import itertools
@@ -25,7 +25,7 @@ def write(name: str, content: str | bytes) -> str:
 
 
 def text(split="test", seed=0, **changes):
-    """By default, the pairs of `a.en` and `a.de` as test data."""
+    """Opens pairs; by default, those of `a.en` and `a.de` as test data."""
     values = {
         "source": "a.en",
         "target": "a.de",
@@ -68,7 +68,7 @@ def test_files_aligned_by_line(files):
     ]
 
 
-def test_globs_lists_and_gzip_in_order(files):
+def test_globs_lists_and_gzip_keep_their_order(files):
     write("b1.en.gz", "one\n")
     write("b2.en", "two\n")
     write("b1.de", "eins\n")
@@ -109,12 +109,12 @@ def test_prefixes(files):
 
 def test_reading_is_lazy_and_can_be_repeated():
     write("a.en", "one\n" * 5000)
-    write("a.de", "eins\n" * 5000 + "\n" * 5000)  # bad from there on
+    write("a.de", "eins\n" * 5000 + "\n" * 5000)  # the second half is bad
     parallel = text()
     assert list(itertools.islice(parallel.pairs(), 2)) == list(itertools.islice(parallel.pairs(), 2))
 
 
-def test_held_out_pairs_have_no_source_of_the_others():
+def test_validation_pairs_share_no_source_with_training_pairs():
     write("a.en", "".join(f"s{i % 300}\n" for i in range(900)))
     write("a.de", "".join(f"t{i}\n" for i in range(900)))
     train, valid = (texts(text(split, valid_fraction=0.1, source_prefix=("p ",))) for split in ("train", "valid"))
@@ -122,13 +122,13 @@ def test_held_out_pairs_have_no_source_of_the_others():
     assert not {source for source, _ in train} & {source for source, _ in valid}
     assert 40 < len(valid) < 150
     assert texts(text("valid", valid_fraction=0.1, seed=1)) != texts(text("valid", valid_fraction=0.1))
-    # More pairs change nothing for those that were there.
+    # Adding pairs does not move others to another split.
     write("a.en", "".join(f"s{i % 300}\n" for i in range(1200)))
     write("a.de", "".join(f"t{i}\n" for i in range(1200)))
     assert texts(text("valid", valid_fraction=0.1, source_prefix=("p ",)))[: len(valid)] == valid
 
 
-def test_held_out_pairs_are_not_trained_on_the_other_way_round():
+def test_validation_pairs_are_not_training_pairs_in_the_other_direction():
     write("a.en", "".join(f"s{i}\n" for i in range(900)))
     write("a.de", "".join(f"t{i}\n" for i in range(900)))
     both = {"source": "a.en,a.de", "target": "a.de,a.en", "source_prefix": ("<de> ", "<en> "), "valid_fraction": 0.1}
@@ -138,7 +138,7 @@ def test_held_out_pairs_are_not_trained_on_the_other_way_round():
     assert not {turned[source] for source in valid} & {*train}
 
 
-def test_given_held_out_pairs(files):
+def test_validation_pairs_can_have_their_own_source(files):
     write("v.en", "x\n")
     write("v.de", "y\n")
     given_ = {"valid_source": "v.en", "valid_target": "v.de", "valid_fraction": 0.0}
@@ -155,10 +155,10 @@ def test_given_held_out_pairs(files):
     ],
 )
 @pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
-def test_files_of_different_length(english, german, got, on_bad_row):
+def test_files_of_different_lengths_are_an_error(english, german, got, on_bad_row):
     write("a.en", "x\n" * english)
     write("a.de", "y\n" * german)
-    expected = "expected as many lines in both, each the translation of the other's. Fix: find where they part"
+    expected = "expected the same number of lines in both, each the translation of the other's. Fix: find where the"
     with pytest.raises(UserError, match=rf"a\.en and a\.de: got {got}; {expected}"):
         texts(text(on_bad_row=on_bad_row))
 
@@ -166,19 +166,19 @@ def test_files_of_different_length(english, german, got, on_bad_row):
 @pytest.mark.parametrize(
     ("bad", "got"),
     [
-        (b" \t", r"a\.de:2: got a line without text; expected a text, the translation of a\.en:2\. Fix: complete or"),
+        (b" \t", r"a\.de:2: got a line without text; expected a text, the translation of a\.en:2\. Fix: add the text,"),
         (b"caf\xe9", r"a\.de:2: got byte 0xe9 at byte offset 5, not valid UTF-8"),
         (b"x" * (2**20 + 1), r"a\.de:2: got a longer line; expected at most 1,048,576 bytes"),
     ],
 )
-def test_bad_lines(bad, got, caplog):
+def test_bad_lines_are_errors_or_skipped(bad, got, caplog):
     write("a.en", b"a\nb\nc\n")
     write("a.de", b"A\n" + bad + b"\nC\n")
     with pytest.raises(UserError, match=rf"{got}.*on_bad_row=skip"):
         texts(text())
     with caplog.at_level("INFO", "bertjax"):
         assert texts(text(on_bad_row="skip")) == [("a", "A"), ("c", "C")]
-    assert "2 pairs, 1 bad ones left out" in caplog.text
+    assert "2 pairs, 1 bad ones skipped" in caplog.text
     flipped = {"test_source": "a.de", "test_target": "a.en"}
     with pytest.raises(UserError, match=r"a\.de:2: got "):
         texts(text(**flipped))
@@ -198,7 +198,7 @@ def test_bad_lines(bad, got, caplog):
         ("[]", "a JSON list"),
     ],
 )
-def test_bad_rows(row, got):
+def test_bad_rows_are_errors(row, got):
     write("a.jsonl", f'{{"en": "x", "de": "y"}}\n{row}\n')
     with pytest.raises(UserError, match=rf"a\.jsonl:2: got {got}.*on_bad_row=skip"):
         texts(table("a.jsonl"))
@@ -206,7 +206,7 @@ def test_bad_rows(row, got):
 
 
 @pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
-def test_bad_files(files, on_bad_row):
+def test_bad_files_are_errors(files, on_bad_row):
     write("b.en", b"\x00\x01\n" * 3)
     with pytest.raises(UserError, match=r"b\.en: got a binary file"):
         texts(text(test_source="b.en", on_bad_row=on_bad_row))
@@ -226,11 +226,11 @@ def test_bad_files(files, on_bad_row):
         (
             {"test_target": ""},
             r"data\.test_source and data\.test_target: got 'a\.en' and '', with the columns '' and ''; expected a "
-            r"table with .*, or two files aligned by line\. Fix: set data\.test_target, or name the columns",
+            r"table with .*, or two files aligned by line\. Fix: set data\.test_target, or set the columns",
         ),
         (
             {"source_column": "en", "target_column": "de"},
-            r"got 'a\.en' and 'a\.de', with the columns 'en' and 'de'; .*Fix: empty data\.test_target or the columns",
+            r"got 'a\.en' and 'a\.de', with the columns 'en' and 'de'; .*Fix: set data\.test_target or the columns to",
         ),
         ({"source_column": "en"}, r"data\.\{source_column,target_column\}: got 'en' and ''; expected two different"),
         ({"source_column": "en", "target_column": "en"}, r"got 'en' and 'en'"),
@@ -239,7 +239,7 @@ def test_bad_files(files, on_bad_row):
         ({"test_source": "a.en,"}, r"data\.test_source and data\.test_target: got 2 and 1 names separated by commas"),
         (
             {"test_source": "a.*"},
-            r"data\.test_source=a\.\* and data\.test_target=a\.de: got 2 and 1 files; expected as m",
+            r"data\.test_source=a\.\* and data\.test_target=a\.de: got 2 and 1 files; expected the same number",
         ),
         (
             {"test_source": "a.en,*.en", "test_target": "a.de,a.de"},
@@ -252,38 +252,38 @@ def test_bad_files(files, on_bad_row):
         ({"target_prefix": ("a", "b", "c")}, r"data\.target_prefix: got 3 texts"),
         (
             {"test_source": "a.en,a.en", "test_target": "a.de,a.de", "target_prefix": ("a", "b")},
-            r"data\.target_prefix: got 2 texts, and no data\.source_prefix; expected sources that say which",
+            r"data\.target_prefix: got 2 texts without data\.source_prefix; expected sources that show which",
         ),
         (
             {"test_source": "tfds:a", "test_target": "tfds:b"},
-            r"data\.test_source: got tfds:a; expected its columns\. Fix",
+            r"data\.test_source: got tfds:a; expected two columns\. Fix",
         ),
         ({"on_bad_row": "ignore"}, r"data\.on_bad_row: got 'ignore'"),
         ({"split": "valid", "valid_fraction": 0.0}, r"data\.valid_fraction: got 0\.0; expected a fraction"),
         ({"split": "train", "valid_fraction": 1.0}, r"data\.valid_fraction: got 1\.0; expected a fraction"),
-        ({"valid_target": "a.de"}, r"data\.valid_source: got nothing, beside data\.valid_target=a\.de; expected what"),
+        ({"valid_target": "a.de"}, r"data\.valid_source: got nothing, but data\.valid_target=a\.de; expected the so"),
         ({"split": "valid", "valid_source": "a.en"}, r"data\.valid_source and data\.valid_target: got 'a\.en' and ''"),
     ],
 )
-def test_wrong_configs(files, changes, message):
+def test_wrong_configs_are_errors(files, changes, message):
     with pytest.raises(UserError, match=message):
         text(**changes)
 
 
-def test_no_pairs():
+def test_no_pairs_are_an_error():
     write("a.en", "\n\n")
     write("a.de", "\n\n")
     with pytest.raises(
-        UserError, match=r"data\.test_source=a\.en: got no pairs for the split test \(2 bad ones left out\)"
+        UserError, match=r"data\.test_source=a\.en: got no pairs for the split test \(2 bad ones skipped\)"
     ):
         texts(text(on_bad_row="skip"))
     write("a.en", "x\nx\n")
     write("a.de", "y\nz\n")
     with pytest.raises(UserError, match=r"no pairs for the split (train|valid) \(0 bad"):
-        texts(text("train")), texts(text("valid"))  # one source: all on one side
+        texts(text("train")), texts(text("valid"))  # a single source is in one split
 
 
-def test_fingerprints_tell_texts_apart(files):
+def test_different_texts_have_different_fingerprints(files):
     before = text().fingerprint()
     assert before == text(valid_fraction=0.1).fingerprint()
     write("a.fr", "un\ndeux\ntrois\n")
@@ -302,7 +302,7 @@ def test_fingerprints_tell_texts_apart(files):
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
-def test_any_bytes_give_pairs_or_an_error(tmp_path_factory, english, german):
+def test_any_bytes_are_read_or_reported(tmp_path_factory, english, german):
     folder = tmp_path_factory.mktemp("text")
     names = [str(folder / "a.en"), str(folder / "a.de")]
     for name, content in zip(names, (english, german), strict=True):

@@ -1,4 +1,4 @@
-"""Text that is read as it stands, and the vocabulary that it is encoded with: nothing needs to be prepared."""
+"""The text sources of a run, and the vocabulary that encodes them, without preparation of rows."""
 
 import dataclasses
 import hashlib
@@ -14,13 +14,13 @@ from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenText:
-    """What a run reads, in the place of a preparation.
+class RawText:
+    """The text sources of a run, and its vocabulary.
 
     Attributes:
-      folder: where the vocabulary is kept.
-      sources: by the config key that names them: paths and globs, or `tfds:NAME`; "" for none.
-      vocabulary: what it is encoded with.
+      folder: the folder of the vocabulary.
+      sources: paths and globs, or `tfds:NAME`, by config key; "" for none.
+      vocabulary: the vocabulary.
     """
 
     folder: Path
@@ -28,34 +28,34 @@ class GivenText:
     vocabulary: VocabularyConfig
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], folder: Path) -> "GivenText":
-        """That of the keys `data` of a config: rows to train on, rows held out, and the vocabulary."""
+    def of(cls, data: Mapping[str, Any], folder: Path) -> "RawText":
+        """Builds it from the keys `data` of a config: the training rows, the validation rows, and the vocabulary."""
         sources = {f"data.{key}": data[key] for key in ("source", "valid_source")}
         return cls(folder, sources, VocabularyConfig(data["vocab_file"], data["lowercase"]))
 
     @property
     def fingerprint(self) -> str:
-        """What the rows and their encoding depend on. Raises UserError if the training rows are not given."""
+        """A digest of the rows and their vocabulary. Raises UserError if there are no training rows."""
         self._check_source()
         sources = {key: tables.fingerprint(source, key) for key, source in self.sources.items() if source}
         vocab = self.tokenizer().vocab
         return hashlib.sha256(json.dumps([sources, vocab, self.vocabulary.lowercase]).encode()).hexdigest()
 
     def run(self) -> None:
-        """Copies the vocabulary into the folder, unless it has the same tokens and casing already.
+        """Copies the vocabulary to the folder, unless the folder has the same tokens and casing already.
 
-        So a run keeps the longest word that it began with; the fingerprint leaves it out.
+        A run therefore keeps the maximum word length that it started with, which is not part of the fingerprint.
         """
         self._check_source()
         if self._kept() is None:
             self.tokenizer().save(self.folder)
 
     def kept_tokenizer(self) -> WordPiece:
-        """The vocabulary that the folder has after `run`."""
+        """Returns the vocabulary that the folder has after `run`."""
         return self._kept() or self.tokenizer()
 
     def _kept(self) -> WordPiece | None:
-        """The vocabulary in the folder if it is the given one."""
+        """Returns the vocabulary in the folder if it has the tokens and casing of the configured one, else None."""
         if not (self.folder / "vocab.txt").exists():
             return None
         ours, kept = self.tokenizer(), WordPiece.load(self.folder)
@@ -67,12 +67,12 @@ class GivenText:
             raise UserError("config key data.source", got="nothing", expected="rows to train on", fix=fix)
 
     def tokenizer(self) -> WordPiece:
-        """The vocabulary. Raises UserError if it is not given or cannot be read."""
+        """Returns the configured vocabulary. Raises UserError if it is not set or cannot be read."""
         if not self.vocabulary.vocab_file:
             raise UserError(
                 "config key data.vocab_file",
-                got="nothing, and no init_from to take a vocabulary from",
+                got="nothing, and no init_from with a vocabulary",
                 expected="a vocab.txt, or a folder with a vocabulary",
-                fix="set --config.data.vocab_file, or --config.init_from",
+                fix="set --config.data.vocab_file or --config.init_from",
             )
         return load_wordpiece(Path(self.vocabulary.vocab_file), self.vocabulary.lowercase)

@@ -1,4 +1,4 @@
-"""Text that is read as it stands: what tells it apart, its vocabulary, and what can be wrong with the two."""
+"""Tests of the text sources of a run: their fingerprint, their vocabulary, and their errors."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bertjax.data.fine_tuning.given_text import GivenText
+from bertjax.data.fine_tuning.raw_text import RawText
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.errors import UserError
@@ -18,7 +18,7 @@ ROWS = "sentence\tlabel\na b\t1\nb c\t0\n"
 
 @pytest.fixture
 def home(tmp_path):
-    """A folder with `rows.tsv`, `more.tsv`, `vocab.txt` and a vocabulary with its casing, `uncased`."""
+    """A folder with `rows.tsv`, `more.tsv`, `vocab.txt`, and `uncased`, a folder with a vocabulary and its casing."""
     home = tmp_path / "home"
     WordPiece(VOCABULARY, lowercase=True).save(home / "uncased")
     shutil.copy(home / "uncased" / "vocab.txt", home)
@@ -30,7 +30,7 @@ def home(tmp_path):
 def text(home, folder=None, vocab="vocab.txt", lowercase=True, **sources):
     named = {"data.source": "rows.tsv", "data.valid_source": "", **{f"data.{k}": v for k, v in sources.items()}}
     paths = {key: name and str(home / name) for key, name in named.items()}
-    return GivenText(folder or home / "kept", paths, VocabularyConfig(str(home / vocab) if vocab else "", lowercase))
+    return RawText(folder or home / "kept", paths, VocabularyConfig(str(home / vocab) if vocab else "", lowercase))
 
 
 def told(call):
@@ -39,7 +39,7 @@ def told(call):
     return f"error: {error.value}"
 
 
-def test_the_fingerprint_is_of_the_content_not_of_the_place(home, tmp_path):
+def test_the_fingerprint_depends_on_content_and_not_on_folders(home, tmp_path):
     before = text(home).fingerprint
     assert len(before) == 64
     moved = shutil.copytree(home, tmp_path / "elsewhere")
@@ -48,13 +48,13 @@ def test_the_fingerprint_is_of_the_content_not_of_the_place(home, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["row", "name", "compression", "token", "casing", "held-out rows", "their key"])
-def test_the_fingerprint_changes_with(home, what):
+def test_the_fingerprint_depends_on(home, what):
     both = {"valid_source": "more.tsv"}
     given = text(home, **both)
     before = given.fingerprint
     if what == "row":
         (home / "more.tsv").write_text("sentence\tlabel\na\t0\n")
-    elif what == "name":  # it tells how fields are parted
+    elif what == "name":  # the suffix determines the separator
         (home / "rows.tsv").rename(home / "rows.csv")
         given = text(home, source="rows.csv", **both)
     elif what == "compression":
@@ -82,8 +82,8 @@ def test_the_vocabulary_is_kept_in_the_folder(home):
     assert {path.name for path in (home / "kept").iterdir()} == {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
 
 
-def test_a_run_keeps_the_longest_word_that_it_began_with(home):
-    """Those that began before the folder's own number was read have 200."""
+def test_a_run_keeps_the_maximum_word_length_that_it_started_with(home):
+    """Runs from before the folder's own value was read have 200."""
     given = text(home, vocab="uncased")
     given.run()
     before = given.fingerprint
@@ -95,7 +95,7 @@ def test_a_run_keeps_the_longest_word_that_it_began_with(home):
 
 
 @pytest.mark.parametrize("ask", ["run", "fingerprint"])
-def test_no_source_and_no_vocabulary(home, ask):
+def test_a_missing_source_or_vocabulary_is_an_error(home, ask):
     def call(given):
         return lambda: given.run() if ask == "run" else given.fingerprint
 
@@ -111,19 +111,19 @@ def test_no_source_and_no_vocabulary(home, ask):
         what="config key data.vocab_file",
         got="nothing, and no init_from",
         expected="a vocab.txt, or a folder",
-        fix="--config.data.vocab_file, or --config.init_from",
+        fix="--config.data.vocab_file or --config.init_from",
     )
     assert not (home / "kept").exists()
 
 
 @pytest.mark.parametrize("key", ["source", "valid_source"])
-def test_a_source_that_is_not_there(home, key):
+def test_a_source_that_does_not_exist_is_an_error(home, key):
     message = told(lambda: text(home, **{key: "none.tsv"}).fingerprint)
     what = f"config key data.{key}={home}/none.tsv"
     check_told(message, what=what, got="does not exist", expected="files", fix="correct the path")
 
 
-def test_a_folder_of_another_casing(home):
+def test_a_folder_of_another_casing_is_an_error(home):
     check_told(
         told(lambda: load_wordpiece(home / "uncased", lowercase=False)),
         what="config key data.lowercase",
@@ -133,14 +133,14 @@ def test_a_folder_of_another_casing(home):
     )
 
 
-def test_a_file_and_a_folder_of_googles_take_any_casing(home):
+def test_files_and_folders_of_google_accept_any_casing(home):
     (home / "bert_config.json").write_text(json.dumps({}))
     for path in (home, home / "vocab.txt"):
         for lowercase in (True, False):
             assert load_wordpiece(path, lowercase).lowercase is lowercase
 
 
-def test_the_folder_inside_that_of_older_sentence_transformers(home):
+def test_the_inner_folder_of_older_sentence_transformers_is_used(home):
     (home / "outer").mkdir()
     shutil.move(home / "uncased", home / "outer" / "0_Transformer")
     assert load_wordpiece(home / "outer", lowercase=True).vocab == VOCABULARY
