@@ -61,7 +61,7 @@ _PHRASES = {
 
 # The form of a UserError's message.
 _MESSAGE = re.compile(
-    r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. (?P<fix>Fix: .+\.|Did you mean .+\?)"
+    r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. (?:Fix: (?P<fix>.+)\.|(?P<question>Did you mean .+))"
 )
 
 
@@ -352,8 +352,9 @@ def check_told(message: str, *, what: str, got: str, expected: str, fix: str) ->
     """Checks each part of a UserError's message against a regular expression."""
     parts = _MESSAGE.fullmatch(message)
     assert parts, message
-    for name, pattern in {"what": what, "got": got, "expected": expected, "fix": fix}.items():
+    for name, pattern in {"what": what, "got": got, "expected": expected}.items():
         assert re.search(pattern, parts[name]), f"{name} is {parts[name]!r} in {message!r}"
+    assert re.search(fix, parts["fix"] or parts["question"]), f"no {fix!r} in {message!r}"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What `launch.py` can do with an experiment, one module for each mode."""
+"""The modes of `launch.py`, one module each."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,14 +18,14 @@ __all__ = ["Experiment", "Outcome", "Request", "check_folder", "command", "confi
 
 @distributed.ending_together()
 def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
-    """Does what a command line requests.
+    """Runs the mode that a command line requests.
 
     Args:
       request: the request.
-      given: the config of a new run, or None for that of the run in `workdir`.
+      given: the config of a new run; None to read the config of the run in `workdir`.
       find: the experiment of a name.
     Raises:
-      UserError: whatever the user can correct.
+      UserError: for all errors that the user can correct.
     """
     flags = {f"--{name}": getattr(request, name) for name in ("mode", "workdir", "checkpoint", "input", "output")}
     values = request.overrides if given is None else traverse_util.flatten_dict(given, sep=".")
@@ -48,7 +48,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
 
 
 def _use(request: Request, resolved: Resolved) -> None:
-    """Predicts or exports, which start faster without the modules of training."""
+    """Predicts or exports, without importing the modules of training, which takes time."""
     from bertjax.model import Model
     from bertjax.modes import predictions
     from bertjax.modes.predict import predict
@@ -68,7 +68,7 @@ def _use(request: Request, resolved: Resolved) -> None:
 
 
 def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
-    """The modes that read the data of a run, or what stands in for it."""
+    """Runs the modes that read the data of a run, or stand-in facts."""
     from bertjax.modes import text
     from bertjax.training import tracing
 

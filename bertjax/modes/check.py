@@ -1,9 +1,9 @@
-"""Whether a configuration can learn at all: it must overfit one batch, within about a minute.
+"""`--mode=check`: tests within about a minute whether a config can overfit one batch.
 
-A model that cannot memorize the first batch of its training data, without dropout and at a constant learning rate,
-has something wrong with it that no amount of training mends: a learning rate too high or too low, parameters that
-are frozen, labels that do not follow from the inputs. (The overfitting test of Karpathy, "A recipe for training
-neural networks", 2019.) The update is that of training, over the same mesh and micro-batches.
+If a model cannot overfit the first batch of its training data, without dropout and at a constant learning rate, its
+config has an error: the learning rate is too high or too low, parameters are frozen, or the labels do not depend on the
+inputs. See Karpathy, "A recipe for training neural networks", 2019. The update is that of training, on the same mesh
+and with the same micro-batches.
 """
 
 import copy
@@ -31,13 +31,13 @@ from bertjax.training.metric_log import means
 _log = logging.getLogger(__name__)
 
 _UPDATES, _SECONDS, _WARMUP = 1000, 60, 10
-# What counts as learned, of every figure on the batch: a loss at most this fraction of what it began at, or this low;
-# an accuracy at least this high.
+# A metric is learned if it is a loss below this fraction of its first value or below `_LOW_LOSS`, or an accuracy of at
+# least `_ACCURACY`.
 _LOSS_FRACTION, _LOW_LOSS, _ACCURACY = 0.1, 0.1, 0.9
 _SOME_PROGRESS, _WORSE = 0.95, 1.1
-_FEW = 30  # updates from which nothing can be told
+_FEW = 30  # updates that are too few for a verdict
 
-Figures = Mapping[str, float]
+Values = Mapping[str, float]
 
 
 def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def overfit_one_batch(task: Task, data: Data, config: TrainingConfig) -> dict[st
     warmup = min(config.optimizer.warmup_steps, _WARMUP)
     optimizer = dataclasses.replace(config.optimizer, schedule="constant", warmup_steps=warmup)
     settings = dataclasses.replace(config, num_steps=_UPDATES, optimizer=optimizer)
-    first: Figures = {}
+    first: Values = {}
     last, updates, seconds, problem, is_out_of_time = first, 0, 0.0, "", False
     with Compilations() as compiled:
         trainer = Trainer(_without_dropout(task), settings, jax.devices())
@@ -81,11 +81,12 @@ def overfit_one_batch(task: Task, data: Data, config: TrainingConfig) -> dict[st
             problem = f"not finite: {error}"
     problem = problem or diagnosis(first, last, updates, is_out_of_time)
     baselines = dict(data.baselines())
-    verdict = problem or "can learn: the batch is known by heart"
+    verdict = problem or "can learn: the model overfits one batch"
     _log.info("%s", verdict)
     for name in first:
-        _log.info("%s: %.4g at first, %.4g after %d updates", name, first[name], last[name], updates)
-    _log.info("beside them: %s", ", ".join(f"{name}={value:.4g}" for name, value in baselines.items()) or "nothing")
+        _log.info("%s: %.4g at the first update, %.4g after %d updates", name, first[name], last[name], updates)
+    for name, value in baselines.items():
+        _log.info("baseline %s: %.4g", name, value)
     return {
         "can_learn": not problem,
         "verdict": verdict,
@@ -97,8 +98,8 @@ def overfit_one_batch(task: Task, data: Data, config: TrainingConfig) -> dict[st
     }
 
 
-def missed(first: Figures, last: Figures) -> list[str]:
-    """The figures that do not count as learned, in words."""
+def missed(first: Values, last: Values) -> list[str]:
+    """Returns a description of each metric that is not learned."""
     found = []
     for name, value in last.items():
         goal = max(_LOSS_FRACTION * first[name], _LOW_LOSS)
@@ -109,23 +110,25 @@ def missed(first: Figures, last: Figures) -> list[str]:
     return found
 
 
-def diagnosis(first: Figures, last: Figures, updates: int, is_out_of_time: bool) -> str:
-    """What looks wrong, from the figures of the first and the last update; empty if the batch was learned."""
+def diagnosis(first: Values, last: Values, updates: int, is_out_of_time: bool) -> str:
+    """Returns what is probably wrong, by the metrics of the first and the last update; "" if the batch is learned."""
     if not missed(first, last):
         return ""
     if is_out_of_time and updates < _FEW:
-        return f"undecided: time for {updates} updates only; a smaller size or batch tells more"
+        return f"undecided: the time limit allowed only {updates} updates; use a smaller model or batch"
     if last["train/loss"] > _WORSE * first["train/loss"]:
-        return "exploding: the loss grows; lower optimizer.learning_rate or set optimizer.clip_norm"
+        return "exploding: the loss increases; lower optimizer.learning_rate or set optimizer.clip_norm"
     if last["train/loss"] > _SOME_PROGRESS * first["train/loss"]:
-        reason = "no progress: the loss stays where it began; is optimizer.learning_rate too low, is all frozen, do "
-        return reason + "the labels follow from the inputs?"
-    why = "or give it a smaller batch: time ran out" if is_out_of_time else "or mend labels that contradict each other"
-    return f"too little progress: {'; '.join(missed(first, last))}; raise optimizer.learning_rate, {why}"
+        return (
+            "no progress: the loss does not decrease; check whether optimizer.learning_rate is too low, all parameters "
+            "are frozen, or the labels do not depend on the inputs"
+        )
+    other = "use a smaller batch, because time ran out" if is_out_of_time else "correct contradictory labels"
+    return f"too little progress: {'; '.join(missed(first, last))}; raise optimizer.learning_rate, or {other}"
 
 
 def _of_one_batch(data: Data) -> Data:
-    """The data, with their first batch for all."""
+    """Returns data that repeat their first batch."""
     fixed = copy.copy(data)
     vars(fixed)["batches"] = lambda split, start, rows: itertools.repeat(next(iter(data.batches(split, 0, rows))))
     return fixed

@@ -127,7 +127,7 @@ def _place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     for part in path:
         config = config.setdefault(part, {})
         if not isinstance(config, dict):
-            expected = "a key of the config, see config.json of the run"
+            expected = "a key in config.json of the run"
             raise UserError(f"config key {key}", got=f"a key below {part}", expected=expected, fix="correct the name")
     return config, name
 

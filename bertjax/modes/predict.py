@@ -16,7 +16,7 @@ from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
 
-_FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html"}  # of predictions, by their file's suffix
+_FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html"}  # formats by the suffix of the output
 
 
 def predict(
@@ -39,11 +39,11 @@ def predict(
       render: makes the parts of a page of records.
       draw: draws what the parts of each example attend to; None for no pictures.
     Raises:
-      UserError: bad input, or an output or a form that the task does not have.
+      UserError: for bad input, or an output or a format that the task does not have.
     """
     task = model.task
     if draw and not task.attention:
-        got, expected = "a task without pictures of attention", "one that has them, such as translation"
+        got, expected = "a task that draws no attention", "a task that does, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="leave it out")
     _check_input(task, source)
     examples, is_writer = _examples(model, source, draw), distributed.is_first_process()
@@ -71,7 +71,11 @@ def predict(
 
 @contextlib.contextmanager
 def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
-    """Gives what takes each record; only the first process writes. Raises UserError if another command writes there."""
+    """Yields a function that takes each record and writes it in the first process.
+
+    Raises:
+      UserError: if another command writes to the folder.
+    """
     if not distributed.is_first_process():
         yield lambda record: None
         return
@@ -81,11 +85,11 @@ def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[C
 
 
 def _check_input(task: Predicts, source: str) -> None:
-    """Raises UserError for a bad line or row of a file before any work is done, not when its turn comes."""
+    """Raises UserError for bad lines or rows of a file before any prediction is made."""
     if not Path(source).is_file() and not Path(source).is_dir():
         return  # a pipe can be read once
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # what is said of the input is said when it is predicted on
+    logging.disable(logging.WARNING)  # prediction reads the input again and logs the same lines
     try:
         collections.deque(track(_found(task, source), "checking", "examples"), maxlen=0)
     finally:
@@ -93,13 +97,13 @@ def _check_input(task: Predicts, source: str) -> None:
 
 
 def _found(task: Predicts, source: str) -> Iterator[Example]:
-    """The examples in the input."""
+    """Returns the examples in the input."""
     of_file = None if source == "-" else task.examples_of(source)
     return of_file or task.examples(streams.read_lines(source))
 
 
 def _examples(model: Model, source: str, draw: Callable[..., None] | None) -> Iterator[Example]:
-    """Yields the examples in the input with progress, and logs how many are bad; with --plot, draws each first."""
+    """Yields the examples in the input, shows progress, logs the number of bad ones, and draws them with --plot."""
     count = bad = 0
     for example in track(_found(model.task, source), "predicting", "examples"):
         count += 1
@@ -112,23 +116,23 @@ def _examples(model: Model, source: str, draw: Callable[..., None] | None) -> It
 
 
 def _draw(draw: Callable[..., None], model: Model, number: int, example: Example) -> None:
-    """Draws what the words of an example looked at, if it has one row."""
+    """Draws the attention of an example if it has one row."""
     kinds = model.attention(example)
     if kinds is not None and not kinds:
-        got, expected = "a model without attention", "one that has it"
-        fix = "leave it out, or train one with it: a recurrent one by --config.model.attention=additive"
+        got, expected = "a model without attention", "a model with attention"
+        fix = "leave it out, or train a model with --config.model.attention=additive"
         raise UserError("--plot", got=got, expected=expected, fix=fix)
     if kinds and distributed.is_first_process():
         draw(number, kinds)
 
 
 def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str]:
-    """What makes a line of a record: text, if that is what the task makes and nothing else is asked for, or JSON."""
+    """Returns a function from a record to its line: text if the task makes texts and the format allows, or JSON."""
     line = task.line
     if form == "text" and not line:
         fix = "leave out --format, or set it to jsonl"
-        raise UserError("--format=text", got="a task whose records are no texts", expected="one that writes", fix=fix)
+        raise UserError("--format=text", got="a task without text output", expected="a task that writes texts", fix=fix)
     if line and form != "jsonl":
-        # One line for each record, whatever it holds; an empty one for a bad input.
+        # Every record has exactly one line; that of a bad input is empty.
         return lambda record: "\n" if "error" in record else line(record).replace("\n", " ") + "\n"
     return streams.json_line

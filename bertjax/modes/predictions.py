@@ -1,4 +1,4 @@
-"""Prediction files with one line per record, which a process that was stopped can resume."""
+"""Prediction files with one line per record. An interrupted prediction can resume its file."""
 
 import contextlib
 import hashlib
@@ -12,16 +12,16 @@ from bertjax import distributed, files
 from bertjax.modes import streams
 from bertjax.runs import checkpoints
 
-_OF_MODEL = (".json", ".model", ".txt")  # suffixes of a run's files that say what its parameters mean
+_OF_MODEL = (".json", ".model", ".txt")  # suffixes of the files that describe a run's parameters
 
 
 def fingerprint(config: Mapping[str, Any], weights: str, source: str) -> str:
-    """Identifies all that predictions depend on; "" if the input cannot be read a second time.
+    """Returns a digest of everything that predictions depend on; "" if the input cannot be read a second time.
 
     Args:
-      config: of the run, or of a prediction without one.
-      weights: digest of the run's parameters (`checkpoints.digest`); "" for those in `init_from`, whose files are read.
-      source: the file that is predicted on; "-" for standard input.
+      config: the config of the run or of the prediction.
+      weights: the digest of the run's parameters (`checkpoints.digest`); "" to digest the files in `init_from`.
+      source: the input; "-" for standard input.
     """
     if not Path(source).is_file():
         return ""
@@ -30,9 +30,9 @@ def fingerprint(config: Mapping[str, Any], weights: str, source: str) -> str:
 
 
 def _weights_digest(weights: Path) -> list[list[str]]:
-    """Digests of published weights: of all files of a folder, or of those whose names begin as a checkpoint's does.
+    """Returns digests of the files of published weights: a folder, or files that begin with a checkpoint's name.
 
-    Of a run only the parameters that are read count, and what describes them: it may still be training.
+    Of a run, only the final parameters and the files that describe them count, because it may still be training.
     """
     if checkpoints.has_checkpoint(weights):
         paths = [path for path in weights.iterdir() if path.suffix in _OF_MODEL]
@@ -47,15 +47,15 @@ def _weights_digest(weights: Path) -> list[list[str]]:
 def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextIO, int]]:
     """Opens a file for lines and yields it with the number of lines that an interrupted process has already written.
 
-    Lines go to a partial file in the same folder, which is renamed when the block ends. After an error it stays, and
-    the next call with the same `made_of` continues it.
+    Lines are written to a partial file in the same folder, which is renamed when the block ends. After an error the
+    partial file is kept, and the next call with the same `made_of` resumes it.
 
     Args:
       name: the file; "-" and devices are written to directly.
-      is_writer: whether this process writes the file; the others get the same number.
-      made_of: a `fingerprint`; if it is "", lines do not outlive the process.
+      is_writer: whether this process writes the file. The others get the same number.
+      made_of: a `fingerprint`; "" for a file that cannot be resumed.
     Raises:
-      UserError: another process is writing to the same file.
+      UserError: if another process is writing the file.
     """
     path = Path(name)
     if not made_of or name == "-" or (path.exists() and not path.is_file()):

@@ -22,7 +22,7 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
       workdir: the folder of the run or the sweep.
       output: a file, or "-".
       render_page: writes the page of a folder and returns its path.
-      resolve: the run's experiment, which makes its samples if the folder has none.
+      resolve: returns the run's experiment, to make samples if the folder has none.
     """
 
     def trained() -> tuple[Task, Data, TrainingConfig]:
@@ -46,11 +46,11 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
 def write_samples(workdir: Path, trained: Callable[[], tuple[Task, Data, TrainingConfig]]) -> None:
     """Writes the samples that a run's page shows, unless the folder has those of its final checkpoint.
 
-    A page can do without: missing text or outputs that are not finite are logged.
+    A page does not need samples, so errors such as missing text or outputs that are not finite are logged.
 
     Args:
       workdir: the run's folder.
-      trained: gives the task, its data and its settings.
+      trained: returns the task, its data and its settings.
     """
     if samples.are_current(workdir):
         return

@@ -1,4 +1,4 @@
-"""What a command line requests, and how it ends."""
+"""The request of a command line, and its outcome."""
 
 import dataclasses
 import enum
@@ -10,41 +10,41 @@ from bertjax.errors import UserError
 from bertjax.modes import overrides
 from bertjax.runs import run_folder
 
-_NEW = ("train", "prepare", "check")  # modes that begin with a config; the others may read a run's
+_NEW = ("train", "prepare", "check")  # modes that need --config; the others can read the config of a run
 
 
 class Outcome(enum.Enum):
-    """How it ended, as an exit status."""
+    """The exit status."""
 
     DONE = 0
-    FAILED = 1  # a check that says no
-    STOPPED = 75  # by SIGTERM; the same command goes on. EX_TEMPFAIL of sysexits.h
+    FAILED = 1  # a check or a plan with a negative result
+    STOPPED = 75  # by SIGTERM; the same command resumes. EX_TEMPFAIL of sysexits.h
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for.
+    """The request of a command line.
 
     Attributes:
       mode: train, evaluate, predict, export, prepare, check, report or plan.
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
-      output: a file for predictions, scores or a verdict, "-" for standard output; or a folder to export to.
-        Predictions are in the field's official form, where it has one, if the name ends in .json; and in a folder, for
-        a task that writes folders, if there is one of that name or the name ends in a slash.
-      format: of other predictions: "jsonl", a record a line; "text", a text a line; "html", a page. If it is "", the
-        output's name may end in .jsonl or .html, and otherwise it is text if that is what the task makes.
-      checkpoint: see `checkpoints.restore_params`; to evaluate, "each:" before that of several.
-      draw: draws what the parts of an example looked at, which is given with the example's number from 1 on, or a plan,
-        which is all that it is given; None for no pictures.
+      output: a file for predictions, metrics or a verdict, "-" for standard output, or a folder to export to. If it
+        ends in .json, predictions have the official format of the task, if there is one. If it is a folder or ends in a
+        slash, tasks that write folders write one.
+      format: the format of other predictions: "jsonl", a record per line; "text", a text per line; "html", a page. ""
+        selects it by the suffix of `output`; without a suffix it is text if the task makes texts, otherwise jsonl.
+      checkpoint: see `checkpoints.restore_params`. For evaluation of several checkpoints, it begins with "each:".
+      draw: draws a plan, or the attention of an example, whose number from 1 is the first argument; None to draw
+        nothing.
       render: makes the parts of a page of records.
-      report: writes the page of a folder and says where it is; None for no pages but in mode "report".
+      report: writes the page of a folder and returns its path; None for no page except in mode "report".
       program: the path of `launch.py`, or of the console command `bertjax`.
       overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
-      started: how: "command", a list of words, and "defaults", the config without what the command line sets.
+      started: "command", the command line as a list, and "defaults", the config without the keys that it sets.
       topology: the slice to plan for, such as "v5e:16x16".
-      plan_search: whether to look for a mesh, micro-batches and rematerialization that fit it best.
-      profile: the first and the last update to trace, "100:110"; "" for none.
+      plan_search: whether to search the mesh, micro-batches and rematerialization that fit the slice best.
+      profile: the first and the last update to trace, such as "100:110"; "" for none.
     """
 
     mode: str
@@ -65,12 +65,12 @@ class Request:
 
     @property
     def run(self) -> Path | None:
-        """The folder in `workdir`, if there is one."""
+        """The path in `workdir`; None if `workdir` is empty."""
         return Path(self.workdir) if self.workdir else None
 
     @property
     def sources(self) -> dict[str, Any]:
-        """The splits to evaluate that the command line names, by key of `data`."""
+        """The files of the splits that the command line names, by key of `data`."""
         named = {key.removeprefix("data."): path for key, path in self.overrides.items() if key.startswith("data.")}
         return {key: path for key, path in named.items() if key in overrides.SOURCES}
 
@@ -82,7 +82,7 @@ def command(program: Path, arguments: Iterable[str]) -> list[str]:
 
 
 def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
-    """The given config, or that of the run in `workdir`. Raises UserError if flags are missing or contradict."""
+    """Returns `given` or the config of the run in `workdir`. Raises UserError for missing or contradictory flags."""
     is_new = request.mode in _NEW or not request.workdir
     if is_new == (given is None):
         raise UserError(

@@ -90,8 +90,8 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
 
     Args:
       request: the request.
-      given: the config of a new run, or None for that of the run in `workdir`.
-      find: the experiment of a name.
+      given: the config of a new run; None to read the config of the run in `workdir`.
+      find: returns the experiment of a name.
     Raises:
       UserError: for flags or config keys that are missing, invalid or contradictory.
     """

@@ -1,4 +1,4 @@
-"""What a run shows of itself, `samples.jsonl` in its folder: held-out examples with what the model made of them."""
+"""Samples for a run's page: validation examples with outputs of the model, in `samples.jsonl`."""
 
 import base64
 import contextlib
@@ -17,11 +17,11 @@ from bertjax.training.config import TrainingConfig
 
 FILE = "samples.jsonl"
 _EXAMPLES = 8
-_WEIGHTS = 600_000  # of attention in all: a byte each, and a page has less than 3 MB
+_WEIGHTS = 600_000  # attention weights in all, a byte each, so that a page is smaller than 3 MB
 
 
 def write(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:
-    """Writes what a trained task shows, by the run's final checkpoint."""
+    """Writes the samples of a trained task by the run's final checkpoint."""
     runner = inference.Inference(task, settings, workdir, "final")
     made_by = {"checkpoint": runner.checkpoint}
     lines = [
@@ -32,7 +32,7 @@ def write(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> No
 
 
 def are_current(workdir: Path) -> bool:
-    """Whether a run's folder has samples, and its final checkpoint is the one that made them or is gone."""
+    """Returns whether a run's folder has samples of its final checkpoint, or of a checkpoint that is gone."""
     path, made_by = workdir / FILE, None
     if not path.exists():
         return False
@@ -48,7 +48,7 @@ def _write(workdir: Path, lines: list[str]) -> None:
 
 
 def _fitting(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The records, without attention where there would be too much of it."""
+    """Yields the records. Attention weights are omitted if they exceed the limit in all."""
     room = _WEIGHTS
     for record in records:
         size = sum(each.weights.size for each in record.get("attention", {}).values())
@@ -60,9 +60,9 @@ def _fitting(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 
 
 def _plain(value: Any) -> Any:
-    """The same of what JSON has; of an array a byte for each number, from its lowest to its highest."""
+    """Returns a value that JSON can represent. Arrays become a byte per number, from the lowest to the highest."""
     if isinstance(value, Attended):
-        # All weights are shades between 0 and 1.
+        # Attention weights are between 0 and 1.
         return {"queries": list(value.queries), "keys": list(value.keys), "weights": _bytes(value.weights, 0.0, 1.0)}
     if isinstance(value, np.ndarray):
         numbers = np.nan_to_num(value.astype(np.float64))

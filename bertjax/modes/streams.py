@@ -1,4 +1,4 @@
-"""Where inputs of predictions come from and where predictions go: files, pipes, devices, standard streams."""
+"""Inputs and outputs of predictions: files, pipes, devices and standard streams."""
 
 import codecs
 import contextlib
@@ -21,14 +21,16 @@ from bertjax.errors import UserError
 def read_lines(name: str) -> Iterator[str]:
     """Yields the lines of a UTF-8 file (`.gz` too), or of standard input if `name` is "-".
 
-    Line ends and the byte order mark that some editors begin a file with are left out. Bytes that are not UTF-8 become
-    lone surrogates (`surrogateescape`): the task says what becomes of such a line.
+    Line ends and the byte order mark are omitted. Bytes that are not UTF-8 become lone surrogates (`surrogateescape`),
+    which the task handles.
 
     Raises:
-      UserError: no such file, or a damaged one; standard input for several processes.
+      UserError: for a missing or damaged file, or standard input with several processes.
     """
     if name == "-" and jax.process_count() > 1:
-        raise UserError("--input=-", got="several processes", expected="a file that all can read", fix="give a file")
+        raise UserError(
+            "--input=-", got="standard input", expected="a file with several processes", fix="set --input=FILE"
+        )
     with _open_input(name) as file:
         for number, line in enumerate(file):
             content = line if number else line.removeprefix(codecs.BOM_UTF8)
@@ -38,7 +40,7 @@ def read_lines(name: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _open_input(name: str) -> Iterator[Iterable[bytes]]:
-    """Opens an input, unpacking .gz; what goes wrong with that, in the with block's reads too, is a UserError."""
+    """Opens an input, decompressing .gz. Raises UserError for errors, also for those of reads in the with block."""
     if name == "-":
         yield sys.stdin.buffer
         return
@@ -49,21 +51,23 @@ def _open_input(name: str) -> Iterator[Iterable[bytes]]:
         raise UserError(
             f"--input={name}",
             got=f"a damaged or truncated gzip file ({error})",
-            expected="a complete one, as its name ends in .gz",
-            fix="make or copy the file again (gzip -t tests one)",
+            expected="a complete gzip file",
+            fix="create or copy the file again (gzip -t tests it)",
         ) from error
     except OSError as error:
         raise UserError(
             f"--input={name}",
             got=error.strerror,
-            expected="a file that the task predicts on, or - for standard input",
+            expected="an existing file, or - for standard input",
             fix="correct the path",
         ) from error
 
 
 def json_line(record: Mapping[str, Any]) -> str:
-    """A record as a line of JSON, numbers of arrays with 6 decimals, as extract_features.py of google-research/bert
-    writes them. Raises UserError for numbers that JSON does not have.
+    """Returns a record as a line of JSON. Numbers of arrays have 6 decimals, as in BERT's extract_features.py.
+
+    Raises:
+      UserError: for NaN and infinity, which JSON does not have.
     """
     try:
         return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_rounded) + "\n"
@@ -72,7 +76,7 @@ def json_line(record: Mapping[str, Any]) -> str:
             "the model's output",
             got="numbers that are not finite",
             expected="probabilities and losses",
-            fix="choose another --checkpoint, or other weights: these parameters are spoiled",
+            fix="choose another --checkpoint or other weights",
         ) from error
 
 
@@ -82,10 +86,10 @@ def _rounded(array: np.ndarray) -> list[Any]:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Holds a lock, `PATH.lock`, while an output is written; does nothing where the file system has no locks.
+    """Holds the lock `PATH.lock` while an output is written. Does nothing if the file system has no locks.
 
     Raises:
-      UserError: another process holds it.
+      UserError: if another process holds the lock.
     """
     lock = path.with_name(path.name + ".lock")
     with contextlib.ExitStack() as held:
@@ -96,9 +100,9 @@ def alone(path: Path) -> Iterator[None]:
             except BlockingIOError as error:
                 raise UserError(
                     f"--output={path}",
-                    got="a file that another process is writing",
-                    expected="one process for each output",
-                    fix="wait for it or stop it, or choose another --output",
+                    got="an output that another process is writing",
+                    expected="one process per output",
+                    fix="wait for the other process, or choose another --output",
                 ) from error
             except OSError:
                 break
@@ -113,14 +117,14 @@ def alone(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
-    """Opens standard output if `name` is "-", or a file that appears under its name once it is complete.
+    """Opens standard output if `name` is "-", otherwise a file, which gets its name when it is complete.
 
     Args:
       name: the file.
-      is_writer: whether this process writes it; what the others write is discarded.
+      is_writer: whether this process writes the file. The output of other processes is discarded.
     Raises:
-      OSError: it cannot be written, or the disk is full; names the file.
-      UserError: another process is writing to it.
+      OSError: if the file cannot be written or the disk is full. The error names the file.
+      UserError: if another process is writing the file.
     """
     path = Path(name if is_writer else os.devnull)
     try:
@@ -139,7 +143,7 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
                     partial.rename(path)
                 finally:
                     partial.unlink(missing_ok=True)
-    except BrokenPipeError:  # the reader, `head` for example, has what it wants
+    except BrokenPipeError:  # the reader, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise _named(error, name) from error
@@ -147,7 +151,7 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def named_errors(name: str) -> Iterator[None]:
-    """Lets an OSError name the output."""
+    """Adds the name of the output to an OSError."""
     try:
         yield
     except OSError as error:

@@ -514,7 +514,9 @@ def test_unreadable_inputs(run, tmp_path):
         assert "documentation" not in outcome.error
     (tmp_path / "a.txt").write_text(SENTENCES[0])
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / 'a.txt'}", "--plot=a.svg")
-    tiny.check_told(outcome.error, what="--plot", got="without pictures", expected="translation", fix="leave it out")
+    tiny.check_told(
+        outcome.error, what="--plot", got="a task that draws no attention", expected="translation", fix="leave it out"
+    )
 
 
 # Models in `init_from`.

@@ -737,7 +737,7 @@ def test_without_attention_nothing_is_drawn(tmp_path):
     assert outcome.status is None, outcome.status
     plot = f"--plot={tmp_path / 'a.svg'}"
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", plot, stdin=b"a cat.\n")
-    told = {"got": "a model without attention", "expected": "one that has it", "fix": "model.attention=additive"}
+    told = {"got": "a model without attention", "expected": "a model with attention", "fix": "model.attention=additive"}
     tiny.check_told(outcome.error, what="--plot", **told)
 
 

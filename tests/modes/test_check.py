@@ -1,4 +1,4 @@
-"""A configuration that can learn overfits one batch; a broken one is found out, and what is wrong with it told."""
+"""A config that can learn overfits one batch; for others the verdict names the probable error."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_labels_that_do_not_follow_from_the_inputs(text, monkeypatch):
+def test_labels_that_do_not_depend_on_the_inputs(text, monkeypatch):
     """All rows look the same, and each wants something else: their frequencies are all there is to learn."""
 
     def change(data):
@@ -104,15 +104,15 @@ def test_all_accuracies_and_losses_count():
     ("loss", "updates", "is_out_of_time", "told"),
     [
         (0.1, 5, True, ""),
-        (8.0, 5, True, "undecided: time for 5 updates"),
+        (8.0, 5, True, "undecided: the time limit allowed only 5 updates"),
         (12.0, 500, False, "exploding"),
         (9.9, 500, True, "no progress"),
         (10.5, 500, False, "no progress"),
         (5.0, 500, True, "too little progress: train/loss is 5, not at most 1; .* time ran out"),
-        (5.0, 1000, False, "too little progress: .* labels that contradict"),
+        (5.0, 1000, False, "too little progress: .* contradictory labels"),
     ],
 )
-def test_what_looks_wrong(loss, updates, is_out_of_time, told):
+def test_the_diagnosis(loss, updates, is_out_of_time, told):
     found = check.diagnosis({"train/loss": 10.0}, {"train/loss": loss}, updates, is_out_of_time)
     assert re.match(told, found) and bool(found) == bool(told)
 

@@ -57,7 +57,7 @@ def test_a_bad_last_line_is_found_before_anything_is_predicted(tmp_path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
 
 
-def test_what_is_said_of_an_input_is_said_once(tmp_path, caplog):
+def test_a_warning_about_an_input_is_logged_once(tmp_path, caplog):
     assert infer(tmp_path, "out.jsonl", "one\ntwo\n") == '{"text": "one"}\n{"text": "two"}\n'
     assert caplog.messages == ["read one", "read two"]
 
@@ -139,6 +139,6 @@ class Writes(Skipping):
 @pytest.mark.parametrize(
     ("name", "form", "is_json"), [("out.json", "", True), ("out.json", "text", False), ("out.de", "", False)]
 )
-def test_a_name_in_json_asks_for_lines_of_json(tmp_path, runner, name, form, is_json):
+def test_the_suffix_of_the_output_selects_the_format(tmp_path, runner, name, form, is_json):
     expected = '{"text": "one"}\n' if is_json else "one\n"
     assert infer(tmp_path, name, "one\n", Writes(), runner, form) == expected

@@ -29,7 +29,7 @@ def source(tmp_path):
     return str(path)
 
 
-def test_a_run_trained_again_in_place_is_another(tmp_path, source):
+def test_a_retrained_run_has_another_fingerprint(tmp_path, source):
     workdir = write_run(tmp_path / "run", "first")
     ours = [predictions.fingerprint({}, checkpoints.digest(workdir, which), source) for which in ("final", "latest")]
     assert ours[0] != ours[1]
@@ -95,7 +95,7 @@ def test_one_process_writes_an_output(tmp_path, opened):
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
-def test_what_was_written_before_an_error_is_kept_and_continued(tmp_path):
+def test_an_interrupted_file_is_resumed(tmp_path):
     name = str(tmp_path / "out.jsonl")
     with pytest.raises(UserError), predictions.open_lines(name, True, "abc") as (file, done):
         file.write("1\n")

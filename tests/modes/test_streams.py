@@ -5,7 +5,7 @@ import gzip
 from bertjax.modes import streams
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_a_byte_order_mark_is_omitted(tmp_path):
     content = "\ufeffa cat\r\n\ufeffold bird\n".encode()
     (tmp_path / "in.txt").write_bytes(content)
     with gzip.open(tmp_path / "in.txt.gz", "wb") as file:
