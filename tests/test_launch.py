@@ -458,7 +458,7 @@ def test_an_error_suggests_the_closest_name(tmp_path, arguments, what, meant):
 )
 def test_a_wrong_value_is_one_line(tmp_path, argument, got, expected):
     outcome = run_on_one(_CONFIG, f"--workdir={tmp_path / 'run'}", argument)
-    tiny.check_told(outcome.error, what="", got=got, expected=expected, fix="^correct the ")
+    tiny.check_told(outcome.error, what="", got=got, expected=expected, fix="^(correct|choose) ")
 
 
 def test_the_format_jsonl_writes_records(home):

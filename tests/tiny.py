@@ -61,7 +61,8 @@ _PHRASES = {
 
 # The form of a UserError's message.
 _MESSAGE = re.compile(
-    r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. (?:Fix: (?P<fix>.+)\.|(?P<question>Did you mean .+))"
+    r"error: (?P<what>.+?): got (?P<got>.*); expected (?P<expected>.+)\. "
+    r"(?:Fix: (?P<fix>.+)\.|(?P<question>Did you mean .+))"
 )
 
 

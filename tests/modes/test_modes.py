@@ -12,7 +12,10 @@ class Tested:
 
 
 def test_a_test_score_is_logged_beside_its_baselines(tmp_path, monkeypatch):
-    path, settings = tmp_path / "metrics.jsonl", SimpleNamespace(num_steps=4, checkpoint=SimpleNamespace(best_metric=""))
+    path, settings = (
+        tmp_path / "metrics.jsonl",
+        SimpleNamespace(num_steps=4, checkpoint=SimpleNamespace(best_metric="")),
+    )
     baselines = {"valid/lead_rouge1": 41.0, "test/lead_rouge1": 40.0}
     path.write_text(
         "".join(json.dumps(line) + "\n" for line in ({"step": 0, **baselines}, {"step": 4, "valid/nll": 1}))
