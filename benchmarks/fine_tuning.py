@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
-    """Returns a table row: in each round, `args.updates` updates of ours, then of theirs."""
+    """Returns a table row: in each round, `args.updates` of our updates, then of theirs."""
     from benchmarks.torch_fine_tuning import TorchTraining
 
     opened, rows = make(name, args.init_from, folder)

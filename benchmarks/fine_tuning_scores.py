@@ -49,7 +49,7 @@ def main() -> None:
         found.append(train(config, data, seed, args.run / "transformers" / f"seed{seed}"))
         print(f"seed {seed}: {json.dumps(found[-1])}, {(time.perf_counter() - began) / 60:.1f} min", flush=True)
     for name in found[0]:
-        values = [figures[name] for figures in found]
+        values = [metrics[name] for metrics in found]
         deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         print(f"{name}: {statistics.mean(values):.4f}{deviation}")
 
@@ -86,7 +86,7 @@ def train(config: Mapping[str, Any], data: Rows, seed: int, folder: Path) -> dic
         config["init_from"], num_labels=data.num_labels
     )
 
-    def figures(prediction: transformers.EvalPrediction) -> dict[str, float]:
+    def metrics(prediction: transformers.EvalPrediction) -> dict[str, float]:
         logits = np.asarray(prediction.predictions)
         answers = logits[:, 0] if data.numeric else logits.argmax(axis=1)
         return dict(glue.score(config["metrics"], answers, np.asarray(prediction.label_ids)))
@@ -97,7 +97,7 @@ def train(config: Mapping[str, Any], data: Rows, seed: int, folder: Path) -> dic
         train_dataset=data.train,
         eval_dataset=data.valid,
         data_collator=transformers.DataCollatorWithPadding(data.tokenizer),
-        compute_metrics=figures,
+        compute_metrics=metrics,
     )
     folder.mkdir(parents=True, exist_ok=True)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)))

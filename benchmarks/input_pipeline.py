@@ -83,10 +83,10 @@ def measure(corpus: Corpus, config: BatchConfig, seconds: float) -> tuple[float,
 
 def measure_batches(corpus: Corpus, seconds: float) -> None:
     """Prints the speed of each setting."""
-    figures: dict[BatchConfig, list[tuple[float, float, float]]] = {config: [] for config in settings()}
-    for _, (config, measured) in itertools.product(range(TURNS), figures.items()):
+    metrics: dict[BatchConfig, list[tuple[float, float, float]]] = {config: [] for config in settings()}
+    for _, (config, measured) in itertools.product(range(TURNS), metrics.items()):
         measured.append(measure(corpus, config, seconds))
-    for config, measured in figures.items():
+    for config, measured in metrics.items():
         real, padded, padding = (statistics.median(each) for each in zip(*measured, strict=True))
         capacity = config.capacity
         shape = f"P {capacity.predictions:2}  E {capacity.segments if config.pairs.next_sentence else 0:2}"

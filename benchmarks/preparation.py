@@ -134,8 +134,8 @@ def show(name: str, size: int, found: dict[str, Any]) -> None:
     counts = json.loads((Path(found["folder"]) / "manifest.json").read_text())["counts"]["train"]
     phases = " ".join(f"{found[phase]:10.1f}" for phase in PHASES)
     rate, peak = size / 1e6 / found["total"], found["peak"] / 1e6
-    figures = f"{size / 1e6:7.1f} {found['total']:7.1f} {rate:6.2f} {found['cpu']:6.1f} {phases} {peak:8.0f}"
-    print(f"{name:14} {figures} {counts['tokens']:11,} {counts['duplicate_lines']:10,}", flush=True)
+    columns = f"{size / 1e6:7.1f} {found['total']:7.1f} {rate:6.2f} {found['cpu']:6.1f} {phases} {peak:8.0f}"
+    print(f"{name:14} {columns} {counts['tokens']:11,} {counts['duplicate_lines']:10,}", flush=True)
 
 
 def main() -> None:

@@ -40,17 +40,17 @@ def main() -> None:
     arguments = parser.parse_args()
     texts = oracle.read(arguments.source, arguments.splitter)
     sides = make_up([sentence for article, _ in texts for sentence in article], arguments.count, 0)
-    figures: dict[str, float] = {}
+    scores: dict[str, float] = {}
 
     def score() -> None:
-        figures.update(rouge(*sides, CONFIG, confidence=True))
+        scores.update(rouge(*sides, CONFIG, confidence=True))
 
     seconds = common.interleave({"rouge": score}, arguments.rounds)["rouge"]
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "nltk"))
     threads = len(os.sched_getaffinity(0))
     print(f"Python {platform.python_version()}, {versions}; {platform.machine()}, one of {threads} threads, ")
     print(f"load average {common.load_average()}")
-    means = ", ".join(f"{name} {figures[name]:.2f}" for name in METRICS)
+    means = ", ".join(f"{name} {scores[name]:.2f}" for name in METRICS)
     print(f"{arguments.count:,} summaries, {signature(CONFIG)}: {means}")
     print(f"{common.spread(seconds, 1)} s over {arguments.rounds} rounds")
 

@@ -45,8 +45,8 @@ def main() -> None:
     began = time.perf_counter()
     theirs = TorchSummarization(args.repository, config)
     train(task, data, theirs, config, args.seed)
-    figures = score(task, theirs, data.tested())
-    print(json.dumps(figures, indent=2))
+    metrics = score(task, theirs, data.tested())
+    print(json.dumps(metrics, indent=2))
     print(f"{(time.perf_counter() - began) / 60:.1f} min")
 
 
@@ -58,11 +58,11 @@ def train(task: Any, data: Any, theirs: TorchSummarization, config: Mapping[str,
     for done, batch in enumerate(itertools.islice(batches, config["num_steps"]), 1):
         loss = theirs.update(batch)
         if done % config["evaluate_every"] == 0 or done == config["num_steps"]:
-            figures = score(task, theirs, data.held_out())
-            told = "  ".join(f"{name}={figures[name]:.4g}" for name in ("loss", "rouge1", "rouge2", "rougeLsum"))
+            metrics = score(task, theirs, data.held_out())
+            told = "  ".join(f"{name}={metrics[name]:.4g}" for name in ("loss", "rouge1", "rouge2", "rougeLsum"))
             print(f"update {done}: train/loss={loss:.4g}; validation: {told}", flush=True)
-            if figures["loss"] < best:
-                best, state = figures["loss"], theirs.state()
+            if metrics["loss"] < best:
+                best, state = metrics["loss"], theirs.state()
     theirs.load(state)
 
 

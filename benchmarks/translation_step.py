@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> list[str]:
-    """Returns a table row: in each round, `updates` updates of ours, then of theirs with the same batches.
+    """Returns a table row: in each round, `updates` of our updates, then of theirs with the same batches.
 
     Exits if a timed batch has a shape that does not occur in the first `warmup` batches, because its compilation would
     be timed.

@@ -202,8 +202,8 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         """See `summarization.metrics`. The loss is the mean over articles of the sum over sentences."""
         pairs = [(example.source.article, _merged(example, outputs)) for example, outputs in results]
         summaries = [summarization.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
-        figures = summarization.metrics(summaries, [article for article, _ in pairs], self._rules, self._rouge)
-        return {**figures, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
+        metrics = summarization.metrics(summaries, [article for article, _ in pairs], self._rules, self._rouge)
+        return {**metrics, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of the sentences of each row, [B, E]."""

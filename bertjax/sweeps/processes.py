@@ -141,8 +141,8 @@ class _Child:
     def error(self) -> str:
         if not self._process.returncode:
             return ""
-        said = self._log.read_bytes()[self._log_start :].decode(errors="replace")
-        return last_error(said) or f"exit status {self._process.returncode}"
+        output = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        return last_error(output) or f"exit status {self._process.returncode}"
 
 
 def last_error(text: str) -> str:
@@ -241,5 +241,5 @@ class _Submitted:
 
     def error(self) -> str:
         error = self._job.exception()
-        said = f"{self._job.stderr() or ''}\n{self._job.stdout() or ''}"
-        return "" if error is None else last_error(said) or str(error)
+        output = f"{self._job.stderr() or ''}\n{self._job.stdout() or ''}"
+        return "" if error is None else last_error(output) or str(error)

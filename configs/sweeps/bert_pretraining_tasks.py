@@ -31,7 +31,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     tiny = parts.is_tiny(variant)
     tasks = parts.TINY_TASKS if tiny else _TASKS
     lstm = {f"{task}.model.lstm_size": 64 if tiny else 768 for task in tasks}
-    figures: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
+    rows: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
         "BERT": ({}, (84.4, 88.4, 86.7, 92.7, 88.5)),
         "no NSP": (_NO_NSP, (83.9, 84.9, 86.5, 92.6, 87.9)),
         "LTR & no NSP": (_LTR, (82.1, 84.3, 77.5, 92.1, 77.8)),
@@ -43,7 +43,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         else [*parts.base(), *(parts.task(name, "pretrain512") for name in _TASKS)],
         "rows": [
             parts.row(name, values, {} if tiny else dict(zip(_TASKS.values(), paper, strict=True)))
-            for name, (values, paper) in figures.items()
+            for name, (values, paper) in rows.items()
         ],
         "base": "BERT",
         "seeds": (0, 1, 2),
