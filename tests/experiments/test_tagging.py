@@ -488,7 +488,7 @@ def test_wrong_configs(tmp_path, overrides, message):
             "--config=configs/tagging.py:tiny", f"--workdir={tmp_path}", *flags({**SMALL, **values})
         )
         names = "valid/accuracy, valid/f1, valid/loss, valid/precision, valid/recall"
-        tiny.check_told(outcome.error, what="best_metric", got="'valid/f2'", expected=names, fix="choose")
+        tiny.check_told(outcome.error, what="best_metric", got="'valid/f2'", expected=names, fix="mean 'valid/f1'")
         return
     with pytest.raises(UserError, match=message):
         ready(tmp_path, **values)
