@@ -18,6 +18,14 @@ def test_links_lead_to_files_and_headings(page: Path):
             assert anchor in pages.anchors(path), f"{path}#{anchor}"
 
 
+def test_pages_that_the_code_names_exist():
+    folders = ("bertjax", "configs", "experiments", "benchmarks", "docs")
+    files = [path for folder in folders for path in (pages.ROOT / folder).rglob("*.py")]
+    named = {page for path in files for page in re.findall(r"\bdocs/[\w/]+\.md", path.read_text())}
+    assert len(named) > 3
+    assert [page for page in sorted(named) if not (pages.ROOT / page).exists()] == []
+
+
 def test_headings_have_the_anchors_of_github(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text("# A `key`, or two\n\n## Again\n\n```bash\n# no heading\n```\n\n## Again\n")
