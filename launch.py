@@ -175,7 +175,9 @@ def _help() -> str:
     for name in _files("configs", "get_config"):
         module = importlib.import_module(f"bertjax.configs.{name}")
         experiments.append(usage.Experiment(name, str(module.__doc__).partition("\n")[0], module.VARIANTS))
-    return usage.text(str(__doc__), experiments, sizes, _files("configs/sweeps", "get_sweep"), groups)
+    is_installed = Path(sys.argv[0]).suffix != ".py"
+    commands = str(__doc__).replace("python launch.py", "bertjax") if is_installed else str(__doc__)
+    return usage.text(commands, experiments, sizes, _files("configs/sweeps", "get_sweep"), groups)
 
 
 def _files(folder: str, function: str) -> list[str]:
@@ -260,16 +262,7 @@ def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
 
 def run() -> None:
     """Runs the command line; the console command `bertjax` calls it."""
-    if Path(sys.argv[0]).suffix != ".py":
-        _describe_command()
     app.run(main, flags_parser=_parse_flags)
-
-
-def _describe_command() -> None:
-    """Makes --help of the console command print the docstring and the flags of this file."""
-    sys.modules["__main__"].__doc__ = str(__doc__).replace("python launch.py", "bertjax")
-    for flag in flags.FLAGS.get_flags_for_module(__name__):
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
 if __name__ == "__main__":

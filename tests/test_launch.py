@@ -186,7 +186,7 @@ def test_prepare_writes_only_the_text(tmp_path):
 
 
 def test_help_lists_flags_experiments_and_variants():
-    script = "import sys; from bertjax import launch; sys.argv[1:] = ['--help']\ntry: launch.run()\nfinally: "
+    script = "import sys; from bertjax import launch; sys.argv[:] = ['launch.py', '--help']\ntry: launch.run()\nfinally: "
     script += "assert not {'jax', 'flax'} & set(sys.modules)"
     command, env = [sys.executable, "-c", script], processes.environment()
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)

@@ -135,6 +135,6 @@ def test_help_of_the_console_command_describes_it(site, tmp_path):
     printed = subprocess.run(
         [site / "bin" / "bertjax", "--help"], cwd=tmp_path, env=env, capture_output=True, text=True
     )
-    assert "\nbertjax --mode=evaluate --workdir=runs/demo" in printed.stdout
+    assert "\n  bertjax --mode=evaluate --workdir=runs/demo" in printed.stdout and "launch.py" not in printed.stdout
     for flag in ("--config", "--mode", "--workdir", "--sweep"):
         assert flag in printed.stdout
