@@ -186,8 +186,8 @@ def test_prepare_writes_only_the_text(tmp_path):
 
 
 def test_help_lists_flags_experiments_and_variants():
-    script = "import sys; from bertjax import launch; sys.argv[:] = ['launch.py', '--help']\ntry: launch.run()\nfinally: "
-    script += "assert not {'jax', 'flax'} & set(sys.modules)"
+    script = "import sys; from bertjax import launch; sys.argv[:] = ['launch.py', '--help']\n"
+    script += "try: launch.run()\nfinally: assert not {'jax', 'flax'} & set(sys.modules)"
     command, env = [sys.executable, "-c", script], processes.environment()
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
