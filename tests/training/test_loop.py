@@ -228,7 +228,7 @@ def test_all_processes_resume_from_the_step_that_process_0_finds(tmp_path, monke
         monkeypatch.setattr(checkpoints, "_MAX_LAG_SECONDS", 0)
         loop._step_to_resume(behind)
     assert made == [-1, -1]
-    assert agreed == [("there", "checkpoint 4 of the run"), ("missing", "checkpoint 4 of the run")]
+    assert agreed == [("found", "checkpoint 4 of the run"), ("missing", "checkpoint 4 of the run")]
 
 
 def test_sigterm_saves_a_checkpoint_and_the_run_resumes_from_it(text, finished, tmp_path, monkeypatch):
