@@ -281,7 +281,7 @@ def test_weights_from_a_folder_without_any(train, tmp_path, size):
     (tmp_path / "nothing").mkdir()
     for name, got in (("nothing", "no checkpoint, config.json or bert_config.json"), ("nowhere", "no such folder")):
         message = train(variant=":tiny" if size else "", init_from=tmp_path / name, **({} if size else unset_sizes()))
-        check(message, what=f"init_from={tmp_path / name}", got=got, expected="a bertjax run", fix="correct the path")
+        check(message, what=f"init_from={tmp_path / name}", got=got, expected="a run, a folder", fix="correct the path")
 
 
 def test_a_size_that_contradicts_the_weights(train, home):
