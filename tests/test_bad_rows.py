@@ -181,8 +181,8 @@ def test_a_regression_without_rows(train):
 @pytest.mark.parametrize(
     ("overrides", "what", "got", "expected", "fix"),
     [
-        ({"data__seq_len": 32}, "data.seq_len", "32", "8 to model.max_positions=16", "in between"),
-        ({"data__seq_len": 4}, "data.seq_len", "4", "8 to model.max_positions=16", "in between"),
+        ({"data__seq_len": 32}, "data.seq_len", "32", "8 to model.max_positions=16", "in this range"),
+        ({"data__seq_len": 4}, "data.seq_len", "4", "8 to model.max_positions=16", "in this range"),
         ({"class_weights": "(1.0,)"}, "class_weights", r"\(1.0,\)", "each of no, yes", "in that order"),
         ({"class_weights": "(1, 2, 3)"}, "class_weights", r"\(1.0, 2.0, 3.0\)", "each of no, yes", "in that order"),
         ({"class_weights": "(1.0, -1.0)"}, "class_weights", "-1.0", "0 or more", "in that order"),
@@ -192,10 +192,10 @@ def test_a_regression_without_rows(train):
         ({"metrics": "('bleu',)"}, "metrics", "'bleu'", "each one of accuracy, f1, macro_f1", "change"),
         ({"metrics": "('pearson',)"}, "metrics", "pearson with objective=class", "for regression", "--config.metrics"),
         ({"metrics": "()"}, "best_metric", "'valid/accuracy'", "valid/loss, or empty", "one of these"),
-        ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "one of"),
+        ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "mean"),
         ({"objective": "ranking"}, "objective", "'ranking'", "classification, regression", "change"),
         ({"data__labels": "('yes',)"}, "data.labels", "yes", "two or more", "leave it out"),
-        ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "each once", "leave it out"),
+        ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "two or more different", "leave it out"),
         ({"data__labels": "(0, 1)"}, r"data.labels\[0\]", r"0 \(int\)", "type str", "of that type"),
         ({"data__text_columns": "()"}, "data.text_columns", r"\(\)", "one column, or the two", "for example"),
         ({"data__text_columns": "('label',)"}, "text_columns,label_column", "and 'label'", "different", "not meant"),
@@ -203,7 +203,7 @@ def test_a_regression_without_rows(train):
         ({"data__on_bad_row": "ignore"}, "data.on_bad_row", "'ignore'", "stop, skip", "change"),
         ({"data__valid_fraction": 0.0}, "data.valid_fraction", "0.0", "above 0 and below 1", "data.valid_source"),
         ({"data__valid_fraction": 1.5}, "data.valid_fraction", "1.5", "above 0 and below 1", "data.valid_source"),
-        ({"data__valid_fraction": 1e-9}, "data.valid_fraction", "0 of 60 rows", "some to evaluate", "more rows"),
+        ({"data__valid_fraction": 1e-9}, "data.valid_fraction", "0 of 60 rows", "at least one row", "add rows"),
         ({"num_epochs": 0.0}, "num_epochs", "0.0", "above 0", "change"),
         ({"data__packing": True, "data__seq_len": 1}, "data.seq_len", "1", "8 to", "."),
         ({"warmup_fraction": 2.0}, "warmup_fraction", "2.0", "at most 1", "change"),
@@ -230,7 +230,7 @@ def test_a_bad_value(train, tmp_path, overrides, what, got, expected, fix):
 @pytest.mark.parametrize(("key", "value"), [("data__labels", "('a', 'b')"), ("class_weights", "(1.0, 2.0)")])
 def test_classes_of_a_regression(train, key, value):
     message = train("sentence\tlabel\na\t1\nb\t2\nc\t3\nd\t4\n", **NUMBERS, **{key: value})
-    check(message, what="objective", got="regression with .*2", expected="it predicts a number", fix="leave them out")
+    check(message, what="objective", got="regression with .*2", expected="regression predicts", fix="leave them out")
 
 
 def test_a_metric_of_classes_for_a_regression(train):

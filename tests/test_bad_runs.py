@@ -206,7 +206,7 @@ def test_published_weights_of_another_shape(copied):
     folder, name = copied("published"), "bert.embeddings.position_embeddings.weight"
     tensors = load_file(folder / "model.safetensors") | {name: np.zeros((5, 16), np.float32)}
     save_file(tensors, folder / "model.safetensors")
-    check(from_folder(folder), what=f"{folder}: {name}", got=r"\(5, 16\)", expected=r"\(48, 16\)", fix="sizes that its")
+    check(from_folder(folder), what=f"{folder}: {name}", got=r"\(5, 16\)", expected=r"\(48, 16\)", fix="the right sizes")
 
 
 def test_truncated_published_weights(copied):
@@ -370,12 +370,12 @@ def test_a_line_that_cannot_be_predicted_on(home, tmp_path, line, got, expected,
 
 def test_a_missing_input(home, tmp_path):
     message = predict(home / "run", f"--input={tmp_path / 'none.txt'}")
-    check(message, what=f"--input={tmp_path}/none.txt", got="No such file", expected="a file that", fix="path")
+    check(message, what=f"--input={tmp_path}/none.txt", got="No such file", expected="an existing file", fix="path")
     check(
         predict(home / "run", f"--input={tmp_path}"),
         what="--input",
         got="Is a directory",
-        expected="a file",
+        expected="an existing file",
         fix="path",
     )
 
