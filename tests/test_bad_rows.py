@@ -195,7 +195,7 @@ def test_a_regression_without_rows(train):
         ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "mean"),
         ({"objective": "ranking"}, "objective", "'ranking'", "classification, regression", "change"),
         ({"data__labels": "('yes',)"}, "data.labels", "yes", "two or more", "leave it out"),
-        ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "two or more different", "leave it out"),
+        ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "more different", "leave it out"),
         ({"data__labels": "(0, 1)"}, r"data.labels\[0\]", r"0 \(int\)", "type str", "of that type"),
         ({"data__text_columns": "()"}, "data.text_columns", r"\(\)", "one column, or the two", "for example"),
         ({"data__text_columns": "('label',)"}, "text_columns,label_column", "and 'label'", "different", "not meant"),

@@ -206,7 +206,7 @@ def test_published_weights_of_another_shape(copied):
     folder, name = copied("published"), "bert.embeddings.position_embeddings.weight"
     tensors = load_file(folder / "model.safetensors") | {name: np.zeros((5, 16), np.float32)}
     save_file(tensors, folder / "model.safetensors")
-    check(from_folder(folder), what=f"{folder}: {name}", got=r"\(5, 16\)", expected=r"\(48, 16\)", fix="the right sizes")
+    check(from_folder(folder), what=f"{folder}: {name}", got=r"\(5, 16\)", expected=r"\(48, 16\)", fix="right sizes")
 
 
 def test_truncated_published_weights(copied):
