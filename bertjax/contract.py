@@ -93,11 +93,11 @@ class Predicts(abc.ABC):
     @property
     @abc.abstractmethod
     def tokenizer(self) -> Any:
-        """The tokenizer, with the vocabulary; of a translation model a pair of vocabularies, source and target."""
+        """The tokenizer with its vocabulary. A translation model has a pair of them, for source and target."""
 
     @abc.abstractmethod
     def init(self, rng: jax.Array) -> Params:
-        """Returns fresh parameters. Pure and reads no file, so that it works under `jax.eval_shape` and `jit`."""
+        """Returns random initial parameters. A pure function that reads no file, so `jax.eval_shape` and `jit` work."""
 
     def warm_start(self, params: Params) -> Params:
         """Returns parameters initialized from `init_from`, or `params` unchanged if `init_from` is not set."""
