@@ -263,7 +263,7 @@ def test_tokens_do_not_attend_against_the_direction(params, changed):
     assert (moves["right_to_left"][: changed + 1] > 1e-4).all()
 
 
-def test_padding_changes_nothing(params):
+def test_padding_does_not_change_the_outputs(params):
     inputs = batch()
     padded = {
         **inputs,
