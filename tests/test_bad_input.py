@@ -141,7 +141,7 @@ def test_one_document_has_no_random_next_sentence(home, tmp_path):
 @pytest.mark.parametrize(("fraction", "split"), [(1e-9, "valid"), (1 - 1e-9, "train")])
 def test_an_empty_split(prepare, fraction, split):
     message = prepare(data__valid_fraction=fraction)
-    check(message, what=f"the {split} split", got="no document", expected="some held out", fix="data.valid_fraction")
+    check(message, what=f"the {split} split", got="no document", expected="validation split", fix="data.valid_fraction")
 
 
 def test_a_batch_larger_than_the_epoch(home, tmp_path):
@@ -235,7 +235,13 @@ def test_a_vocabulary_of_another_casing(prepare, home):
         ),
         ({"num_steps": 0}, "num_steps", "0", "at least 1", "change"),
         ({"seed": -1}, "seed", "-1", "at least 0 and below 4294967296", "change"),
-        ({"accumulation_steps": 3}, "accumulation_steps", "3 micro-batches for batch_size 16", "divisor", "change one"),
+        (
+            {"accumulation_steps": 3},
+            "accumulation_steps",
+            "3 micro-batches for batch_size 16",
+            "divisor",
+            "change batch",
+        ),
         ({"batch_size": 12}, "batch_size", "12", "multiple of 8, the devices", "multiple of 8"),
         ({"accumulation_steps": 4}, "batch_size.*accumulation_steps", "4", "multiple of 8", "accumulation_steps"),
         ({"mesh__data": 3}, "mesh", r"\(3, 1, 1\) for 8 device", "product is the number of devices", "mesh.data=8"),
@@ -259,8 +265,8 @@ def test_a_vocabulary_of_another_casing(prepare, home):
         (
             {"optimizer__groups": "(('no/such',{'frozen':True}),)"},
             r"optimizer.groups\[0\]",
-            "'no/such', which no parameter",
-            "such as bert/embeddings",
+            "'no/such', which matches no parameter",
+            "for example bert/embeddings",
             "correct the pattern",
         ),
         (

@@ -181,4 +181,4 @@ def test_outputs_do_not_depend_on_the_batch():
 
 def test_a_row_that_is_too_long_is_not_truncated():
     with pytest.raises(StopIteration):
-        Predictor(Model(), mesh())._fitting(41)
+        Predictor(Model(), mesh())._padded_length(41)
