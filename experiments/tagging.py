@@ -185,7 +185,7 @@ class TaggingData(FineTuningData[Config, Sentence]):
         stated = self._settings.scheme
         if not self._has_files:
             return stated
-        scheme = tagged_words.recognized(self.read.facts) if stated == _AUTO else stated
+        scheme = tagged_words.detected_scheme(self.read.facts) if stated == _AUTO else stated
         tagged_words.check_scheme(self.read.facts, scheme)
         return scheme
 

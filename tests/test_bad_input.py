@@ -77,8 +77,8 @@ def named(value: object) -> str | None:
             "text_field",
             "data.text_field",
         ),
-        ("broken.jsonl", b'{"text": "x"\n', "not valid JSON", "one JSON object a line", "on_bad_row=skip"),
-        ("list.jsonl", b'["x"]\n', "a JSON list", "one JSON object a line", "on_bad_row=skip"),
+        ("broken.jsonl", b'{"text": "x"\n', "not valid JSON", "one JSON object per line", "on_bad_row=skip"),
+        ("list.jsonl", b'["x"]\n', "a JSON list", "one JSON object per line", "on_bad_row=skip"),
         ("number.jsonl", b'{"text": 3}\n', "int in field 'text'", "a string", "on_bad_row=skip"),
         ("whole.json", b'{"text": "x"}\n', "a .json file", "jsonl", "rename it"),
     ],
@@ -104,7 +104,7 @@ def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
 @pytest.mark.parametrize(
     ("source", "got", "expected", "fix"),
     [
-        ("no/such/file.txt", "does not exist", "files seen from /.*documentation or tfds:NAME", "correct the path"),
+        ("no/such/file.txt", "does not exist", "files relative to /.*documentation or tfds:NAME", "correct the path"),
         ("no/such/*.txt", "pattern that matches no file", "files.*documentation", "correct the path"),
         ("", "nothing", "text to train on", "set --config.data.source=FILE"),
         ("/", "a folder", "files", r"/\*\.txt"),

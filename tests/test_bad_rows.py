@@ -62,12 +62,12 @@ def train(home, tmp_path):
     ("content", "line", "got", "expected", "fix"),
     [
         ("text\tlabel\nx\tyes\n", 2, "without column 'sentence'; its columns: 'text'", "text_columns", "text_columns"),
-        ("sentence\tclass\nx\t1\n", 2, "without column 'label'; its", "data.label_column names", "data.label_column"),
-        ("a cat .\tyes\na dog .\tno\n", 2, "its columns: 'a cat .', 'yes'", "text_columns", "or --config.data.header"),
-        ("sentence\tsentence\na\tb\n", 1, "a header with 'sentence' twice", "a name for each", "header=False"),
-        (GOOD + " \tyes\n", 4, "an empty text in column 'sentence'", "text", "complete the row"),
+        ("sentence\tclass\nx\t1\n", 2, "without column 'label'; its", "data.label_column", "data.label_column"),
+        ("a cat .\tyes\na dog .\tno\n", 2, "its columns: 'a cat .', 'yes'", "text_columns", "--config.data.header"),
+        ("sentence\tsentence\na\tb\n", 1, "a header with 'sentence' twice", "unique column names", "header=False"),
+        (GOOD + " \tyes\n", 4, "an empty text in column 'sentence'", "text", "add the text"),
         (GOOD + "a\t\n", 4, "an empty label in column 'label'", "name or number of a class", "correct the row"),
-        (GOOD + "a " * 600_000 + "\tyes\n", 4, "a longer line", "at most 1,048,576 bytes", "break the line up"),
+        (GOOD + "a " * 600_000 + "\tyes\n", 4, "a longer line", "at most 1,048,576 bytes", "divide the line"),
         (GOOD.encode() + b"caf\xe9\tyes\n", 4, "byte 0xe9 at byte offset 41", "UTF-8 text", "iconv"),
         (GOOD + "a cat\n", 4, "one field", "2, the columns sentence, label", "correct the row"),
         (GOOD + "a\tcat\tyes\n", 4, "3 fields", "2, the columns sentence, label", "or config.data.separator"),
@@ -84,8 +84,8 @@ def test_a_bad_row_of_a_table(train, tmp_path, content, line, got, expected, fix
 @pytest.mark.parametrize(
     ("content", "got", "expected"),
     [
-        ('["a cat", "yes"]', "a JSON list", "one JSON object a line"),
-        ('{"sentence": "a cat"', "not valid JSON", "one JSON object a line"),
+        ('["a cat", "yes"]', "a JSON list", "one JSON object per line"),
+        ('{"sentence": "a cat"', "not valid JSON", "one JSON object per line"),
         ('{"sentence": 3, "label": "yes"}', "int in column 'sentence'", "text"),
         ('{"sentence": "a cat", "label": ["yes"]}', "list in column 'label'", "name or number of a class"),
         ('{"sentence": "a cat", "label": 0.5}', "float in column 'label'", "name or number of a class"),
@@ -134,7 +134,7 @@ def test_rows_of_a_single_class(train, tmp_path):
 @pytest.mark.parametrize("content", ["", "\n\n", "sentence\tlabel\n"])
 def test_no_rows(train, tmp_path, content):
     what = f"config key data.source={tmp_path}/rows.tsv"
-    check(train(content), what=what, got="no rows at all", expected="at least one row", fix="the one meant")
+    check(train(content), what=what, got="no rows", expected="at least one row", fix="check the source")
 
 
 # Files.
@@ -147,8 +147,8 @@ def test_no_rows(train, tmp_path, content):
         ("hidden.tsv", gzip.compress(GOOD.encode()), "gzip data in a file not named .gz", "if and only if", "rename"),
         ("plain.tsv.gz", GOOD, "named .gz that is not gzip", "if and only if", "rename"),
         ("cut.tsv.gz", gzip.compress(GOOD.encode() * 999)[:-20], "damaged or truncated gzip", "complete", "gzip -t"),
-        ("rows.txt", GOOD, "does not tell how its fields are parted", r"\.tsv, \.csv or \.jsonl", "data.separator"),
-        ("rows.json", "[]", "does not tell how its fields are parted", r"\.tsv, \.csv or \.jsonl", "rename the file"),
+        ("rows.txt", GOOD, "does not determine the separator", r"\.tsv, \.csv or \.jsonl", "data.separator"),
+        ("rows.json", "[]", "does not determine the separator", r"\.tsv, \.csv or \.jsonl", "rename the file"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith(("b", "h", "p", "c", "rows.")) else "",
 )
@@ -161,7 +161,7 @@ def test_a_bad_file(train, tmp_path, name, content, got, expected, fix):
     ("source", "what", "got", "expected", "fix"),
     [
         ("", "data.source$", "no value, and no classes", "training rows, or a classifier", "data.source=FILE"),
-        ("none.tsv", "data.source=none.tsv$", "does not exist", "files seen from /.*tfds:NAME", "correct the path"),
+        ("none.tsv", "data.source=none.tsv$", "does not exist", "files relative to /.*tfds:NAME", "correct the path"),
         ("/", "data.source=/$", "a folder", "files", "name its files"),
         ("a.tsv,,b.tsv", "data.source$", "an empty name", "separated by commas", "name the files"),
     ],
@@ -198,7 +198,7 @@ def test_a_regression_without_rows(train):
         ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "more different", "leave it out"),
         ({"data__labels": "(0, 1)"}, r"data.labels\[0\]", r"0 \(int\)", "type str", "of that type"),
         ({"data__text_columns": "()"}, "data.text_columns", r"\(\)", "one column, or the two", "for example"),
-        ({"data__text_columns": "('label',)"}, "text_columns,label_column", "and 'label'", "different", "not meant"),
+        ({"data__text_columns": "('label',)"}, "text_columns,label_column", "and 'label'", "different", "repeated"),
         ({"data__label_column": ""}, "data.label_column", "''", "training needs labels", "--config.data.label_column"),
         ({"data__on_bad_row": "ignore"}, "data.on_bad_row", "'ignore'", "stop, skip", "change"),
         ({"data__valid_fraction": 0.0}, "data.valid_fraction", "0.0", "above 0 and below 1", "data.valid_source"),
@@ -308,10 +308,10 @@ def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
 @pytest.mark.parametrize(
     ("line", "got", "expected", "fix"),
     [
-        (b"a cat .\n", "1 separated by tabs", "two texts with a tab", "put a tab between"),
-        (b"a\tcat\t.\n", "3 separated by tabs", "two with a tab", "put spaces for the tabs"),
-        (b"a cat .\t\n", "an empty text", "two with a tab", "complete or delete"),
-        (b"\n", "an empty text", "two with a tab", "complete or delete"),
+        (b"a cat .\n", "one text", "two texts separated by", "put a tab between"),
+        (b"a\tcat\t.\n", "3 texts separated by tabs", "two separated by a tab", "replace tabs"),
+        (b"a cat .\t\n", "an empty text", "two separated by a tab", "add the text"),
+        (b"\n", "an empty text", "two separated by a tab", "add the text"),
         (b"caf\xe9\ta\n", "byte 0xe9", "UTF-8", "convert the input"),
     ],
 )
@@ -324,8 +324,8 @@ def test_a_line_that_is_not_a_pair(home, tmp_path, line, got, expected, fix):
 @pytest.mark.parametrize(
     ("line", "got", "fix"),
     [
-        (b"a\tcat .\n", "2 separated by tabs", "put a space for the tab, set --config.data.text_columns to 2 names"),
-        (b" \n", "an empty text", "complete or delete"),
+        (b"a\tcat .\n", "two texts separated by", "replace tabs by spaces, set --config.data.text_columns to 2 names"),
+        (b" \n", "an empty text", "add the text"),
     ],
 )
 def test_a_line_that_is_not_one_text(home, tmp_path, line, got, fix):

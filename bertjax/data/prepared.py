@@ -1,12 +1,12 @@
-"""Prepared rows: read and encoded once, by worker processes or Beam, and memory-mapped from then on.
+"""Prepared rows: read and encoded once, by worker processes or Beam, then memory-mapped.
 
-`PreparedRows` makes a folder named after a digest of everything that its content depends on:
+`PreparedRows` writes a folder whose name is a digest of everything that determines its content:
 
     manifest.json     facts about the rows, and counts for the report
     train/            the fields of the training rows, see `rows.stored`
-    valid.jsonl       the validation rows, one JSON value per line; so for each split other than "train"
+    valid.jsonl       the validation rows, one JSON value per line; likewise for each split other than "train"
 
-The folder appears under this name when it is complete.
+The folder gets this name only when it is complete.
 """
 
 import abc
@@ -40,24 +40,24 @@ _log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=tuple[Any, ...])  # a NamedTuple of JSON-serializable values
 TRAIN, VALID = "train", "valid"
-# Part of every digest: raise it when the same rows would be prepared to other bytes.
+# Part of every digest. Raise it when the same rows would be prepared to different bytes.
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _NO_BEAM = BeamConfig()
 _BLOCK_CHARACTERS = 1 << 18
-# Less text is encoded sooner than worker processes start.
+# Below this number of characters, encoding takes less time than starting worker processes.
 _FEW_CHARACTERS = 1 << 22
 _LENGTHS = bucket_lengths(8192)
 
 
 @dataclasses.dataclass(frozen=True)
 class PreparationConfig(Constrained, prefix="data"):
-    """How rows are prepared. The result does not depend on it.
+    """The preparation of rows. It does not affect the result.
 
     Attributes:
-      workers: processes that encode rows; 0 for one per core.
-      prepared_dir: where prepared rows are kept and found again; empty for the run's own folder.
-      beam: whether, and where, Apache Beam encodes the rows.
+      workers: the number of processes that encode rows; 0 for one per core.
+      prepared_dir: the folder of prepared rows, which later runs reuse; empty for the run's own folder.
+      beam: the Apache Beam runner that encodes the rows, if any.
     """
 
     workers: Count = 0
@@ -66,13 +66,13 @@ class PreparationConfig(Constrained, prefix="data"):
 
 
 class Encoded(NamedTuple):
-    """Some training rows.
+    """Encoded training rows.
 
     Attributes:
-      fields: the fields of the rows that batches are made of; empty without rows.
-      counts: numbers to add up for the report, such as of truncated rows.
-      names: for each int32 field of names, such as of classes, the names. Number n stands for name n - 1, and 0 for no
-        name.
+      fields: the fields of the rows, from which batches are made; empty if there are no rows.
+      counts: numbers that are added up for the report, such as the number of truncated rows.
+      names: for each int32 field that stands for names, such as classes, the names. Number n stands for name n - 1, and
+        0 for no name.
     """
 
     fields: Fields
@@ -81,10 +81,10 @@ class Encoded(NamedTuple):
 
 
 class Survey(Generic[R]):
-    """Facts about the rows, collected while they are read. This one collects none."""
+    """Collects facts about the rows while they are read. This class collects none."""
 
     def add(self, split: str, rows: Sequence[R]) -> None:
-        """Adds rows of a split, in order. Raises UserError if the rows do not fit together."""
+        """Adds rows of a split, in order. Raises UserError if the rows are inconsistent."""
 
     def facts(self) -> dict[str, Any]:
         """Returns JSON-serializable facts about all rows, such as the classes."""
@@ -92,46 +92,46 @@ class Survey(Generic[R]):
 
 
 class Recipe(abc.ABC, Generic[R]):
-    """How the rows of a task are read and encoded. Workers receive a copy, so recipes must be cheap to import."""
+    """The reading and encoding of a task's rows. Workers receive a copy, so recipes must be cheap to import."""
 
     @abc.abstractmethod
     def key(self) -> Any:
-        """A JSON-serializable description of everything that rows and encoding depend on."""
+        """Returns a JSON-serializable description of everything that rows and encoding depend on."""
 
     @abc.abstractmethod
     def read(self) -> Iterator[tuple[str, R]]:
-        """Yields each row with its split, such as "train" or "valid"; the rows of a split in the order of the sources.
+        """Yields each row with its split, such as "train" or "valid". The rows of a split are in the sources' order.
 
         Raises:
-          UserError: for a bad row or source.
+          UserError: if a row or source is bad.
         """
 
     def survey(self) -> Survey[R]:
-        """A new survey of the rows."""
+        """Returns a new survey of the rows."""
         return Survey()
 
     @abc.abstractmethod
     def text(self, row: R) -> str:
-        """The text of a row without its label. Rows with the same text are duplicates."""
+        """Returns the text of a row without its label. Rows with the same text are duplicates."""
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[R]) -> Encoded:
         """Encodes training rows."""
 
     def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
-        """Returns the order of the names in fields of names; see `stored.Writer.finish`. `facts` are of the survey."""
+        """Returns the order of the names of fields; see `stored.Writer.finish`. `facts` are the survey's facts."""
         return {}
 
     def scored(self, row: R) -> R:
-        """Returns what is stored of a row of a split other than "train". Default: the row itself."""
+        """Returns the row to store for a row of a split other than "train". Default: the row itself."""
         return row
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-        """Checks encoded rows; see `PreparedRows.report`. Raises UserError if nothing can be learned from them."""
+        """Checks encoded rows; see `PreparedRows.report`. Raises UserError if they are useless for training."""
 
     @abc.abstractmethod
     def restored(self, values: Any) -> R:
-        """The row that `json.dumps` wrote."""
+        """Returns the row that `json.dumps` wrote."""
 
 
 class PreparedRows(Generic[R]):
@@ -145,9 +145,9 @@ class PreparedRows(Generic[R]):
         """Initializes the rows.
 
         Args:
-          recipe: how they are read and encoded.
-          default_dir: the parent of the folder, unless `prepared_dir` names one.
-          config: how they are prepared. Little text is encoded in this process.
+          recipe: the reading and encoding of the rows.
+          default_dir: the parent of the folder if `prepared_dir` is empty.
+          config: the preparation settings. A small amount of text is always encoded in this process.
         """
         self._recipe, self._num_workers, self._beam = recipe, config.workers, config.beam
         home = Path(config.prepared_dir or default_dir)
@@ -156,14 +156,14 @@ class PreparedRows(Generic[R]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the rows are prepared."""
+        """Whether the rows are prepared already."""
         return (self.folder / _MANIFEST).exists()
 
     def run(self) -> None:
-        """Prepares the rows, unless that has been done. A second process waits for the first.
+        """Prepares the rows, unless they are prepared already. A second process waits for the first.
 
         Raises:
-          UserError: for bad rows. Then nothing is left behind.
+          UserError: if a row is bad. Nothing is kept in this case.
         """
         if not self.is_finished:
             if self._beam.runner:
@@ -204,7 +204,7 @@ class PreparedRows(Generic[R]):
                 yield self._recipe.restored(json.loads(line))
 
     def _write(self, folder: Path) -> None:
-        for path in folder.iterdir():  # of an interrupted preparation
+        for path in folder.iterdir():  # files of an interrupted preparation
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         census, survey, writer = _Census(), self._recipe.survey(), stored.Writer(folder / TRAIN)
         (folder / f"{VALID}.jsonl").touch()
@@ -219,14 +219,14 @@ class PreparedRows(Generic[R]):
             raise UserError(
                 "the rows to prepare",
                 got="files that changed while they were read",
-                expected="the same content until the end",
-                fix="start again",
+                expected="files that do not change",
+                fix="run the same command again",
             )
         with completed(folder / _MANIFEST) as path:
             path.write_text(json.dumps(manifest, indent=1) + "\n")
 
     def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
-        """Reads all rows. Yields those to train on, and appends the others as lines to the file of their split."""
+        """Reads all rows. Yields the training rows, and appends the others to the files of their splits."""
         for split, rows in track(_blocks(self._recipe, census), "reading", "blocks"):
             survey.add(split, rows)
             if split == TRAIN:
@@ -236,7 +236,7 @@ class PreparedRows(Generic[R]):
                     file.writelines(_dumped(self._recipe.scored(row)) for row in rows)
 
     def _encoded(self, blocks: Iterator[list[R]], folder: Path, census: "_Census") -> Iterator[Encoded]:
-        """Encodes blocks in order: by Beam, or in this process until there is enough text for workers."""
+        """Encodes blocks in order: by Beam, by workers, or in this process if there is little text."""
         if self._beam.runner:
             return _by_beam(blocks, self._recipe, folder, self._beam, self._num_workers)
         first = []
@@ -249,7 +249,7 @@ class PreparedRows(Generic[R]):
 
 
 def _blocks(recipe: Recipe[R], census: "_Census") -> Iterator[tuple[str, list[R]]]:
-    """Reads the rows, notes them, and yields them in blocks, each of one split."""
+    """Reads and counts the rows, and yields them in blocks, each of one split."""
     blocks, limit = defaultdict[str, list[R]](list), _BLOCK_CHARACTERS
     for split, row in recipe.read():
         census.note(split, recipe.text(row))
@@ -262,7 +262,7 @@ def _blocks(recipe: Recipe[R], census: "_Census") -> Iterator[tuple[str, list[R]
 
 
 def _encode(recipe: Recipe[R], rows: Iterable[Any]) -> Encoded:
-    """Encodes rows that are plain tuples, or lists as of JSON. Tuples take half the time of a NamedTuple to pickle."""
+    """Encodes rows given as plain tuples or as lists from JSON. Tuples pickle in half the time of a NamedTuple."""
     return recipe.encode(list(map(recipe.restored, rows)))
 
 
@@ -272,10 +272,10 @@ def _digest(recipe: Recipe[Any]) -> str:
 
 
 class ValidRows(Generic[R]):
-    """The rows of a recipe without training rows, in memory."""
+    """The rows of a recipe without training rows, held in memory."""
 
     def __init__(self, recipe: Recipe[R]) -> None:
-        """Raises UserError as `Recipe.read` and `Survey.add`."""
+        """Reads the rows. Raises UserError if `Recipe.read` or `Survey.add` does."""
         survey, self._rows = recipe.survey(), defaultdict[str, list[R]](list)
         for split, rows in _blocks(recipe, _Census()):
             survey.add(split, rows)
@@ -298,7 +298,7 @@ def _dumped(row: Any) -> str:
 def _by_beam(
     blocks: Iterable[list[R]], recipe: Recipe[R], folder: Path, config: BeamConfig, num_workers: int
 ) -> Iterator[Encoded]:
-    """Yields the encoded blocks in order. Beam's workers read and write them as files in the folder."""
+    """Yields the encoded blocks in order. Beam's workers read blocks from files in the folder and write files there."""
     (folder / PARTS).mkdir()
     paths = []
     for number, rows in enumerate(blocks):
@@ -311,12 +311,12 @@ def _by_beam(
 
 
 def _encode_file(path: str, encode: Callable[[Sequence[Any]], Encoded]) -> None:
-    """Encodes a block; called by a worker of Beam."""
+    """Encodes a block. Runs in a worker of Beam."""
     text = Path(path).read_text(encoding="utf-8")
     try:
         fields, *counted = encode(list(map(json.loads, text.splitlines())))
         outcome: Mapping[str, Any] = {"counted": counted}
-    except UserError as error:  # which Beam would bury in a traceback
+    except UserError as error:  # Beam would hide the message in a traceback
         fields, outcome = {}, {"error": str(error)}
     with completed(_fields_path(path)) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **stored.flat(fields))
@@ -325,12 +325,12 @@ def _encode_file(path: str, encode: Callable[[Sequence[Any]], Encoded]) -> None:
 
 
 def _load(path: str) -> Encoded:
-    """Reads what `_encode_file` wrote. Raises UserError if the worker did, or did not write here."""
+    """Reads the result of `_encode_file`. Raises UserError if the worker failed, or cannot access this folder."""
     if not _outcome_path(path).exists():
         raise UserError(
             "rows to encode by Beam",
             got=f"no {_outcome_path(path)}",
-            expected="a folder that all workers of Beam see",
+            expected="a folder that all workers of Beam can access",
             fix="set --config.data.prepared_dir to such a folder",
         )
     outcome = json.loads(_outcome_path(path).read_text())
@@ -352,7 +352,7 @@ class _Census:
     """Counts rows, duplicates and lengths.
 
     Attributes:
-      characters: the characters of all texts.
+      characters: the number of characters of all texts.
     """
 
     def __init__(self) -> None:
@@ -362,25 +362,25 @@ class _Census:
         self._lengths = np.zeros(len(_LENGTHS), np.int64)
 
     def note(self, split: str, text: str) -> None:
-        """Notes the text of a row."""
+        """Counts a row by its text."""
         self.characters += len(text)
         if split not in self._hashes:
             self._hashes[split] = array.array("q")
         self._hashes[split].append(hash(text))
 
     def add(self, encoded: Encoded) -> None:
-        """Notes the lengths and counts of encoded training rows."""
+        """Adds the lengths and counts of encoded training rows."""
         self._counts.update(encoded.counts)
         if encoded.fields:
-            places = np.searchsorted(_LENGTHS[:-1], cast(Ragged, encoded.fields["input_ids"]).lengths)
-            self._lengths += np.bincount(places, minlength=len(_LENGTHS))
+            buckets = np.searchsorted(_LENGTHS[:-1], cast(Ragged, encoded.fields["input_ids"]).lengths)
+            self._lengths += np.bincount(buckets, minlength=len(_LENGTHS))
 
     def report(self) -> dict[str, Any]:
-        """The report: rows by split, duplicates, row lengths, and the counts of the encoder.
+        """Returns rows by split, duplicates, row lengths, and the counts of the encoder.
 
-        "duplicates" are training rows with the text of an earlier one. "leaked" are validation rows with the text of a
-        training row. "lengths" has the number of training rows of at most so many tokens, and more than the next lower
-        number.
+        "duplicates" is the number of training rows with the text of an earlier one. "leaked" is the number of
+        validation rows with the text of a training row. "lengths" is the number of training rows by length: a key is
+        an upper bound in tokens, and the next lower key is an exclusive lower bound.
         """
         train, valid = (np.frombuffer(self._hashes[split], np.int64) for split in (TRAIN, VALID))
         distinct = np.unique(train)
@@ -394,7 +394,7 @@ class _Census:
 
 
 def _log_report(report: Mapping[str, Any]) -> None:
-    """Logs a report, and warns of validation rows that are also trained on."""
+    """Logs a report, with a warning if validation rows are also training rows."""
     rows = report["rows"]
     others = [f", {value} {name}" for name, value in report.items() if isinstance(value, int) and value]
     _log.info("prepared %d training and %d validation rows%s", rows[TRAIN], rows[VALID], "".join(others))

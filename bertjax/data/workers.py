@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 B = TypeVar("B")
 R = TypeVar("R")
 T = TypeVar("T")
-_function: Callable[[Any], Any]  # of a worker
+_function: Callable[[Any], Any]  # the function of this worker process
 
 
 def map_blocks(function: Callable[[B], R], blocks: Iterable[B], workers: int) -> Iterator[R]:
-    """Yields `function(block)` in order, with a bounded number of blocks in flight.
+    """Yields `function(block)` in order, with a bounded number of blocks in progress.
 
     Args:
-      function: importable, since worker processes call it. Each receives one copy.
+      function: an importable function, because worker processes call it. Each process receives one copy.
       blocks: units of work; read as workers become free.
-      workers: number of processes; 1 works in this process, 0 starts one per core.
+      workers: the number of processes; 1 works in this process, 0 starts one per core.
     """
     workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if workers == 1:
@@ -45,7 +45,7 @@ def map_blocks(function: Callable[[B], R], blocks: Iterable[B], workers: int) ->
 
 
 def gather(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Groups items in order; a group ends when the sum of its items' sizes reaches the limit."""
+    """Groups items in order. A group ends when the sum of its items' sizes reaches the limit."""
     group: list[T] = []
     total = 0
     for item in items:
@@ -66,7 +66,7 @@ def _start(parent: int, function: Callable[[Any], Any]) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Ends this worker soon after its parent: a parent that is killed cannot stop its workers."""
+    """Ends this worker soon after its parent, because a killed parent cannot stop its workers."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Rows are encoded once, to the same files by any number of workers, and found again."""
+"""Tests that rows are encoded once, to the same files with any number of workers, and reused."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ def prepare(recipe: LabeledRows, home: Path, **config: object) -> PreparedRows:
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Several blocks, for workers."""
+    """Makes several blocks, so that workers are used."""
     monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 2000)
     monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
 
@@ -143,7 +143,7 @@ def test_rows_are_encoded_and_counted(tmp_path, caplog):
     assert any("are also training rows" in message for message in caplog.messages)
 
 
-def test_prepared_rows_are_found_again_and_sources_are_not_read(tmp_path, monkeypatch):
+def test_prepared_rows_are_reused_without_reading_the_sources(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tsv")
     first = prepare(recipe(path), tmp_path / "kept")
     monkeypatch.setattr(LabeledRows, "read", lambda self: pytest.fail("read again"))
@@ -152,7 +152,7 @@ def test_prepared_rows_are_found_again_and_sources_are_not_read(tmp_path, monkey
     assert again.facts == first.facts
 
 
-def test_other_rows_or_settings_are_prepared_elsewhere(tmp_path):
+def test_other_rows_or_settings_are_prepared_separately(tmp_path):
     path = write(tmp_path / "a.tsv")
     folder = PreparedRows(recipe(path), tmp_path, PreparationConfig()).folder
     assert PreparedRows(recipe(path, on_bad_row="skip"), tmp_path, PreparationConfig()).folder != folder
@@ -163,12 +163,12 @@ def test_other_rows_or_settings_are_prepared_elsewhere(tmp_path):
     assert PreparedRows(recipe(tmp_path / "b" / "a.tsv"), tmp_path, PreparationConfig()).folder != folder
 
 
-def test_prepared_dir_is_the_place(tmp_path):
+def test_prepared_dir_is_the_parent_folder(tmp_path):
     rows = prepare(recipe(write(tmp_path / "a.tsv")), tmp_path / "run", prepared_dir=str(tmp_path / "shared"))
     assert rows.folder.parent == tmp_path / "shared" and not (tmp_path / "run").exists()
 
 
-def test_bad_rows_leave_nothing_that_looks_finished(tmp_path):
+def test_bad_rows_leave_no_finished_folder(tmp_path):
     path = write(tmp_path / "a.tsv")
     path.write_text(path.read_text() + "no label\n")
     rows = PreparedRows(recipe(path), tmp_path / "kept", PreparationConfig())
@@ -178,7 +178,7 @@ def test_bad_rows_leave_nothing_that_looks_finished(tmp_path):
     assert len(prepare(recipe(path, on_bad_row="skip"), tmp_path / "kept").train["labels"]) > 0
 
 
-def test_rows_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
+def test_rows_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tsv")
     rows, encode = PreparedRows(recipe(path), tmp_path / "kept", PreparationConfig()), LabeledRows.encode
 
@@ -192,7 +192,7 @@ def test_rows_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch)
     assert not rows.is_finished
 
 
-def test_files_of_another_process_are_not_finished(tmp_path):
+def test_files_that_another_process_wrote_are_an_error(tmp_path):
     writer = stored.Writer(tmp_path / "rows")
     writer.add({"labels": np.arange(3)})
     (tmp_path / "rows" / "labels").unlink()
@@ -219,7 +219,7 @@ def _prepare_slowly(path: Path, home: Path) -> None:
     prepare(recipe(path), home)
 
 
-def test_a_killed_preparation_is_done_again_from_the_beginning(tmp_path):
+def test_a_killed_preparation_starts_again(tmp_path):
     path, home = write(tmp_path / "a.tsv"), tmp_path / "kept"
     process = multiprocessing.get_context("fork").Process(target=_prepare_slowly, args=(path, home))
     process.start()
@@ -234,7 +234,7 @@ def test_a_killed_preparation_is_done_again_from_the_beginning(tmp_path):
     assert not rows.folder.with_suffix(".partial").exists()
 
 
-def test_validation_rows_alone_are_read_into_memory(tmp_path):
+def test_a_config_without_training_rows_reads_rows_into_memory(tmp_path):
     path = write(tmp_path / "a.tsv", 50)
     rows = ValidRows(recipe(path, source="", valid_source=str(path)))
     assert len(list(rows.valid())) == len(list(rows.valid())) == 50
@@ -250,7 +250,7 @@ def test_beam_writes_the_same_files(tmp_path, small_blocks):
     assert json.loads((beam.folder / "manifest.json").read_text())["report"]["rows"]["train"] > 400
 
 
-def test_an_error_of_a_worker_of_beam_is_that_of_the_row(tmp_path):
+def test_the_error_of_a_beam_worker_is_that_of_the_row(tmp_path):
     (tmp_path / "0").write_text('"a"\n"b"\n')
 
     def encode(rows):
@@ -259,5 +259,5 @@ def test_an_error_of_a_worker_of_beam_is_that_of_the_row(tmp_path):
     prepared._encode_file(str(tmp_path / "0"), encode)
     with pytest.raises(UserError, match=r"a row: got \['a', 'b'\]; expected another"):
         prepared._load(str(tmp_path / "0"))
-    with pytest.raises(UserError, match=r"got no .*1\.json; expected a folder that all workers of Beam see"):
+    with pytest.raises(UserError, match=r"got no .*1\.json; expected a folder that all workers of Beam can access"):
         prepared._load(str(tmp_path / "1"))

@@ -11,7 +11,7 @@ from bertjax.errors import UserError, as_user_error
 
 
 class Source:
-    """Blocks of one document of one line, which say how many of them were asked for."""
+    """Blocks of one document of one line. Counts the blocks that were requested."""
 
     def __init__(self, count: int) -> None:
         self.taken, self._count = 0, count
@@ -30,8 +30,8 @@ def test_one_worker_maps_one_item_at_a_time():
         assert source.taken == taken
 
 
-def test_workers_keep_the_order_and_bound_what_is_in_flight():
-    # The first item takes longest, so that the others are done before it.
+def test_workers_keep_the_order_and_bound_the_blocks_in_progress():
+    # The first item takes longest, so that the others are finished before it.
     source = Source(40)
     first = [[[f"{number:07d}" for number in range(100_000, 0, -1)]]]
     results = map_blocks(sorted, itertools.chain(first, source), 2)
@@ -52,7 +52,7 @@ def test_a_reader_that_stops_early_stops_the_workers():
     assert source.taken == 2 * 2 + 1
 
 
-def test_all_cores_work_when_no_number_is_given(monkeypatch):
+def test_all_cores_are_used_by_default(monkeypatch):
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     source = Source(30)
     results = map_blocks(len, source, 0)
@@ -75,7 +75,7 @@ def die(block):
     os._exit(9)
 
 
-def test_a_worker_that_is_killed_is_told_with_what_to_do():
+def test_a_killed_worker_is_reported_with_a_fix():
     with pytest.raises(BrokenProcessPool) as told:
         list(map_blocks(die, [[["a"]]] * 3, 2))
     fix = "Fix: lower --config.data.workers and run the same command again."

@@ -497,7 +497,7 @@ def test_an_article_of_a_megabyte(run, tmp_path, end):
 def test_invalid_articles(run, text, what, got):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=text.encode())
-    tiny.check_told(outcome.error, what=what, got=got, expected="a text with letters", fix="add the text, or delete")
+    tiny.check_told(outcome.error, what=what, got=got, expected="a text with letters", fix="add the text or delete")
 
 
 def test_unreadable_inputs(run, tmp_path):
@@ -742,7 +742,7 @@ def test_the_embedded_articles_train_their_own_vocabulary(tmp_path, monkeypatch)
             {"data.source": ""},
             r"data\.source: got nothing; expected articles to read\. Fix: set --config\.data\.source",
         ),
-        ({"data.limits.min_sentences": 7}, r"data\.limits: got limits that leave nothing of the split train"),
+        ({"data.limits.min_sentences": 7}, r"data\.limits: got limits that drop all articles of the split train"),
     ],
 )
 def test_wrong_configs(tmp_path, overrides, message):
@@ -813,7 +813,7 @@ def test_numbers_do_not_count_as_letters(tmp_path, caplog):
     labels, figures = caplog.messages
     assert (
         labels.startswith("10 of 10 articles")
-        and ", by ASCII letters, which are 0% of the letters of the sum" in labels
+        and ", which reads ASCII letters only, 0% of the letters of the sum" in labels
     )
     assert figures.startswith("ROUGE sees 0% of the letters")
     assert all("--config.rouge.flavor=unicode" in message for message in (labels, figures))

@@ -279,8 +279,9 @@ def test_a_missing_column_of_an_input(run, tmp_path):
 def test_a_pair_task_needs_pairs(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
-    fix = "put a space for the tab, set --config.data.text_columns"
-    tiny.check_told(outcome.error, what="input line 1", got="2 separated by tabs", expected="one text", fix=fix)
+    fix = "replace tabs by spaces, set --config.data.text_columns"
+    got = "two texts separated by a tab"
+    tiny.check_told(outcome.error, what="input line 1", got=got, expected="one text", fix=fix)
 
 
 def test_a_finished_run_is_not_changed(run):

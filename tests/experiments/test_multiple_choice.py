@@ -155,7 +155,7 @@ def test_bad_questions_are_reported(choices, answer, told):
     [
         (
             {"text": "q"},
-            "without column 'choices'; its columns: 'text'; expected what config.data.choice_columns names",
+            "without column 'choices'; its columns: 'text'; expected the column of config.data.choice_columns",
         ),
         ("q", "str for column 'question.choices'; expected an object with key 'choices'"),
     ],

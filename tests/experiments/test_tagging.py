@@ -154,8 +154,8 @@ def test_validation_sentences_are_scored_without_training_sentences(run, tmp_pat
 
 def test_validation_sentences_with_other_tags(run, tmp_path):
     outcome = published(run, "evaluate", **{"data.valid_source": columns(tmp_path, "Ann/NOUN sees/VERB")})
-    expected = "tags that the model has: O, B-LOC, I-LOC, B-PER, I-PER"
-    tiny.check_told(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check that")
+    expected = "tags of the model: O, B-LOC, I-LOC, B-PER, I-PER"
+    tiny.check_told(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check the file")
 
 
 def test_prediction_reads_no_sentences(run):
@@ -185,7 +185,7 @@ def test_a_file_of_columns_is_refused_as_text(run):
     workdir, _ = run
     row = "\t".join(["1", "Ann", "Ann", "PROPN", *"______"])
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=f"# id = 1\n{row}\n\n".encode())
-    tiny.check_told(outcome.error, what="input line 2", got="CoNLL-U", expected="a sentence in each line", fix="write")
+    tiny.check_told(outcome.error, what="input line 2", got="CoNLL-U", expected="one sentence per line", fix="write")
 
 
 def test_a_finished_run_is_not_changed(run):
@@ -457,7 +457,7 @@ def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
         task, data, *_ = ready(tmp_path, **{"data.valid_source": valid})
         assert len(list(data.held_out())) == 2
     (warning,) = (record.getMessage() for record in caplog.records)
-    assert "never predicted: B-ORG at 2 words, I-ORG at 1 words" in warning
+    assert "cannot predict: B-ORG at 2 words, I-ORG at 1 words" in warning
     scores = score(task, data, lambda tag: tag if tag in task.labels else "O")
     assert scores["accuracy"] == 1 / 4 and scores["recall"] == 1 / 3 and scores["precision"] == 1
     assert scores["loss"] < 1e-6
@@ -470,9 +470,9 @@ def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
         ({"data.scheme": "IO"}, r"0\.conll:1, the sentence .*: got tag 'B-PER'; expected tags of scheme IO: O and I-T"),
         (
             {"data.tag_column": -2},
-            r"tags of the training sentences: got 'x' at every word of .*Fix: check that",
+            r"tags of the training sentences: got 'x' at every word of .*Fix: check config",
         ),
-        ({"data.labels": ("O", "B-LOC")}, r"0\.conll:1, .*: got tag 'B-PER', which data\.labels does not have"),
+        ({"data.labels": ("O", "B-LOC")}, r"0\.conll:1, .*: got tag 'B-PER', which is not in data\.labels"),
         ({"data.labels": ("O", "O")}, r"data\.labels: got O, O; expected two or more different tags"),
         ({"data.seq_len": 64}, r"data\.seq_len: got 64"),
         ({"data.source": ""}, r"data\.labels: got no tags; expected .*--config\.data\.source=FILE"),
@@ -496,7 +496,7 @@ def test_wrong_configs(tmp_path, overrides, message):
 
 def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path):
     source = columns(tmp_path / "text", *["Ann/B-PER Bell/L-PER sees/O"] * 30)
-    with pytest.raises(UserError, match=r"data\.scheme=auto: got tags of entities, and among them L-PER; .*=plain"):
+    with pytest.raises(UserError, match=r"data\.scheme=auto: got entity tags together with L-PER; .*=plain"):
         ready(tmp_path, **{"data.source": source})
     task = ready(tmp_path, **{"data.source": source, "data.scheme": "plain"}).task
     assert task.score_names() == ("accuracy", "loss")

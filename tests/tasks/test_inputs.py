@@ -32,9 +32,9 @@ ARTICLES = {"data.layout": "line", "data.window_overlap": 8}
 TASKS = {
     "masks": ("bert_pretraining", {}, ["a [MASK] .", "the [MASK]\tdog ."], "a cat .", "0 [MASK]"),
     "classes": ("classification", {}, ["a cat .", "the dog ."], "", "an empty text"),
-    "pairs": ("classification", {"data.text_columns": ("a", "b")}, ["a\tcat", "b\tdog"], "a", "1 separated by tabs"),
+    "pairs": ("classification", {"data.text_columns": ("a", "b")}, ["a\tcat", "b\tdog"], "a", "one text"),
     "tags": ("tagging", {}, ["a cat .", "the dog ."], " ", "an empty line"),
-    "features": ("features", {"pooling": "word"}, ["a cat .", "the\tdog ."], "a\tcat\t.", "3 separated by tabs"),
+    "features": ("features", {"pooling": "word"}, ["a cat .", "the\tdog ."], "a\tcat\t.", "3 texts separated by tabs"),
     "extracts": ("bertsum_ext", ARTICLES, ["A cat.", "The dog."], "..", "an article without letters"),
     "summaries": ("bertsum_abs", ARTICLES, ["A cat.", "The dog."], "", "an empty article"),
     "translations": ("translation", {"data.on_long_line": "refuse"}, ["cat", "dog"], "cat " * 40, "tokens"),
@@ -237,7 +237,7 @@ def test_a_missing_column_is_reported_with_the_config_key(home, tmp_path, name, 
 def test_a_table_is_refused_if_the_config_names_no_column(home, tmp_path, name, key):
     path = write_table(tmp_path / "in.jsonl", [["a cat"]])
     with pytest.raises(
-        UserError, match=rf"its columns: 'id', 'a'; expected what config\.{key} names\. Fix: set --conf"
+        UserError, match=rf"its columns: 'id', 'a'; expected the column of config\.{key}\. Fix: set --conf"
     ):
         list(make(home, name, **{"data.on_bad_row": "skip"}).examples_of(path))
 

@@ -1,4 +1,4 @@
-"""Questions with several choices, one of them right: read, and encoded as rows of the text with each choice."""
+"""Reads questions with several choices, one of them correct, and encodes them as rows of the text with each choice."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import text_fields, text_row, truncate
 from bertjax.data.text.tokenizers import WordPiece
 
-# Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+# The validation split depends only on the numbers of rows, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
 
 
@@ -28,13 +28,13 @@ class ChoicesConfig(TableConfig):
 
     Attributes:
       context_column: the column of the text.
-      start_column: the column of a text put before each choice; "" for none.
-      choice_columns: one column for each choice; or one column with all choices: a list of texts, a list of objects
-        with "text" and "label", or an object with these two lists.
-      label_column: the column of the right choice: its label or, if choices have no labels, its number from 0.
-      num_choices: the most choices of a training or validation row.
-      seq_len: the most tokens of a text with one choice; the longer of the two is truncated. Default: 128, or all
-        positions of a model with fewer.
+      start_column: the column of a text that is put before each choice; "" for none.
+      choice_columns: one column per choice; or one column with all choices: a list of texts, a list of objects with
+        "text" and "label", or an object with these two lists.
+      label_column: the column of the correct choice: its label or, if choices have no labels, its number from 0.
+      num_choices: the maximum number of choices of a training or validation row.
+      seq_len: the maximum number of tokens of a text with one choice; the longer of the two is truncated. Default: 128,
+        or the model's number of positions if it is smaller.
     """
 
     context_column: str
@@ -50,12 +50,12 @@ class Question(NamedTuple):
 
     context: str
     choices: Mapping[str, str]  # by label, or by number from 0 if there are no labels
-    label: str | None  # of the right choice; None if unknown
+    label: str | None  # the label of the correct choice; None if unknown
 
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceRecipe(Recipe[Question]):
-    """Questions as rows, one per choice.
+    """The recipe of questions: one row for each choice.
 
     Attributes:
       config: the questions to read.
@@ -70,7 +70,7 @@ class ChoiceRecipe(Recipe[Question]):
         return [key_of(self.config), self.tokenizer.key]
 
     def read(self) -> Iterator[tuple[str, Question]]:
-        """See `Recipe.read`. Raises UserError as `TableConfig.read` and `splits.read_splits`."""
+        """See `Recipe.read`. Raises UserError if `TableConfig.read` or `splits.read_splits` does."""
         make = partial(read_labeled, config=self.config)
         return splits.read_splits(self.config, lambda source, key: self.config.read(source, key, make), _SPLIT_SEED)
 
@@ -79,7 +79,7 @@ class ChoiceRecipe(Recipe[Question]):
         return "\t".join([row.context, *row.choices.values()])
 
     def encode(self, rows: Sequence[Question]) -> Encoded:
-        """See `Recipe.encode`. "choice" is a choice's index in its question; "label" is the index of the right one."""
+        """See `Recipe.encode`. "choice" is the index of a row's choice; "label" is the index of the correct one."""
         pairs = [pair for row in rows for pair in _pairs(row, self.tokenizer)]
         seq_len = self.config.seq_len
         fields = text_fields((truncate(pair, seq_len) for pair in pairs), self.tokenizer)
@@ -95,12 +95,12 @@ class ChoiceRecipe(Recipe[Question]):
 
 
 def rows_of(question: Question, tokenizer: WordPiece, seq_len: int) -> list[dict[str, np.ndarray]]:
-    """Returns the `input_ids` and `token_type_ids` of the text with each choice, see `text_row`."""
+    """Returns the `input_ids` and `token_type_ids` of the text with each choice; see `text_row`."""
     return [text_row(truncate(pair, seq_len), tokenizer) for pair in _pairs(question, tokenizer)]
 
 
 def _pairs(question: Question, tokenizer: WordPiece) -> list[tuple[list[int], list[int]]]:
-    """The word pieces of the text and of each choice."""
+    """Returns the word pieces of the text paired with those of each choice."""
     context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
     return [(context, choice) for choice in choices]
 
@@ -116,8 +116,8 @@ class ChoiceRows:
         """Initializes the rows.
 
         Args:
-          fields: the fields of the rows of all choices, see `ChoiceRecipe.encode`.
-          num_choices: C, the most choices of a question.
+          fields: the fields of the rows of all choices; see `ChoiceRecipe.encode`.
+          num_choices: C, the maximum number of choices of a question.
         """
         choice, labels = cast(np.ndarray, fields["choice"]), cast(np.ndarray, fields["label"])
         self._rows = Rows({name: field for name, field in fields.items() if name not in ("choice", "label")})
@@ -128,16 +128,16 @@ class ChoiceRows:
         self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """See `buckets.Padded`; `labels` [B] are the indices of the right choices."""
+        """See `buckets.Padded`. `labels` [B] are the indices of the correct choices."""
         is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
-        places = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
-        rows = self._rows.padded(places.ravel(), length)
+        numbers = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
+        rows = self._rows.padded(numbers.ravel(), length)
         batch = {name: rows[name].reshape(*is_choice.shape, length) for name in rows if name != "weights"}
         return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
 
 
 def read_question(row: Row, config: ChoicesConfig) -> Question:
-    """Reads a question, without the right label. Raises RowError for a malformed row."""
+    """Returns the question in a row, without its label. Raises RowError for a malformed row."""
     columns = [_value(row, column, "data.choice_columns") for column in config.choice_columns]
     values = columns[0] if len(columns) == 1 else columns
     start = _value(row, config.start_column, "data.start_column") if config.start_column else ""
@@ -152,7 +152,7 @@ def read_question(row: Row, config: ChoicesConfig) -> Question:
 
 
 def read_labeled(row: Row, config: ChoicesConfig) -> Question:
-    """Reads a question with its right label. Raises RowError for a malformed row."""
+    """Returns the question in a row, with its label. Raises RowError for a malformed row."""
     question = read_question(row, config)
     label = str(_value(row, config.label_column, "data.label_column")).strip()
     if label not in question.choices or len(question.choices) > config.num_choices:
@@ -172,7 +172,7 @@ def _value(row: Row, column: str, key: str) -> Any:
 
 
 def _by_label(choices: Any) -> dict[str, Any]:
-    """The choices by label, from a value as `choice_columns` describes; empty for any other value."""
+    """Returns the choices by label from a value of the column that `choice_columns` names; empty for other values."""
     if isinstance(choices, Mapping) and all(isinstance(choices.get(key), list) for key in ("text", "label")):
         choices = [{"text": text, "label": label} for text, label in zip_longest(choices["text"], choices["label"])]
     if not isinstance(choices, list):

@@ -1,4 +1,4 @@
-"""What text classification and regression read: one text or two, with a label or a number."""
+"""Reads and encodes rows for text classification and regression: one or two texts with a label or a number."""
 
 import dataclasses
 import json
@@ -19,16 +19,16 @@ from bertjax.data.rows.text_rows import text_fields, text_row, truncate
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 
-# Rows are held out by their numbers alone, so that runs with other seeds are scored on the same ones.
+# The validation split depends only on the numbers of rows, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledTextConfig(TableConfig):
-    """Which rows to read, and what of them.
+    """The rows and columns to read.
 
     Attributes:
-      text_columns: the column of the text, or the two of a pair.
+      text_columns: the column of the text, or the two columns of a pair.
       label_column: the column of the label or number; empty if there is none.
     """
 
@@ -44,43 +44,43 @@ class LabeledTextConfig(TableConfig):
                 "config keys data.{text_columns,label_column}",
                 got=f"{self.text_columns} and {self.label_column!r}",
                 expected="different columns",
-                fix="correct the one that is not meant",
+                fix="correct the repeated column",
             )
 
 
 class LabeledText(NamedTuple):
-    """A row: its texts are stripped and not empty."""
+    """A row of a table. Its texts are stripped and not empty."""
 
     first: str
-    second: str | None  # of a pair
-    label: str | float | None  # a class by its name, or a number; None without a label column
-    where: str  # "file:line" (or the like), for messages
+    second: str | None  # None if the row is not a pair
+    label: str | float | None  # the name of a class, or a number; None without a label column
+    where: str  # its position for messages, such as "file:line"
 
 
 def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Iterator[LabeledText]:
     """Yields the rows of one source, in order.
 
     Args:
-      config: what to read of them.
+      config: the columns and the format.
       source: the source.
-      key: the config key that named it, for messages.
-      numeric: whether labels are numbers to predict, not names of classes.
+      key: the config key of the source, for messages.
+      numeric: whether labels are numbers to predict instead of names of classes.
     Raises:
-      UserError: as `TableConfig.read`. Bad rows lack one of the columns, have an empty text or label, or have a label
-        that is not a finite number if `numeric`.
+      UserError: if `TableConfig.read` raises it. A row is bad if it lacks a column, has an empty text or label, or, if
+        `numeric`, has a label that is not a finite number.
     """
     return config.read(source, key, partial(_labeled, config, numeric))
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledRows(Recipe[LabeledText]):
-    """Labeled texts as rows of a text or a pair.
+    """The recipe of labeled texts: one row for each text or pair.
 
     Attributes:
       config: the rows to read. They need a label column.
-      is_numeric: whether labels are numbers to predict rather than names of classes.
+      is_numeric: whether labels are numbers to predict instead of names of classes.
       tokenizer: the tokenizer.
-      seq_len: the most tokens of a row; longer texts are truncated.
+      seq_len: the maximum number of tokens of a row; longer texts are truncated.
     """
 
     config: LabeledTextConfig
@@ -96,11 +96,11 @@ class LabeledRows(Recipe[LabeledText]):
         """See `Recipe.read`.
 
         Raises:
-          UserError: as `read` and `splits.read_splits`; or without a label column.
+          UserError: if `read` or `splits.read_splits` raises it, or without a label column.
         """
         if not self.config.label_column:
             fix = "set --config.data.label_column to the column of the label"
-            expected = "a column: training needs labels"
+            expected = "a column, because training needs labels"
             raise UserError("config key data.label_column", got="''", expected=expected, fix=fix)
         return splits.read_splits(self.config, self._read, _SPLIT_SEED)
 
@@ -108,7 +108,7 @@ class LabeledRows(Recipe[LabeledText]):
         return read(self.config, source, key, self.is_numeric)
 
     def survey(self) -> Survey[LabeledText]:
-        """See `Recipe.survey`. Numbers have no classes."""
+        """See `Recipe.survey`. If labels are numbers, there are no classes."""
         return LabelSurvey(self.is_numeric)
 
     def text(self, row: LabeledText) -> str:
@@ -116,7 +116,7 @@ class LabeledRows(Recipe[LabeledText]):
         return row.first if row.second is None else f"{row.first}\t{row.second}"
 
     def encode(self, rows: Sequence[LabeledText]) -> Encoded:
-        """See `Recipe.encode`. The "labels" are numbers to predict, or names of classes."""
+        """See `Recipe.encode`. The "labels" are numbers to predict, or stand for names of classes."""
         segments = self._segments(rows)
         fields = text_fields((truncate(each, self.seq_len) for each in segments), self.tokenizer)
         room = self.seq_len - 1 - len(segments[0])
@@ -129,7 +129,7 @@ class LabeledRows(Recipe[LabeledText]):
         return Encoded({**fields, "labels": numbers}, counts, {"labels": list(number)})
 
     def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
-        """See `Recipe.named`. The "labels" of classes become places in the training classes of `facts`."""
+        """See `Recipe.named`. The "labels" of classes become indices in the training classes of `facts`."""
         return {} if self.is_numeric else {"labels": ("labels", tuple(facts["classes"][TRAIN]))}
 
     def inputs(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
@@ -137,7 +137,7 @@ class LabeledRows(Recipe[LabeledText]):
         return (text_row(truncate(each, self.seq_len), self.tokenizer) for each in self._segments(rows))
 
     def _segments(self, rows: Sequence[LabeledText]) -> list[tuple[list[int], ...]]:
-        """The word pieces of the text or the pair of each row."""
+        """Returns the word pieces of the text or the pair of each row."""
         texts = ([str(row[side]) for row in rows] for side in range(len(self.config.text_columns)))
         return list(zip(*map(self.tokenizer.encode_batch, texts), strict=True))
 
@@ -147,10 +147,10 @@ class LabeledRows(Recipe[LabeledText]):
 
 
 class LabelSurvey(Survey[LabeledText]):
-    """The number of rows of each class in "train" and "valid", and where each class occurs first."""
+    """Counts the rows of each class in "train" and "valid", and keeps the position of the first row of each class."""
 
     def __init__(self, is_numeric: bool) -> None:
-        """Initializes the survey; of no classes if labels are numbers."""
+        """Initializes the survey. If labels are numbers, it collects nothing."""
         self._is_numeric = is_numeric
         self._counts = {split: Counter[str]() for split in (TRAIN, VALID)}
         self._first: dict[str, dict[str, str]] = {split: {} for split in self._counts}
@@ -167,13 +167,13 @@ class LabelSurvey(Survey[LabeledText]):
                 first[name] = row.where
 
     def facts(self) -> dict[str, Any]:
-        """See `Survey.facts`. The classes are in order: as numbers if all of them are, otherwise by code point."""
+        """See `Survey.facts`. The classes are sorted: as numbers if all are numbers, otherwise by code point."""
         classes = {split: {name: of[name] for name in ordered(of)} for split, of in self._counts.items()}
         return {"classes": classes, "first": self._first}
 
 
 def ordered(names: Collection[str]) -> list[str]:
-    """Returns class names in order: as numbers if all of them are numbers, otherwise by code point.
+    """Returns sorted class names: as numbers if all of them are numbers, otherwise by code point.
 
     >>> ordered({"10", "9"})
     ['9', '10']
@@ -189,9 +189,9 @@ def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ..
 
     Args:
       facts: the facts of `LabelSurvey`.
-      known: classes in the order that their source gives them, which is then kept; empty if it gives none.
+      known: the classes in the order of their source, which is kept; empty if the source has none.
     Raises:
-      UserError: for fewer than two classes.
+      UserError: if there are fewer than two classes.
     """
     counts = facts["classes"][TRAIN]
     if len(counts) < 2:
@@ -199,8 +199,8 @@ def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ..
         raise UserError(
             f"labels of the training rows, from {facts['first'][TRAIN][name]} on",
             got=f"{name!r} in each of {count} rows",
-            expected="two or more",
-            fix="check that config.data.label_column is the one meant, or add rows of other classes",
+            expected="two or more labels",
+            fix="check config.data.label_column, or add rows of other classes",
         )
     return tuple(name for name in known if name in counts) if counts.keys() <= set(known) else tuple(counts)
 
@@ -208,7 +208,7 @@ def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ..
 def with_default_name(name: str, labels: Sequence[str]) -> str:
     """Returns LABEL_0 for the class "0", and so on, if the classes of the model have these names.
 
-    transformers names classes so if nobody has named them. Files have their numbers.
+    These are the default names of transformers; files have the numbers.
 
     >>> with_default_name("1", ("LABEL_0", "LABEL_1"))
     'LABEL_1'
@@ -218,7 +218,7 @@ def with_default_name(name: str, labels: Sequence[str]) -> str:
 
 
 def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
-    """Raises UserError if a row has a label that is not one of `labels`, the classes of the model.
+    """Raises UserError if a row has a label that is not in `labels`, the classes of the model.
 
     Args:
       facts: the facts of `LabelSurvey`.
@@ -231,50 +231,51 @@ def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
                     where,
                     got=f"label {name!r}, in rows of the classes {', '.join(facts['classes'][split])!s:.200}",
                     expected=f"one of {', '.join(labels)}, the model's classes",
-                    fix="correct the row, or add its class to the training rows, or to config.data.labels if that is "
-                    "set; a trained model has the classes that it has",
+                    fix="correct the row, or add its class to the training rows or to config.data.labels if that is "
+                    "set; the classes of a trained model cannot change",
                 )
 
 
 def texts_of_line(line: str, where: str, columns: Sequence[str]) -> list[str]:
-    """Returns the text in a line to predict on, or the two texts of a pair, which a tab separates.
+    """Returns the text in a line of input for prediction, or the two texts of a pair, which a tab separates.
 
     Args:
-      line: without its end.
-      where: it stands, for messages.
-      columns: `data.text_columns`: the line has as many texts.
+      line: the line, without its end.
+      where: its position, for messages.
+      columns: `data.text_columns`; the line must have the same number of texts.
     Raises:
+      RowError: if the number of texts is different, or a text is empty.
       RowError: another number of texts, or an empty one.
     """
     texts, is_pair = split_pair(line, where), len(columns) == 2
     if len(texts) != len(columns):
-        got = f"{len(texts)} separated by tabs"
-        expected = "two texts with a tab between them" if is_pair else "one text, without a tab"
-        fix = "put a tab between the texts" if is_pair else "put a space for the tab"
+        got = "one text" if is_pair else "two texts separated by a tab"
+        expected = "two texts separated by a tab" if is_pair else "one text without tabs"
+        fix = "put a tab between the texts" if is_pair else "replace tabs by spaces"
         fix += f", set --config.data.text_columns to {len(texts)} names instead of {len(columns)}"
         raise RowError(where, got, expected, fix)
     return texts
 
 
 def split_pair(line: str, where: str) -> list[str]:
-    """Returns the text in a line, or the two texts that a tab separates. Raises RowError for more, or an empty one."""
-    texts, expected = [text.strip() for text in line.split("\t")], "one text, or two with a tab between them"
+    """Returns the text in a line, or the two texts that a tab separates. Raises RowError for more or empty texts."""
+    texts, expected = [text.strip() for text in line.split("\t")], "one text, or two separated by a tab"
     if len(texts) > 2:
-        fix = "put spaces for the tabs within texts"
-        raise RowError(where, f"{len(texts)} separated by tabs", expected, fix)
+        fix = "replace tabs within texts by spaces"
+        raise RowError(where, f"{len(texts)} texts separated by tabs", expected, fix)
     if not all(texts):
-        raise RowError(where, "an empty text", expected, "complete or delete the line")
+        raise RowError(where, "an empty text", expected, "add the text or delete the line")
     return texts
 
 
 def check_text_columns(columns: Sequence[str]) -> None:
-    """Raises UserError unless there is one column of texts, or two."""
+    """Raises UserError unless there are one or two text columns."""
     if len(columns) not in (1, 2):
         raise UserError(
             "config key data.text_columns",
             got=columns,
             expected="one column, or the two of a pair",
-            fix="for example ('sentence',) or ('sentence1', 'sentence2')",
+            fix="use for example ('sentence',) or ('sentence1', 'sentence2')",
         )
 
 
@@ -286,7 +287,7 @@ def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:
 
 def _class(row: Row, column: str) -> str:
     value = value_of(row, column, "data.label_column")
-    name = json.dumps(value) if isinstance(value, int) else value  # of JSON lines: 1 and true as they stand there
+    name = json.dumps(value) if isinstance(value, int) else value  # in JSON lines 1 and true keep their spelling
     if not isinstance(name, str):
         raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "the name or number of a class")
     if not (name := name.strip()):
@@ -303,7 +304,7 @@ def _target(row: Row, column: str) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Returns the finite number that a value is or spells."""
+    """Returns the finite number that a value is or spells; None for other values."""
     try:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):

@@ -15,11 +15,11 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class QuestionRows(Recipe[Question]):
-    """Questions as rows, one per window of the context.
+    """The recipe of questions: one row for each window of the context.
 
     Attributes:
       config: the questions to read.
-      spans: how contexts are divided into windows, and whether questions may have no answer.
+      spans: the division of contexts into windows, and whether questions may have no answer.
       tokenizer: the tokenizer.
     """
 
@@ -34,11 +34,11 @@ class QuestionRows(Recipe[Question]):
         return [key_of(self.config), of_spans, self.tokenizer.key]
 
     def read(self) -> Iterator[tuple[str, Question]]:
-        """See `Recipe.read`. Raises UserError as `questions.read_splits`."""
+        """See `Recipe.read`. Raises UserError if `questions.read_splits` does."""
         return read_splits(self.config)
 
     def survey(self) -> Survey[Question]:
-        """See `Recipe.survey`; of no facts, but it refuses questions without an answer unless `null_answers` is set."""
+        """See `Recipe.survey`. Collects no facts. Rejects questions without answers unless `null_answers` is set."""
         return Survey() if self.spans.null_answers else _AnswerCheck()
 
     def text(self, row: Question) -> str:
@@ -46,10 +46,10 @@ class QuestionRows(Recipe[Question]):
         return f"{row.question}\t{row.context}"
 
     def encode(self, rows: Sequence[Question]) -> Encoded:
-        """See `Recipe.encode`; with "start_positions" and "end_positions".
+        """See `Recipe.encode`. The fields include "start_positions" and "end_positions".
 
-        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. Counts "windows", and
-        "answers_in_no_window": the questions with an answer whose windows are all labeled [CLS].
+        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are "windows"
+        and "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS].
         """
         encoded: list[Row] = []
         lost = 0
@@ -68,12 +68,12 @@ class QuestionRows(Recipe[Question]):
 
 class _AnswerCheck(Survey[Question]):
     def add(self, split: str, rows: Sequence[Question]) -> None:
-        """Raises UserError for a question without an answer."""
+        """Raises UserError if a question has no answer."""
         for question in rows:
             if question.is_impossible:
                 raise UserError(
                     f"{question.where} (id {question.id})",
                     got="a question without an answer",
-                    expected="answers, as data.null_answers=False says (SQuAD 1.1)",
+                    expected="an answer, because data.null_answers is False (SQuAD 1.1)",
                     fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
                 )

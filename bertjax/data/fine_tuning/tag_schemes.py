@@ -1,7 +1,7 @@
-"""Schemes of entity tags: detection, conversion to BIO, and the entities of a sentence.
+"""Detects schemes of entity tags, converts tags to BIO, and finds the entities of a sentence.
 
-A chunk tag is "O", or one of the letters B, I, E and S with the type of the entity after a hyphen; an entity without
-a type ("B", "B-") has type "_". All other tags, such as parts of speech, are plain.
+A chunk tag is "O", or one of the letters B, I, E and S followed by a hyphen and the type of the entity. An entity
+without a type ("B", "B-") has type "_". All other tags, such as parts of speech, are plain.
 """
 
 import re
@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 
 Span = tuple[str, int, int]  # type, first token, last token
 
-# For each scheme, the letters that may occur in it.
+# The letters of each scheme.
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "IO": "I", "BIOES": "BIES"}
 PLAIN = "plain"  # tags of single words
 
@@ -24,7 +24,7 @@ class Detector:
     """Detects the scheme of the tags of a whole file.
 
     Attributes:
-      tags: the different tags so far.
+      tags: the distinct tags so far.
     """
 
     def __init__(self) -> None:
@@ -40,12 +40,13 @@ class Detector:
     def scheme(self) -> str:
         """The scheme of the sentences so far.
 
-        - "BIOES": there is an E or an S. IOE1 and IOE2, which have E but no S, count as this too.
-        - "IO": no B at all. This may be IOB1 in which no two entities of a type touch; both then mean the same.
-        - "IOB1": each B directly follows an entity of the same type, so that B only ever divides.
-        - "BIO", also called IOB2: any other. It may have an I that follows no entity of its type, which is an error in
-          BIO: some B that does not divide shows that IOB1 was not meant.
-        - "plain" if any tag is no chunk tag (so BILOU, with L and U, is not known), or if there is nothing but "O".
+        - "BIOES": there is an E or an S. IOE1 and IOE2, which have E but no S, are also reported as BIOES.
+        - "IO": there is no B. It may be IOB1 without adjacent entities of the same type; both then have the same
+          meaning.
+        - "IOB1": each B directly follows an entity of the same type, that is, B only divides entities.
+        - "BIO", also called IOB2: all other chunk tags. An I may follow no entity of its type, which is an error in
+          BIO; the B that does not divide shows that the scheme is not IOB1.
+        - "plain": some tag is not a chunk tag, or there is only "O". BILOU, with L and U, is therefore plain.
         """
         chunk_tags = self.tags - {"O"}
         if not chunk_tags or not are_chunk_tags(chunk_tags):
@@ -67,7 +68,7 @@ def recognize(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def are_chunk_tags(tags: Iterable[str]) -> bool:
-    """Whether all tags are chunk tags."""
+    """Returns whether all tags are chunk tags."""
     return all(tag == "O" or _CHUNK_TAG.fullmatch(tag) for tag in tags)
 
 
@@ -78,9 +79,9 @@ def to_bio(tags: Sequence[str]) -> list[str]:
     ['B-PER', 'I-PER', 'B-PER', 'O']
 
     Args:
-      tags: chunk tags of any scheme; ill-formed ones are read as `spans` reads them.
+      tags: chunk tags of any scheme; ill-formed sequences are read as in `spans`.
     Raises:
-      UserError: for a tag that is no chunk tag.
+      UserError: if a tag is not a chunk tag.
     """
     converted = ["O"] * len(tags)
     for kind, first, last in spans(tags):
@@ -91,15 +92,15 @@ def to_bio(tags: Sequence[str]) -> list[str]:
 def spans(tags: Sequence[str]) -> list[Span]:
     """Returns the entities of a sentence in order: type, first token, last token.
 
-    The rules are those of conlleval and of seqeval's default mode, which make the best of any sequence: a tag goes on
-    with the entity before it if it is an I or E of the same type and directly follows a B or I; any other tag but "O"
-    begins an entity. So it makes no difference which of the `SCHEMES` is used.
+    The rules are those of conlleval and of seqeval's default mode, which accept any sequence: a tag continues the
+    entity before it if it is an I or E of the same type and directly follows a B or I; any other tag except "O" starts
+    an entity. So the result does not depend on which of the `SCHEMES` is used.
 
     >>> spans(["I-PER", "I-LOC", "E-LOC", "I-LOC", "O"])
     [('PER', 0, 0), ('LOC', 1, 2), ('LOC', 3, 3)]
 
     Raises:
-      UserError: a tag that is no chunk tag.
+      UserError: if a tag is not a chunk tag.
     """
     found: list[Span] = []
     previous = _OUTSIDE
@@ -114,14 +115,14 @@ def spans(tags: Sequence[str]) -> list[Span]:
 
 
 def _parse(tag: str) -> tuple[str, str]:
-    """Returns the letter and the type, which is "_" where the tag has none."""
+    """Returns the letter and the type; the type is "_" if the tag has none."""
     if tag == "O":
         return _OUTSIDE
     match = _CHUNK_TAG.fullmatch(tag)
     if match is None:
         raise UserError(
             f"tag {tag!r}",
-            got="no tag of an entity",
+            got="a tag that is not an entity tag",
             expected="O, or B, I, E or S with a hyphen and a type, such as B-PER",
             fix="convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy",
         )

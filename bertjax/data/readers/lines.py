@@ -1,4 +1,4 @@
-"""Files as lines, in bounded memory: finding them, unpacking them, and telling what is wrong with them."""
+"""Finds files and reads them as lines in bounded memory, unpacks gzip, and reports errors."""
 
 import collections
 import contextlib
@@ -19,7 +19,7 @@ from bertjax.files import digest
 
 T = TypeVar("T")
 
-# What is held in memory of a line. No paragraph comes near it.
+# The part of a line that is held in memory. Paragraphs are much shorter.
 MAX_LINE_BYTES = 2**20
 
 _BOM = b"\xef\xbb\xbf"
@@ -28,10 +28,10 @@ _JSON = "one JSON value in UTF-8 text"
 
 
 class RowError(UserError):
-    """A line, row or record that is wrong by itself, so that `data.on_bad_row=skip` can skip it.
+    """A bad line, row or record, which `data.on_bad_row=skip` can skip.
 
     Attributes:
-      where, got, expected: as in the message.
+      where, got, expected: the parts of the message.
     """
 
     def __init__(self, where: str, got: str, expected: str, fix: str = "correct the row") -> None:
@@ -49,21 +49,21 @@ OnBadRow = Annotated[str, one_of("stop", "skip")]
 
 
 class BadRows:
-    """What to do with bad rows, and how many were left out.
+    """The treatment of bad rows, and the number of skipped ones.
 
     Args:
-      on_bad_row: "stop" raises at the first; "skip" leaves it out and counts it. What is wrong with a whole file
-        stops in both.
+      on_bad_row: "stop" raises the first error; "skip" skips and counts bad rows. Errors of a whole file are always
+        raised.
     """
 
     def __init__(self, on_bad_row: str) -> None:
         self._stop = choice(on_bad_row, ("stop", "skip"), "data.on_bad_row") == "stop"
-        self._errors: collections.deque[RowError] = collections.deque(maxlen=0)  # `marked` keeps them
+        self._errors: collections.deque[RowError] = collections.deque(maxlen=0)  # `marked` replaces it to keep errors
         self.count = 0
 
     def sift(self, rows: Iterator[T]) -> Iterator[T]:
-        """Yields the good rows of an iterator that raises RowError in place of others and can go on, as `map` can."""
-        assert not isinstance(rows, Generator), "a generator ends where it raises"
+        """Yields the good rows of an iterator that can continue after it raises RowError, as `map` can."""
+        assert not isinstance(rows, Generator), "a generator ends when it raises"
         while True:
             try:
                 yield from rows
@@ -75,10 +75,10 @@ class BadRows:
                 self._errors.append(error)
 
     def marked(self, rows: Iterator[T]) -> Iterator[T | RowError]:
-        """Yields rows that come from `sift`, and the error of each skipped row in its place.
+        """Yields the rows of `sift`, and in place of each skipped row its error.
 
         Args:
-          rows: read one at a time; any number of `sift` of this object may be behind them.
+          rows: an iterator over the results of any number of `sift` calls of this object, read one at a time.
         """
         self._errors = collections.deque()
         for row in rows:
@@ -92,26 +92,26 @@ class BadRows:
 
 
 class Line(NamedTuple):
-    """A line of a file as stored."""
+    """A line of a file, as stored."""
 
-    where: str  # "file:line", from 1
-    offset: int  # of its first byte, in the file or in what the .gz unpacks to
-    content: bytes  # without its line end
-    limit: int  # content is cut one byte after it
+    where: str  # "file:line", counted from 1
+    offset: int  # of the first byte, in the file or in the unpacked .gz
+    content: bytes  # without the line end
+    limit: int  # content is truncated one byte after it
 
     @property
     def is_blank(self) -> bool:
-        """Whether it is white space alone. That cannot be known of a longer line, which `decode` refuses."""
+        """Whether the line is only white space. False for lines over the limit, which `decode` rejects."""
         return len(self.content) <= self.limit and not self.content.strip()
 
 
 def read_lines(path: Path, limit: int) -> Iterator[Line]:
-    """Yields the lines of a file, `.gz` or not, holding no more than `limit` bytes of any.
+    """Yields the lines of a file, `.gz` or not. Holds at most `limit` bytes of a line in memory.
 
-    Lines end in "\\n" alone. A byte order mark at the start of the file is left out.
+    Only "\\n" ends a line. A byte order mark at the start of the file is removed.
 
     Raises:
-      UserError: a file that cannot be read, is binary, or is damaged or misnamed gzip.
+      UserError: if a file cannot be read, is binary, or is a damaged or misnamed gzip file.
     """
     with _open(path) as stream:
         offset = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
@@ -132,7 +132,7 @@ def decode(line: Line) -> str:
     """Returns the text of a line, without the carriage return of a Windows line end.
 
     Raises:
-      RowError: a line longer than its limit, not UTF-8, or with a NUL character.
+      RowError: if the line exceeds its limit, is not UTF-8, or has a NUL character.
     """
     if len(line.content) > line.limit:
         raise too_long(line.where, line.limit)
@@ -140,33 +140,33 @@ def decode(line: Line) -> str:
         text = line.content.decode("utf-8")
     except UnicodeDecodeError as error:
         got = _not_utf8(error, line.offset)
-        raise RowError(line.where, got, "UTF-8 text", "convert the file to UTF-8 (iconv does)") from None
+        raise RowError(line.where, got, "UTF-8 text", "convert the file to UTF-8, for example with iconv") from None
     if "\0" in text:
         raise RowError(line.where, "a NUL character", "text")
     return text.removesuffix("\r")
 
 
 def decode_object(line: Line) -> dict[str, Any]:
-    """Returns the object in a row of JSON lines; raises RowError if it is none."""
+    """Returns the object in a row of JSON lines. Raises RowError if the row is not a JSON object."""
     content = decode(line)
     try:
         row = json.loads(content)
     except (ValueError, RecursionError) as error:
         got = f"a row that is not valid JSON ({error})"
-        raise RowError(line.where, got, "one JSON object a line") from None
+        raise RowError(line.where, got, "one JSON object per line") from None
     if not isinstance(row, dict):
-        raise RowError(line.where, f"a JSON {type(row).__name__}", "one JSON object a line")
+        raise RowError(line.where, f"a JSON {type(row).__name__}", "one JSON object per line")
     return row
 
 
 def check_text(text: str, where: str) -> None:
-    """Raises RowError if a string from JSON, or decoded with `surrogateescape`, is no text that UTF-8 can hold."""
+    """Raises RowError if a string from JSON, or decoded with `surrogateescape`, cannot be encoded as UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         byte = ord(text[error.start]) - 0xDC00
-        if 0x80 <= byte < 0x100:  # where `surrogateescape` puts bytes
-            fix = "convert the input to UTF-8 (iconv does)"
+        if 0x80 <= byte < 0x100:  # the surrogates of `surrogateescape`
+            fix = "convert the input to UTF-8, for example with iconv"
             raise RowError(where, f"byte {byte:#04x}, not valid UTF-8", "UTF-8 text", fix) from None
         raise RowError(where, "half of a surrogate pair in the text", "whole characters") from None
     if "\0" in text:
@@ -175,11 +175,11 @@ def check_text(text: str, where: str) -> None:
 
 def too_long(where: str, limit: int) -> RowError:
     """Returns the error for a line of more than `limit` bytes."""
-    return RowError(where, "a longer line", f'at most {limit:,} bytes up to its "\\n"', "break the line up")
+    return RowError(where, "a longer line", f'at most {limit:,} bytes before its "\\n"', "divide the line")
 
 
 def is_json_lines(path: Path) -> bool:
-    """Whether a file's name says that it has a JSON object a line."""
+    """Returns whether a file's name is that of JSON lines."""
     return path.name.endswith((".jsonl", ".jsonl.gz"))
 
 
@@ -187,7 +187,7 @@ def read_json(path: Path) -> Any:
     """Returns the value in a JSON file, `.gz` or not.
 
     Raises:
-      UserError: a file that cannot be read, is no UTF-8 or no JSON, with line and column.
+      UserError: if a file cannot be read, or is not UTF-8 or not JSON, with line and column.
     """
     with _open(path) as stream:
         content = stream.read()
@@ -195,43 +195,43 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(content[start:].decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
-        fix = "convert the file to UTF-8 (iconv does)"
+        fix = "convert the file to UTF-8, for example with iconv"
         raise UserError(str(path), got=_not_utf8(error, start), expected=_JSON, fix=fix) from None
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Returns the value that a text is in JSON.
+    """Returns the value of a JSON text.
 
     Args:
-      text: without a byte order mark.
+      text: the text, without a byte order mark.
       where: its file, for messages.
     Raises:
-      UserError: no JSON, with line and column.
+      UserError: if the text is not JSON, with line and column.
     """
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where, got = f"{where}:{error.lineno}", f"invalid JSON at column {error.colno} ({error.msg})"
         raise UserError(where, got=got, expected=_JSON, fix="correct the file, or copy it again") from None
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, or as many brackets
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, or deep nesting
         got = f"JSON that cannot be read ({error})"
         raise UserError(where, got=got, expected=_JSON, fix="correct the file") from None
 
 
 def named(key: str) -> str:
-    """Returns how a message names a config key, or a --flag."""
+    """Returns the name of a config key or --flag in messages."""
     return key if key.startswith("--") else f"config key {key}"
 
 
 def find_files(source: str, key: str, also: str = "") -> list[Path]:
-    """Returns the files of comma-separated paths and globs (`**` too); those of a glob come in sorted order.
+    """Returns the files of comma-separated paths and globs (`**` too). The files of a glob are sorted.
 
     Args:
       source: the paths and globs.
-      key: the config key or --flag that named them, for messages.
-      also: what else the key can name, for messages.
+      key: the config key or --flag of the source, for messages.
+      also: other values that the key accepts, for messages.
     Raises:
-      UserError: an empty name, a path that is no regular file, a glob that matches none, a file named twice.
+      UserError: if a name is empty, a path is not a regular file, a glob matches no file, or a file is named twice.
     """
     parts = [part.strip() for part in source.split(",")]
     if not all(parts):
@@ -265,7 +265,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
-    """Opens a text file, unpacking .gz; what goes wrong in the with block's reads is told as a UserError."""
+    """Opens a text file and unpacks .gz. Errors of reads in the with block are converted to UserError."""
     try:
         with path.open("rb") as raw:
             is_gzip = raw.read(2) == _GZIP_MAGIC
@@ -276,15 +276,15 @@ def _open(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
                     str(path),
                     got="a binary file (it has NUL bytes)",
                     expected="UTF-8 text",
-                    fix="convert it to UTF-8 text, or leave it out of the config",
+                    fix="convert it to UTF-8 text, or remove it from the config",
                 )
             yield stream
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(
             str(path),
             got=f"a damaged or truncated gzip file ({error})",
-            expected="a complete one",
-            fix="make or copy the file again (gzip -t tests one)",
+            expected="a complete gzip file",
+            fix="make or copy the file again; gzip -t tests it",
         ) from None
     except OSError as error:
         raise unreadable(path, error) from None
@@ -295,13 +295,13 @@ def _check_name(path: Path, is_gzip: bool) -> None:
         raise UserError(
             str(path),
             got="gzip data in a file not named .gz" if is_gzip else "a file named .gz that is not gzip",
-            expected="the name to end in .gz if and only if the file is gzip",
+            expected="a name that ends in .gz if and only if the file is gzip",
             fix="rename the file, or compress it with gzip",
         )
 
 
 def _matches(part: str, key: str, also: str) -> list[Path]:
-    """Returns the file that `part` names, or else the files that it matches as a glob, sorted."""
+    """Returns the file with the path `part`, or else the files that match it as a glob, sorted."""
     path = Path(part)
     try:
         mode = path.stat().st_mode
@@ -319,14 +319,14 @@ def _matches(part: str, key: str, also: str) -> list[Path]:
 
 
 def _globbed(part: str, key: str, also: str) -> list[Path]:
-    # Path.glob would match hidden files, and takes ** differently in different Python versions.
+    # Path.glob would match hidden files, and Python versions differ in their handling of **.
     names = sorted(glob(part, recursive=True)) if has_magic(part) else []  # noqa: PTH207
     files = [name for name in names if not Path(name).is_dir()]
     if not files:
         raise UserError(
             f"{named(key)}={part}",
             got="a pattern that matches no file" if has_magic(part) else "a path that does not exist",
-            expected=f"files seen from {Path.cwd()}{_or(also)}",
+            expected=f"files relative to {Path.cwd()}{_or(also)}",
             fix="correct the path",
         )
     return [path for file in files for path in _matches(file, key, also)]
@@ -344,4 +344,4 @@ def unreadable(path: Path, error: Exception) -> UserError:
     """Returns the error for a file that the operating system refuses to read."""
     reason = getattr(error, "strerror", None) or str(error)
     fix = "correct the path, or the file's permissions"
-    return UserError(str(path), got=f"an unreadable file ({reason})", expected="a readable one", fix=fix)
+    return UserError(str(path), got=f"an unreadable file ({reason})", expected="a readable file", fix=fix)

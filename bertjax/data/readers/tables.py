@@ -1,4 +1,4 @@
-"""Tables as rows of named values: TSV, CSV, JSON lines, Parquet, Arrow and TFDS records."""
+"""Reads tables as rows of named values: TSV, CSV, JSON lines, Parquet, Arrow and TFDS records."""
 
 import csv
 import dataclasses
@@ -28,9 +28,9 @@ class TableConfig(SplitConfig):
     """Tables of training and validation rows; see `read_rows` for the sources.
 
     Attributes:
-      header: whether the first row of a TSV or CSV file names the columns; if not, they are "0", "1", and so on.
+      header: whether the first row of a TSV or CSV file has the names of the columns; if not, they are "0", "1", ...
       separator: the separator of the fields of a line; empty to infer it from the file name.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+      on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
     """
 
     header: bool
@@ -38,14 +38,14 @@ class TableConfig(SplitConfig):
     on_bad_row: OnBadRow
 
     def read(self, source: str, key: str, make: Callable[["Row"], T]) -> Iterator[T]:
-        """Applies `make` to the rows of a source; yields the results in order.
+        """Applies `make` to the rows of a source, and yields the results in order.
 
         Args:
           source: the source.
-          key: the config key that named it, for messages.
+          key: the config key of the source, for messages.
           make: raises RowError for a bad row.
         Raises:
-          UserError: if the source cannot be read, or has a bad row or no row.
+          UserError: if the source cannot be read, has a bad row, or has no rows.
         """
         bad_rows, count = BadRows(self.on_bad_row), 0
         rows = read_rows(source, key, self.header, self.separator, bad_rows)
@@ -55,21 +55,21 @@ class TableConfig(SplitConfig):
         if not count:
             raise UserError(
                 f"config key {key}={source}",
-                got=f"no rows at all ({bad_rows.count} bad rows left out)",
+                got=f"no rows ({bad_rows.count} bad rows skipped)",
                 expected="at least one row",
-                fix="check that the source is the one meant; config.data.on_bad_row=stop reports the first bad row",
+                fix="check the source; config.data.on_bad_row=stop reports the first bad row",
             )
-        _log.info("read %s: %d rows, %d bad rows left out", source, count, bad_rows.count)
+        _log.info("read %s: %d rows, %d bad rows skipped", source, count, bad_rows.count)
 
 
 class Row(NamedTuple):
     """The values of a row by the names of their columns."""
 
     values: Mapping[str, object]  # str in TSV and CSV
-    where: str  # such as "file:line", for messages
+    where: str  # its position for messages, such as "file:line"
 
 
-_Fields = tuple[str, list[str]]  # "file:line", and the fields; a plain tuple because there is one per row
+_Fields = tuple[str, list[str]]  # "file:line" and the fields; a plain tuple is fast, and there is one per row
 
 
 def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
@@ -78,20 +78,20 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
     JSON lines (`.jsonl`), Parquet (`.parquet`), Arrow (`.arrow`) and TFDS records have named values.
     In other files a row is a line, with fields separated by:
     - a tab (`.tsv`): no quoting; a `"` is a plain character, as in the GLUE files;
-    - a comma (`.csv`): quoted as in RFC 4180, so that a field can hold commas and line breaks;
-    - any other string: no quoting; the last column takes the rest of the line. Without a header there are two
-      columns: the text before the first separator, and the rest.
+    - a comma (`.csv`): quoted as in RFC 4180, so that a field can contain commas and line breaks;
+    - any other string: no quoting; the last column is the rest of the line. Without a header there are two columns:
+      the text before the first separator, and the rest.
     Text files are UTF-8, with or without gzip compression (`.gz`). Empty lines are skipped.
 
     Args:
       source: comma-separated paths and globs (see `lines.find_files`); `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; or
         `hf:FOLDER`, a dataset written by `save_to_disk` of Hugging Face `datasets`.
-      key: the config key that named the source, for messages.
-      header: whether the first row of each file names the columns. If not, their names are "0", "1", and so on.
+      key: the config key of the source, for messages.
+      header: whether the first row of each file has the names of the columns. If not, they are "0", "1", ...
       separator: the separator of all text files; "" to infer the format from the file names.
-      bad_rows: handles bad rows, such as one with another number of fields than the header or first row.
+      bad_rows: how to treat bad rows, such as one with another number of fields than the header or first row.
     Raises:
-      UserError: if the source cannot be read, or for a bad row or a CSV row that is too long, naming file and line.
+      UserError: if the source cannot be read, a row is bad, or a CSV row is too long, with file and line.
     """
     if source.startswith("tfds:"):
         yield from _records(source, key, bad_rows)
@@ -103,19 +103,19 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
 
 
 def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_rows: BadRows) -> Iterator[Row] | None:
-    """Returns the rows of a file to predict on, or None if it is not a table but lines of text.
+    """Returns the rows of an input file for prediction, or None if it has lines of text instead of a table.
 
-    Files that end in `.jsonl`, `.csv`, `.parquet` or `.arrow` are tables. A `.tsv` file is one if its first line names
-    the columns. Text files may be gzipped (`.gz`).
+    Files that end in `.jsonl`, `.csv`, `.parquet` or `.arrow` are tables. A `.tsv` file is a table if its first line
+    has the names of the columns. Text files may be gzipped (`.gz`).
 
     Args:
       path: the file.
-      key: the config key that names the columns, for messages.
-      columns: the columns to read; "" for one that the config does not name.
-      header: whether the first row of TSV and CSV files names the columns.
-      bad_rows: handles bad rows.
+      key: the config key of the columns, for messages.
+      columns: the columns to read; "" for a column that the config does not set.
+      header: whether the first row of TSV and CSV files has the names of the columns.
+      bad_rows: how to treat bad rows.
     Raises:
-      UserError: as `read_rows`; or if the table lacks one of the columns.
+      UserError: if `read_rows` raises it, or the table lacks one of the columns.
     """
     file, kind = Path(path), Path(path.removesuffix(".gz")).suffix
     if kind == ".tsv":
@@ -129,7 +129,7 @@ def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_ro
 
 
 def first_fields(path: Path) -> list[str]:
-    """Returns the fields of the first non-empty line of a TSV or CSV file. Tolerates malformed lines."""
+    """Returns the fields of the first non-empty line of a TSV or CSV file. Accepts malformed lines."""
     first = next(_lines_with_fields(path), None)
     text = first.content.decode("utf-8", "replace").removesuffix("\r") if first else ""
     if path.name.removesuffix(".gz").endswith(".tsv"):
@@ -141,7 +141,7 @@ def first_fields(path: Path) -> list[str]:
 
 
 def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
-    """Yields the rows. Raises UserError, not RowError, if one lacks a column: that is wrong for the whole file."""
+    """Yields the rows. If one lacks a column, raises UserError instead of RowError, because the whole file lacks it."""
     for row in rows:
         for column in columns:
             if column not in row.values:
@@ -152,7 +152,7 @@ def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iter
 
 
 def value_of(row: Row, column: str, key: str) -> object:
-    """Returns the value of the column that config key `key` names. Raises RowError if the row lacks it."""
+    """Returns the value of the column that config key `key` names. Raises RowError if the row lacks the column."""
     try:
         return row.values[column]
     except KeyError:
@@ -165,15 +165,15 @@ def text_of(row: Row, column: str, key: str) -> str:
     if not isinstance(value, str):
         raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
     if not (text := value.strip()):
-        raise RowError(row.where, f"an empty text in column {column!r}", "text", "complete the row")
+        raise RowError(row.where, f"an empty text in column {column!r}", "text", "add the text or delete the row")
     return text
 
 
 def _without(row: Row, column: str, key: str) -> RowError:
     columns = ", ".join(map(repr, row.values)) or "none"
     got = f"a row without column {column!r}; its columns: {columns}"
-    fix = f"correct --config.{key}, or --config.data.header, which says whether the first row names the columns"
-    return RowError(row.where, got, f"what config.{key} names", fix)
+    fix = f"correct --config.{key}, or set --config.data.header to whether the first row has the names of the columns"
+    return RowError(row.where, got, f"the column of config.{key}", fix)
 
 
 def find_files(source: str, key: str) -> list[Path]:
@@ -194,9 +194,9 @@ def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
         found = {path: tuple(columnar.class_names(path).get(column, ())) for path in paths}
         named = [path for path in paths if found[path]]
         if named and (unnamed := next((path for path in paths if not found[path]), None)):
-            got = f"names for the classes of {column!r} in {named[0]}, and none in {unnamed}"
+            got = f"names for the classes of {column!r} in {named[0]}, but none in {unnamed}"
             fix = "write the files with the same metadata"
-            raise UserError(f"config key {key}={source}", got=got, expected="names in all files, or in none", fix=fix)
+            raise UserError(f"config key {key}={source}", got=got, expected="names in all files or in none", fix=fix)
         return found[named[0]] if named else ()
     from bertjax.data.readers.records import RowRecords
 
@@ -226,10 +226,10 @@ def _separator(path: Path, key: str, separator: str) -> str:
     if ending not in _SEPARATORS:
         raise UserError(
             f"config key {key}={path}",
-            got="a file whose name does not tell how its fields are parted",
-            expected="a name that ends in .tsv, .csv or .jsonl (or one of them and .gz), in .parquet or .arrow, or a "
+            got="a file whose name does not determine the separator of its fields",
+            expected="a name that ends in .tsv, .csv or .jsonl (with or without .gz), in .parquet or .arrow, or a "
             "separator",
-            fix="set --config.data.separator to what parts the fields, or rename the file",
+            fix="set --config.data.separator to the separator of the fields, or rename the file",
         )
     return _SEPARATORS[ending]
 
@@ -278,7 +278,7 @@ def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterat
     except RowError as error:
         if not header:
             raise
-        # Not skipped, or the next row would be taken for the header.
+        # This row is not skipped, because the next row would be read as the header.
         fix = "correct the first line, or set --config.data.header=False if it is a row"
         raise UserError(error.where, got=error.got, expected=error.expected, fix=fix) from None
     if first is None:
@@ -307,7 +307,7 @@ def _split(separator: str, line: Line) -> _Fields:
 
 
 def _merged(number: int, separator: str, row: _Fields) -> _Fields:
-    """Returns the row with all fields from the last column on as one."""
+    """Returns the row with all fields from the last column on joined."""
     where, fields = row
     head, rest = fields[: number - 1], fields[number - 1 :]
     return (where, [*head, separator.join(rest)]) if rest else row
@@ -320,7 +320,7 @@ def _names(header: _Fields) -> list[str]:
         raise UserError(
             where,
             got=f"a header with {twice[0]!r} twice",
-            expected="a name for each column",
+            expected="unique column names",
             fix="correct the header, or set --config.data.header=False if the first line is a row",
         )
     return names
@@ -340,9 +340,9 @@ def _named(columns: Sequence[str], row: _Fields) -> Row:
 
 
 class _CsvFields:
-    """The rows of a CSV file. One that is wrong raises RowError, and the next is read from the line after.
+    """The rows of a CSV file. A bad row raises RowError, and the next row starts at the following line.
 
-    One that is too long raises UserError: where it ends, and the next begins, is not known.
+    A row that is too long raises UserError, because its end is unknown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -361,17 +361,17 @@ class _CsvFields:
                 fields = next(self._rows)
             except csv.Error as error:
                 got = f"a row that is not valid CSV ({error})"
-                raise RowError(self._where, got, "fields quoted as in RFC 4180, or not at all") from None
+                raise RowError(self._where, got, "fields quoted as in RFC 4180, or unquoted") from None
         return self._where, fields
 
     def _text(self, line: Line) -> str:
-        self._where = self._where or line.where  # a quoted field may go on over further lines
+        self._where = self._where or line.where  # a quoted field may continue on further lines
         self._size += len(line.content) + 1
         if self._size > MAX_LINE_BYTES:
             raise UserError(
                 self._where,
                 got=f"a row of more than {MAX_LINE_BYTES:,} bytes",
-                expected="shorter ones, each quote of which is closed",
-                fix="close the quote that it opens, or cut its texts",
+                expected="shorter rows, in which each quote is closed",
+                fix="close the quote that the row opens, or truncate its texts",
             )
         return lines.decode(line) + "\n"

@@ -17,7 +17,7 @@ _AT_ONCE = 1 << 20
 
 
 class Ragged(NamedTuple):
-    """Arrays of different lengths, one after another.
+    """Arrays of different lengths, concatenated.
 
     Attributes:
       values: the elements of all arrays.
@@ -28,11 +28,11 @@ class Ragged(NamedTuple):
     lengths: Int[np.ndarray, " rows"]
 
 
-Fields = Mapping[str, Ragged | np.ndarray]  # by name, for all rows; an array has one scalar per row
+Fields = Mapping[str, Ragged | np.ndarray]  # the fields of all rows by name; a plain array has one scalar per row
 
 
 class Numbering(dict[str, int]):
-    """Numbers names from 1 in the order in which they are first looked up. 0 stands for no name.
+    """Numbers names from 1 on, in the order of their first lookup. 0 stands for no name.
 
     >>> numbering = Numbering()
     >>> [numbering[name] for name in ("b", "a", "b")], list(numbering)
@@ -59,7 +59,7 @@ def ragged(arrays: list[np.ndarray]) -> Ragged:
 
 
 def flat(fields: Fields) -> dict[str, np.ndarray]:
-    """Returns the fields as plain arrays; those of a `Ragged` are "NAME" and "NAME.lengths"."""
+    """Returns the fields as plain arrays. A `Ragged` becomes two arrays, "NAME" and "NAME.lengths"."""
     arrays: dict[str, np.ndarray] = {}
     for name, field in fields.items():
         if isinstance(field, Ragged):
@@ -70,7 +70,7 @@ def flat(fields: Fields) -> dict[str, np.ndarray]:
 
 
 def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Ragged | np.ndarray]:
-    """Returns the fields that `flat` got."""
+    """Returns the fields from the arrays that `flat` returned."""
     names = [name for name in arrays if not name.endswith(_LENGTHS)]
     return {
         name: Ragged(arrays[name], arrays[name + _LENGTHS]) if name + _LENGTHS in arrays else arrays[name]
@@ -81,7 +81,7 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Ragged | np.ndarray]:
 class Writer:
     """Writes the fields of rows to a folder, for `load`.
 
-    Names, such as those of classes, are written as numbers whose order is chosen at the end.
+    Names, such as those of classes, are written as numbers. Their order is chosen at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -100,7 +100,7 @@ class Writer:
 
         Args:
           fields: the fields.
-          names: for each int32 field of names, the names. Number n stands for name n - 1, and 0 for no name.
+          names: for each int32 field that stands for names, the names. Number n stands for name n - 1, and 0 for none.
         """
         numbered = {name: self._numbered(name, fields[name], of_field) for name, of_field in names.items()}
         for name, array in flat({**fields, **numbered}).items():
@@ -110,7 +110,7 @@ class Writer:
             self._sizes[name] += self._files[name].write(array.tobytes())
 
     def _numbered(self, name: str, field: Ragged | np.ndarray, names: Sequence[str]) -> Ragged | np.ndarray:
-        """A field with the numbers that its names have in the files."""
+        """Returns a field with its names renumbered as in the files."""
         numbers = np.array([0, *map(self._numberings[name].__getitem__, names)], np.int32)
         return field._replace(values=numbers[field.values]) if isinstance(field, Ragged) else numbers[field]
 
@@ -118,15 +118,15 @@ class Writer:
         """Completes the folder.
 
         Args:
-          named: the fields of names to keep, each with the field that has its names, and all names in order. A name
-            becomes its place in this order, and no name becomes 0.
+          named: the fields of names to keep, each with the name of the source field and the order of all names. A name
+            becomes its index in this order, and no name becomes 0.
         Raises:
           OSError: if another process has deleted or replaced the files.
         """
         for name, file in self._files.items():
             file.close()
             if (self._folder / name).stat().st_size != self._sizes[name]:
-                raise OSError(errno.EIO, "written by another process too", str(self._folder / name))
+                raise OSError(errno.EIO, "another process wrote to it", str(self._folder / name))
         made = {name: self._renumbered(name, source, order) for name, (source, order) in named.items()}
         for name, path in made.items():
             path.replace(self._folder / name)
@@ -137,14 +137,14 @@ class Writer:
         (self._folder / _DTYPES).write_text(json.dumps(self._dtypes) + "\n")
 
     def _renumbered(self, name: str, source: str, order: Sequence[str]) -> Path:
-        """Writes the values of a field as places in `order` to another file, and returns its path."""
-        place = {each: number for number, each in enumerate(order)}
-        places = np.array([0, *(place[each] for each in self._numberings[source])], np.int32)
+        """Writes the values of a field as indices in `order` to another file, and returns its path."""
+        index = {each: number for number, each in enumerate(order)}
+        indices = np.array([0, *(index[each] for each in self._numberings[source])], np.int32)
         numbers = _mapped(self._folder / source, self._dtypes[source])
         path = self._folder / f".{name}.partial"
         with path.open("xb") as file:
             for start in range(0, len(numbers), _AT_ONCE):
-                file.write(places[numbers[start : start + _AT_ONCE]].tobytes())
+                file.write(indices[numbers[start : start + _AT_ONCE]].tobytes())
         return path
 
 
@@ -155,5 +155,5 @@ def load(folder: Path) -> dict[str, Ragged | np.ndarray]:
 
 
 def _mapped(path: Path, dtype: str) -> np.ndarray:
-    """A file as a plain array, because indexing is slow on `np.memmap`. An empty file cannot be mapped."""
+    """Maps a file as a plain array, because indexing `np.memmap` is slow. An empty file cannot be mapped."""
     return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.zeros(0, dtype)

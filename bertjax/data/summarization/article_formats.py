@@ -182,7 +182,7 @@ def _texts(path: Path) -> list[str]:
                 fix="set --config.data.layout=line if it has one article per line; otherwise split it into files",
             )
     if not any(texts):
-        raise RowError(f"{path}:1", "a file without text", "an article", "add the text, or delete the file")
+        raise RowError(f"{path}:1", "a file without text", "an article", "add the text or delete the file")
     return texts
 
 
@@ -266,12 +266,12 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
         article_field = _TEXT_FIELD
     body = _parts(row, article_field, "article_field", where)
     if not any(body):
-        raise RowError(where, f"an empty article in field {article_field!r}", "text", "add the text, or delete the row")
+        raise RowError(where, f"an empty article in field {article_field!r}", "text", "add the text or delete the row")
     summary = None
     if needs_summary or row.get(summary_field) is not None:
         summary = tuple(filter(None, _parts(row, summary_field, "summary_field", where)))
         if needs_summary and not summary:
-            fix = "add the summary, or delete the row"
+            fix = "add the summary or delete the row"
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", fix)
     gold = _gold(row, style, body, where) if row.get(style.gold_field) is not None else None
     is_split = isinstance(row[article_field], list)

@@ -230,7 +230,7 @@ def _split(stored: Stored, splitter: str) -> Article:
     """Returns the article with its sentences."""
     found = stored.body if stored.is_split else _sentences(stored.body, splitter)
     if fault := _fault(found):
-        raise RowError(stored.where, fault, "a text with letters", "add the text, or delete the article")
+        raise RowError(stored.where, fault, "a text with letters", "add the text or delete the article")
     if stored.gold is not None and len(found) != len(stored.body):
         expected = "an article that is split into sentences already, so that the numbers apply"
         fix = "set --config.data.splitter=lines, or set data.gold_field to ''"

@@ -1,4 +1,4 @@
-"""Pairs of texts, read and encoded once; see `bertjax.data.prepared`."""
+"""The recipe of pairs of texts, which are read and encoded once; see `bertjax.data.prepared`."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from bertjax.data.rows.stored import Ragged, fields_of
 from bertjax.data.translation.parallel_text import Pair, ParallelText
 from bertjax.data.translation.rows import TranslationRows
 
-LEFT_OUT = "left_out_too_long"  # a count of the report
+LEFT_OUT = "left_out_too_long"  # the report's count of skipped pairs
 _NO_ROWS = dict.fromkeys(("input_ids", "labels"), Ragged(np.zeros(0, np.int32), np.zeros(0, np.int32)))
 
 
 @dataclasses.dataclass(frozen=True)
 class PairRecipe(Recipe[Pair]):
-    """Pairs as `input_ids` of the source and `labels` of the target, each of its own length.
+    """The recipe of pairs: `input_ids` of the source and `labels` of the target, each with its own length.
 
     Attributes:
       texts: the pairs of "train" and "valid".
-      encoder: encodes pairs. Those of more than `seq_len` tokens are left out of the training rows.
+      encoder: encodes pairs. Training pairs of more than `seq_len` tokens are skipped.
     """
 
     texts: Mapping[str, ParallelText]
@@ -33,7 +33,7 @@ class PairRecipe(Recipe[Pair]):
         return [texts, self.encoder.vocabularies.fingerprint, self.encoder.config.seq_len]
 
     def read(self) -> Iterator[tuple[str, Pair]]:
-        """See `Recipe.read`. Raises UserError as `ParallelText.pairs`."""
+        """See `Recipe.read`. Raises UserError if `ParallelText.pairs` does."""
         for split in (TRAIN, VALID):
             yield from ((split, pair) for pair in self.texts[split].pairs())
 
@@ -42,7 +42,7 @@ class PairRecipe(Recipe[Pair]):
         return f"{row.source}\t{row.target}"
 
     def encode(self, rows: Sequence[Pair]) -> Encoded:
-        """See `Recipe.encode`. Pairs that are too long are counted as `LEFT_OUT`."""
+        """See `Recipe.encode`. Pairs that are too long are skipped and counted as `LEFT_OUT`."""
         fitting = list(filter(self.encoder.fits, self.encoder.encoded(rows)))
         return Encoded(fields_of(fitting) or _NO_ROWS, {LEFT_OUT: len(rows) - len(fitting)})
 

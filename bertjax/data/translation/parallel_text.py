@@ -335,7 +335,7 @@ def _aligned_pair(sides: tuple[Line, Line]) -> Pair:
     if not all(texts):
         empty, partner = (other, one) if texts[0] else (one, other)
         expected = f"a text, the translation of {partner.where}"
-        raise RowError(empty.where, "a line without text", expected, "add the text, or delete both lines")
+        raise RowError(empty.where, "a line without text", expected, "add the text or delete both lines")
     return Pair(texts[0], texts[1], f"{one.where} and {other.where}")
 
 

@@ -90,7 +90,7 @@ def test_numbers():
     assert [row.label for row in read(numeric=True, source="a.jsonl")] == [3.0, 2.5]
 
 
-def test_labels_of_json_lines_are_named_as_they_stand_there():
+def test_labels_of_json_lines_keep_their_spelling():
     write("a.jsonl", "".join(f'{{"text": "x", "label": {label}}}\n' for label in ("1", '"1"', "true", '" yes "')))
     assert [row.label for row in read(source="a.jsonl")] == ["1", "1", "true", "yes"]
 
@@ -98,14 +98,14 @@ def test_labels_of_json_lines_are_named_as_they_stand_there():
 def test_rows_without_labels_can_be_read_but_not_trained_on():
     write("a.tsv", "text\nx\n")
     assert read(label_column="") == [LabeledText("x", None, None, "a.tsv:2")]
-    with pytest.raises(UserError, match=r"data\.label_column: got ''; expected a column: training needs labels"):
+    with pytest.raises(UserError, match=r"data\.label_column: got ''; expected a column, because training needs"):
         recipe(label_column="").read()
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('{"text": " ", "label": 1}', "an empty text in column 'text'; expected text. Fix: complete the row"),
+        ('{"text": " ", "label": 1}', "an empty text in column 'text'; expected text. Fix: add the text"),
         ('{"text": 3, "label": 1}', "int in column 'text'; expected text"),
         ('{"text": null, "label": 1}', "NoneType in column 'text'"),
         ('{"text": "x", "label": ""}', "an empty label in column 'label'"),
@@ -113,24 +113,24 @@ def test_rows_without_labels_can_be_read_but_not_trained_on():
         ('{"text": "x", "label": 0.5}', "float in column 'label'"),
         (
             '{"label": 1, "body": "x"}',
-            r"a row without column 'text'; its columns: 'label', 'body'; expected what "
-            r"config\.data\.text_columns names\. Fix: correct --config\.data\.text_columns",
+            r"a row without column 'text'; its columns: 'label', 'body'; expected the "
+            r"column of config\.data\.text_columns\. Fix: correct --config\.data\.text_columns",
         ),
-        ('{"text": "x"}', r"without column 'label'; .*--config\.data\.label_column, or --config\.data\.header"),
+        ('{"text": "x"}', r"without column 'label'; .*--config\.data\.label_column, or set --config\.data\.header"),
         ("{}", "its columns: none"),
     ],
 )
-def test_bad_rows(row, message, caplog):
+def test_bad_rows_are_errors_or_skipped(row, message, caplog):
     write("a.jsonl", f'{{"text": "x", "label": 1}}\n{row}\n')
     with pytest.raises(UserError, match=rf"a\.jsonl:2: got .*{message}.*on_bad_row=skip"):
         read(source="a.jsonl")
     with caplog.at_level(logging.INFO, "bertjax"):
         assert len(read(source="a.jsonl", on_bad_row="skip")) == 1
-    assert caplog.messages == ["read a.jsonl: 1 rows, 1 bad rows left out"]
+    assert caplog.messages == ["read a.jsonl: 1 rows, 1 bad rows skipped"]
 
 
 @pytest.mark.parametrize("value", ['"nan"', "NaN", '"-inf"', "Infinity", '"good"', '""', "null", "true", '"1,5"'])
-def test_what_is_no_number(value):
+def test_labels_that_are_not_finite_numbers_are_errors(value):
     write("a.jsonl", f'{{"text": "x", "label": 1}}\n{{"text": "x", "label": {value}}}\n')
     with pytest.raises(UserError, match=r"a\.jsonl:2: got .* in column 'label'; expected a finite number"):
         read(numeric=True, source="a.jsonl")
@@ -150,13 +150,13 @@ def test_bad_rows_of_the_table_are_counted_too(caplog):
     write("a.tsv", "text\tlabel\nx\ny\t1\n\t1\n")
     with caplog.at_level(logging.INFO, "bertjax"):
         assert [row.first for row in read(on_bad_row="skip")] == ["y"]
-    assert caplog.messages == ["read a.tsv: 1 rows, 2 bad rows left out"]
+    assert caplog.messages == ["read a.tsv: 1 rows, 2 bad rows skipped"]
 
 
 @pytest.mark.parametrize(("content", "left_out"), [("", 0), ("text\tlabel\n", 0), ("text\tkind\nx\t1\ny\t1\n", 2)])
-def test_no_rows(content, left_out):
+def test_sources_without_rows_are_errors(content, left_out):
     write("a.tsv", content)
-    with pytest.raises(UserError, match=rf"data\.source=a\.tsv: got no rows at all \({left_out} bad rows left out\)"):
+    with pytest.raises(UserError, match=rf"data\.source=a\.tsv: got no rows \({left_out} bad rows skipped\)"):
         read(on_bad_row="skip")
 
 
@@ -165,19 +165,19 @@ def test_no_rows(content, left_out):
     [
         ("text_columns", (), r"data\.text_columns: got \(\); expected one column, or the two of a pair"),
         ("text_columns", ("a", "b", "c"), r"got \('a', 'b', 'c'\)"),
-        ("valid_fraction", 0.0, r"data\.valid_fraction: got 0\.0; expected a fraction of the rows above 0 and below 1"),
-        ("valid_fraction", 1, r"got 1\.0; .*Fix: use 0\.1, or give held-out rows as data\.valid_source"),
+        ("valid_fraction", 0.0, r"data\.valid_fraction: got 0\.0; expected a fraction above 0 and below 1"),
+        ("valid_fraction", 1, r"got 1\.0; .*Fix: use 0\.1, or set data\.valid_source"),
         ("on_bad_row", "ignore", r"data\.on_bad_row: got 'ignore'"),
         ("text_columns", ("label",), r"got \('label',\) and 'label'; expected different columns"),
         ("text_columns", ("text", "text"), r"got \('text', 'text'\) and 'label'; expected different columns"),
     ],
 )
-def test_wrong_configs(key, value, message):
+def test_wrong_configs_are_errors(key, value, message):
     with pytest.raises(UserError, match=message):
         config(**{key: value})
 
 
-def test_rows_with_a_source_of_their_own_are_held_out():
+def test_validation_rows_can_have_their_own_source():
     write("a.tsv", "text\tlabel\nx\t1\n")
     write("b.tsv", "text\tlabel\ny\t0\n")
     train, valid = read_splits(config(valid_source="b.tsv", valid_fraction=0.0), numeric=False, seed=0)
@@ -187,7 +187,7 @@ def test_rows_with_a_source_of_their_own_are_held_out():
         read_splits(config(valid_source="c.tsv"), numeric=False, seed=0)
 
 
-def test_held_out_rows_follow_from_seed_and_number(check_rate):
+def test_the_validation_split_depends_on_seed_and_row_number(check_rate):
     def held_out(count: int, seed: int, mark: str, **changes: object) -> set[int]:
         write("a.tsv", "text\tlabel\n" + "".join(f"{mark}{number}\t{number % 3}\n" for number in range(count)))
         train, valid = read_splits(config(**changes), numeric=False, seed=seed)
@@ -205,9 +205,9 @@ def test_held_out_rows_follow_from_seed_and_number(check_rate):
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.999])
-def test_a_split_without_rows_is_told(fraction):
+def test_an_empty_split_is_an_error(fraction):
     write("a.tsv", "text\tlabel\nx\t1\ny\t0\n")
-    with pytest.raises(UserError, match=rf"data\.valid_fraction={fraction}: got [02] of 2 rows of a\.tsv held out"):
+    with pytest.raises(UserError, match=rf"data\.valid_fraction={fraction}: got [02] of 2 rows of a\.tsv in the valid"):
         read_splits(config(valid_fraction=fraction), numeric=False, seed=0)
 
 
@@ -231,14 +231,14 @@ def test_classes_keep_the_order_of_their_source():
     assert label_names(facts_of("equivalent", "another"), known) == ("another", "equivalent")
 
 
-def test_one_class_is_none():
+def test_a_single_class_is_an_error():
     with pytest.raises(
-        UserError, match=r"from a\.tsv:1 on: got 'yes' in each of 2 rows; expected two or more\. Fix: .*label_column"
+        UserError, match=r"from a\.tsv:1 on: got 'yes' in each of 2 rows; expected two or more labels.*label_column"
     ):
         label_names(facts_of("yes", "yes"), ())
 
 
-def test_held_out_labels_are_known():
+def test_validation_labels_must_be_classes():
     check_labels(facts_of("b", "a", "b", split="valid"), ("a", "b", "c"))
     check_labels(facts_of("0", "1"), ("LABEL_0", "LABEL_1"))
     message = r"a\.tsv:2: got label 'd', in rows of the classes a, d; expected one of a, b, c, the model's"
@@ -261,7 +261,7 @@ def test_texts_are_encoded_with_the_number_of_their_class():
     assert fields["labels"].dtype == fields["input_ids"].values.dtype == np.int32
 
 
-def test_lines_to_predict():
+def test_input_lines_have_one_or_two_texts():
     assert texts_of_line(" One  text. ", "line 1", ["a"]) == ["One  text."]
     assert texts_of_line("One. \t Two.", "line 1", ["a", "b"]) == ["One.", "Two."]
 
@@ -269,24 +269,24 @@ def test_lines_to_predict():
 @pytest.mark.parametrize(
     ("line", "columns", "message"),
     [
-        ("One.", "ab", r"line 7: got 1 separated by tabs; expected two texts with a tab between them\. Fix: put a tab"),
-        ("a\tb\tc", "ab", "got 3 separated by tabs"),
-        ("a\tb", "a", r"one text, without a tab\. Fix: .*set --config\.data\.text_columns to 2 names instead of 1"),
+        ("One.", "ab", r"line 7: got one text; expected two texts separated by a tab\. Fix: put a tab"),
+        ("a\tb\tc", "ab", "got 3 texts separated by tabs"),
+        ("a\tb", "a", r"one text without tabs\. Fix: .*set --config\.data\.text_columns to 2 names instead of 1"),
         ("a\t ", "ab", "got an empty text"),
-        (" ", "a", "got an empty text; expected one text.*Fix: complete or delete the line"),
+        (" ", "a", "got an empty text; expected one text.*Fix: add the text or delete the line"),
     ],
 )
-def test_wrong_lines_to_predict(line, columns, message):
+def test_wrong_input_lines_are_errors(line, columns, message):
     with pytest.raises(RowError, match=message):
         texts_of_line(line, "line 7", columns)
 
 
-def test_the_docstring_holds():
+def test_the_docstring_example():
     assert doctest.testmod(labeled_text) == doctest.TestResults(failed=0, attempted=2)
 
 
 @pytest.mark.parametrize("task", glue.TASKS)
-def test_glue_by_way_of_tfds(task):
+def test_glue_from_tfds(task):
     settings = config(**glue.tfds(task))
     with tfds.testing.mock_data(num_examples=20, policy=tfds.testing.MockPolicy.USE_CODE):
         train, valid = read_splits(settings, numeric=task == "stsb", seed=0)
@@ -296,7 +296,7 @@ def test_glue_by_way_of_tfds(task):
         assert isinstance(row.label, float if task == "stsb" else str)
 
 
-# The second class of two is the one whose F1 is scored.
+# Of two classes, F1 is that of the second.
 CLASSES = {
     "cola": ("unacceptable", "acceptable"),
     "sst2": ("negative", "positive"),
@@ -311,7 +311,7 @@ CLASSES = {
 
 
 @pytest.mark.parametrize("task", glue.TASKS)
-def test_glue_s_classes_by_way_of_tfds_are_in_its_order(task):
+def test_glue_classes_from_tfds_keep_their_order(task):
     source = glue.tfds(task)["source"]
     with tfds.testing.mock_data(num_examples=1, policy=tfds.testing.MockPolicy.USE_CODE):
         assert tables.class_names(source, "data.source", "label") == CLASSES[task]

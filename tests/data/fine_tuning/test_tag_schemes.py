@@ -17,7 +17,7 @@ SENTENCE = st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BI
 
 @st.composite
 def entities(draw):
-    """Entities of a sentence, in order, as type, first and last token; and the sentence's length."""
+    """Draws the entities of a sentence, in order, as type, first and last token; and the sentence's length."""
     found, size = [], 0
     for gap, kind, length in draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("XY"), st.integers(1, 3)))):
         found.append((kind, size + gap, size + gap + length - 1))
@@ -26,7 +26,7 @@ def entities(draw):
 
 
 def write(found, size, scheme):
-    """The tags of a sentence in a scheme, by its definition."""
+    """Returns the tags of a sentence in a scheme, by the scheme's definition."""
     row = ["O"] * size
     before = None
     for kind, first, last in found:
@@ -41,7 +41,7 @@ def write(found, size, scheme):
 
 
 def merged(found):
-    """What IO can say of entities: those of a type that touch are one."""
+    """Returns the entities as IO can express them: adjacent entities of the same type are one."""
     result = []
     for kind, first, last in found:
         if result and result[-1][0] == kind and result[-1][2] == first - 1:
@@ -105,7 +105,7 @@ def test_recognition(rows, scheme):
 
 
 @given(st.lists(entities(), min_size=1, max_size=4), st.sampled_from(sorted(LETTERS)))
-def test_what_is_written_in_a_scheme_is_recognized_and_converted(rows, scheme):
+def test_tags_written_in_a_scheme_are_detected_and_converted(rows, scheme):
     written = [write(found, size, scheme) for found, size in rows]
     recognized = recognize(written)
     if not any(found for found, _ in rows):
@@ -122,7 +122,7 @@ def test_what_is_written_in_a_scheme_is_recognized_and_converted(rows, scheme):
 
 
 @given(SENTENCE)
-def test_conversion_keeps_the_entities_and_settles(row):
+def test_conversion_keeps_the_entities_and_is_idempotent(row):
     converted = to_bio(row)
     assert spans(converted) == spans(row)
     assert to_bio(converted) == converted
@@ -130,11 +130,12 @@ def test_conversion_keeps_the_entities_and_settles(row):
 
 
 @pytest.mark.parametrize("tag", ["NN", "U-X", "B_X", "", "b-X", "-X", "O-X"])
-def test_entities_of_other_tags(tag):
+def test_entities_of_plain_tags_are_errors(tag):
     with pytest.raises(UserError) as error:
         spans(["O", tag])
     assert str(error.value) == (
-        f"tag {tag!r}: got no tag of an entity; expected O, or B, I, E or S with a hyphen and a type, such as B-PER. "
+        f"tag {tag!r}: got a tag that is not an entity tag; "
+        "expected O, or B, I, E or S with a hyphen and a type, such as B-PER. "
         "Fix: convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy."
     )
 
@@ -143,7 +144,7 @@ def test_entities_of_other_tags(tag):
     ("name", "scheme"),
     [("wnut17/train", "BIO"), ("wnut17/dev", "BIO"), ("wikigold/train", "IO"), ("wikigold/dev", "IO")],
 )
-def test_real_sets_are_recognized(name, scheme):
+def test_the_schemes_of_real_data_sets_are_detected(name, scheme):
     if "BERTJAX_DATA" not in os.environ:
         pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
     rows = conll(Path(os.environ["BERTJAX_DATA"]) / f"{name}.conll")

@@ -42,14 +42,14 @@ def read(tmp_path, text, columns=ENTITIES, name="text.conll"):
 
 @pytest.mark.parametrize("name", ["text.conll", "text.txt.gz"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
-def test_spaces(tmp_path, name, end):
+def test_columns_separated_by_spaces(tmp_path, name, end):
     text = "-DOCSTART- -X- O\n\n\nU.N. NNP  B-ORG\n# X O\n  \n-DOCSTART- -X- O\nx\xa0y\u3000 Z  B-PER"
     sentences, lines = read(tmp_path, text.replace("\n", end), name=name)
     assert sentences == [[("U.N.", "B-ORG"), ("#", "O")], [("x\xa0y\u3000", "B-PER")]]
     assert lines == [4, 8]
 
 
-def test_tabs(tmp_path):
+def test_columns_separated_by_tabs(tmp_path):
     sentences, lines = read(tmp_path, "\ufeffNew York\tB-LOC\n#\t O\n\t\n\nx y\tO\n-DOCSTART-\tO\nz\tO\n\n")
     assert sentences == [[("New York", "B-LOC"), ("#", "O")], [("x y", "O")], [("z", "O")]]
     assert lines == [1, 5, 7]
@@ -76,13 +76,13 @@ def test_conllu(tmp_path, name):
     assert lines == [4, 11]
 
 
-def test_conllu_by_name_alone(tmp_path):
+def test_conllu_is_detected_by_the_file_name(tmp_path):
     text = "# text = a\tb\n1-2\tab\t_\t_\n1\ta\t_\tX\n"
     assert read(tmp_path, text, PARTS_OF_SPEECH, "a.conllu") == ([[("a", "X")]], [3])
     assert read(tmp_path, text.partition("\n")[2], PARTS_OF_SPEECH, "a.txt") == ([[("ab", "_"), ("a", "X")]], [1])
 
 
-def test_comments_do_not_tell_the_columns(tmp_path):
+def test_comments_do_not_determine_the_separator(tmp_path):
     assert read(tmp_path, "# a\tb\n" + CONLLU, PARTS_OF_SPEECH, "a.txt")[1] == [5, 12]
 
 
@@ -101,7 +101,7 @@ def test_ids_are_not_read_as_words(tmp_path, text, name):
     assert str(error.value).startswith(str(tmp_path / name))
 
 
-def test_numbers_are_words_where_they_do_not_count_the_words(tmp_path):
+def test_numbers_are_words_unless_they_count_the_words(tmp_path):
     text = "1 O\n\n1 O\n3 O\n\n1 O\n2 O\n"
     assert [len(sentence) for sentence in read(tmp_path, text)[0]] == [1, 2, 2]
 
@@ -119,7 +119,7 @@ def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
     [
         ("a O\nb\n", ENTITIES, ":2: got a row of 1 column, 'b'; expected columns separated by blanks"),
         ("a O\n", PARTS_OF_SPEECH, ":1: got a row of 2 columns, 'a | O'; expected columns separated by blanks (the f"),
-        ("a O\n", Columns(2, 0), "no tab), two of them word_column 2 and tag_column 0. Fix: correct the row, set"),
+        ("a O\n", Columns(2, 0), "no tab), including word_column 2 and tag_column 0. Fix: correct the row, set"),
         ("a O\n", Columns(0, -3), "word_column 0 and tag_column -3. Fix: correct the row, set config.data.word_column"),
         ("a O\n", Columns(1, -1), ":1: got a row of 2 columns"),
         ("a\tO\nb O\n", ENTITIES, ":2: got a row of 1 column, 'b O'; expected columns separated by a tab"),
@@ -128,28 +128,28 @@ def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
         (b"a O\n\nb\xff O\n", ENTITIES, ":3: got byte 0xff"),
         (f"a O\n{'b' * 2**20} O\n", ENTITIES, ":2: got a longer line"),
         (f"a O\n{' ' * 2**20} b O\n", ENTITIES, ":2: got a longer line"),
-        ("\n-DOCSTART- O\n\n", ENTITIES, "text.conll: got no sentences (0 with bad rows left out); expected a word"),
-        ("", ENTITIES, "Fix: leave the file out of data.source, or restore it"),
+        ("\n-DOCSTART- O\n\n", ENTITIES, "text.conll: got no sentences (0 with bad rows skipped); expected a word"),
+        ("", ENTITIES, "Fix: remove the file from data.source, or restore it"),
     ],
 )
-def test_bad_files(tmp_path, text, columns, message):
+def test_bad_files_are_errors(tmp_path, text, columns, message):
     with pytest.raises(UserError) as error:
         read(tmp_path, text, columns)
     assert str(error.value).startswith(str(tmp_path / "text.conll"))
     assert message in str(error.value)
 
 
-def test_sentences_with_bad_rows_can_be_left_out(tmp_path):
+def test_sentences_with_bad_rows_can_be_skipped(tmp_path):
     path = write(tmp_path, b"a O\n\nb\xff O\nb O\n\nc\nc O\n-DOCSTART-\nd O")
     bad_rows = BadRows("skip")
     found = list(read_sentences(str(path), "data.source", ENTITIES, bad_rows))
     assert [sentence.words for sentence in found] == [("a",), ("d",)]
     assert bad_rows.count == 2
-    with pytest.raises(UserError, match=r"got no sentences \(1 with bad rows left out\)"):
+    with pytest.raises(UserError, match=r"got no sentences \(1 with bad rows skipped\)"):
         list(read_sentences(str(write(tmp_path, "a")), "data.source", ENTITIES, BadRows("skip")))
 
 
-def test_a_file_without_blank_lines(tmp_path, monkeypatch):
+def test_a_file_without_blank_lines_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(tagged_words, "MAX_WORDS", 3)
     assert read(tmp_path, "\n" + "a O\n" * 3)[1] == [2]
     with pytest.raises(UserError, match=r":2: got a sentence of more than 3 words; .* Fix: separate the sentences"):
@@ -182,7 +182,7 @@ def test_each_word_is_found_at_its_position(words, seq_len):
     assert all(len(row["input_ids"]) <= seq_len for row in found)
 
 
-def test_no_room():
+def test_a_seq_len_without_room_is_an_error():
     with pytest.raises(UserError, match=r"config key data.seq_len: got 2; expected at least 3: .* Fix: use 128"):
         sentence_rows(["a"], TOKENIZER, 2)
 
@@ -216,7 +216,7 @@ def splits(source, valid_source="", valid_fraction=0.2, on_bad_row="stop"):
     return tuple([sentence.words[0] for of, sentence in rows if of == split] for split in ("train", "valid"))
 
 
-def test_held_out_sentences_follow_from_their_numbers(tmp_path):
+def test_the_validation_split_depends_on_sentence_numbers(tmp_path):
     source = write(tmp_path, "\n\n".join(f"{number} O" for number in range(500)))
     train, valid = splits(source)
     assert sorted([*train, *valid], key=int) == [str(number) for number in range(500)]
@@ -227,11 +227,11 @@ def test_held_out_sentences_follow_from_their_numbers(tmp_path):
     assert splits(source, valid_source=first) == ([str(n) for n in range(500)], [str(n) for n in range(100)])
 
 
-def test_wrong_splits(tmp_path):
+def test_wrong_splits_are_errors(tmp_path):
     source = write(tmp_path, "a O\n\nb\n\nc O\n\nd O")
     with pytest.raises(UserError, match=r"data\.on_bad_row: got 'ignore'"):
         splits(source, on_bad_row="ignore")
-    with pytest.raises(UserError, match=r"data\.valid_fraction: got 0\.0; expected a fraction of the rows above 0"):
+    with pytest.raises(UserError, match=r"data\.valid_fraction: got 0\.0; expected a fraction above 0"):
         splits(source, valid_fraction=0.0)
     with pytest.raises(UserError, match=r"text\.conll:3: got a row of 1 column.*on_bad_row=skip"):
         splits(source)

@@ -29,7 +29,7 @@ def line(content: bytes, limit: int = 100) -> Line:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_lines_have_their_place_and_are_cut_at_the_limit(name):
+def test_lines_have_their_position_and_are_truncated_at_the_limit(name):
     path = write(name, b"\xef\xbb\xbfab\r\n\n" + b"x" * 12 + b"\nlast")
     assert list(lines.read_lines(path, 5)) == [
         Line(f"{name}:1", 3, b"ab\r", 5),
@@ -42,12 +42,12 @@ def test_lines_have_their_place_and_are_cut_at_the_limit(name):
 @pytest.mark.parametrize(
     ("content", "text"), [(b" a\t\r", " a\t"), ("caf\u00e9\u2028".encode(), "caf\u00e9\u2028"), (b"\r\r", "\r")]
 )
-def test_decode_takes_off_the_line_end_alone(content, text):
+def test_decode_removes_only_the_line_end(content, text):
     assert lines.decode(line(content)) == text
 
 
 @pytest.mark.parametrize(("content", "is_blank"), [(b"", True), (b" \t\r", True), (b" a", False), (b" " * 101, False)])
-def test_a_line_that_is_cut_is_not_blank(content, is_blank):
+def test_a_truncated_line_is_not_blank(content, is_blank):
     assert line(content).is_blank == is_blank
 
 
@@ -64,14 +64,14 @@ def test_bad_lines_can_be_skipped(content, message):
         lines.decode(line(content))
 
 
-def test_objects():
+def test_decode_object():
     assert lines.decode_object(line(b'{"a": [1]}\r')) == {"a": [1]}
-    for content, message in ((b"{", "not valid JSON"), (b"[1]", "got a JSON list; expected one JSON object a line")):
+    for content, message in ((b"{", "not valid JSON"), (b"[1]", "got a JSON list; expected one JSON object per line")):
         with pytest.raises(RowError, match=message):
             lines.decode_object(line(content))
 
 
-def test_text_that_no_file_can_hold():
+def test_text_that_utf8_cannot_encode_is_an_error():
     lines.check_text("\U0001f600", "a")
     with pytest.raises(RowError, match="a: got half of a surrogate pair"):
         lines.check_text("\ud83d", "a")
@@ -79,7 +79,7 @@ def test_text_that_no_file_can_hold():
         lines.check_text("\0", "a")
 
 
-def test_bad_rows_are_left_out_and_counted():
+def test_bad_rows_are_skipped_and_counted():
     def parse(number: int) -> int:
         if number % 2:
             raise RowError(f"row {number}", "odd", "even")
@@ -92,11 +92,11 @@ def test_bad_rows_are_left_out_and_counted():
         list(BadRows("stop").sift(map(parse, range(6))))
     with pytest.raises(UserError, match=r"data\.on_bad_row: got 'ignore'; expected one of stop, skip"):
         BadRows("ignore")
-    with pytest.raises(AssertionError, match="a generator ends where it raises"):
+    with pytest.raises(AssertionError, match="a generator ends when it raises"):
         list(bad_rows.sift(parse(number) for number in range(6)))
 
 
-def test_what_is_wrong_with_a_file_is_not_skipped():
+def test_errors_of_a_file_are_not_skipped():
     path = write("a.txt.gz", b"text")
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(UserError, match="damaged or truncated gzip") as error:
@@ -124,14 +124,14 @@ def test_json_files(name, start):
         (b'"\0"', "got a binary file"),
     ],
 )
-def test_bad_json_files(content, message):
+def test_bad_json_files_are_errors(content, message):
     with pytest.raises(UserError, match=message) as error:
         lines.read_json(write("a.json", content))
     assert "Fix:" in str(error.value)
     assert "on_bad_row" not in str(error.value)
 
 
-def test_a_missing_json_file():
+def test_a_missing_json_file_is_an_error():
     with pytest.raises(UserError, match=r"a\.json: got an unreadable file \(No such file"):
         lines.read_json(Path("a.json"))
 
@@ -147,13 +147,13 @@ def test_finding_files():
     ("source", "message"),
     [
         ("", r"data\.test: got '', with an empty name; expected paths or globs.*--config\.data\.test="),
-        ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected files seen from /"),
+        ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected files relative to /"),
         ("*.csv", r"data\.test=\*\.csv: got a pattern that matches no file"),
         ("c", r"data\.test=c: got a folder; expected files"),
         ("a.tsv,*.tsv", r"data\.test=.*got a\.tsv twice"),
     ],
 )
-def test_files_that_are_not_found(source, message):
+def test_missing_files_are_errors(source, message):
     write("a.tsv", b"x")
     Path("c").mkdir()
     with pytest.raises(UserError, match=message) as error:
@@ -161,8 +161,8 @@ def test_files_that_are_not_found(source, message):
     assert "data.source" not in str(error.value)
 
 
-def test_what_else_a_key_can_name_is_told():
-    with pytest.raises(UserError, match=r"expected files seen from .*, or tfds:NAME"):
+def test_other_values_of_a_key_are_reported():
+    with pytest.raises(UserError, match=r"expected files relative to .*, or tfds:NAME"):
         lines.find_files("none", "data.source", also="tfds:NAME")
 
 
@@ -173,7 +173,7 @@ def test_fingerprint():
 
 
 @given(st.binary(max_size=60), st.booleans(), st.integers(1, 20))
-def test_any_bytes_come_back_or_are_told(tmp_path_factory, content, zipped, limit):
+def test_any_bytes_are_read_or_reported(tmp_path_factory, content, zipped, limit):
     path = tmp_path_factory.mktemp("bytes") / ("a.txt.gz" if zipped else "a.txt")
     path.write_bytes(gzip.compress(content) if zipped else content)
     try:

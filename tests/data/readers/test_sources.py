@@ -83,7 +83,7 @@ def test_reading_twice_gives_the_same_text_and_counts():
     [
         ("", r"data\.source: got '', with an empty name"),
         ("a.txt,,b.txt", "with an empty name"),
-        ("nothing.txt", r"source=nothing\.txt: got a path that does not exist; expected .*files seen from /"),
+        ("nothing.txt", r"source=nothing\.txt: got a path that does not exist; expected .*files relative to /"),
         ("a.txt/nothing", "got a path that does not exist"),
         ("*.none", "got a pattern that matches no file"),
         ("folder", r"got a folder; expected files\. Fix: .*folder/\*\.txt"),
@@ -146,7 +146,7 @@ def test_damaged_files_raise_with_both_settings_of_on_bad_row(name, stored, mess
 BAD_LINES = [
     (b"caf\xe9 au lait", "got byte 0xe9 at byte offset 16, not valid UTF-8"),
     (b"\xed\xa0\x80", "got byte 0xed at byte offset 13"),
-    (b"x" * 101, r'a longer line; expected at most 100 bytes up to its "\\n"'),
+    (b"x" * 101, r'a longer line; expected at most 100 bytes before its "\\n"'),
     (b"\xc3\xa9" * 60, "a longer line"),
     (b"x" * 1000, "a longer line"),
 ]
@@ -185,7 +185,7 @@ def test_offsets_count_the_byte_order_mark():
         ("{", r"a\.jsonl:2: got a row that is not valid JSON \(Expecting"),
         ("{'text': 'x'}", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("[1]", "got a JSON list; expected one JSON object a line"),
+        ("[1]", "got a JSON list; expected one JSON object per line"),
         ("null", "got a JSON NoneType"),
         ('{"a": 1, "body": "x"}', r"without field 'text'; its fields: 'a', 'body'; .*--config\.data\.text_field"),
         ("{}", "its fields: none"),

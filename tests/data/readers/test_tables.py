@@ -74,7 +74,7 @@ def test_csv_is_quoted(name):
     assert read("b.csv") == [Row({"label": "1", "the text": "a\nb"}, "b.csv:2")]
 
 
-def test_a_separator_of_ones_own_leaves_the_rest_to_the_last_column():
+def test_a_custom_separator_leaves_the_rest_to_the_last_column():
     write("a.txt", "ENTY:other What is it ?\nHUM:ind  Who ?\n")
     assert read("a.txt", header=False, separator=" ") == [
         Row({"0": "ENTY:other", "1": "What is it ?"}, "a.txt:1"),
@@ -84,7 +84,7 @@ def test_a_separator_of_ones_own_leaves_the_rest_to_the_last_column():
     assert read("b.txt", separator=" || ") == [Row({"label": "1", "source": "web", "text": "a || b"}, "b.txt:2")]
 
 
-def test_a_separator_goes_before_the_files_name():
+def test_data_separator_overrides_the_file_name():
     write("a.txt", 'a\tb\n"x\ty\n')
     assert read("a.txt", separator="\t") == [Row({"a": '"x', "b": "y"}, "a.txt:2")]
     write("a.tsv", 'a,b\n"x,1",y\n')
@@ -128,10 +128,10 @@ def test_each_file_has_its_own_header():
         ("a.jsonl", " " * 2**20 + ' {"label": "1", "text": "y"}', "a longer line"),
     ],
 )
-def test_bad_rows(name, row, message):
+def test_bad_rows_are_errors(name, row, message):
     good = {"a.tsv": "1\tx", "a.csv": "1,x", "a.jsonl": '{"label": "1", "text": "x"}'}[name]
     header = {"a.tsv": "label\ttext\n", "a.csv": "label,text\n", "a.jsonl": "\n"}[name]
-    # The NUL must come late: a file that begins with one is binary.
+    # The NUL must come late, because a file that begins with one is binary.
     rows = [good] * (40_000 if "\0" in row else 1)
     write(name, (header + "\n".join([*rows, row, good]) + "\n").encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError, match=rf"{name}:{len(rows) + 2}: got .*{message}") as error:
@@ -140,7 +140,7 @@ def test_bad_rows(name, row, message):
     assert skipping(name) == ([{"label": "1", "text": "x"}] * (len(rows) + 1), 1)
 
 
-def test_fields_are_as_long_as_lines_may_be():
+def test_fields_can_be_as_long_as_lines():
     text = "x" * 300_000
     write("a.csv", f'label,text\n1,{text}\n2,"{text}\n{text}"\n')
     assert [row.values["text"] for row in read("a.csv")] == [text, f"{text}\n{text}"]
@@ -148,21 +148,21 @@ def test_fields_are_as_long_as_lines_may_be():
 
 @pytest.mark.parametrize("row", ["x" * 2**20, '"' + ("some, text" * 9_000 + "\n") * 20 + '"'])
 @pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
-def test_a_row_that_is_too_long_is_not_read_on_in(row, on_bad_row):
+def test_a_row_that_is_too_long_ends_the_reading(row, on_bad_row):
     write("a.csv", f"label,text\n1,x\n2,{row}\n3,y\n")
-    message = r"a\.csv:3: got a row of more than 1,048,576 bytes; expected shorter ones.* Fix: close the quote"
+    message = r"a\.csv:3: got a row of more than 1,048,576 bytes; expected shorter rows.* Fix: close the quote"
     with pytest.raises(UserError, match=message):
         read("a.csv", on_bad_row=on_bad_row)
 
 
-def test_an_open_quote_is_told_where_it_begins():
+def test_an_open_quote_is_reported_where_it_begins():
     write("a.csv", 'label,text\n1,x\n2,"y\n3,z\n')
     with pytest.raises(UserError, match=r"a\.csv:3: got a row that is not valid CSV \(unexpected end of data\)"):
         read("a.csv")
     assert skipping("a.csv") == ([{"label": "1", "text": "x"}], 1)
 
 
-def test_a_line_without_a_separator_of_ones_own():
+def test_a_line_without_the_custom_separator_is_an_error():
     write("a.txt", "LOC:city Where ?\nwhere\n")
     with pytest.raises(UserError, match=r"a\.txt:2: got one field; expected 2, the columns 0, 1"):
         read("a.txt", header=False, separator=" ")
@@ -177,7 +177,7 @@ def test_a_bad_header_is_not_skipped():
         skipping("a.tsv")
 
 
-def test_a_bad_first_row_without_a_header_names_no_columns():
+def test_a_bad_first_row_without_a_header_does_not_name_columns():
     write("a.tsv", b"\xff\n1\tx\n")
     assert skipping("a.tsv", header=False) == ([{"0": "1", "1": "x"}], 1)
 
@@ -185,14 +185,14 @@ def test_a_bad_first_row_without_a_header_names_no_columns():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("a.txt", r"data\.test=a\.txt: got a file whose name does not tell .*\.csv or \.jsonl.*data\.separator"),
-        ("a.json.gz", "does not tell how its fields are parted"),
+        ("a.txt", r"data\.test=a\.txt: got a file whose name does not determine .*\.csv or \.jsonl.*data\.separator"),
+        ("a.json.gz", "does not determine the separator of its fields"),
         ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected .*or tfds:NAME"),
         ("tfds:", r"data\.test: got 'tfds:'; expected tfds:NAME"),
         ("tfds:nonesuch", r"data\.test=tfds:nonesuch: got an unknown dataset"),
     ],
 )
-def test_wrong_sources(source, message):
+def test_wrong_sources_are_errors(source, message):
     write("a.txt", "a\n")
     write("a.json.gz", "{}")
     with pytest.raises(UserError, match=message):
@@ -204,7 +204,7 @@ ROWS = [("good \u2028 text", 1, 4.5, True), (" ", 0, -1.0, False), ("bad \udcff 
 
 @pytest.fixture
 def prepared(tmp_path):
-    """A dataset on disk with a field of each kind; record 1 has no label."""
+    """A dataset on disk with a field of each kind. Record 1 has no label."""
     with tfds.core.registered.skip_registration():
 
         class TinyTable(tfds.core.GeneratorBasedBuilder):
@@ -294,7 +294,7 @@ table = st.integers(2, 4).flatmap(lambda n: st.lists(st.lists(field, min_size=n,
 
 
 @given(table)
-def test_any_table_comes_back(tmp_path_factory, rows):
+def test_any_written_table_is_read_back(tmp_path_factory, rows):
     rows[0] = [f"{number}{name}" for number, name in enumerate(rows[0])]
     names, *values = [[text.replace("\t", " ") for text in row] for row in rows]
     expected = [dict(zip(names, row, strict=True)) for row in values]

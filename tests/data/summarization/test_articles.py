@@ -438,7 +438,7 @@ def test_input_lines_are_articles():
         (
             ["x", "\n"],
             "line",
-            r"input line 2: got an empty article; expected a text.*Fix: add the text, or delete.*skip",
+            r"input line 2: got an empty article; expected a text.*Fix: add the text or delete.*skip",
         ),
         (["1 2", "3"], "file", r"input line 1: got an article without letters"),
     ],

@@ -145,7 +145,7 @@ def test_limits_that_drop_all_articles_are_an_error(tmp_path):
     labels = LabelsConfig(ArticleLimits(9, 100, 1, 200, 2, 500), LABELS.oracle)
     rows = PreparedRows(abstractive(articles(tmp_path), labels), tmp_path / "kept", PreparationConfig())
     with pytest.raises(
-        UserError, match=r"data\.limits: got limits that leave nothing of the split train; .*lower data"
+        UserError, match=r"data\.limits: got limits that drop all articles of the split train; .*lower data"
     ):
         rows.run()
     assert not rows.is_finished and not any(path.is_dir() for path in (tmp_path / "kept").iterdir())
@@ -171,8 +171,8 @@ def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
     labels, starts = rows.train["labels"].values, rows.train["sentence_starts"].values
     assert labels[starts == 1].tolist() == [0, 1, 0, 0, 0, 1, 0, 1, 0]
     assert caplog.messages == [
-        "valid: 21 articles without field 'ids', where the oracle chooses",
-        "train: 2 articles without field 'ids', where the oracle chooses",
+        "valid: the oracle labels 21 articles without field 'ids'",
+        "train: the oracle labels 2 articles without field 'ids'",
     ]
     with pytest.raises(
         UserError, match=r"gold_field=id: got a field that no row of .* has; its fields: 'article', 'summary', 'ids'"

@@ -166,7 +166,7 @@ def test_files_of_different_lengths_are_an_error(english, german, got, on_bad_ro
 @pytest.mark.parametrize(
     ("bad", "got"),
     [
-        (b" \t", r"a\.de:2: got a line without text; expected a text, the translation of a\.en:2\. Fix: add the text,"),
+        (b" \t", r"a\.de:2: got a line without text; expected a text, the translation of a\.en:2\. Fix: add the text "),
         (b"caf\xe9", r"a\.de:2: got byte 0xe9 at byte offset 5, not valid UTF-8"),
         (b"x" * (2**20 + 1), r"a\.de:2: got a longer line; expected at most 1,048,576 bytes"),
     ],
@@ -190,10 +190,10 @@ def test_bad_lines_are_errors_or_skipped(bad, got, caplog):
     [
         (
             '{"en": "x"}',
-            r"a row without column 'de'; its columns: 'en'; expected what config\.data\.target_column names",
+            r"a row without column 'de'; its columns: 'en'; expected the column of config\.data\.target_column",
         ),
         ('{"en": "x", "de": 3}', "int in column 'de'; expected text"),
-        ('{"en": " ", "de": "y"}', "an empty text in column 'en'; expected text. Fix: complete the row"),
+        ('{"en": " ", "de": "y"}', "an empty text in column 'en'; expected text. Fix: add the text"),
         ('{"en": "x", "de": "\\ud800"}', "half of a surrogate pair"),
         ("[]", "a JSON list"),
     ],
