@@ -24,13 +24,12 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 smartquotes = False  # flags have two hyphens
 extensions = ["myst_parser"]
-myst_enable_extensions = ["html_image"]
 myst_heading_anchors = 4
 myst_url_schemes = {"http": None, "https": None, "code": "code:{{path}}#L-{{fragment}}"}
 exclude_patterns = ["pictures"]
 
-# The start of a link in the README to a file of the project, or of its picture.
-_FILE = re.compile(r"(\]\(|src=\")(?!\w+:|#)(docs/)?")
+# The start of a link in the README to a file of the project.
+_FILE = re.compile(r"\]\((?!\w+:|#)(docs/)?")
 # A link to a line of the code: ](../../bertjax/file.py#L12).
 _CODE = re.compile(r"\]\((?:\.\./)+([\w./]+)\.py#L(\d+)\)")
 
@@ -47,7 +46,7 @@ def _add_readme(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "index":
         readme = ROOT / "README.md"
         app.env.note_dependency(readme)
-        source[0] = _FILE.sub(lambda link: link[1] if link[2] else f"{link[1]}path:../", readme.read_text()) + source[0]
+        source[0] = _FILE.sub(lambda link: "](" if link[1] else "](path:../", readme.read_text()) + source[0]
 
 
 def _mark_code(app: Sphinx, page: str, source: list[str]) -> None:

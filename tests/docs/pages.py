@@ -9,7 +9,7 @@ PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 GUIDES = (ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md")))
 # Code is no Markdown, and has no links.
 _CODE = re.compile(r"^(`{3,})\w.*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"(?:\]\(|src=\")(?!\w+:)([^)\s#\"]*)(?:#([^)\s\"]+))?[)\"]")
+_LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
