@@ -123,7 +123,7 @@ def test_a_folder_of_a_different_sweep_is_refused(tmp_path, sets):
     folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
     with pytest.raises(UserError) as error:
         folder.check(tmp_path, expansion.recipes(sweep, sets, made.load))
-    key, now = ("size: 1 there", "7 now") if "size" in sets[0] else ("data.source: 'text' there", "'other' now")
+    key, now = ("size: 1 before", "7 now") if "size" in sets[0] else ("data.source: 'text' before", "'other' now")
     check(
         f"error: {error.value}", what="--workdir=", got=f"row 'base', stage .*{key}, {now}", expected="same", fix="--w"
     )
