@@ -29,7 +29,7 @@ def load(
 
     >>> bert = load("bert-base-uncased")  # doctest: +SKIP
     >>> bert.predict(["Paris is the [MASK] of France."])  # doctest: +SKIP
-    >>> load("runs/news", config={"decoding.beam_size": 8}).predict([article])  # doctest: +SKIP
+    >>> load("runs/news", config={"decoding.num_beams": 8}).predict([article])  # doctest: +SKIP
 
     Args:
       folder: everything that the config key `init_from` accepts: a run, a folder of transformers, of

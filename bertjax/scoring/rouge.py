@@ -55,9 +55,9 @@ class RougeConfig(Constrained, prefix="rouge"):
       UserError: if the flavor is unknown, has no stemmer, or if the limit is invalid.
     """
 
-    flavor: Annotated[str, one_of(*FLAVORS)]
-    stem: bool
-    words: int | str | None
+    flavor: Annotated[str, one_of(*FLAVORS)] = "rouge-1.5.5"
+    stem: bool = True
+    words: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,10 +73,13 @@ class RougeConfig(Constrained, prefix="rouge"):
             )
 
 
+_DEFAULT = RougeConfig()
+
+
 def signature(config: RougeConfig) -> str:
     """Returns the settings to publish with a score.
 
-    >>> signature(RougeConfig(flavor="rouge-1.5.5", stem=True, words=None))
+    >>> signature(RougeConfig())
     'rouge-1.5.5|stem:yes|words:all'
     """
     words = "all" if config.words is None else config.words
@@ -84,12 +87,11 @@ def signature(config: RougeConfig) -> str:
 
 
 def rouge(
-    candidates: Summaries, references: Summaries, config: RougeConfig, *, confidence: bool = False
+    candidates: Summaries, references: Summaries, config: RougeConfig = _DEFAULT, *, confidence: bool = False
 ) -> dict[str, float]:
     """Returns the means of all metrics over documents, in percent; see `score` and `summarize`.
 
-    >>> config = RougeConfig(flavor="rouge-1.5.5", stem=True, words=None)
-    >>> metrics = rouge([["Two dogs ran.", "It rained."]], [["The dog ran in rain."]], config)
+    >>> metrics = rouge([["Two dogs ran.", "It rained."]], [["The dog ran in rain."]])
     >>> {name: round(value, 3) for name, value in metrics.items() if "_" not in name}
     {'rouge1': 60.0, 'rouge2': 25.0, 'rougeL': 60.0, 'rougeLsum': 60.0}
     """

@@ -57,13 +57,13 @@ class OracleConfig(Constrained, prefix="data.oracle"):
       UserError: if a value is out of range.
     """
 
-    method: Annotated[str, one_of("greedy", "combination", "verbatim")]
-    counts: Annotated[str, one_of("sets", "counts")]
-    ngrams: Annotated[tuple[int, ...], each(at_least(1))]
-    stem: bool
-    lowercase: bool
-    num_sentences: Size
-    first_sentences: Count
+    method: Annotated[str, one_of("greedy", "combination", "verbatim")] = "greedy"
+    counts: Annotated[str, one_of("sets", "counts")] = "sets"
+    ngrams: Annotated[tuple[int, ...], each(at_least(1))] = (1, 2)
+    stem: bool = False
+    lowercase: bool = False
+    num_sentences: Size = 3
+    first_sentences: Count = 0
     letters: Annotated[str, one_of("ascii", "unicode")] = "ascii"
 
     def __post_init__(self) -> None:
@@ -81,7 +81,10 @@ class OracleConfig(Constrained, prefix="data.oracle"):
             self.check(good, key, expected)
 
 
-def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig) -> tuple[int, ...]:
+_DEFAULT = OracleConfig()
+
+
+def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfig = _DEFAULT) -> tuple[int, ...]:
     """Returns the numbers of the selected sentences, ascending; () if none has anything in common with the summary.
 
     In that case BertSum's exhaustive search selects the first sentence.
