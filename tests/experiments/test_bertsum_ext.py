@@ -797,7 +797,7 @@ def test_the_verbatim_oracle_refuses_other_summaries(tmp_path):
     rows = [{"article": SENTENCES, "summary": " ".join(SENTENCES[:2])} for _ in range(10)]
     values = {**tiny.write_articles(tmp_path), "data.source": write_rows(tmp_path, *rows)}
     values["data.valid_source"] = values["data.source"]
-    with pytest.raises(UserError, match="those of the articles, and that they have one sentence a line"):
+    with pytest.raises(UserError, match="belong to the articles, and that they have one sentence per line"):
         ready(tmp_path, **values, **{"data.oracle.method": "verbatim"}).data.train  # noqa: B018
 
 

@@ -74,6 +74,6 @@ class _AnswerCheck(Survey[Question]):
                 raise UserError(
                     f"{question.where} (id {question.id})",
                     got="a question without an answer",
-                    expected="an answer, because data.null_answers is False (SQuAD 1.1)",
+                    expected="an answer, because data.null_answers=False (SQuAD 1.1)",
                     fix="use --config=configs/question_answering.py:squad2, or set --config.data.null_answers=True",
                 )
