@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tests import tiny
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 
 
 @pytest.fixture(scope="module")

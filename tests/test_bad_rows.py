@@ -11,7 +11,7 @@ from bertjax.configs import classification as config_file
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from tests import tiny
 from tests.random_params import random_params
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 from tests.tiny import run_on_one as run
 
 SIZES = {

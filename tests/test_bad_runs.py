@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests import tiny
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 from tests.tiny import run_on_one as launch
 
 MASKED = b"the [MASK] sees a cat\n"

@@ -305,7 +305,7 @@ def test_a_run_is_evaluated_on_other_text(home, tmp_path):
     }
     outcome = run_on_one("--mode=report", f"--workdir={home / 'run'}", "--config.data.valid_rows=3")
     what, got = "config key data.valid_rows", "--mode=report and no --config"
-    tiny.check_told(outcome.error, what=what, got=got, expected="a mode that uses a trained run", fix="add --config")
+    tiny.check_message(outcome.error, what=what, got=got, expected="a mode that uses a trained run", fix="add --config")
 
 
 def test_a_run_is_used_on_another_number_of_devices(home, tmp_path):
@@ -402,7 +402,7 @@ def test_text_that_is_not_ascii_is_written_unchanged(home):
 def test_an_invalid_format_for_a_task(home, tmp_path, form, got, expected, fix):
     flags = [f"--workdir={home / 'run'}", f"--output={tmp_path / 'out'}", f"--format={form}"]
     outcome = run_on_one("--mode=predict", *flags, stdin=b"a [MASK]\n")
-    tiny.check_told(outcome.error, what=f"--format={form}", got=got, expected=expected, fix=fix)
+    tiny.check_message(outcome.error, what=f"--format={form}", got=got, expected=expected, fix=fix)
     assert not list(tmp_path.iterdir())
 
 
@@ -417,7 +417,7 @@ def test_an_invalid_format_for_a_task(home, tmp_path, form, got, expected, fix):
 def test_invalid_flags_for_prediction(home, flag, expected, fix):
     outcome = run_on_one("--mode=predict", f"--workdir={home / 'run'}", flag)
     what, value = flag.replace("--config.", "config key ").split("=")
-    tiny.check_told(outcome.error, what=what, got=re.escape(value), expected=expected, fix=fix)
+    tiny.check_message(outcome.error, what=what, got=re.escape(value), expected=expected, fix=fix)
 
 
 _CONFIG = "--config=configs/classification.py:tiny"
@@ -444,7 +444,7 @@ _CONFIG = "--config=configs/classification.py:tiny"
 )
 def test_an_error_suggests_the_closest_name(tmp_path, arguments, what, meant):
     outcome = run_on_one(*arguments, f"--workdir={tmp_path / 'run'}")
-    tiny.check_told(outcome.error, what=what, got=".", expected=".", fix=rf"^Did you mean '{re.escape(meant)}'\?$")
+    tiny.check_message(outcome.error, what=what, got=".", expected=".", fix=rf"^Did you mean '{re.escape(meant)}'\?$")
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_an_error_suggests_the_closest_name(tmp_path, arguments, what, meant):
 )
 def test_a_wrong_value_is_one_line(tmp_path, argument, got, expected):
     outcome = run_on_one(_CONFIG, f"--workdir={tmp_path / 'run'}", argument)
-    tiny.check_told(outcome.error, what="", got=got, expected=expected, fix="^(correct|choose) ")
+    tiny.check_message(outcome.error, what="", got=got, expected=expected, fix="^(correct|choose) ")
 
 
 def test_the_format_jsonl_writes_records(home):

@@ -349,7 +349,7 @@ def evaluate_elsewhere(run: Path, folder: Path, **overrides: object) -> dict[str
     return json.loads(outcome.stdout)
 
 
-def check_told(message: str, *, what: str, got: str, expected: str, fix: str) -> None:
+def check_message(message: str, *, what: str, got: str, expected: str, fix: str) -> None:
     """Checks each part of a UserError's message against a regular expression."""
     parts = _MESSAGE.fullmatch(message)
     assert parts, message

@@ -298,7 +298,9 @@ def test_a_run_without_training_articles_is_refused(tmp_path):
     values = {**SMALL, **tiny.write_articles(tmp_path)}
     values |= {"data.valid_source": values["data.source"], "data.source": ""}
     outcome = tiny.run_on_one(f"{CONFIG}:tiny", f"--workdir={tmp_path / 'run'}", *flags(values))
-    tiny.check_told(outcome.error, what="data.source", got="nothing", expected="articles", fix="--config.data.source")
+    tiny.check_message(
+        outcome.error, what="data.source", got="nothing", expected="articles", fix="--config.data.source"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -497,7 +499,7 @@ def test_an_article_of_a_megabyte(run, tmp_path, end):
 def test_invalid_articles(run, text, what, got):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=text.encode())
-    tiny.check_told(outcome.error, what=what, got=got, expected="a text with letters", fix="add the text or delete")
+    tiny.check_message(outcome.error, what=what, got=got, expected="a text with letters", fix="add the text or delete")
 
 
 def test_unreadable_inputs(run, tmp_path):
@@ -510,11 +512,11 @@ def test_unreadable_inputs(run, tmp_path):
         ("model.pt", "^--input=", "a file of tensors"),
     ):
         outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / name}")
-        tiny.check_told(outcome.error, what=what, got=got, expected="", fix="")
+        tiny.check_message(outcome.error, what=what, got=got, expected="", fix="")
         assert "documentation" not in outcome.error
     (tmp_path / "a.txt").write_text(SENTENCES[0])
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / 'a.txt'}", "--plot=a.svg")
-    tiny.check_told(
+    tiny.check_message(
         outcome.error, what="--plot", got="a task that draws no attention", expected="translation", fix="leave it out"
     )
 
@@ -560,7 +562,7 @@ def test_row_settings_come_from_init_from(golden_vocabulary, tmp_path):
 def test_a_mismatch_of_scorers_is_a_contradiction(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"{CONFIG}:rnn", f"--config.init_from={workdir}", *flags(ROWS))
-    tiny.check_told(
+    tiny.check_message(
         outcome.error, what="config key model.scorer", got="rnn", expected="classifier, as in", fix="leave it"
     )
 
@@ -686,13 +688,13 @@ def test_a_checkpoint_of_presumm_is_scored_and_trained_on(golden_vocabulary, tmp
 def test_a_checkpoint_of_presumm_needs_its_vocabulary(golden_vocabulary):
     values = {"init_from": GOLDEN / "transformer.pt", "data.lowercase": True, "model.num_heads": 3}
     outcome = tiny.run_on_one("--mode=predict", CONFIG, *flags(values))
-    tiny.check_told(
+    tiny.check_message(
         outcome.error, what="data.vocab_file", got="no value", expected="bert-base-uncased", fix="vocab.txt"
     )
     values["data.vocab_file"] = golden_vocabulary
     del values["data.lowercase"]
     outcome = tiny.run_on_one("--mode=predict", CONFIG, *flags(values))
-    tiny.check_told(outcome.error, what="data.lowercase", got="no value", expected="uncased", fix="True or False")
+    tiny.check_message(outcome.error, what="data.lowercase", got="no value", expected="uncased", fix="True or False")
 
 
 def test_code_in_a_checkpoint_is_not_executed(golden_vocabulary, tmp_path):

@@ -139,7 +139,7 @@ def test_validation_rows_with_other_classes(run, tmp_path):
     source = Path(tiny.write_table(tmp_path)["data.source"])
     source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
     outcome = published(run[0], "evaluate", **{"data.valid_source": source})
-    tiny.check_told(
+    tiny.check_message(
         outcome.error,
         what="rows.tsv:2",
         got="of the classes cat, none",
@@ -154,9 +154,9 @@ def test_prediction_reads_no_rows(run):
     assert outcome.status is None, outcome.status
     assert json.loads(outcome.stdout)["label"] == "yes"
     told = {"got": "does not exist", "expected": "files", "fix": "correct the path"}
-    tiny.check_told(published(run[0], "evaluate", **values).error, what="data.source=gone.tsv", **told)
+    tiny.check_message(published(run[0], "evaluate", **values).error, what="data.source=gone.tsv", **told)
     del values["data.source"]
-    tiny.check_told(published(run[0], "evaluate", **values).error, what="data.valid_source=gone.tsv", **told)
+    tiny.check_message(published(run[0], "evaluate", **values).error, what="data.valid_source=gone.tsv", **told)
 
 
 def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):
@@ -177,9 +177,9 @@ def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):
     assert "has no class names; assuming a, b, c" in outcome.stderr
     told = {"what": "init_from", "got": "no weights of classifier", "expected": "was trained", "fix": "name such"}
     two = published(folder, "predict", **{"data.labels": "('a','b')", "data.seq_len": 10})
-    tiny.check_told(two.error, **told)
+    tiny.check_message(two.error, **told)
     none = published(folder, "predict", **{"data.seq_len": 10})
-    tiny.check_told(none.error, what="data.source", got="no classes in", expected="rows", fix="data.labels")
+    tiny.check_message(none.error, what="data.source", got="no classes in", expected="rows", fix="data.labels")
 
 
 def test_a_multi_label_classifier_is_only_an_encoder_for_training(tmp_path):
@@ -206,13 +206,13 @@ def test_a_regression_model_has_no_classes(tmp_path):
     task, *_ = ready_of({**rows, **numbers}, tmp_path)
     task.export(random_params(task.init), tmp_path / "exported")
     told = published(tmp_path / "exported", "predict", **{"data.seq_len": 16}).error
-    tiny.check_told(told, what="init_from=", got="one output", expected="a classifier", fix="objective=regression")
+    tiny.check_message(told, what="init_from=", got="one output", expected="a classifier", fix="objective=regression")
 
 
 def test_training_without_rows_is_refused(run, tmp_path):
     values = {"init_from": run[0], "data.valid_source": tiny.write_table(tmp_path)["data.source"], "data.seq_len": 16}
     command = ["--config=configs/classification.py", f"--workdir={tmp_path / 'run'}", *flags(values)]
-    tiny.check_told(
+    tiny.check_message(
         tiny.run_on_one(*command).error,
         what="data.source",
         got="nothing",
@@ -271,7 +271,7 @@ def test_a_missing_column_of_an_input(run, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n')
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / 'in.jsonl'}")
     got = "without column 'sentence'; its columns: 'text'"
-    tiny.check_told(
+    tiny.check_message(
         outcome.error, what="in.jsonl:1", got=got, expected="text_columns", fix="correct --config.data.text"
     )
 
@@ -281,7 +281,7 @@ def test_a_pair_task_needs_pairs(run):
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
     fix = "replace tabs by spaces, set --config.data.text_columns"
     got = "two texts separated by a tab"
-    tiny.check_told(outcome.error, what="input line 1", got=got, expected="one text", fix=fix)
+    tiny.check_message(outcome.error, what="input line 1", got=got, expected="one text", fix=fix)
 
 
 def test_a_finished_run_is_not_changed(run):
@@ -337,7 +337,7 @@ def test_a_random_head_cannot_predict(run):
     outcome = tiny.run_on_one(
         *command, "--config.data.seq_len=16", "--config.data.labels=('cat','none')", stdin=b"the cat"
     )
-    tiny.check_told(
+    tiny.check_message(
         outcome.error, what="init_from", got="no weights of classifier", expected="was trained", fix="train with this"
     )
 

@@ -216,7 +216,7 @@ def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):
         assert text.features.dtype == np.float16
         np.testing.assert_allclose(text.features, record["features"], rtol=1e-3, atol=1e-3)
     outcome = tiny.run_on_one(*flags, f"--output={output}")  # without a slash, but the folder exists
-    tiny.check_told(
+    tiny.check_message(
         outcome.error, what="--output=.*out", got="not empty", expected="new or empty", fix="choose another"
     )
 
@@ -234,7 +234,7 @@ def test_features_cannot_be_trained(folder, tmp_path, mode):
     flags += [f"--output={tmp_path}"] if mode == "export" else []
     flags += [f"--workdir={tmp_path / 'run'}"] if mode in ("train", "check", "prepare") else []
     outcome = tiny.run_on_one(*flags)
-    tiny.check_told(
+    tiny.check_message(
         outcome.error,
         what=f"--mode={mode}",
         got="without training",

@@ -206,7 +206,7 @@ def test_an_exported_run_predicts_the_same(run, tmp_path):
 )
 def test_bad_input(run, text, what, got, expected, fix):
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={run}", stdin=text.encode())
-    tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
+    tiny.check_message(outcome.error, what=what, got=got, expected=expected, fix=fix)
 
 
 def test_an_input_that_is_not_gzip(run, tmp_path):
@@ -215,7 +215,7 @@ def test_an_input_that_is_not_gzip(run, tmp_path):
     for content in (b"{}", packed[:-9], packed[:20] + b"damage" + packed[26:]):
         path.write_bytes(content)
         outcome = tiny.run_on_one("--mode=predict", f"--workdir={run}", f"--input={path}")
-        tiny.check_told(
+        tiny.check_message(
             outcome.error, what="--input=.*gz", got="damaged or truncated", expected="complete", fix="copy the file"
         )
 
@@ -244,14 +244,14 @@ def test_bad_questions(tmp_path, spoil, got, expected, fix):
     command = ["--config=configs/question_answering.py:tiny", f"--workdir={tmp_path / 'run'}"]
     outcome = tiny.run_on_one(*command, *flags(SMALL | values))
     what = r"questions.json: data\[0\].paragraphs\[2\].qas\[0\] \(id c2-color\)"
-    tiny.check_told(outcome.error, what=what, got=got, expected=expected, fix=fix)
+    tiny.check_message(outcome.error, what=what, got=got, expected=expected, fix=fix)
 
 
 def test_a_missing_vocabulary_is_reported_before_anything_is_written(tmp_path):
     values = tiny.write_questions(tmp_path) | {"data.vocab_file": ""}
     command = ["--config=configs/question_answering.py:tiny", f"--workdir={tmp_path / 'run'}"]
     outcome = tiny.run_on_one(*command, *flags(SMALL | values))
-    tiny.check_told(outcome.error, what="data.vocab_file", got="nothing", expected="a vocab.txt", fix="init_from")
+    tiny.check_message(outcome.error, what="data.vocab_file", got="nothing", expected="a vocab.txt", fix="init_from")
     assert not (tmp_path / "run").exists()
 
 

@@ -155,7 +155,7 @@ def test_validation_sentences_are_scored_without_training_sentences(run, tmp_pat
 def test_validation_sentences_with_other_tags(run, tmp_path):
     outcome = published(run, "evaluate", **{"data.valid_source": columns(tmp_path, "Ann/NOUN sees/VERB")})
     expected = "tags of the model: O, B-LOC, I-LOC, B-PER, I-PER"
-    tiny.check_told(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check the file")
+    tiny.check_message(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check the file")
 
 
 def test_prediction_reads_no_sentences(run):
@@ -163,7 +163,7 @@ def test_prediction_reads_no_sentences(run):
     outcome = published(run, "predict", **values)
     assert json.loads(outcome.stdout)["tags"] == ["B-PER"]
     told = {"what": "data.source=gone.conll", "got": "does not exist", "expected": "files", "fix": "correct the path"}
-    tiny.check_told(published(run, "evaluate", **values).error, **told)
+    tiny.check_message(published(run, "evaluate", **values).error, **told)
 
 
 def test_the_order_of_a_published_tagger_is_kept(run, tmp_path):
@@ -178,14 +178,14 @@ def test_the_order_of_a_published_tagger_is_kept(run, tmp_path):
 def test_an_empty_line_is_reported(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
-    tiny.check_told(outcome.error, what="input line 2", got="an empty line", expected="words", fix="delete")
+    tiny.check_message(outcome.error, what="input line 2", got="an empty line", expected="words", fix="delete")
 
 
 def test_a_file_of_columns_is_refused_as_text(run):
     workdir, _ = run
     row = "\t".join(["1", "Ann", "Ann", "PROPN", *"______"])
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=f"# id = 1\n{row}\n\n".encode())
-    tiny.check_told(outcome.error, what="input line 2", got="CoNLL-U", expected="one sentence per line", fix="write")
+    tiny.check_message(outcome.error, what="input line 2", got="CoNLL-U", expected="one sentence per line", fix="write")
 
 
 def test_a_finished_run_is_not_changed(run):
@@ -448,7 +448,9 @@ def test_a_tagger_on_the_features_of_a_frozen_bert(run, tmp_path):
     one, two = (restore_params(folder, "final", None)["bert"] for folder in (before, tmp_path / "run"))
     jax.tree.map(np.testing.assert_array_equal, one, two)
     outcome = tiny.run_on_one("--mode=export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'exported'}")
-    tiny.check_told(outcome.error, what="--mode=export", got="on the features", expected="transformers", fix="predict")
+    tiny.check_message(
+        outcome.error, what="--mode=export", got="on the features", expected="transformers", fix="predict"
+    )
 
 
 def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
@@ -488,7 +490,7 @@ def test_wrong_configs(tmp_path, overrides, message):
             "--config=configs/tagging.py:tiny", f"--workdir={tmp_path}", *flags({**SMALL, **values})
         )
         names = "valid/accuracy, valid/f1, valid/loss, valid/precision, valid/recall"
-        tiny.check_told(outcome.error, what="best_metric", got="'valid/f2'", expected=names, fix="mean 'valid/f1'")
+        tiny.check_message(outcome.error, what="best_metric", got="'valid/f2'", expected=names, fix="mean 'valid/f1'")
         return
     with pytest.raises(UserError, match=message):
         ready(tmp_path, **values)

@@ -285,7 +285,7 @@ def test_a_word_of_ten_thousand_characters_is_refused_if_lines_are_not_split(run
     command = ["--mode=predict", "--config=configs/translation.py", *flags(values)]
     outcome = tiny.run_on_one(*command, stdin=b"catsees" * 1428 + b"bird")
     told = {"what": "input line 1", "got": "[0-9],[0-9]{3} tokens", "expected": "at most 23", "fix": "divide the line"}
-    tiny.check_told(outcome.error, **told)
+    tiny.check_message(outcome.error, **told)
 
 
 def test_an_interrupted_prediction_resumes(run, tmp_path, monkeypatch):
@@ -357,7 +357,7 @@ def test_published_weights_are_evaluated_without_training_text(run, tmp_path):
 def test_only_a_run_has_a_checkpoint_to_choose(run):
     command = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={run[0]}", "--checkpoint=200"]
     outcome = tiny.run_on_one(*command, "--config.data.seq_len=16", "--config.decoding.max_length=16", stdin=b"a cat")
-    tiny.check_told(outcome.error, what="--checkpoint", got="'200', but no --workdir", expected="a run", fix="leave")
+    tiny.check_message(outcome.error, what="--checkpoint", got="'200', but no --workdir", expected="a run", fix="leave")
 
 
 def test_the_start_token_comes_from_the_run(run, tmp_path):
@@ -738,7 +738,7 @@ def test_without_attention_nothing_is_drawn(tmp_path):
     plot = f"--plot={tmp_path / 'a.svg'}"
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", plot, stdin=b"a cat.\n")
     told = {"got": "a model without attention", "expected": "a model with attention", "fix": "model.attention=additive"}
-    tiny.check_told(outcome.error, what="--plot", **told)
+    tiny.check_message(outcome.error, what="--plot", **told)
 
 
 @pytest.mark.slow
@@ -851,12 +851,12 @@ def test_a_replaced_vocabulary_of_the_same_size_is_detected(run, tmp_path):
         ["--mode=predict", "--config=configs/translation.py", *beside],
         ["--mode=export", f"--workdir={stolen}", f"--output={tmp_path / 'exported'}"],
     ):
-        tiny.check_told(tiny.run_on_one(*flags_, stdin=b"a cat.\n").error, **told)
+        tiny.check_message(tiny.run_on_one(*flags_, stdin=b"a cat.\n").error, **told)
     # Evaluation and training read the vocabulary of the prepared text.
     shutil.copy(workdir / "tokenizer.json", stolen)
     (stolen / "data" / "tokenizer.json").write_text(json.dumps(tokenizer))
     for flags_ in (["--mode=evaluate", f"--workdir={stolen}"], again):
-        tiny.check_told(tiny.run_on_one(*flags_).error, **told)
+        tiny.check_message(tiny.run_on_one(*flags_).error, **told)
     # Folders from before the digest are opened without a check.
     for folder in (stolen, stolen / "data"):
         (folder / "vocabulary.sha256").unlink()

@@ -41,7 +41,7 @@ def test_a_schedule_that_ends_with_the_run(tmp_path):
     config = write_run(tmp_path, **LINEAR)
     with pytest.raises(UserError) as error:
         extension.free_keys(tmp_path, config | {"num_steps": 6})
-    tiny.check_told(
+    tiny.check_message(
         f"error: {error.value}",
         what="config key num_steps",
         got="6, in a run of 4 with .* over 4 updates",
@@ -71,7 +71,7 @@ def test_a_longer_warm_up(tmp_path):
     config = write_run(tmp_path, **CONSTANT, warmup_steps=2)
     with pytest.raises(UserError) as error:
         extension.free_keys(tmp_path, changed(config, warmup_steps=3))
-    tiny.check_told(
+    tiny.check_message(
         f"error: {error.value}",
         what=r"config key optimizer\.warmup_steps",
         got="3, in a run that had 2",

@@ -156,7 +156,7 @@ def test_an_empty_folder_is_gone(run, tmp_path):
 def test_another_config_is_refused(run, values, differing):
     whole, command = run
     outcome = tiny.run_on_one(*command, *translations.flags(values), f"--workdir={whole}")
-    tiny.check_told(outcome.error, what="--workdir", got=differing, expected="the same config", fix="--workdir")
+    tiny.check_message(outcome.error, what="--workdir", got=differing, expected="the same config", fix="--workdir")
 
 
 def test_keys_that_may_change_are_the_given_ones(run, tmp_path):
@@ -173,13 +173,17 @@ def test_a_run_that_has_not_begun_needs_the_folder(run, tmp_path):
     shutil.rmtree(copy / "checkpoints")  # killed before the first checkpoint
     for workdir in (tmp_path / "new", copy):
         outcome = tiny.run_on_one(*command, f"--workdir={workdir}")
-        tiny.check_told(outcome.error, what="init_from", got="no such folder$", expected="a run, a folder", fix="path$")
+        tiny.check_message(
+            outcome.error, what="init_from", got="no such folder$", expected="a run, a folder", fix="path$"
+        )
 
 
 def test_a_check_needs_the_folder(run):
     whole, command = run
     outcome = tiny.run_on_one("--mode=check", *command, f"--workdir={whole}")
-    tiny.check_told(outcome.error, what="init_from", got="no such folder", expected="a run, a folder", fix="the path")
+    tiny.check_message(
+        outcome.error, what="init_from", got="no such folder", expected="a run, a folder", fix="the path"
+    )
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", '{"given": 1}'])
@@ -190,7 +194,7 @@ def test_an_older_or_damaged_run_needs_the_folder(run, tmp_path, content):
     if content is not None:
         (copy / "init_from.json").write_text(content)
     outcome = tiny.run_on_one(*command, f"--workdir={copy}")
-    tiny.check_told(
+    tiny.check_message(
         outcome.error,
         what="config key init_from=",
         got=r"no such folder, and no readable init_from\.json in .*/copy",

@@ -84,7 +84,7 @@ def test_one_process_writes_an_output(tmp_path, opened):
         with pytest.raises(UserError) as error, opened(name):
             pass
         file.write("2\n")
-    tiny.check_told(
+    tiny.check_message(
         f"error: {error.value}",
         what=f"--output={name}",
         got="another process is writing",

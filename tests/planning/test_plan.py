@@ -357,7 +357,7 @@ def test_the_command(here, tmp_path):
 
 
 def test_the_command_without_a_topology():
-    tiny.check_told(tiny.run(*command()).error, what="--topology", got="none", expected="v5e:16x16", fix="shape")
+    tiny.check_message(tiny.run(*command()).error, what="--topology", got="none", expected="v5e:16x16", fix="shape")
 
 
 def test_values_that_are_not_set_yet():

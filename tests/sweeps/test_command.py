@@ -14,7 +14,7 @@ from bertjax.runs.checkpoints import restore_params
 from bertjax.sweeps import running
 from bertjax.training import loop
 from tests import tiny
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 from tests.tiny import run_on_one
 
 # Two rows that share a pretraining; one of them has another learning rate of fine-tuning.

@@ -8,7 +8,7 @@ from bertjax.errors import UserError
 from bertjax.sweeps import definition
 from bertjax.sweeps.definition import Row, Sweep
 from tests.sweeps import made
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 
 
 def write(folder, values):

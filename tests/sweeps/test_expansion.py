@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.sweeps import expansion, folder
 from bertjax.sweeps.expansion import Key, with_shared_rows
 from tests.sweeps import made
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 
 
 def expand(tmp_path, sets=(), seeds=(0, 1), names=None, **changed):

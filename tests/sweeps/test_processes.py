@@ -16,7 +16,7 @@ from bertjax.sweeps import processes
 from bertjax.sweeps.expansion import Key, Run
 from bertjax.sweeps.running import StoppedError
 from tests.sweeps import made
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 
 # Replaces launch.py: writes a finished run with its arguments, or acts as the name of its stage says.
 PROGRAM = """

@@ -19,7 +19,7 @@ from bertjax.sweeps.evaluations import Evaluation, evaluation, summarize
 from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from bertjax.training import loop
 from tests import tiny
-from tests.tiny import check_told as check
+from tests.tiny import check_message as check
 from tests.tiny import run_on_one
 
 VALUES = {

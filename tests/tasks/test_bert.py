@@ -10,7 +10,7 @@ from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 from bertjax.tasks.bert import batch_specs, check_two_segments, model_configs, shapes, to_example
 from bertjax.tasks.fine_tuning import WarmStartConfig
-from tests.tiny import check_told
+from tests.tiny import check_message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def test_a_placeholder_vocabulary_is_not_warned_about(caplog):
 def test_a_vocabulary_larger_than_the_embeddings():
     with pytest.raises(UserError) as error:
         models(121, vocab_size=120)
-    check_told(
+    check_message(
         f"error: {error.value}",
         what="data.vocab_file",
         got="121 tokens",

@@ -10,7 +10,7 @@ from bertjax.config import build_part
 from bertjax.configs import parts
 from bertjax.errors import UserError
 from bertjax.tasks.fine_tuning import FineTuningConfig, check_packing, resolve_lengths
-from tests.tiny import check_told
+from tests.tiny import check_message
 
 
 def config(**changes):
@@ -90,7 +90,7 @@ def test_lengths_out_of_range(key, value, expected):
     with pytest.raises(UserError) as error:
         build_part(FineTuningConfig, {**config(**{key: value}), "data": {}})
     fix = rf"change --config\.{key}"
-    check_told(f"error: {error.value}", what=f"config key {key}$", got=str(value), expected=expected, fix=fix)
+    check_message(f"error: {error.value}", what=f"config key {key}$", got=str(value), expected=expected, fix=fix)
 
 
 @pytest.mark.parametrize("key", [{"lstm_size": 8}, {"feature_layers": (-1,)}])
@@ -101,7 +101,7 @@ def test_packing_is_refused_for_models_that_mix_examples(key):
     with pytest.raises(UserError) as error:
         check_packing(True, model)
     ((name, value),) = key.items()
-    check_told(
+    check_message(
         f"error: {error.value}",
         what=r"config key data\.packing$",
         got=re.escape(f"True with model.{name}={value}"),

@@ -180,7 +180,7 @@ def test_a_missing_size():
 
 def test_an_unknown_casing(command):
     told = {"what": "data.lowercase", "got": "init_from does not determine the casing"}
-    tiny.check_told(
+    tiny.check_message(
         tiny.run_on_one(*command).error, **told, expected="True for an uncased", fix="lowercase=True or False"
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_schedule, path_names
-from tests.tiny import check_told
+from tests.tiny import check_message
 
 BERT = OptimizerConfig(
     name="adamw",
@@ -324,7 +324,7 @@ def test_more_frozen_layers_than_layers(changes, number):
     tree = deep_params() if number else {"classifier": deep_params()["classifier"]}
     with pytest.raises(UserError) as error:
         make_optimizer(dataclasses.replace(BERT, **changes), tree, 10)
-    check_told(
+    check_message(
         f"error: {error.value}",
         what="optimizer.frozen_layers",
         got=str(changes["frozen_layers"]),

@@ -10,7 +10,7 @@ from bertjax.data.fine_tuning.raw_text import RawText
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.errors import UserError
-from tests.tiny import check_told
+from tests.tiny import check_message
 
 VOCABULARY = (*SPECIALS, "a", "b", "##c")
 ROWS = "sentence\tlabel\na b\t1\nb c\t0\n"
@@ -99,14 +99,14 @@ def test_a_missing_source_or_vocabulary_is_an_error(home, ask):
     def call(given):
         return lambda: given.run() if ask == "run" else given.fingerprint
 
-    check_told(
+    check_message(
         told(call(text(home, source=""))),
         what="config key data.source",
         got="nothing",
         expected="rows to train on",
         fix="--config.data.source=FILE",
     )
-    check_told(
+    check_message(
         told(call(text(home, vocab=""))),
         what="config key data.vocab_file",
         got="nothing, and no init_from",
@@ -120,11 +120,11 @@ def test_a_missing_source_or_vocabulary_is_an_error(home, ask):
 def test_a_source_that_does_not_exist_is_an_error(home, key):
     message = told(lambda: text(home, **{key: "none.tsv"}).fingerprint)
     what = f"config key data.{key}={home}/none.tsv"
-    check_told(message, what=what, got="does not exist", expected="files", fix="correct the path")
+    check_message(message, what=what, got="does not exist", expected="files", fix="correct the path")
 
 
 def test_a_folder_of_another_casing_is_an_error(home):
-    check_told(
+    check_message(
         told(lambda: load_wordpiece(home / "uncased", lowercase=False)),
         what="config key data.lowercase",
         got="False",
