@@ -18,6 +18,10 @@ def test_links_lead_to_files_and_headings(page: Path):
             assert anchor in pages.anchors(path), f"{path}#{anchor}"
 
 
+def test_the_readme_is_short():
+    assert len((pages.ROOT / "README.md").read_text().splitlines()) <= 200
+
+
 def test_pages_that_the_code_names_exist():
     folders = ("bertjax", "configs", "experiments", "benchmarks", "docs")
     files = [path for folder in folders for path in (pages.ROOT / folder).rglob("*.py")]
