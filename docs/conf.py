@@ -65,7 +65,7 @@ def _link_code(app: Sphinx, doctree: nodes.document, page: str) -> None:
 def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yields the name, context and template of each page of code."""
     formatter = HtmlFormatter(linenos="inline", lineanchors="L")
-    pages = [(app.srcdir / f"{page}.md").read_text() for page in app.env.found_docs]
+    pages = [app.env.doc2path(page).read_text() for page in app.env.found_docs]
     for path in sorted({path for text in pages for path, _ in _CODE.findall(text)}):
         code = highlight((ROOT / f"{path}.py").read_text(), PythonLexer(), formatter)
         yield f"code/{path}", {"title": f"{path}.py", "body": f"<h1>{path}.py</h1>{code}"}, "page.html"
