@@ -252,7 +252,7 @@ def test_features_cannot_be_trained(folder, tmp_path, mode):
             r"model\.layers: got \(5,\); expected one or more of 0 .* to 4, or -5 to -1, each once",
         ),
         ({"model.layers": (-6, -1)}, r"model\.layers: got \(-6, -1\)"),
-        ({"model.layers": (-1, 4)}, r"model\.layers: got \(-1, 4\); .* Fix: for example \(-4, -3, -2, -1\)"),
+        ({"model.layers": (-1, 4)}, r"model\.layers: got \(-1, 4\); .* Fix: use for example \(-4, -3, -2, -1\)"),
         ({"model.mixing": "weighted"}, r"model\.mixing: got 'weighted'; expected one of concatenation, sum"),
         ({"pooling": "token"}, r"pooling: got 'token'; expected one of piece, word, sentence"),
         ({"word_pooling": "last"}, r"word_pooling: got 'last'; expected one of first, mean"),
