@@ -1,6 +1,6 @@
-"""Pictures of attention: what each word of a sentence looks at, in chosen layers and heads, with the words beside it.
+"""Heat maps of attention weights between the words of a sentence, for chosen layers and heads.
 
->>> weights = np.asarray(output.cross_attention)[:, 0]  # of a batch's first pair: [L, N, T, S]
+>>> weights = np.asarray(output.cross_attention)[:, 0]  # of the first pair in a batch: [L, N, T, S]
 >>> draw_attention("attention.png", {"cross": Attention(weights, target, source)}, layers=[-1], heads=None)
 """
 
@@ -18,26 +18,27 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.reporting import drawing
 
-_CELL, _SMALLEST, _LARGEST = 0.17, 1.2, 150.0  # inches: a word's row or column, a panel, the whole picture
-_LETTER = 0.08  # inches, about, at the size of the words
+_CELL, _SMALLEST, _LARGEST = 0.17, 1.2, 150.0  # inches: a cell, a panel, the figure
+_LETTER = 0.08  # inches: approximate width of a character
+_BAR = 0.7  # inches: the color bar with its labels
 _DPI = 150
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "text.parse_math": False, "font.size": 8.0}
-# Stands for a character that no font has. In an SVG text stays text, and the reader's own fonts count.
+# Replaces characters that no font has in a PNG. An SVG contains text, which the viewer's fonts draw.
 _NO_FONT = "□"
 
 _log = logging.getLogger(__name__)
 
 
 class Attention(NamedTuple):
-    """Attention weights of one sentence or pair of sentences, and the words that they belong to."""
+    """Attention weights of a sentence or a pair of sentences, with the words of the queries and keys."""
 
-    weights: Float[np.ndarray, "L N T S"]  # T and S may count padding, which is not drawn
-    queries: Sequence[str]  # the words that look, up to T: rows
-    keys: Sequence[str]  # the words that are looked at, up to S: columns
+    weights: Float[np.ndarray, "L N T S"]  # T and S may include padding, which is not drawn
+    queries: Sequence[str]  # at most T: rows
+    keys: Sequence[str]  # at most S: columns
 
 
 class _Panels(NamedTuple):
-    """A row of the picture: one layer of one kind."""
+    """A row of the figure: one layer of one kind of attention."""
 
     title: str
     heads: Sequence[int]
@@ -49,7 +50,7 @@ class _Panels(NamedTuple):
 def drawer(
     path: Path, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> Callable[[int, Mapping[str, Any]], None]:
-    """What draws the attention of one example after the other: the second goes to "NAME-2.svg", and so on."""
+    """Returns a function that draws the attention of an example, given its number: 2 is drawn to "NAME-2.svg"."""
 
     def draw(number: int, kinds: Mapping[str, Any]) -> None:
         place = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
@@ -61,26 +62,24 @@ def drawer(
 def draw_attention(
     path: str | Path, kinds: Mapping[str, Attention], *, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> None:
-    """Writes a picture with a row of panels for each kind and layer, and a column for each head.
+    """Writes a figure with a row of panels for each kind and layer, and a column for each head.
 
-    The darker a cell, the more its row's word looks at its column's, from white at 0 to dark blue at 1 in all panels.
-    The same weights give the same bytes where the same fonts are installed. Characters that no installed font has are
-    boxes in a PNG, which the log and the picture tell.
+    A cell is the attention weight of the query in its row for the key in its column. All panels use one color scale,
+    from white at 0 to dark blue at 1. Equal weights and equal fonts give files with equal bytes. In a PNG, characters
+    that no installed font has are drawn as boxes; the figure and a log line report them.
 
     Args:
-      path: ends in .svg or .png.
-      kinds: by the name to draw each under, such as "encoder", "decoder" and "cross", or "attention" alone.
-      layers: which of each kind's, numbered from 0, or from the end if negative; None for all.
-      heads: likewise.
+      path: a path that ends in .svg or .png.
+      kinds: the attention weights of each kind, by the name in the figure, such as "encoder", "decoder" and "cross".
+      layers: the layers to draw, numbered from 0, or from the end if negative; None for all.
+      heads: the heads to draw, numbered like `layers`; None for all.
     Raises:
-      UserError: another file ending, nothing to draw, more words than weights, a layer or head that there is not,
-        a picture too large to be looked at, or Matplotlib is not there.
+      UserError: if the suffix is not .svg or .png, there is nothing to draw, there are more words than weights, a
+        layer or head does not exist, the figure is too large, or Matplotlib is not installed.
     """
     path = Path(path)
     if path.suffix not in (".svg", ".png"):
-        raise UserError(
-            f"{path}", got=repr(path.suffix), expected=".svg or .png", fix="let the name end in one of them"
-        )
+        raise UserError(f"{path}", got=repr(path.suffix), expected=".svg or .png", fix="change the suffix")
     rows = [panels for name, kind in kinds.items() for panels in _rows(name, kind, layers, heads)]
     if not any(row.heads for row in rows):
         raise UserError("attention", got="nothing to draw", expected="a layer and a head", fix="choose at least one")
@@ -91,24 +90,24 @@ def draw_attention(
         shown = missing[:40] + ("..." if len(missing) > 40 else "")
         _log.warning("%s: no installed font has %s; install one, such as Noto Sans CJK", path, shown)
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # whatever the user's own style is
+        matplotlib.rcdefaults()  # not the user's style
         matplotlib.rcParams.update({**_SETTINGS, "font.family": families})
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # told above
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # logged above
         figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         _fill(figure, rows, missing if path.suffix == ".png" else "")
         _save(figure, path)
 
 
 def _rows(name: str, kind: Attention, layers: Sequence[int] | None, heads: Sequence[int] | None) -> list[_Panels]:
-    """The rows of one kind, with the weights of its words alone."""
+    """Returns the rows of a kind of attention, without the weights of padding."""
     num_layers, num_heads, *lengths = kind.weights.shape
     words = (len(kind.queries), len(kind.keys))
     if not (0 < words[0] <= lengths[0] and 0 < words[1] <= lengths[1]):
         raise UserError(
             f"attention {name!r}",
             got=f"{words[0]} x {words[1]} words",
-            expected=f"at least one on each side, and at most the {lengths[0]} x {lengths[1]} of its weights",
-            fix="give the words of the rows first, then those of the columns, of the sentence that the weights are of",
+            expected=f"at least 1 x 1, and at most {lengths[0]} x {lengths[1]}, the shape of the weights",
+            fix="pass the words of the queries, then the words of the keys, of the sentence with these weights",
         )
     chosen = _chosen(f"heads of {name!r}", num_heads, heads)
     return [
@@ -123,46 +122,46 @@ def _rows(name: str, kind: Attention, layers: Sequence[int] | None, heads: Seque
     ]
 
 
-def _chosen(what: str, count: int, asked: Sequence[int] | None) -> list[int]:
-    """The numbers asked for, from 0."""
-    if asked is None:
+def _chosen(what: str, count: int, requested: Sequence[int] | None) -> list[int]:
+    """Returns the requested layers or heads, numbered from 0."""
+    if requested is None:
         return list(range(count))
-    for number in asked:
+    for number in requested:
         if not -count <= number < count:
-            fix = "choose among these; negative numbers count from the end"
+            fix = "use a number in this range; negative numbers count from the end"
             raise UserError(f"attention, {what}", got=number, expected=f"0 to {count - 1}", fix=fix)
-    return [number % count for number in asked]
+    return [number % count for number in requested]
 
 
 def _visible(word: str) -> str:
-    """The word, in quotes and escaped if it is blank or has control characters, some of which an SVG may not have."""
+    """Returns a word, quoted and escaped if it is blank or has control characters, which are invalid in an SVG."""
     return word if word.isprintable() and word.strip() else repr(word)
 
 
 def _size(rows: Sequence[_Panels]) -> tuple[float, float]:
-    """Returns width and height in inches, with room for the words on the left and on top of each row of panels."""
+    """Returns width and height in inches, including the words and the color bar."""
     letters = max(len(word) for row in rows for word in (*row.queries, *row.keys))
-    width = max(len(row.heads) * max(_SMALLEST, _CELL * len(row.keys)) for row in rows) + _LETTER * letters + 0.8
+    width = max(len(row.heads) * max(_SMALLEST, _CELL * len(row.keys)) for row in rows) + _LETTER * letters + 0.8 + _BAR
     height = sum(max(_SMALLEST, _CELL * len(row.queries)) + _LETTER * letters + 0.4 for row in rows) + 0.4
     if max(width, height) > _LARGEST:
         raise UserError(
             "picture of attention",
             got=f"{width:.0f} x {height:.0f} inches",
-            expected=f"at most {_LARGEST:.0f} on a side",
+            expected=f"at most {_LARGEST:.0f} inches wide and high",
             fix="choose fewer layers and heads, or a shorter sentence",
         )
     return width, height
 
 
 def _fill(figure: Any, rows: Sequence[_Panels], missing: str) -> None:
-    """Draws all panels, with boxes in place of the missing characters."""
+    """Draws all panels and the color bar. Missing characters become boxes."""
     boxes = str.maketrans(dict.fromkeys(missing, _NO_FONT))
     heights = [max(_SMALLEST, _CELL * len(row.queries)) for row in rows]
     columns = max(len(row.heads) for row in rows)
     axes = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
     for row, panels in zip(rows, axes, strict=True):
         for panel, head, weights in zip(panels, row.heads, row.weights, strict=False):
-            panel.imshow(weights, vmin=0, vmax=1, cmap="Blues", interpolation="none", aspect="auto")
+            image = panel.imshow(weights, vmin=0, vmax=1, cmap="Blues", interpolation="none", aspect="auto")
             panel.set_title(f"head {head}")
             panel.set_xticks(range(len(row.keys)), [word.translate(boxes) for word in row.keys], rotation=90)
             panel.set_yticks(range(len(row.queries)), [word.translate(boxes) for word in row.queries])
@@ -171,8 +170,9 @@ def _fill(figure: Any, rows: Sequence[_Panels], missing: str) -> None:
         panels[0].set_ylabel(row.title)
         for panel in panels[len(row.heads) :]:
             panel.set_axis_off()
+    figure.colorbar(image, ax=list(axes[0]), label="attention weight")
     if missing:
-        figure.supxlabel(f"{_NO_FONT}: no font has it", fontsize="medium")
+        figure.supxlabel(f"{_NO_FONT}: not in any installed font", fontsize="medium")
 
 
 def _save(figure: Any, path: Path) -> None:

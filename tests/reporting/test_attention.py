@@ -35,12 +35,12 @@ def texts(path):
 
 
 def images(path):
-    """The cells of each panel, as gray values."""
+    """The cells of each panel, as gray values. The last image of the file is the color bar."""
     found = []
     for image in ET.parse(path).iter(f"{SVG}image"):
         pixels = matplotlib.image.imread(io.BytesIO(base64.b64decode(image.get(HREF).split(",")[1])))
         found.append(pixels[..., :3].mean(-1))
-    return found
+    return found[:-1]
 
 
 def test_all_layers_and_heads_with_the_words_once_a_panel(tmp_path):
@@ -50,6 +50,13 @@ def test_all_layers_and_heads_with_the_words_once_a_panel(tmp_path):
     assert [found.count(word) for word in SOURCE] == [6] * 4
     assert [found.count(word) for word in TARGET] == [2] * 3  # on the left of each row
     assert len(images(tmp_path / "a.svg")) == 6
+
+
+def test_a_color_bar_shows_the_scale_of_the_weights(tmp_path):
+    draw_attention(tmp_path / "a.svg", {"cross": cross()}, layers=[0], heads=[0])
+    found = texts(tmp_path / "a.svg")
+    assert found.count("attention weight") == 1
+    assert {"0.0", "1.0"} <= set(found)
 
 
 def test_the_cells_are_the_weights_of_what_was_chosen(tmp_path):
@@ -148,8 +155,8 @@ def test_a_font_that_has_what_the_first_one_lacks_is_taken(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "kind", "options", "message"),
     [
-        ("a.jpg", cross(), {}, r"a\.jpg: got '\.jpg'; expected \.svg or \.png\. Fix: let the name end"),
-        ("a.png", cross(), {"layers": [2]}, "layers of 'cross': got 2; expected 0 to 1. Fix: choose among"),
+        ("a.jpg", cross(), {}, r"a\.jpg: got '\.jpg'; expected \.svg or \.png\. Fix: change the suffix"),
+        ("a.png", cross(), {"layers": [2]}, "layers of 'cross': got 2; expected 0 to 1. Fix: use a number"),
         ("a.png", cross(), {"heads": [-4]}, "heads of 'cross': got -4; expected 0 to 2"),
         ("a.png", cross(), {"heads": []}, "got nothing to draw; expected a layer and a head. Fix: choose"),
         ("a.png", cross(), {"layers": []}, "got nothing to draw"),
@@ -157,14 +164,14 @@ def test_a_font_that_has_what_the_first_one_lacks_is_taken(monkeypatch):
             "a.png",
             cross()._replace(queries=SOURCE),
             {},
-            "'cross': got 4 x 4 words; .* at most the 3 x 4.*Fix: give the",
+            "'cross': got 4 x 4 words; .* at most 3 x 4.*Fix: pass the",
         ),
-        ("a.png", cross()._replace(keys=[]), {}, "got 3 x 0 words; expected at least one on each side"),
+        ("a.png", cross()._replace(keys=[]), {}, "got 3 x 0 words; expected at least 1 x 1"),
         (
             "a.png",
             Attention(np.zeros((9, 99, 3, 40)), TARGET, ["w"] * 40),
             {},
-            "inches; expected at most 150 on a side",
+            "inches; expected at most 150 inches wide",
         ),
     ],
 )
