@@ -28,7 +28,7 @@ from ml_collections import config_flags
 from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
 from bertjax.experiments import find
-from bertjax.files import with_packaged
+from bertjax.files import standard_output, with_packaged
 from bertjax.progress import show_lines
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
@@ -198,7 +198,8 @@ def _load(arguments: Sequence[str]) -> dict[str, Any]:
 def _parse_flags(argv: list[str]) -> list[str]:
     """Parses flags and returns the other arguments. Prints the help, or a user error in one line, and exits."""
     if {"--help", "-help", "-h"} & set(argv):
-        print(_help())
+        with standard_output() as file:
+            print(_help(), file=file)
         sys.exit(0)
     if not any(re.match(r"--?config(=|$)", argument) for argument in argv):
         argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]

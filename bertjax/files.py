@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from bertjax.errors import UserError
 
@@ -21,6 +22,17 @@ _MIN_AGE = 2.0  # seconds; a digest of a younger file is not cached: its time ma
 def cache_folder() -> Path:
     """The folder of caches that may be deleted at any time: `$XDG_CACHE_HOME/bertjax`, by default in `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertjax"
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[TextIO]:
+    """Yields standard output. Output is discarded after its reader, such as `head`, has exited."""
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes standard output again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def with_packaged(path: str) -> str:

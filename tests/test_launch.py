@@ -204,6 +204,16 @@ def test_help_lists_flags_experiments_and_variants():
     assert len(lines) < 100 and max(map(len, lines)) <= 120
 
 
+@pytest.mark.parametrize("buffering", [(), ("-u",)])
+def test_help_ends_silently_when_its_reader_exits(buffering):
+    command = [sys.executable, *buffering, "launch.py", "--help"]
+    pipe, end = os.pipe()
+    os.close(pipe)
+    with os.fdopen(end, "wb") as closed:
+        done = subprocess.run(command, cwd=ROOT, env=processes.environment(), stdout=closed, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_each_flag_is_in_one_group_of_the_help():
     names = [name for group in launcher.GROUPS.values() for name in group]
     ours = {flag.name for flag in flags.FLAGS.flags_by_module_dict()["bertjax.launch"]}

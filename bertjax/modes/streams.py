@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.files import standard_output
 
 
 def read_lines(name: str) -> Iterator[str]:
@@ -129,8 +130,8 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
     path = Path(name if is_writer else os.devnull)
     try:
         if name == "-" and is_writer:
-            yield sys.stdout
-            sys.stdout.flush()
+            with standard_output() as file:
+                yield file
         elif path.exists() and not path.is_file():  # a device or a pipe
             with path.open("w", encoding="utf-8") as file:
                 yield file
@@ -143,8 +144,8 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
                     partial.rename(path)
                 finally:
                     partial.unlink(missing_ok=True)
-    except BrokenPipeError:  # the reader, such as `head`, has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of the pipe has exited
+        pass
     except OSError as error:
         raise _named(error, name) from error
 
