@@ -103,7 +103,7 @@ class Model(Inference):
     def _tracked(self, examples: Iterable[Example], inputs: Any) -> Iterable[Example]:
         """Shows progress."""
         total = len(inputs) if isinstance(inputs, Sequence) else None
-        return track(examples, "predicting", "inputs", total)
+        return track(examples, "predicting", "input", total)
 
     def _encoder(self, layer: int, pooling: str | None, normalize: bool | None) -> _Encoder:
         """The task "features" on the parameters of this model."""

@@ -56,7 +56,7 @@ def track(items: Iterable[T], what: str, unit: str, total: int | None = None) ->
     Args:
       items: the work.
       what: its name.
-      unit: what is counted, in the plural.
+      unit: the name of an item, in the singular.
       total: the number of items, if it is known.
     """
     if sys.stderr.isatty():
@@ -68,4 +68,4 @@ def track(items: Iterable[T], what: str, unit: str, total: int | None = None) ->
         now = time.monotonic()
         if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES:
             left = f", ETA {tqdm.format_interval((now - began) / count * (total - count))}" if total else ""
-            _log.info("%s: %d%s %s%s", what, count, f"/{total}" if total else "", unit, left)
+            _log.info("%s: %s %d%s%s", what, unit, count, f"/{total}" if total else "", left)

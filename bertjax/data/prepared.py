@@ -227,7 +227,7 @@ class PreparedRows(Generic[R]):
 
     def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
         """Reads all rows. Yields the training rows, and appends the others to the files of their splits."""
-        for split, rows in track(_blocks(self._recipe, census), "reading", "blocks"):
+        for split, rows in track(_blocks(self._recipe, census), "reading", "block"):
             survey.add(split, rows)
             if split == TRAIN:
                 yield rows

@@ -91,7 +91,7 @@ def _check_input(task: Predicts, source: str) -> None:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # prediction reads the input again and logs the same lines
     try:
-        collections.deque(track(_found(task, source), "checking", "examples"), maxlen=0)
+        collections.deque(track(_found(task, source), "checking", "example"), maxlen=0)
     finally:
         logging.disable(before)
 
@@ -105,7 +105,7 @@ def _found(task: Predicts, source: str) -> Iterator[Example]:
 def _examples(model: Model, source: str, draw: Callable[..., None] | None) -> Iterator[Example]:
     """Yields the examples in the input, shows progress, logs the number of bad ones, and draws them with --plot."""
     count = bad = 0
-    for example in track(_found(model.task, source), "predicting", "examples"):
+    for example in track(_found(model.task, source), "predicting", "example"):
         count += 1
         bad += isinstance(example.source, BadInput)
         if draw:

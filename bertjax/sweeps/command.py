@@ -100,7 +100,7 @@ def run(
     distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs, first))
     try:
         with contextlib.closing(begin(runs)) as ending:
-            ended = list(track(ending, "sweep", "runs", len(runs)))
+            ended = list(track(ending, "sweep", "run", len(runs)))
     except running.StoppedError:
         return modes.Outcome.STOPPED
     return _conclude(request, sweep, runs, seeds, ended)

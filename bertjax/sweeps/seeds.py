@@ -73,7 +73,7 @@ def train_seeds(
     for run in runs:
         modes.check_folder(dataclasses.replace(request, workdir=str(run.folder)), dict(run.config), find)
     try:
-        ended = list(track(running.in_this_process(runs, request, find), "seeds", "runs", len(runs)))
+        ended = list(track(running.in_this_process(runs, request, find), "seeds", "run", len(runs)))
     except running.StoppedError:
         return modes.Outcome.STOPPED
     failed = {one.run.folder for one in ended if one.error}

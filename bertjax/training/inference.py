@@ -160,13 +160,13 @@ class Evaluation:
         """Returns the validation metrics as "valid/NAME", or None if `stop` returned True before the end."""
         rows = sharding.local_rows(self._mesh, self._batch_size)
         total, results = None, []
-        for batch in track(data.batches("valid", 0, rows), "evaluating", "batches"):
+        for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
             if stop():
                 return None
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        for result in track(self._predictor(params, data.held_out()), "evaluating", "examples"):
+        for result in track(self._predictor(params, data.held_out()), "evaluating", "example"):
             if stop():
                 return None
             results.append(result)

@@ -181,7 +181,7 @@ class Trainer:
         indices = range(int(state.step), self._config.num_steps)
         batches = data.batches("train", indices.start, self._rows)
         with Prefetch(batches, self.put) as prefetch:
-            for index in track(indices, "training", "steps", len(indices)):
+            for index in track(indices, "training", "step", len(indices)):
                 batch, waited = prefetch.take(self._last and self._last[1])
                 if self._recompilations.expects(batch):
                     if self._last:

@@ -82,7 +82,7 @@ def _read(config: QuestionsConfig, source: str, key: str, aligned: bool) -> Iter
     for question in read_questions(source, key, bad_rows, aligned=aligned):
         count += 1
         yield question
-    _log.info("read %s: %d questions, %d bad rows skipped", source, count, bad_rows.count)
+    _log.info("read %s: %d questions%s", source, count, bad_rows.skipped())
 
 
 def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -> Iterator[Question]:
@@ -104,7 +104,7 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
     if not seen:
         raise UserError(
             f"config key {key}={source}",
-            got=f"no questions ({bad_rows.count} bad rows skipped)",
+            got=f"no questions{bad_rows.skipped()}",
             expected="at least one question",
             fix="check the source",
         )

@@ -199,7 +199,7 @@ def _read(config: SentencesConfig, columns: Columns, source: str, key: str) -> I
     for sentence in read_sentences(source, key, columns, bad_rows):
         count += 1
         yield sentence
-    _log.info("read %s: %d sentences, %d with bad rows skipped", source, count, bad_rows.count)
+    _log.info("read %s: %d sentences%s", source, count, bad_rows.skipped("sentences with bad rows"))
 
 
 def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -> Iterator[Sentence]:
@@ -231,7 +231,7 @@ def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -
         if is_empty:
             raise UserError(
                 str(path),
-                got=f"no sentences ({bad_rows.count} with bad rows skipped)",
+                got=f"no sentences{bad_rows.skipped('sentences with bad rows')}",
                 expected="a word and its tag on each line, and a blank line after each sentence",
                 fix=f"remove the file from {key}, or restore it",
             )

@@ -83,7 +83,7 @@ def count_words(documents: Iterable[Document], lowercase: bool, workers: int, pa
     """Counts the words of all documents that have no part yet, for `word_counts.most_frequent`."""
     remaining = itertools.islice(documents, parts.num_documents, None)
     count = functools.partial(_count_words, lowercase=lowercase)
-    word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "blocks"), parts)
+    word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "block"), parts)
 
 
 def train_vocabulary(counts: word_counts.TrainingCounts, vocab_size: int) -> list[str]:
@@ -107,7 +107,7 @@ def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers
     """
     remaining = itertools.islice(documents, parts.num_documents, None)
     work = functools.partial(_tokenize, vocab_dir=vocab_dir, lines=lines)
-    tokenized = track(map_blocks(work, blocks(remaining), workers), "tokenizing", "blocks")
+    tokenized = track(map_blocks(work, blocks(remaining), workers), "tokenizing", "block")
     for part in map(Tokenized.joined, gather(tokenized, lambda block: len(block.tokens), _PART_TOKENS)):
         with parts.add(part.num_documents) as path:
             part.save(path)

@@ -61,6 +61,10 @@ class BadRows:
         self._errors: collections.deque[RowError] = collections.deque(maxlen=0)  # `marked` replaces it to keep errors
         self.count = 0
 
+    def skipped(self, what: str = "bad rows") -> str:
+        """Returns the number of skipped rows for a log line, such as ", 2 bad rows skipped"; "" if there are none."""
+        return f", {self.count} {what} skipped" if self.count else ""
+
     def sift(self, rows: Iterator[T]) -> Iterator[T]:
         """Yields the good rows of an iterator that can continue after it raises RowError, as `map` can."""
         assert not isinstance(rows, Generator), "a generator ends when it raises"

@@ -90,7 +90,7 @@ class TextSource:
         if not self.counts["documents"] and not self._is_share:
             raise UserError(
                 f"config key data.source={self._source}",
-                got=f"no text ({self.counts['bad_rows']} bad rows skipped)",
+                got=f"no text{self._bad_rows.skipped()}",
                 expected="at least one line of text",
                 fix="check the source and config.data.text_field",
             )

@@ -55,11 +55,11 @@ class TableConfig(SplitConfig):
         if not count:
             raise UserError(
                 f"config key {key}={source}",
-                got=f"no rows ({bad_rows.count} bad rows skipped)",
+                got=f"no rows{bad_rows.skipped()}",
                 expected="at least one row",
                 fix="check the source; config.data.on_bad_row=stop reports the first bad row",
             )
-        _log.info("read %s: %d rows, %d bad rows skipped", source, count, bad_rows.count)
+        _log.info("read %s: %d rows%s", source, count, bad_rows.skipped())
 
 
 class Row(NamedTuple):

@@ -113,12 +113,12 @@ class Articles:
         if not count:
             raise UserError(
                 f"config key {self._key}={self._source}",
-                got=f"no articles for the split {self._split} ({bad_rows.count} bad ones skipped)",
+                got=f"no articles for the split {self._split}{bad_rows.skipped('bad articles')}",
                 expected="at least one",
                 fix="check the source, add articles, or change data.valid_fraction; "
                 "config.data.on_bad_row=stop reports the first bad article",
             )
-        _log.info("read %s of %s: %d articles, %d skipped", self._split, self._source, count, bad_rows.count)
+        _log.info("read %s of %s: %d articles%s", self._split, self._source, count, bad_rows.skipped("bad articles"))
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns a JSON-serializable description of the articles, independent of their folder and time."""

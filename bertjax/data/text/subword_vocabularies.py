@@ -145,7 +145,7 @@ def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]
     """Returns the counts of the most frequent words and of all characters."""
     with tempfile.TemporaryDirectory() as folder:
         parts = Parts(Path(folder) / "counts", ".txt")
-        counted = ((len(block), count_words(block)) for block in track(_blocks(texts), "counting words", "blocks"))
+        counted = ((len(block), count_words(block)) for block in track(_blocks(texts), "counting words", "block"))
         word_counts.write_parts(counted, parts)
         return word_counts.most_frequent(parts.paths, Path(folder))
 

@@ -69,7 +69,7 @@ def most_frequent(paths: Sequence[Path], folder: Path) -> TrainingCounts:
         for path, group in zip(paths, groups, strict=True):
             _write(_merged(group), path)
     characters: Counter[str] = Counter()
-    words = track(_counting(_merged(paths), characters), "merging word counts", "words")
+    words = track(_counting(_merged(paths), characters), "merging word counts", "word")
     kept = dict(heapq.nsmallest(MAX_WORDS, words, key=_by_frequency))
     if len(kept) == MAX_WORDS:
         _log.info("training on the %d most frequent words; rarer words contribute only their characters", MAX_WORDS)

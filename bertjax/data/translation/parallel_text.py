@@ -163,12 +163,12 @@ class ParallelText:
         if not count:
             raise UserError(
                 f"config key data.{self._keys[0]}={self._source}",
-                got=f"no pairs for the split {self._split} ({bad_rows.count} bad ones skipped)",
+                got=f"no pairs for the split {self._split}{bad_rows.skipped('bad pairs')}",
                 expected="at least one",
                 fix="check the source, add pairs, or change data.valid_fraction; "
                 "config.data.on_bad_row=stop reports the first bad pair",
             )
-        _log.info("read %s of %s: %d pairs, %d bad ones skipped", self._split, self._source, count, bad_rows.count)
+        _log.info("read %s of %s: %d pairs%s", self._split, self._source, count, bad_rows.skipped("bad pairs"))
 
     def _is_of_split(self, pair: Pair) -> bool:
         """Decides by the source text, so that all its translations are in one split."""

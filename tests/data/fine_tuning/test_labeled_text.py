@@ -146,6 +146,13 @@ def test_a_pair_needs_both_texts():
         read(text_columns=("text", "two"))
 
 
+def test_the_log_names_bad_rows_only_if_there_are_any(caplog):
+    write("a.tsv", "text\tlabel\ny\t1\n")
+    with caplog.at_level(logging.INFO, "bertjax"):
+        assert len(read()) == 1
+    assert caplog.messages == ["read a.tsv: 1 rows"]
+
+
 def test_bad_rows_of_the_table_are_counted_too(caplog):
     write("a.tsv", "text\tlabel\nx\ny\t1\n\t1\n")
     with caplog.at_level(logging.INFO, "bertjax"):
@@ -153,10 +160,13 @@ def test_bad_rows_of_the_table_are_counted_too(caplog):
     assert caplog.messages == ["read a.tsv: 1 rows, 2 bad rows skipped"]
 
 
-@pytest.mark.parametrize(("content", "left_out"), [("", 0), ("text\tlabel\n", 0), ("text\tkind\nx\t1\ny\t1\n", 2)])
-def test_sources_without_rows_are_errors(content, left_out):
+@pytest.mark.parametrize(
+    ("content", "skipped"),
+    [("", ""), ("text\tlabel\n", ""), ("text\tkind\nx\t1\ny\t1\n", ", 2 bad rows skipped")],
+)
+def test_sources_without_rows_are_errors(content, skipped):
     write("a.tsv", content)
-    with pytest.raises(UserError, match=rf"data\.source=a\.tsv: got no rows \({left_out} bad rows skipped\)"):
+    with pytest.raises(UserError, match=rf"data\.source=a\.tsv: got no rows{skipped}; expected"):
         read(on_bad_row="skip")
 
 

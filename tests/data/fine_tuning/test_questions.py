@@ -166,7 +166,7 @@ def test_bad_rows_are_errors(tmp_path, value, got, expected, fix):
         ({"text": "x"}, "got a JSON dict with the keys 'text'; expected"),
         ({"data": {}}, "got a JSON dict with the keys 'data'"),
         ("{", "dev.json:1: got invalid JSON at column 2"),
-        ({"data": []}, "config key data.source={path}: got no questions (0 bad rows skipped)"),
+        ({"data": []}, "config key data.source={path}: got no questions; expected"),
     ],
 )
 @pytest.mark.parametrize("on_bad_row", ["stop", "skip"])

@@ -118,9 +118,9 @@ def gzipped(text: str) -> bytes:
 @pytest.mark.parametrize(
     ("name", "stored", "message"),
     [
-        ("a.txt", b"", r"got no text \("),
+        ("a.txt", b"", "got no text;"),
         ("a.txt", b"\n \n\xef\xbb\xbf", None),  # a byte order mark within a file is text
-        ("a.txt", b"\xef\xbb\xbf\n \n", r"got no text \("),
+        ("a.txt", b"\xef\xbb\xbf\n \n", "got no text;"),
         ("a.txt", b"PK\x03\x04\0\0abc", r"a\.txt: got a binary file \(it has NUL bytes\)"),
         ("a.txt", "UTF-16".encode("utf-16"), "got a binary file"),
         ("a.txt.gz", gzipped("text\0"), "got a binary file"),
@@ -211,7 +211,7 @@ def test_bad_rows(row, message, monkeypatch):
 
 def test_a_source_of_only_bad_rows_has_no_text():
     write("a.jsonl", "1\n2\n")
-    with pytest.raises(UserError, match=r"no text \(2 bad rows skipped\)"):
+    with pytest.raises(UserError, match=r"no text, 2 bad rows skipped;"):
         read("a.jsonl", "skip")
 
 
@@ -309,7 +309,7 @@ def test_any_written_text_is_read_back(tmp_path_factory, documents, zipped, wind
     rows.write_text("".join(json.dumps({"text": end.join(document)}) + "\n" for document in documents))
     if not expected:
         for path in (plain, rows):
-            with pytest.raises(UserError, match=r"got no text \("):
+            with pytest.raises(UserError, match="got no text;"):
                 read(str(path))
         return
     assert read(str(plain)) == read(str(rows)) == expected
