@@ -1,5 +1,6 @@
 """Evaluation and prediction of any task, with static shapes and rows split over the mesh. Each row is used once."""
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -223,8 +224,9 @@ class Inference:
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
         if workdir is None:
-            # Zeros cost nothing, and all of them must be replaced.
-            fresh = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+            # Zeros are faster than random numbers, and the weights must replace all of them.
+            zeros = functools.partial(jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            fresh = jax.jit(zeros, out_shardings=shardings)()
             started = task.warm_start(fresh)
             _check_all_loaded(fresh, started)
             self.params = jax.device_put(started, shardings)
